@@ -1,0 +1,92 @@
+"""Which processes belong to a run, and how they are ended. Linux ``/proc``; standard library only.
+
+torchrun starts every worker in a session of its own, so a signal to torchrun's process group misses the workers.
+Every process of a run therefore carries ``GRPO_RUN_ID`` in its environment, and is found by it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_ID_VARIABLE = "GRPO_RUN_ID"
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A process named so that a reused pid or a rebooted host is never taken for it."""
+
+    pid: int
+    start: int
+    """Clock ticks after boot (field 22 of ``/proc/PID/stat``); 0 where there is no ``/proc``."""
+    host: str
+    boot_id: str
+
+
+def boot_id() -> str:
+    """The kernel's identifier of this boot, or "" where there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def start_ticks(pid: int) -> int | None:
+    """The start time of a live process, or None when there is no such process (a zombie counts as gone)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def identity(pid: int | None = None) -> ProcessIdentity:
+    """The identity of a process of this host (default: the caller)."""
+    pid = pid or os.getpid()
+    return ProcessIdentity(pid, start_ticks(pid) or 0, socket.gethostname(), boot_id())
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """Whether the process with this pid and start time still runs on this host."""
+    return start_ticks(pid) == start
+
+
+def find_by_run_id(run_id: str, exclude: frozenset[int] = frozenset()) -> list[int]:
+    """Pids of the live processes whose environment says ``GRPO_RUN_ID=run_id``."""
+    wanted = f"{RUN_ID_VARIABLE}={run_id}".encode()
+    found = []
+    for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
+        if not entry.name.isdigit() or int(entry.name) in exclude:
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if wanted in environment.split(b"\0") and start_ticks(int(entry.name)) is not None:
+            found.append(int(entry.name))
+    return found
+
+
+def signal_quietly(pid: int, number: int) -> bool:
+    """Send a signal; False when the process is gone already."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def sweep(run_id: str, *, exclude: frozenset[int] = frozenset(), timeout_s: float = 10.0) -> list[int]:
+    """SIGKILL every process of a run until none is left; returns those that would not go (blocked in the kernel)."""
+    deadline = time.monotonic() + timeout_s
+    while left := find_by_run_id(run_id, exclude):
+        for pid in left:
+            signal_quietly(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+    return []

@@ -1,0 +1,504 @@
+"""Contract 1: the run directory. What a run is on disk, who writes what, and how a reader understands it.
+
+Standard library only: the link's agent carries this file to boxes on which nothing is installed. The box's file
+system is the only truth; whatever a program needs to know about a run it rebuilds from here.
+
+    ROOT/training_runs/RUN/   launch.json config.yaml status.json control/stop training_state/ logs/ tensorboard/
+    ROOT/eval_runs/RUN_DATASET/   eval_config.yaml status.json step_N_DATASET/ consolidated_metrics.csv
+    ROOT/archive/  ROOT/rl_runs/ (an older layout: listed, its step_N/ can be evaluated)
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from grpo_train.files import (
+    ByteRange,
+    append_jsonl,
+    atomic_write,
+    last_jsonl,
+    number,
+    parse_time,
+    read_json,
+    read_jsonl,
+    to_json,
+    utc_now,
+)
+from grpo_train.processes import boot_id, identity, is_alive
+
+ROOT_VARIABLE = "LOCALFS_ROOT"
+DEFAULT_ROOT = Path("/lambda/nfs/localfs")
+LIVE_STATES = frozenset({"starting", "running", "stopping", "evaluating"})
+END_STATES = frozenset({"stopped", "finished", "crashed", "killed"})
+FRESH_S = 60.0
+"""A live state of another host is believed while ``updated_at`` is younger than this."""
+MANIFEST = "MANIFEST.json"
+SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_STEP = re.compile(r"step_(\d+)")
+
+
+class RunDirError(Exception):
+    """What is wrong with a root, run or checkpoint, in words for the user: what, where, and the way out."""
+
+
+# --------------------------------------------------------------------------------------------------- the root
+
+
+def resolve_root(explicit: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> Path:
+    """The root: ``--root``, else ``LOCALFS_ROOT``, else ``/lambda/nfs/localfs``. Not required to exist yet."""
+    return Path(explicit or environment.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser().absolute()
+
+
+def prepare_root(root: Path) -> Path:
+    """Make the root's own directories; raises RunDirError when it cannot be written."""
+    try:
+        for name in ("training_runs", "eval_runs", "archive/completed_runs", "archive/important_checkpoints"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        if not os.access(root / "training_runs", os.W_OK):
+            raise PermissionError(13, "Permission denied", str(root / "training_runs"))
+    except OSError as error:
+        raise RunDirError(
+            f"cannot write to the root {root}: {error.strerror or error} "
+            f"(choose another with --root or {ROOT_VARIABLE}, or mount it read-write)"
+        ) from error
+    return root
+
+
+# ---------------------------------------------------------------------------------------------------- a run
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One ``training_state/step_N``."""
+
+    step: int
+    path: Path
+    problem: str = ""
+    """Empty when complete; else what is missing or of the wrong size."""
+
+
+@dataclass(frozen=True)
+class ObservedState:
+    """A run's state as a reader on this host may state it."""
+
+    state: str
+    """One of LIVE_STATES, END_STATES, or ``lost``."""
+    host: str = ""
+    """Set when a live run is on another host."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in LIVE_STATES
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The paths of one training run."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def root(self) -> Path:
+        return self.path.parent.parent
+
+    @property
+    def launch_file(self) -> Path:
+        return self.path / "launch.json"
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def status_file(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.path / "control" / "stop"
+
+    @property
+    def training_state(self) -> Path:
+        return self.path / "training_state"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def events_file(self) -> Path:
+        return self.logs / "events.jsonl"
+
+    def log_event(self, event: str, **fields: Any) -> None:
+        """Append to ``logs/events.jsonl``; ``step`` defaults to the last step logged."""
+        step = fields.pop("step", None)
+        if step is None:
+            step = (last_jsonl(self.logs / "train_log.jsonl") or {}).get("step", 0)
+        append_jsonl(self.events_file, {"step": step, "time": utc_now(), "event": event, **fields})
+
+    # control -------------------------------------------------------------------------------------------
+
+    def request_stop(self, by: str) -> None:
+        """Ask for a stop after the step that is under way (first rung of the stop ladder)."""
+        self.stop_file.parent.mkdir(exist_ok=True)
+        if not self.stop_file.exists():
+            atomic_write(self.stop_file, to_json({"time": utc_now(), "by": by}) + "\n")
+            self.log_event("stop_asked", by=by)
+
+    def stop_requested(self) -> bool:
+        return self.stop_file.exists()
+
+    def clear_stop(self) -> None:
+        self.stop_file.unlink(missing_ok=True)
+
+    # checkpoints ---------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Every ``step_N`` in order of N, aliases left out."""
+        return list_checkpoints(self.training_state)
+
+    def checkpoint(self, which: str | int) -> Checkpoint:
+        """The complete checkpoint called ``latest``, ``final`` or N.
+
+        Raises RunDirError naming the missing file, and the newest complete step where there is another.
+        """
+        text = str(which)
+        if text in ("latest", "final"):
+            alias = self.training_state / f"step_{text}"
+            if alias.is_symlink():
+                match = _STEP.fullmatch(os.path.basename(os.readlink(alias)))
+                found = [c for c in self.checkpoints() if match and c.step == int(match[1])]
+            elif alias.is_dir():  # an older layout: a real directory
+                info = read_json(alias / "training_info.json") or {}
+                found = [Checkpoint(int(info.get("step", -1)), alias, problem_of(alias))]
+            elif text == "latest":
+                found = [c for c in self.checkpoints() if not c.problem][-1:]
+            else:
+                found = []
+        elif text.isdigit():
+            found = [c for c in self.checkpoints() if c.step == int(text)]
+        else:
+            raise RunDirError(f"'{text}' is no checkpoint: say latest, final or a step number")
+        complete = [c.step for c in self.checkpoints() if not c.problem]
+        have = f"complete: {', '.join(map(str, complete))}" if complete else "it has no complete checkpoint"
+        if not found:
+            raise RunDirError(f"{self.name} has no checkpoint step_{text} ({have})")
+        if found[0].problem:
+            raise RunDirError(f"checkpoint {found[0].path} is incomplete: {found[0].problem} ({have})")
+        return found[0]
+
+    # reading -------------------------------------------------------------------------------------------
+
+    def read_launch(self) -> dict[str, Any]:
+        return read_json(self.launch_file) or {}
+
+    def read_status(self) -> dict[str, Any] | None:
+        return read_json(self.status_file)
+
+    def observed_state(self) -> ObservedState:
+        status = self.read_status()
+        if status is not None:
+            return observe(status)
+        created = parse_time(str(self.read_launch().get("time", "1970-01-01T00:00:00Z")))
+        return ObservedState("starting" if time.time() - created < FRESH_S else "lost")
+
+    def superseded(self) -> dict[str, list[ByteRange]]:
+        """Byte ranges of each log that a resume from an earlier step has made void."""
+        ranges: dict[str, list[ByteRange]] = {}
+        for _, event in read_jsonl(self.events_file):
+            for file, (start, end) in (event.get("superseded") or {}).items():
+                ranges.setdefault(file, []).append((int(start), int(end)))
+        return ranges
+
+    def read_log(self, file: str) -> Iterator[dict[str, Any]]:
+        """The valid rows of ``logs/FILE``, superseded ones left out."""
+        return (row for _, row in read_jsonl(self.logs / file, self.superseded().get(file)))
+
+    def supersede_after(self, step: int) -> dict[str, ByteRange]:
+        """The byte ranges that a resume from ``step`` makes void: from the first later row to the file's end."""
+        void: dict[str, ByteRange] = {}
+        known = self.superseded()
+        for file in SUPERSEDED_LOGS:
+            path = self.logs / file
+            if not path.exists():
+                continue
+            close_torn_line(path)
+            size = path.stat().st_size
+            later = (start for start, row in read_jsonl(path, known.get(file)) if (number(row.get("step")) or 0) > step)
+            start = next(later, size)
+            if start < size:
+                void[file] = (start, size)
+        return void
+
+    def summary(self) -> dict[str, Any]:
+        """What a list of runs shows, as plain JSON."""
+        status = self.read_status() or {}
+        observed = self.observed_state()
+        last = last_jsonl(self.logs / "train_log.jsonl", window=1 << 18) or {}
+        log = self.logs / "train_log.jsonl"
+        return {
+            "run": self.name,
+            "state": observed.state,
+            "host": observed.host,
+            "layout": "run",
+            "step": last.get("step", 0),
+            "total_steps": status.get("total_steps"),
+            "reward": last.get("reward"),
+            "step_seconds": last.get("time/step"),
+            "logged_at": last.get("time") or (utc_from(log.stat().st_mtime) if log.exists() else None),
+            "started_at": status.get("started_at"),
+            "updated_at": status.get("updated_at"),
+            "run_seconds": status.get("run_seconds"),
+            "stage": status.get("stage"),
+            "exit_code": status.get("exit_code"),
+            "error": status.get("error"),
+            "restarts": status.get("restarts", 0),
+            "nproc": status.get("nproc"),
+            "stop_asked": self.stop_requested(),
+        }
+
+
+def utc_from(seconds: float) -> str:
+    """ISO 8601 UTC of seconds since the epoch."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")
+
+
+def close_torn_line(path: Path) -> None:
+    """End a line that a crash tore with a newline, so that what is appended next starts a line of its own."""
+    with path.open("rb+") as file:
+        if size := file.seek(0, os.SEEK_END):
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+
+
+def observe(status: Mapping[str, Any]) -> ObservedState:
+    """What a reader on this host may say of a status.json: a live state whose process is gone is ``lost``."""
+    state = str(status.get("state", "lost"))
+    if state not in LIVE_STATES:
+        return ObservedState(state)
+    host, here = str(status.get("host", "")), identity()
+    if host == here.host and status.get("boot_id") == here.boot_id:
+        alive = is_alive(int(status.get("pid", 0)), int(status.get("pid_start", 0)))
+        return ObservedState(state if alive else "lost")
+    if host == here.host and boot_id():
+        return ObservedState("lost")  # this host has rebooted since
+    fresh = time.time() - parse_time(str(status.get("updated_at", "1970-01-01T00:00:00Z"))) < FRESH_S
+    return ObservedState(state, host) if fresh else ObservedState("lost")
+
+
+def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -> RunDir:
+    """Make a run's directory with its ``launch.json``; the one place where runs come into being.
+
+    ``launch`` says who asked for what: ``argv``, ``config_text``, ``config_name``, ``overrides`` (list of
+    ``section.key=value``), ``ckpt``, ``nproc``, ``by``, ``idempotency_key``. A key that was used already returns the
+    run it made. Without a name the run is called by the time, ``run_2025-08-19_12-34-56``.
+
+    Raises RunDirError when the name is taken or malformed or the root cannot be written.
+    """
+    prepare_root(root)
+    if key := launch.get("idempotency_key"):
+        for run in list_runs(root):
+            if run.read_launch().get("idempotency_key") == key:
+                return run
+    stamp = datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S")
+    candidates = [name] if name else [stamp, *(f"{stamp}-{extra}" for extra in range(2, 100))]
+    for candidate in candidates:
+        path = root / "training_runs" / check_name(candidate)
+        staging = path.with_name(f".new-{candidate}-{os.getpid()}")
+        try:
+            for directory in ("control", "training_state", "logs"):
+                (staging / directory).mkdir(parents=True)
+            content = {"time": utc_now(), "run": candidate, **launch}
+            atomic_write(staging / "launch.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+            if path.exists():
+                raise FileExistsError(str(path))
+            staging.rename(path)
+        except FileExistsError:
+            remove_tree(staging)
+            continue
+        except OSError as error:
+            remove_tree(staging)
+            if path.exists():
+                continue
+            raise RunDirError(f"cannot make the run directory {path}: {error.strerror or error}") from error
+        run = RunDir(path)
+        run.log_event("launched", step=0, by=launch.get("by", ""), argv=launch.get("argv", []))
+        return run
+    raise RunDirError(f"a run named {name or stamp} exists already under {root} (choose another --run-name)")
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory that may be half there."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def check_name(name: str) -> str:
+    """A run's name: letters, digits, ``. _ -``, at most 128, starting with a letter or digit."""
+    if not _NAME.fullmatch(name):
+        raise RunDirError(f"'{name}' cannot name a run: use letters, digits, '.', '_' and '-' (128 at most)")
+    return name
+
+
+def list_runs(root: Path) -> list[RunDir]:
+    """All runs of this layout, newest first."""
+    folder = root / "training_runs"
+    if not folder.is_dir():
+        return []
+    runs = [RunDir(path) for path in folder.iterdir() if (path / "launch.json").exists()]
+    return sorted(runs, key=lambda run: (run.read_launch().get("time", ""), run.name), reverse=True)
+
+
+def open_run(root: Path, name_or_path: str) -> RunDir:
+    """A run by name (under the root) or by path. Raises RunDirError with the nearest names."""
+    given = Path(name_or_path).expanduser()
+    for path in (root / "training_runs" / name_or_path, given):
+        if (path / "launch.json").exists() or (path / "config.yaml").exists():
+            return RunDir(path.absolute())
+    names = [run.name for run in list_runs(root)]
+    near = difflib.get_close_matches(given.name, names, n=3, cutoff=0.4) or names[:3]
+    hint = f"; did you mean {', '.join(near)}?" if near else " (it has no runs yet)"
+    raise RunDirError(f"no run named '{name_or_path}' under {root}{hint}")
+
+
+def list_older_runs(root: Path) -> list[dict[str, Any]]:
+    """Runs of the older layout (``rl_runs/``), as rows like :meth:`RunDir.summary`'s."""
+    folder = root / "rl_runs"
+    if not folder.is_dir():
+        return []
+    rows = []
+    for path in sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True):
+        steps = list_checkpoints(path)
+        rows.append(
+            {
+                "run": path.name,
+                "state": "old layout",
+                "layout": "rl_runs",
+                "step": steps[-1].step if steps else 0,
+                "logged_at": utc_from(path.stat().st_mtime),
+            }
+        )
+    return rows
+
+
+# --------------------------------------------------------------------------------------------------- checkpoints
+
+
+def list_checkpoints(folder: Path) -> list[Checkpoint]:
+    """Every ``step_N`` directory of a folder, by N; symbolic links and other names are passed over."""
+    if not folder.is_dir():
+        return []
+    found = []
+    for path in folder.iterdir():
+        match = _STEP.fullmatch(path.name)
+        if match and path.is_dir() and not path.is_symlink():
+            found.append(Checkpoint(int(match[1]), path, problem_of(path)))
+    return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def write_manifest(folder: Path, **facts: Any) -> None:
+    """Write ``MANIFEST.json``: size and SHA-256 of every file below ``folder``. The last file of a checkpoint."""
+    files = {
+        str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+    atomic_write(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=1) + "\n")
+
+
+def problem_of(folder: Path, *, deep: bool = False) -> str:
+    """What keeps a checkpoint from being complete ("" when nothing): a missing file, a size, or (deep) a hash."""
+    manifest = read_json(folder / MANIFEST)
+    if manifest is None:
+        return f"{MANIFEST} is missing"
+    for name, facts in manifest.get("files", {}).items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != facts["size"]:
+            return f"{name} has {path.stat().st_size} bytes, the manifest says {facts['size']}"
+        if deep and sha256(path) != facts["sha256"]:
+            return f"{name} does not have the checksum the manifest says"
+    return ""
+
+
+def sha256(path: Path) -> str:
+    """Hex SHA-256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------- status
+
+
+class StatusWriter:
+    """The one writer of a ``status.json``: holds the directory's lock, replaces the file atomically.
+
+    Raises RunDirError when another live process holds the lock.
+    """
+
+    def __init__(self, folder: Path, **fixed: Any) -> None:
+        import fcntl  # POSIX only, and only where a run is written
+
+        self._file = folder / "status.json"
+        self._lock = os.open(folder / ".status.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise RunDirError(f"another process is writing {self._file}: is the run still going?") from error
+        owner = asdict(identity())
+        owner["pid_start"] = owner.pop("start")
+        self.fields: dict[str, Any] = {**(read_json(self._file) or {}), **owner, **fixed}
+
+    def update(self, **fields: Any) -> None:
+        """Set fields and write the file, with ``updated_at``."""
+        self.fields.update(fields)
+        self.fields["updated_at"] = utc_now()
+        atomic_write(self._file, json.dumps(self.fields, indent=1, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+# -------------------------------------------------------------------------------------------------- evaluations
+
+
+def eval_folder(root: Path, run: str, dataset: str) -> Path:
+    """``eval_runs/RUN_DATASET``."""
+    return root / "eval_runs" / f"{run}_{dataset}"
+
+
+def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
+    """Each evaluation of a run: its folder's name, status, and one row a step of ``consolidated_metrics.csv``."""
+    found = []
+    for folder in sorted((root / "eval_runs").glob(f"{run}_*")):
+        status = read_json(folder / "status.json")
+        if status is None or status.get("training_run") != run:
+            continue
+        table = folder / "consolidated_metrics.csv"
+        rows = list(csv.DictReader(table.open(newline=""))) if table.exists() else []
+        observed = observe(status)
+        found.append({"name": folder.name, "state": observed.state, "status": status, "metrics": rows})
+    return found
