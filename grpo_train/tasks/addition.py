@@ -1,0 +1,66 @@
+"""addition: "47+85=", generated and seeded, with a held-out split. No data, no network."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+from grpo_train import config as schema
+from grpo_train.rewards.accuracy import grade_accuracy
+from grpo_train.rewards.grade import Grade
+from grpo_train.tasks.base import Problem, Split
+
+LABEL = "addition"
+HELD_OUT = 1024
+"""Problems of the test split (a fifth of all pairs where there are too few: digits = 1)."""
+MAX_TRAIN = 65_536
+"""Problems of the train split at most (digits >= 3 has more pairs than anyone walks through)."""
+
+
+def load(config: schema.Task) -> AdditionTask:
+    """The task for ``config.digits``, ``config.limit`` and ``config.correct_reward``."""
+    return AdditionTask(config.digits, config.limit, config.correct_reward)
+
+
+def prompt_of(a: int, b: int) -> str:
+    """The prompt: as short as it gets, because rollouts of a tiny model cost by the token."""
+    return f"{a}+{b}="
+
+
+@lru_cache(maxsize=8)
+def splits(digits: int) -> dict[Split, list[tuple[int, int]]]:
+    """All pairs of ``digits``-digit numbers in one seeded order: the first are held out, the next are for training.
+
+    Independent of ``run.seed``, so that every run and the tiny model's warm start hold out the same pairs.
+    """
+    low = 0 if digits == 1 else 10 ** (digits - 1)
+    count = 10**digits - low
+    pairs = count * count
+    held_out = min(HELD_OUT, pairs // 5)
+    drawn = random.Random(f"addition {digits}").sample(range(pairs), min(pairs, held_out + MAX_TRAIN))
+    numbers = [(low + pair // count, low + pair % count) for pair in drawn]
+    return {"test": numbers[:held_out], "train": numbers[held_out:]}
+
+
+@dataclass(frozen=True)
+class AdditionTask:
+    """Sums of two numbers with ``digits`` digits each."""
+
+    digits: int = 2
+    limit: int | None = None
+    correct_reward: float = 2.0
+    name: str = "addition"
+    label: str = LABEL
+    stop: tuple[str, ...] = ("</answer>",)
+
+    def size(self, split: Split) -> int:
+        size = len(splits(self.digits)[split])
+        return min(size, self.limit) if split == "train" and self.limit else size
+
+    def problem(self, split: Split, index: int) -> Problem:
+        a, b = splits(self.digits)[split][index]
+        return Problem(index=index, prompt=prompt_of(a, b), answer=str(a + b), question=f"{a}+{b}")
+
+    def grade(self, completion: str, problem: Problem, truncated: bool) -> Grade:
+        return grade_accuracy(completion, problem.answer, truncated, self.correct_reward)

@@ -1,0 +1,155 @@
+"""gsm8k: grade-school word problems (Cobbe et al. 2021, arXiv 2110.14168) in the R1 template.
+
+Rows come from the official JSONL files (``task.path``), or from the hub's openai/gsm8k (config ``main``) through
+``datasets``. ``task.path`` is
+
+- a directory (best) with train.jsonl and test.jsonl, or gsm8k_train.jsonl and gsm8k_test.jsonl; or
+- a file. One with "test" in its name is the test split, any other is the train split; the other split is the
+  neighbour whose name has train and test swapped, else (gsm8k_)train.jsonl or (gsm8k_)test.jsonl beside it. A
+  missing neighbour matters only to who asks for that split: evaluating needs no train file, training no test file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from grpo_train import config as schema
+from grpo_train.rewards.accuracy import grade_accuracy
+from grpo_train.rewards.grade import Grade
+from grpo_train.rewards.spoken_number import parse_number
+from grpo_train.tasks.base import Problem, Split, TaskError
+
+LABEL = "gsm8k_r1_template"
+
+R1_TEMPLATE = (
+    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant "
+    "first thinks about the reasoning process in the mind and then provides the User with the answer. "
+    "The reasoning process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, "
+    "respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>.\n"
+    "User: {question}\nAssistant: <think>"
+)
+"""understand-r1-zero, ``apply_r1_template``; the prompt holds the opening <think>."""
+
+
+@dataclass(frozen=True)
+class Row:
+    question: str
+    answer: str
+    """The number behind ``####``, as written."""
+
+
+def load(config: schema.Task) -> Gsm8kTask:
+    """The task on ``config.path`` or the hub. Raises TaskError for a path that does not exist; rows are read later."""
+    if config.path is not None and not Path(config.path).expanduser().exists():
+        raise TaskError(
+            f"task.path: '{config.path}' does not exist; give a JSONL file, or a directory with train.jsonl and "
+            "test.jsonl"
+        )
+    return Gsm8kTask(config.path, config.limit, config.correct_reward)
+
+
+@dataclass(frozen=True)
+class Gsm8kTask:
+    """GSM8K; each split is read when first asked for."""
+
+    path: str | None = None
+    limit: int | None = None
+    correct_reward: float = 2.0
+    name: str = "gsm8k"
+    label: str = LABEL
+    stop: tuple[str, ...] = ("</answer>",)
+
+    def size(self, split: Split) -> int:
+        size = len(self._rows(split))
+        return min(size, self.limit) if split == "train" and self.limit else size
+
+    def problem(self, split: Split, index: int) -> Problem:
+        row = self._rows(split)[index]
+        # Not str.format: a question may hold braces.
+        prompt = R1_TEMPLATE.replace("{question}", row.question)
+        return Problem(index=index, prompt=prompt, answer=row.answer, question=row.question)
+
+    def grade(self, completion: str, problem: Problem, truncated: bool) -> Grade:
+        return grade_accuracy(completion, problem.answer, truncated, self.correct_reward)
+
+    def _rows(self, split: Split) -> list[Row]:
+        if self.path is None:
+            return _rows_of_hub(split)
+        return _rows_of_file(file_of(Path(self.path).expanduser(), split).resolve())
+
+
+def file_of(path: Path, split: Split) -> Path:
+    """The file that holds a split (see the module's text). Raises TaskError where there is none."""
+    names = [f"{split}.jsonl", f"gsm8k_{split}.jsonl"]
+    if path.is_dir():
+        candidates = [path / name for name in names]
+    else:
+        is_test = "test" in path.stem.lower()
+        if is_test == (split == "test"):
+            return path
+        other = re.sub("train|test", split, path.name, flags=re.IGNORECASE)
+        candidates = [path.with_name(name) for name in [other, *names] if name != path.name]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    what = "has" if path.is_dir() else f"is the {'test' if split == 'train' else 'train'} split (by its name) and has"
+    where = "in it" if path.is_dir() else "beside it"
+    raise TaskError(
+        f"task.path: '{path}' {what} no {split} split {where}; looked for "
+        f"{', '.join(dict.fromkeys(candidate.name for candidate in candidates))}"
+    )
+
+
+@lru_cache(maxsize=4)
+def _rows_of_file(path: Path) -> list[Row]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"task.path: cannot read '{path}': {error}") from error
+    rows = [_row_of_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise TaskError(f"task.path: '{path}' has no rows")
+    return rows
+
+
+def _row_of_line(line: str, where: str) -> Row:
+    try:
+        record = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise TaskError(f"{where}: this is no JSON object: {error}") from error
+    return _row_of_record(record, where)
+
+
+def _row_of_record(record: Any, where: str) -> Row:
+    if not isinstance(record, dict):
+        raise TaskError(f"{where}: expected an object with 'question' and 'answer', found a {type(record).__name__}")
+    for key in ("question", "answer"):
+        if not isinstance(record.get(key), str):
+            what = f"is a {type(record[key]).__name__}, not a text" if key in record else "is missing"
+            raise TaskError(f"{where}: '{key}' {what}; a row is {{\"question\": …, \"answer\": … #### N}}")
+    _, mark, gold = record["answer"].rpartition("####")
+    if not mark or isinstance(parse_number(gold), str):
+        raise TaskError(f"{where}: 'answer' must end in '#### N' with one number N, found {record['answer'][-60:]!r}")
+    return Row(record["question"].strip(), gold.strip())
+
+
+@lru_cache(maxsize=2)
+def _rows_of_hub(split: Split) -> list[Row]:
+    try:
+        from datasets import load_dataset  # a second's import, wanted only here
+
+        records = load_dataset("openai/gsm8k", "main", split=split)
+    except Exception as error:  # whatever datasets, the hub client or the network raises, the way out is the same
+        offline = any(os.environ.get(name) in {"1", "true"} for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
+        why = "HF_HUB_OFFLINE is set and the dataset is not in the cache" if offline else str(error).split("\n")[0]
+        raise TaskError(
+            f"task.path is not set and openai/gsm8k could not be loaded from the hub ({why}); download the official "
+            "train.jsonl and test.jsonl and set task.path to their directory"
+        ) from error
+    return [_row_of_record(record, f"openai/gsm8k {split}, row {index}") for index, record in enumerate(records)]
