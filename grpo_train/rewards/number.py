@@ -1,8 +1,8 @@
 """Grading an answer that is a number: exact, without evaluating anything, in microseconds.
 
 Two modes. ``strict`` wants the R1 format: an optional leading ``<think>`` (the prompt may hold it), reasoning,
-``</think>``, white space or nothing, ``<answer>N</answer>`` and nothing after it. ``tolerant`` takes the last answer it finds, tags
-or not. What counts as "saying the number" is in :mod:`grpo_train.rewards.spoken_number`.
+``</think>``, white space or nothing, ``<answer>N</answer>`` and nothing after it. ``tolerant`` takes the last answer
+it finds, tags or not. What counts as "saying the number" is in :mod:`grpo_train.rewards.spoken_number`.
 
 The reference (understand-r1-zero, ``oat_math_grader.answer_tag_reward_fn``) wants exactly one space between the tags
 and takes the text after the last ``<answer>``, so that a second guess counts; here white space is free and a second
@@ -61,7 +61,7 @@ def grade_number(completion: str, gold: str, mode: Literal["strict", "tolerant"]
 
 def _strict_answer(completion: str) -> tuple[str | None, str]:
     """The answer's text, or None and the reason."""
-    thinking, closed, rest = completion.partition(CLOSE_THINK)
+    _, closed, rest = completion.partition(CLOSE_THINK)
     if not closed:
         return None, "no_close_think"
     if completion.count(OPEN_ANSWER) > 1 or completion.count(CLOSE_ANSWER) > 1 or CLOSE_THINK in rest:

@@ -1,8 +1,8 @@
 """Reading the one number that an answer says, or refusing to.
 
 "18", "18.00", "$1,800", "0018", "1e3", "−18", "3 1/2", "18 dollars" and "The answer is 18" say a number. Refused are
-arithmetic ("17+1", "36/2", "17=18", "9**9"), other scales ("18%", "18 million", "18x"), hedges ("18 or 20", "not 18") and
-anything with a second number: equality must never be looser than "said the number", or a policy learns the looseness.
+arithmetic ("17+1", "36/2", "17=18", "9**9"), other scales ("18%", "18 million", "18x"), hedges ("18 or 20", "not 18")
+and anything with a second number: equality must never be looser than "said the number", or a policy learns the looseness.
 Nothing is evaluated, so nothing can hang.
 """
 
@@ -31,18 +31,20 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
-_HEDGES = frozenset(
-    "not no never neither nor isn't isn’t aren't wasn't cannot can't don't without or either maybe perhaps possibly "
-    "about approximately around roughly almost nearly over under above below between more less than least most "
-    "wrong incorrect false except".split()
-)
-_SCALES = frozenset(
-    "percent percentage cent_percent pct per_cent hundred hundreds thousand thousands million millions mil mio mn bn "
-    "billion billions trillion trillions dozen dozens score gross half halves third thirds quarter quarters twice "
-    "double triple squared cubed factorial plus minus times divided multiplied mod modulo choose and_a_half "
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety st nd rd th".split()
-)
+_HEDGES = """
+    not no never neither nor isn't isn’t aren't wasn't cannot can't don't without or either maybe perhaps possibly about
+    approximately around roughly almost nearly over under above below between than least most wrong incorrect false
+    except
+"""
+_SCALES = """
+    percent percentage pct cent hundred hundreds thousand thousands million millions mil mio mn bn billion billions
+    trillion trillions dozen dozens score gross half halves third thirds quarter quarters twice double triple squared
+    cubed factorial plus minus times divided multiplied mod modulo choose zero one two three four five six seven eight
+    nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty
+    seventy eighty ninety st nd rd th
+"""
+_HEDGE_WORDS = frozenset(_HEDGES.split())
+_SCALE_WORDS = frozenset(_SCALES.split())
 _CLEAN = re.compile(r"[\s.,;:'\"’“”()!$€£¥°-]*")
 
 
@@ -68,9 +70,9 @@ def parse_number(text: str) -> Fraction | str:
     if re.match(r"[^\W\d_](?![^\W\d_])|\s[^\W\d_](?![^\W\d_])|!|\s*\?", after) or "_" in before + after:
         return "not_numeric"
     words = {word.lower() for word in _WORD.findall(f"{before} {after}")}
-    if words & _SCALES:
+    if words & _SCALE_WORDS:
         return "not_numeric"
-    if words & _HEDGES:
+    if words & _HEDGE_WORDS:
         return "ambiguous"
     return value if _is_prose(before) and _is_prose(after) else "not_numeric"
 
@@ -93,7 +95,7 @@ def last_number(text: str) -> str | None:
         segment = plain[len(previous) :]
         left, equals, right = segment.partition("=")
         # "9 + 9 = 18" is a result; "17 = 18" is a false statement that says two numbers.
-        if equals and not left.strip():
+        if equals and _is_prose(left):
             return right.strip() if re.search(r"[-+*/×÷]", previous[1:]) else plain.strip()
         # Glued to the number before it, or behind an operator: part of an expression, not a number of its own.
         if not re.match(r"[,;:.]?\s+(?![-+*/×÷^]\s*[0-9])|-?[^\W\d_]", segment):

@@ -132,7 +132,7 @@ def _row_of_record(record: Any, where: str) -> Row:
     for key in ("question", "answer"):
         if not isinstance(record.get(key), str):
             what = f"is a {type(record[key]).__name__}, not a text" if key in record else "is missing"
-            raise TaskError(f"{where}: '{key}' {what}; a row is {{\"question\": …, \"answer\": … #### N}}")
+            raise TaskError(f"{where}: '{key}' {what}; a row has a 'question' and an 'answer'")
     _, mark, gold = record["answer"].rpartition("####")
     if not mark or isinstance(parse_number(gold), str):
         raise TaskError(f"{where}: 'answer' must end in '#### N' with one number N, found {record['answer'][-60:]!r}")
