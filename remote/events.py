@@ -94,6 +94,15 @@ class LogRotated:
     path: str
 
 
+@dataclass(frozen=True)
+class LogFailed:
+    """The box will not send this log (its path leaves the root, it is no regular file); the subscription is over."""
+
+    subscription: int
+    path: str
+    message: str
+
+
 ClientEvent: TypeAlias = (
     LinkChanged
     | HostKeyAsked
@@ -103,4 +112,5 @@ ClientEvent: TypeAlias = (
     | GpuSampled
     | LogArrived
     | LogRotated
+    | LogFailed
 )

@@ -11,10 +11,13 @@ One JSON object a line (a *frame*, at most 64 KiB), both ways over one channel:
     {"type": "credit", "id": 8, "bytes": 65536}           {"type": "rotated", "id": 8, "cursor": {...}}
     {"type": "unsubscribe", "id": 8}                      {"type": "closed", "id": 8, "error": {...}}
     {"type": "ping", "n": 3}                              {"type": "pong", "n": 3}
+    {"type": "part", "text": "…", "more": true}           the same: a frame over the limit, cut (see encode_parts)
 
 Ids are chosen by the client and never used twice on a connection. A topic is ``log`` (bytes of one file from a
 :class:`Cursor` on; ``data`` frames use up credit, the client grants more once it has consumed them), ``runs``,
-``sessions`` or ``gpu`` (a whole new value whenever it changes).
+``sessions`` or ``gpu`` (a whole new value whenever it changes). A ``data`` frame carries ``head`` (length and SHA-256
+of the file's first bytes, for the cursor behind it) whenever that is new. Receivers pass over types and keys that they
+do not know.
 """
 
 from __future__ import annotations
@@ -35,6 +38,10 @@ INITIAL_CREDIT = 262_144
 """Bytes of ``data`` the agent may send on a new subscription before it waits for more credit."""
 HEAD_BYTES = 4_096
 """A log cursor knows its file by the hash of so many first bytes."""
+MAX_JOINED = 16 * 1024 * 1024
+"""Bytes of a frame that came in parts."""
+PART_CHARACTERS = 15_000
+"""Characters of a ``part``: JSON text escaped once more, at four bytes a character, stays within MAX_FRAME."""
 PING_EVERY_S = 1.0
 STALE_AFTER_S = 5.0
 LOST_AFTER_S = 15.0
@@ -129,19 +136,41 @@ class Settings:
 
 def encode(frame: dict[str, Any]) -> bytes:
     """One frame as a line. Raises ProtocolError when it is longer than MAX_FRAME."""
-    line = json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    line = _to_bytes(frame) + b"\n"
     if len(line) > MAX_FRAME:
         raise ProtocolError(f"a {frame.get('type')} frame of {len(line)} bytes is over the limit of {MAX_FRAME}")
     return line
 
 
-def encode_data(subscription: int, offset: int, data: bytes) -> bytes:
-    """A ``data`` frame: as text where the bytes are UTF-8 and it fits, else base64."""
+def encode_parts(frame: dict[str, Any]) -> list[bytes]:
+    """One frame as one line, or as consecutive ``part`` lines where it is too long (a list of a thousand runs)."""
+    whole = _to_bytes(frame)
+    if len(whole) < MAX_FRAME:
+        return [whole + b"\n"]
+    if len(whole) > MAX_JOINED:
+        raise ProtocolError(f"a {frame.get('type')} frame of {len(whole)} bytes is over the limit of {MAX_JOINED}")
+    text = whole.decode()
+    cuts = range(0, len(text), PART_CHARACTERS)
+    pieces = [text[cut : cut + PART_CHARACTERS] for cut in cuts]
+    return [encode({"type": "part", "text": piece, "more": i + 1 < len(pieces)}) for i, piece in enumerate(pieces)]
+
+
+def _to_bytes(frame: dict[str, Any]) -> bytes:
     try:
-        return encode({"type": "data", "id": subscription, "offset": offset, "text": data.decode()})
+        return json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # a file name that is no UTF-8 comes as lone surrogates
+        return json.dumps(frame, separators=(",", ":")).encode()
+
+
+def encode_data(subscription: int, offset: int, data: bytes, head: tuple[int, str] | None = None) -> bytes:
+    """A ``data`` frame: as text where the bytes are UTF-8 and it fits, else base64."""
+    frame: dict[str, Any] = {"type": "data", "id": subscription, "offset": offset}
+    if head is not None:
+        frame["head"] = list(head)
+    try:
+        return encode({**frame, "text": data.decode()})
     except (UnicodeDecodeError, ProtocolError):
-        coded = base64.b64encode(data).decode()
-        return encode({"type": "data", "id": subscription, "offset": offset, "base64": coded})
+        return encode({**frame, "base64": base64.b64encode(data).decode()})
 
 
 def data_of(frame: dict[str, Any]) -> bytes:
@@ -150,23 +179,37 @@ def data_of(frame: dict[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Bytes in, frames out, however the bytes were cut."""
+    """Bytes in, frames out, however the bytes were cut; parts are joined."""
 
     def __init__(self) -> None:
         self._rest = b""
+        self._parts: list[str] = []
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
         """The frames that are whole now. Raises ProtocolError for an over-long line or one that is no object."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) >= MAX_FRAME:
+        if len(self._rest) >= MAX_FRAME or any(len(line) >= MAX_FRAME for line in lines):
             raise ProtocolError(f"a line of over {MAX_FRAME} bytes")
         frames = []
         for line in lines:
-            try:
-                frame = json.loads(line)
-            except ValueError as error:
-                raise ProtocolError(f"no JSON: {line[:80]!r}") from error
-            if not isinstance(frame, dict) or "type" not in frame:
-                raise ProtocolError(f"no frame: {line[:80]!r}")
-            frames.append(frame)
+            frame = _parse(line)
+            if frame["type"] != "part":
+                frames.append(frame)
+                continue
+            self._parts.append(str(frame.get("text", "")))
+            if sum(map(len, self._parts)) > MAX_JOINED:
+                raise ProtocolError(f"a frame in parts of over {MAX_JOINED} bytes")
+            if not frame.get("more"):
+                whole, self._parts = "".join(self._parts), []
+                frames.append(_parse(whole.encode(errors="surrogatepass")))
         return frames
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        frame = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"no JSON: {line[:80]!r}") from error
+    if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
+        raise ProtocolError(f"no frame: {line[:80]!r}")
+    return frame

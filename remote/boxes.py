@@ -1,0 +1,293 @@
+"""The boxes a user has: ``boxes.yaml`` in the platform's configuration directory, and this machine as ``local``.
+
+    boxes:
+      - name: h200-a
+        host: 192.0.2.10          # or an alias of ~/.ssh/config
+        root: /lambda/nfs/localfs
+
+``config/boxes.example.yaml`` documents every key. Light to import: PyYAML is loaded when a file is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from remote.protocol import Settings
+
+LOCAL_NAME = "local"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HEADER = "# The boxes grpo-tui knows. Every key is explained in config/boxes.example.yaml.\nboxes:\n"
+
+
+class BoxesError(Exception):
+    """What is wrong in boxes.yaml: file, line, key, and the way out."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """One machine that trains: how to reach it and what is where on it. Every field but ``name`` has a default."""
+
+    name: str
+    """Short name; the box's host key is remembered under it, so its address may change."""
+    host: str = ""
+    """Address, or an alias of ``~/.ssh/config``. Empty for ``kind: local``."""
+    user: str = ""
+    """Login name; "" = what ``ssh`` itself would use."""
+    port: int = 0
+    """0 = what ``ssh`` itself would use (22)."""
+    key: str = ""
+    """Private key file; "" = the ssh agent, then the identity files ``ssh`` would try."""
+    repo: str = ""
+    """Checkout of grpo-tui on the box; its ``config/`` and ``.venv/`` are used."""
+    root: str = ""
+    """LOCALFS_ROOT on the box; "" = the engine's own default."""
+    activate: str = ""
+    """Shell snippet that activates the engine's environment."""
+    engine: list[str] = field(default_factory=list)
+    """Command of the engine; [] = found by the agent."""
+    price_per_hour: float | None = None
+    """Dollars; what the screen's cost is counted from."""
+    kind: Literal["ssh", "local"] = "ssh"
+    tmux_socket: str = ""
+    """Name of the tmux socket (``tmux -L``); "" = the default one."""
+
+    def settings(self) -> Settings:
+        """What the agent on the box is told."""
+        return Settings(self.root, self.repo, self.activate, list(self.engine), self.tmux_socket)
+
+    @property
+    def is_local(self) -> bool:
+        return self.kind == "local"
+
+    def address(self) -> str:
+        """Where it is, for the user's eyes."""
+        if self.is_local:
+            return "this machine"
+        return (f"{self.user}@" if self.user else "") + self.host + (f":{self.port}" if self.port else "")
+
+
+def default_path() -> Path:
+    """``boxes.yaml`` in the platform's configuration directory."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("grpo-tui")) / "boxes.yaml"
+
+
+def local_box(root: str | Path = "", tmux_socket: str = "") -> Box:
+    """This machine as a box: the engine installed beside this program, the checkout it runs from (if it is one)."""
+    script = Path(sys.executable).with_name("grpo-train")
+    checkout = Path(__file__).resolve().parent.parent
+    return Box(
+        LOCAL_NAME,
+        kind="local",
+        root=str(root),
+        repo=str(checkout) if (checkout / "config").is_dir() else "",
+        engine=[str(script)] if script.exists() else [],
+        tmux_socket=tmux_socket,
+    )
+
+
+def load_boxes(path: str | Path | None = None) -> list[Box]:
+    """The boxes of a file (default: :func:`default_path`), then ``local`` unless the file defines it.
+
+    A default file that does not exist is no error; a named one is. Raises BoxesError.
+    """
+    file = Path(path) if path else default_path()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if path:
+            raise BoxesError(f"{file}: no such file (copy config/boxes.example.yaml there)") from None
+        text = ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise BoxesError(f"{file}: cannot be read: {error}") from error
+    boxes = parse_boxes(text, str(file))
+    return boxes if any(box.name == LOCAL_NAME for box in boxes) else [*boxes, local_box()]
+
+
+def find_box(boxes: list[Box], name: str) -> Box:
+    """The box of that name. Raises BoxesError with the nearest names."""
+    for box in boxes:
+        if box.name == name:
+            return box
+    names = [box.name for box in boxes]
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names
+    raise BoxesError(f"no box named '{name}' (known: {', '.join(near)}; they are in {default_path()})")
+
+
+def parse_boxes(text: str, file: str = "boxes.yaml") -> list[Box]:
+    """The boxes of a YAML text. Raises BoxesError naming file, line and key."""
+    boxes: list[Box] = []
+    for node in _entries(text, file):
+        box = _box(node, file)
+        if any(other.name == box.name for other in boxes):
+            raise BoxesError(f"{file}:{_line(node)}: a second box named '{box.name}'")
+        boxes.append(box)
+    return boxes
+
+
+def add_box(path: str | Path | None, box: Box) -> Path:
+    """Append a box to a file (default: :func:`default_path`), which is made where missing; comments stay.
+
+    Raises BoxesError when the name is taken, the box is malformed, or the file cannot be read or written.
+    """
+    from grpo_train.files import atomic_write
+
+    file = Path(path) if path else default_path()
+    try:
+        old = file.read_text(encoding="utf-8") if file.exists() else ""
+        if any(known.name == box.name for known in parse_boxes(old, str(file))):
+            raise BoxesError(f"{file}: there is a box named '{box.name}' already")
+        text = _insert(old, _render(box), str(file))
+        if box not in parse_boxes(text, str(file)):
+            raise BoxesError(f"{file}: cannot be extended as it is written; add the box by hand")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(file, text, mode=0o600)
+    except OSError as error:
+        raise BoxesError(f"{file}: cannot be written: {error.strerror or error}") from error
+    return file
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def _entries(text: str, file: str) -> list[Any]:
+    """The YAML nodes of the ``boxes`` list (nodes, because they know their lines)."""
+    import yaml
+
+    try:
+        top = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}" if mark else ""
+        raise BoxesError(f"{file}{where}: no YAML: {getattr(error, 'problem', None) or error}") from error
+    if top is None:
+        return []
+    if not isinstance(top, yaml.MappingNode):
+        raise BoxesError(f"{file}:{_line(top)}: expected 'boxes:' with a list below it")
+    for key, value in top.value:
+        if key.value != "boxes":
+            raise BoxesError(f"{file}:{_line(key)}: unknown key '{key.value}' (only 'boxes' is known here)")
+        if isinstance(value, yaml.ScalarNode) and not value.value:
+            return []
+        if not isinstance(value, yaml.SequenceNode):
+            raise BoxesError(f"{file}:{_line(value)}: 'boxes' must be a list ('- name: …')")
+        return list(value.value)
+    return []
+
+
+def _box(node: Any, file: str) -> Box:
+    import yaml
+
+    if not isinstance(node, yaml.MappingNode):
+        raise BoxesError(f"{file}:{_line(node)}: a box is a mapping ('- name: …')")
+    known = {item.name for item in fields(Box)}
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key, where = str(key_node.value), f"{file}:{_line(key_node)}"
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(known))}"
+            raise BoxesError(f"{where}: unknown key '{key}' ({hint})")
+        values[key] = _value(key, value_node, where)
+    where = f"{file}:{_line(node)}"
+    if "name" not in values:
+        raise BoxesError(f"{where}: a box needs a 'name'")
+    box = Box(**values)
+    if problem := problem_of(box):
+        raise BoxesError(f"{where}: {problem}")
+    return box
+
+
+def problem_of(box: Box) -> str:
+    """What keeps a box from being used, or ""."""
+    if not _NAME.fullmatch(box.name):
+        return f"'{box.name}' cannot name a box: use letters, digits, '.', '_' and '-' (64 at most)"
+    if box.kind == "ssh" and not box.host:
+        return f"box '{box.name}' needs a 'host' (or 'kind: local')"
+    for key, value in (("host", box.host), ("user", box.user)):
+        if value.startswith("-") or any(c.isspace() or not c.isprintable() for c in value):
+            return f"box '{box.name}': '{key}' cannot be {value!r}"
+    if not 0 <= box.port <= 65_535:
+        return f"box '{box.name}': 'port' must be between 1 and 65535, not {box.port}"
+    return ""
+
+
+def _value(key: str, node: Any, where: str) -> Any:
+    import yaml
+
+    value = yaml.SafeLoader("").construct_object(node, deep=True)
+    if key == "engine":
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return value
+        raise BoxesError(f"{where}: 'engine' must be a list of words, as in [/x/.venv/bin/grpo-train]")
+    if key == "port":
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise BoxesError(f"{where}: 'port' must be a whole number, not {value!r}")
+    if key == "price_per_hour":
+        if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
+            return None if value is None else float(value)
+        raise BoxesError(f"{where}: 'price_per_hour' must be a number of dollars, not {value!r}")
+    if key == "kind":
+        if value in ("ssh", "local"):
+            return value
+        raise BoxesError(f"{where}: 'kind' must be ssh or local, not {value!r}")
+    if value is None:
+        return ""
+    if isinstance(value, (dict, list)):
+        raise BoxesError(f"{where}: '{key}' must be a text")
+    return str(node.value)  # as written: an unquoted 0123 or 1.10 stays what the user typed
+
+
+def _line(node: Any) -> int:
+    return int(node.start_mark.line) + 1
+
+
+# ------------------------------------------------------------------------------------------------------ writing
+
+
+def _render(box: Box) -> list[str]:
+    """The box's lines, without indentation; defaults are left out."""
+    import yaml
+
+    given = {item.name: getattr(box, item.name) for item in fields(Box)}
+    plain = {item.name: getattr(Box(box.name), item.name) for item in fields(Box)}
+    chosen = {key: value for key, value in given.items() if key == "name" or value != plain[key]}
+    lines = yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True, width=10_000).splitlines()
+    return [("- " if i == 0 else "  ") + line for i, line in enumerate(lines)]
+
+
+def _insert(text: str, lines: list[str], file: str) -> str:
+    """``text`` with the box's lines behind the last entry of its list, indented as that is."""
+    entries = _entries(text, file)
+    if text and not text.endswith("\n"):
+        text += "\n"
+    if not entries:
+        has_key = re.search(r"^boxes:[^\S\n]*(\[\])?[^\S\n]*(#.*)?$", text, re.MULTILINE)
+        block = "".join(f"  {line}\n" for line in lines)
+        if has_key:
+            return text[: has_key.start()] + "boxes:\n" + block + text[has_key.end() + 1 :]
+        return text + _HEADER + block
+    indent = " " * max(0, int(entries[-1].start_mark.column) - 2)
+    rows = text.splitlines(keepends=True)
+    last = max(_last_line(entry) for entry in entries)
+    return "".join([*rows[:last], *(f"{indent}{line}\n" for line in lines), *rows[last:]])
+
+
+def _last_line(node: Any) -> int:
+    """Number of the last line a node writes on (a block's own end mark lies behind the comments that follow it)."""
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        return max((_last_line(value) for _, value in node.value), default=_line(node))
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style:
+        return max((_last_line(value) for value in node.value), default=_line(node))
+    if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
+        return int(node.end_mark.line)
+    return int(node.end_mark.line) + 1

@@ -1,0 +1,474 @@
+"""The laptop's end of the link: one :class:`BoxClient` a box, which keeps the link up and reports what happens.
+
+    client = BoxClient(box, on_event)
+    client.start()
+    runs = client.request("list_runs").result()
+    log = client.follow("training_runs/RUN/logs/train_log.jsonl", tail_bytes=65_536)
+    ...                                  # LogArrived events come; after consuming each: client.consumed(log, n)
+    client.close()
+
+**Threads.** ``on_event`` is called from the client's own threads, one event at a time per thread, never with a lock
+held; it must return soon (post a message, do no work), since pings wait behind it. Every method may be called from any
+thread, from within ``on_event`` too. Futures complete on the client's threads.
+
+**The link is not the job.** Nothing here says anything about a run; ``Link`` is the state of the connection only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from remote.boxes import Box
+from remote.events import (
+    BoxGreeted,
+    ClientEvent,
+    GpuSampled,
+    HostKeyAsked,
+    Link,
+    LinkChanged,
+    RunsReported,
+    SessionsReported,
+)
+from remote.follows import Follow
+from remote.protocol import (
+    LOST_AFTER_S,
+    OPERATIONS,
+    PING_EVERY_S,
+    PROTOCOL_VERSION,
+    STALE_AFTER_S,
+    Cursor,
+    Decoder,
+    ProtocolError,
+    RemoteError,
+    encode_parts,
+)
+from remote.requests import Pending, Requests, unreachable
+from remote.transport import AskHostKey, LocalTransport, Refused, Transport, Unreachable
+
+STANDING_TOPICS = ("runs", "sessions", "gpu")
+
+TransportFactory = Callable[[Box, AskHostKey], Transport]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Every wait of a client, in seconds; tests shorten them."""
+
+    ping_every: float = PING_EVERY_S
+    stale_after: float = STALE_AFTER_S
+    lost_after: float = LOST_AFTER_S
+    backoff_first: float = 1.0
+    backoff_most: float = 30.0
+    settled_after: float = 10.0
+    """A connection that lived so long resets the back-off."""
+    clock_jump: float = 10.0
+    """The wall clock running ahead of the monotonic one by so much means that this machine slept."""
+
+
+class BoxClient:
+    """Keeps one agent connected, answers requests, feeds subscriptions. See the module's text for threads."""
+
+    def __init__(
+        self,
+        box: Box,
+        on_event: Callable[[ClientEvent], None],
+        *,
+        host_keys_file: str | Path | None = None,
+        transport_factory: TransportFactory | None = None,
+        timing: Timing | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.box = box
+        self._on_event = on_event
+        self._host_keys_file = host_keys_file
+        self._factory = transport_factory or self._default_transport
+        self._timing = timing or Timing()
+        self._wall_clock = wall_clock
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._outbox: deque[bytes] = deque()
+        self._follows: dict[int, Follow] = {}
+        self._by_wire: dict[int, Follow] = {}
+        self._topics: dict[int, str] = {}
+        self._requests = Requests()
+        self._link = Link.CONNECTING
+        self._link_detail = "not started"
+        self._up = False
+        self._transport: Transport | None = None
+        self._sending_since: float | None = None
+        self._closing = threading.Event()
+        self._retry_now = threading.Event()
+        self._host_key_answer: bool | None = None
+        self._host_key_answered = threading.Event()
+        self._skew = 0.0
+        self._owner = threading.Thread(target=self._own, name=f"box-{box.name}", daemon=True)
+        self._watchdog = threading.Thread(target=self._watch, name=f"box-{box.name}-watchdog", daemon=True)
+
+    # ------------------------------------------------------------------------------------------- for the owner
+
+    @property
+    def link(self) -> Link:
+        """The state of the link now."""
+        return self._link
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._owner.start()
+        self._watchdog.start()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End the link (runs go on); waits ``timeout`` seconds at most. Pending requests fail."""
+        self._closing.set()
+        self._retry_now.set()
+        self._host_key_answered.set()
+        self._wake()
+        if self._owner.is_alive() and threading.current_thread() is not self._owner:
+            self._owner.join(timeout)
+            if self._owner.is_alive() and (transport := self._transport):
+                transport.close()
+                self._owner.join(1.0)
+        self._requests.fail_all("the client is closed")
+
+    def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+        """Ask the box; the future ends with the result or a RemoteError within about ``timeout`` seconds.
+
+        Operations that change something are refused at once (code ``unreachable``) while the link is down; those that
+        only read wait for it, and are asked again after a break. A ``launch`` is safe to repeat with the same
+        ``idempotency_key``.
+        """
+        if op not in OPERATIONS:
+            raise ValueError(f"no operation '{op}'")
+        pending = Pending(next(self._ids), op, params, time.monotonic() + timeout)
+        refusal: RemoteError | None = None
+        try:
+            parts = encode_parts(pending.frame())
+        except (TypeError, ValueError, ProtocolError) as error:
+            parts, refusal = [], RemoteError("bad_request", f"'{op}' cannot be sent: {error}")
+        with self._lock:
+            hopeless = self._link in (Link.REFUSED, Link.CLOSED) or not pending.repeatable
+            if refusal is None and not self._up and hopeless:
+                refusal = unreachable(op, self._link_detail or f"the link is {self._link.value}")
+            if refusal is None:
+                self._requests.add(pending)
+                if self._up:
+                    pending.sent = True
+                    self._outbox.extend(parts)
+        if refusal is not None:
+            pending.future.set_exception(refusal)
+        else:
+            self._wake()
+        return pending.future
+
+    def follow(self, path: str, cursor: Cursor | None = None, tail_bytes: int | None = None) -> int:
+        """Follow a log (path relative to the root; it need not exist yet); returns the subscription's id.
+
+        From ``cursor`` on, or from the last ``tail_bytes`` (at a line's start), or from the beginning. Events:
+        LogArrived, LogRotated, LogFailed. The id stays the same across reconnects.
+        """
+        follow = Follow(next(self._ids), path, cursor, tail_bytes)
+        with self._lock:
+            self._follows[follow.subscription] = follow
+            if self._up:
+                self._subscribe_log(follow)
+        self._wake()
+        return follow.subscription
+
+    def unfollow(self, subscription: int) -> None:
+        """Stop following; a LogArrived that is under way may still come."""
+        with self._lock:
+            follow = self._follows.pop(subscription, None)
+            if follow is not None and self._by_wire.pop(follow.wire, None) is not None:
+                self._enqueue({"type": "unsubscribe", "id": follow.wire})
+        self._wake()
+
+    def consumed(self, subscription: int, count: int) -> None:
+        """Say that ``count`` bytes of a LogArrived are dealt with: the box sends no more than that ahead."""
+        with self._lock:
+            follow = self._follows.get(subscription)
+            granted = follow.consumed(count) if follow else 0
+            if follow is not None and granted and follow.wire in self._by_wire:
+                self._enqueue({"type": "credit", "id": follow.wire, "bytes": granted})
+        if granted:
+            self._wake()
+
+    def answer_host_key(self, accept: bool) -> None:
+        """The user's answer to HostKeyAsked."""
+        self._host_key_answer = accept
+        self._host_key_answered.set()
+
+    def reconnect_now(self) -> None:
+        """Try at once: ends a back-off or a refusal; a link that is up is left alone."""
+        self._retry_now.set()
+
+    # --------------------------------------------------------------------------------------- the owner's thread
+
+    def _own(self) -> None:
+        failures = 0
+        while not self._closing.is_set():
+            if failures == 0:
+                self._set_link(Link.CONNECTING, f"connecting to {self.box.address()}")
+            began, up_since, refused, why = time.monotonic(), None, False, ""
+            transport: Transport | None = None
+            try:
+                transport = self._transport = self._factory(self.box, self._ask_host_key)
+                transport.open()
+                decoder, hello = self._shake_hands(transport)
+                up_since = time.monotonic()
+                self._converse(transport, decoder, hello)
+            except Refused as error:
+                refused, why = True, str(error)
+            except (Unreachable, ProtocolError) as error:
+                why = str(error)
+            except Exception as error:  # a bug or a library's surprise must not end the link for good
+                why = f"{type(error).__name__}: {error}"
+            finally:
+                self._transport = None
+                self._go_down(why)
+                if transport is not None:
+                    threading.Thread(target=transport.close, daemon=True).start() if refused else transport.close()
+            if self._closing.is_set():
+                break
+            if refused:
+                self._set_link(Link.REFUSED, why)
+                self._requests.fail_all(why)
+                self._pause(None)
+                failures = 0
+                continue
+            lived = time.monotonic() - (up_since or began)
+            failures = 1 if up_since and lived >= self._timing.settled_after else failures + 1
+            self._back_off(failures, why)
+        self._set_link(Link.CLOSED, "closed")
+        self._requests.fail_all("the client is closed")
+
+    def _back_off(self, failures: int, why: str) -> None:
+        timing = self._timing
+        wait = min(timing.backoff_most, timing.backoff_first * 2 ** min(failures - 1, 16))
+        wait *= random.uniform(0.8, 1.2)
+        self._set_link(Link.LOST, why, retry_in_s=round(wait, 1))
+        self._pause(wait)
+        if not self._closing.is_set():
+            self._set_link(Link.LOST, why, retry_in_s=0.0)
+
+    def _pause(self, seconds: float | None) -> None:
+        """Wait, until ``reconnect_now``, ``close``, or a jump of the wall clock (this machine slept)."""
+        self._retry_now.clear()
+        if self._closing.is_set():
+            return
+        end = None if seconds is None else time.monotonic() + seconds
+        self._clock_jumped()
+        while not self._retry_now.wait(0.25 if end is None else max(0.0, min(0.25, end - time.monotonic()))):
+            if (end is not None and time.monotonic() >= end) or (end is not None and self._clock_jumped()):
+                return
+
+    def _clock_jumped(self) -> bool:
+        """Whether the wall clock ran ahead of the monotonic one since the last call."""
+        before, self._skew = self._skew, self._wall_clock() - time.monotonic()
+        return self._skew - before > self._timing.clock_jump
+
+    def _shake_hands(self, transport: Transport) -> tuple[Decoder, dict[str, Any]]:
+        """Exchange hellos; raises Refused for an agent of another version."""
+        settings = asdict(self.box.settings())
+        for part in encode_parts({"type": "hello", "protocol": PROTOCOL_VERSION, "settings": settings}):
+            transport.send(part)
+        decoder, deadline = Decoder(), time.monotonic() + self._timing.lost_after
+        while True:
+            data = transport.receive(min(0.25, self._timing.lost_after))
+            if data == b"":
+                raise Unreachable(f"the agent on {self.box.name} ended at once ({transport.why() or 'no message'})")
+            for frame in decoder.feed(data or b""):
+                if frame["type"] != "hello":
+                    continue
+                if frame.get("protocol") != PROTOCOL_VERSION:
+                    raise Refused(f"the agent speaks protocol {frame.get('protocol')}, this program {PROTOCOL_VERSION}")
+                return decoder, frame
+            if self._closing.is_set() or time.monotonic() > deadline:
+                raise Unreachable(f"no hello from {self.box.name} within {self._timing.lost_after:.0f} s")
+
+    def _converse(self, transport: Transport, decoder: Decoder, hello: dict[str, Any]) -> None:
+        """Serve one connection until it ends; raises why it did."""
+        self._go_up()
+        self._set_link(Link.CONNECTED, transport.describe())
+        self._emit(BoxGreeted(str(hello.get("agent", "")), dict(hello.get("host") or {})))
+        timing, pings = self._timing, _Pings()
+        heard = last_ping = time.monotonic()
+        self._clock_jumped()
+        while not self._closing.is_set():
+            now = time.monotonic()
+            if now - last_ping >= timing.ping_every:
+                last_ping = now
+                with self._lock:
+                    self._enqueue({"type": "ping", "n": pings.sent(now)})
+            self._flush(transport)
+            data = transport.receive(max(0.0, min(timing.ping_every, last_ping + timing.ping_every - now)))
+            now = time.monotonic()
+            if data == b"":
+                raise Unreachable(transport.why() or f"the connection to {self.box.name} ended")
+            if data:
+                heard = now
+                if self._link is Link.STALE:
+                    self._set_link(Link.CONNECTED, transport.describe(), latency_ms=pings.latency_ms)
+                for frame in decoder.feed(data):
+                    if frame["type"] == "pong":
+                        if pings.answered(int(frame["n"]), now):
+                            self._set_link(self._link, transport.describe(), latency_ms=pings.latency_ms)
+                    else:
+                        self._handle(frame)
+            if self._clock_jumped():
+                raise Unreachable("this machine slept")
+            silence = now - heard
+            if silence >= timing.lost_after:
+                raise Unreachable(f"no word from {self.box.name} for {silence:.0f} s")
+            if silence >= timing.stale_after and self._link is not Link.STALE:
+                self._set_link(Link.STALE, f"no word from {self.box.name} for {silence:.0f} s")
+
+    def _flush(self, transport: Transport) -> None:
+        while True:
+            with self._lock:
+                if not self._outbox:
+                    return
+                batch = b"".join(self._outbox)
+                self._outbox.clear()
+            self._sending_since = time.monotonic()
+            try:
+                transport.send(batch)
+            finally:
+                self._sending_since = None
+
+    def _go_up(self) -> None:
+        """Open the gates: standing topics, logs from their cursors, and the requests that waited."""
+        with self._lock:
+            self._outbox.clear()
+            self._by_wire.clear()
+            self._topics.clear()
+            for topic in STANDING_TOPICS:
+                wire = next(self._ids)
+                self._topics[wire] = topic
+                self._enqueue({"type": "subscribe", "id": wire, "topic": topic, "params": {}, "credit": 0})
+            for follow in self._follows.values():
+                self._subscribe_log(follow)
+            for pending in self._requests.unsent():
+                pending.sent = True
+                self._outbox.extend(encode_parts(pending.frame()))
+            self._up = True
+
+    def _go_down(self, why: str) -> None:
+        with self._lock:
+            self._up = False
+            self._link_detail = why
+            self._outbox.clear()
+            self._by_wire.clear()
+            self._topics.clear()
+        self._requests.link_lost(why)
+
+    def _handle(self, frame: dict[str, Any]) -> None:
+        kind = frame["type"]
+        if kind == "response":
+            self._requests.answer(frame)
+        elif kind == "update":
+            value = frame.get("value") or {}
+            topic = self._topics.get(frame["id"])
+            if topic == "runs":
+                self._emit(RunsReported(list(value.get("runs") or [])))
+            elif topic == "sessions":
+                self._emit(SessionsReported(list(value.get("sessions") or [])))
+            elif topic == "gpu":
+                self._emit(GpuSampled(list(value.get("gpus") or []), str(value.get("note") or "")))
+        elif kind in ("data", "rotated", "closed"):
+            self._handle_log(kind, frame)
+
+    def _handle_log(self, kind: str, frame: dict[str, Any]) -> None:
+        with self._lock:
+            follow = self._by_wire.get(frame["id"])
+            if follow is None:
+                return  # unfollowed while this was under way
+            event: ClientEvent
+            if kind == "data":
+                event = follow.data(frame)
+            elif kind == "rotated":
+                event = follow.rotated(frame)
+            else:
+                event = follow.failed(frame)
+                del self._by_wire[frame["id"]]
+                self._follows.pop(follow.subscription, None)
+        self._emit(event)
+
+    # ------------------------------------------------------------------------------------------------- helpers
+
+    def _enqueue(self, frame: dict[str, Any]) -> None:
+        """Put a frame on the present connection's way; the lock is held."""
+        self._outbox.extend(encode_parts(frame))
+
+    def _subscribe_log(self, follow: Follow) -> None:
+        wire = next(self._ids)
+        self._by_wire[wire] = follow
+        self._enqueue(follow.subscribe_frame(wire))
+
+    def _wake(self) -> None:
+        if transport := self._transport:
+            transport.wake()
+
+    def _emit(self, event: ClientEvent) -> None:
+        self._on_event(event)
+
+    def _set_link(
+        self, state: Link, detail: str = "", latency_ms: float | None = None, retry_in_s: float | None = None
+    ) -> None:
+        self._link, self._link_detail = state, detail
+        self._emit(LinkChanged(state, detail, latency_ms, retry_in_s))
+
+    def _watch(self) -> None:
+        """The watchdog: deadlines of requests, and a send that the network has swallowed."""
+        while not self._closing.wait(0.25):
+            now = time.monotonic()
+            self._requests.expire(now)
+            since, transport = self._sending_since, self._transport
+            if since is not None and transport is not None and now - since > self._timing.lost_after:
+                transport.close()
+
+    def _ask_host_key(self, question: HostKeyAsked) -> bool:
+        self._host_key_answered.clear()
+        self._emit(question)
+        self._host_key_answered.wait()
+        return bool(self._host_key_answer) and not self._closing.is_set()
+
+    def _default_transport(self, box: Box, ask: AskHostKey) -> Transport:
+        if box.is_local:
+            return LocalTransport()
+        from remote.ssh import SshTransport
+
+        return SshTransport(box, ask, host_keys_file=self._host_keys_file)
+
+
+class _Pings:
+    """Round-trip times; says when the shown one should change."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._under_way: dict[int, float] = {}
+        self.latency_ms: float | None = None
+        self._shown_at = 0.0
+
+    def sent(self, now: float) -> int:
+        self._count += 1
+        self._under_way[self._count] = now
+        return self._count
+
+    def answered(self, n: int, now: float) -> bool:
+        began = self._under_way.pop(n, None)
+        self._under_way = {k: v for k, v in self._under_way.items() if k > n}
+        if began is None:
+            return False
+        old, new = self.latency_ms, (now - began) * 1000
+        if old is not None and abs(new - old) < max(1.0, 0.2 * old) and now - self._shown_at < 5.0:
+            return False
+        self.latency_ms, self._shown_at = new, now
+        return True

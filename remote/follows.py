@@ -1,0 +1,63 @@
+"""What a client remembers of each log it follows: its place, and how much its owner has yet to consume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from remote.events import LogArrived, LogFailed, LogRotated
+from remote.protocol import INITIAL_CREDIT, Cursor, ProtocolError, data_of
+
+RETURN_AT = INITIAL_CREDIT // 8
+"""Credit is given back in portions of at least so many bytes, or when nothing is outstanding."""
+
+
+@dataclass
+class Follow:
+    """One followed log. It outlives connections; ``wire`` is its id on the present one."""
+
+    subscription: int
+    path: str
+    cursor: Cursor | None
+    tail_bytes: int | None
+    wire: int = 0
+    unconsumed: int = 0
+    """Bytes handed to the owner and not yet consumed; they bound what the agent may send, across reconnects."""
+    returnable: int = 0
+
+    def subscribe_frame(self, wire: int) -> dict[str, Any]:
+        """What asks for everything behind the cursor on a new connection."""
+        self.wire, self.returnable = wire, 0
+        params: dict[str, Any] = {"path": self.path, "cursor": self.cursor.to_json() if self.cursor else None}
+        if self.tail_bytes is not None:
+            params["tail_bytes"] = self.tail_bytes
+        credit = max(0, INITIAL_CREDIT - self.unconsumed)
+        return {"type": "subscribe", "id": wire, "topic": "log", "params": params, "credit": credit}
+
+    def data(self, frame: dict[str, Any]) -> LogArrived:
+        """Take a ``data`` frame. Raises ProtocolError when it does not continue where the last one ended."""
+        data, offset = data_of(frame), int(frame["offset"])
+        known = self.cursor
+        if known is not None and offset != known.offset:
+            raise ProtocolError(f"{self.path}: byte {known.offset} was expected, {offset} came")
+        length, digest = frame.get("head") or ((known.head_length, known.head_sha256) if known else (0, ""))
+        self.cursor = Cursor(self.path, offset + len(data), int(length), str(digest))
+        self.unconsumed += len(data)
+        return LogArrived(self.subscription, self.path, offset, data, self.cursor)
+
+    def rotated(self, frame: dict[str, Any]) -> LogRotated:
+        self.cursor = Cursor.from_json(frame["cursor"])
+        return LogRotated(self.subscription, self.path)
+
+    def failed(self, frame: dict[str, Any]) -> LogFailed:
+        return LogFailed(self.subscription, self.path, str((frame.get("error") or {}).get("message", "closed")))
+
+    def consumed(self, count: int) -> int:
+        """The owner consumed ``count`` bytes; returns the credit to give back now (often 0)."""
+        count = min(count, self.unconsumed)
+        self.unconsumed -= count
+        self.returnable += count
+        if self.returnable < RETURN_AT and self.unconsumed:
+            return 0
+        granted, self.returnable = self.returnable, 0
+        return granted
