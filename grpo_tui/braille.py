@@ -1,0 +1,137 @@
+"""Curves as braille: any number of points into a few cells so that every peak survives. Pure functions, no Textual.
+
+A cell is 2 × 4 pixels. Per pixel column the first, lowest, highest and last point are kept (M4), which on a raster is
+what drawing all of them would give; a NaN breaks the line.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+
+
+@dataclass(frozen=True)
+class View:
+    """What part of the plane a chart shows."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+
+class Bitmap:
+    """A canvas of braille dots, ``columns`` × ``rows`` cells."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns, self.rows = columns, rows
+        self.width, self.height = columns * 2, rows * 4
+        self.cells = [bytearray(columns) for _ in range(rows)]
+
+    def dot(self, x: int, y: int) -> None:
+        """Set a pixel; (0, 0) is the top left, what lies outside is passed over."""
+        if 0 <= x < self.width and 0 <= y < self.height:
+            self.cells[y >> 2][x >> 1] |= _BITS[x & 1][y & 3]
+
+    def line(self, x0: int, y0: int, x1: int, y1: int) -> None:
+        """Bresenham's line."""
+        dx, dy = abs(x1 - x0), -abs(y1 - y0)
+        sx, sy = (1 if x0 < x1 else -1), (1 if y0 < y1 else -1)
+        error = dx + dy
+        while True:
+            self.dot(x0, y0)
+            if x0 == x1 and y0 == y1:
+                return
+            twice = 2 * error
+            if twice >= dy:
+                error += dy
+                x0 += sx
+            if twice <= dx:
+                error += dx
+                y0 += sy
+
+    def text(self, row: int) -> str:
+        """One row of cells as characters; an empty cell is a space."""
+        return "".join(chr(0x2800 + bits) if bits else " " for bits in self.cells[row])
+
+
+def view_of(steps: Sequence[float], values: Sequence[float], gaps: Sequence[float] = ()) -> View | None:
+    """The view that holds all points, with a little air above and below; None where there is nothing to show."""
+    if not len(steps) and not len(gaps):
+        return None
+    ends = [*(steps[i] for i in (0, -1) if len(steps)), *(gaps[i] for i in (0, -1) if len(gaps))]
+    x_low, x_high = min(ends), max(ends)
+    if x_low == x_high:
+        x_low, x_high = x_low - 1, x_high + 1
+    y_low, y_high = (min(values), max(values)) if len(values) else (0.0, 1.0)
+    if y_low == y_high:
+        spread = abs(y_low) * 0.1 or 1.0
+        return View(x_low, x_high, y_low - spread, y_high + spread)
+    air = (y_high - y_low) * 0.04
+    return View(x_low, x_high, y_low - air, y_high + air)
+
+
+def plot(
+    bitmap: Bitmap, view: View, steps: Sequence[float], values: Sequence[float], gaps: Sequence[float] = ()
+) -> None:
+    """Draw finite points in order of their steps; the line breaks where a gap lies between two points."""
+    if not math.isfinite(view.y_high - view.y_low):  # values near the largest float: scale them down together
+        view = View(view.x_low, view.x_high, view.y_low / 4, view.y_high / 4)
+        values = [value / 4 for value in values]
+    x_scale = (bitmap.width - 1) / (view.x_high - view.x_low)
+    y_scale = (bitmap.height - 1) / (view.y_high - view.y_low)
+
+    def pixel_y(value: float) -> int:
+        return round((view.y_high - value) * y_scale)
+
+    previous: tuple[int, int, float] | None = None
+    start, count = bisect_left(steps, view.x_low), len(steps)
+    while start < count and steps[start] <= view.x_high:
+        x = round((steps[start] - view.x_low) * x_scale)
+        # Rounding is monotone, so all points of this pixel column lie together.
+        end = max(start + 1, bisect_left(steps, view.x_low + (x + 0.5) / x_scale, start + 1))
+        breaks = bool(len(gaps)) and _between(gaps, steps[start], steps[end - 1])
+        column = values[start:end]
+        first, last = pixel_y(column[0]), pixel_y(column[-1])
+        if previous is None or (len(gaps) and _between(gaps, previous[2], steps[start])):
+            bitmap.dot(x, first)
+        else:
+            bitmap.line(previous[0], previous[1], x, first)
+        if end - start > 1:
+            if breaks:
+                for value in column:
+                    bitmap.dot(x, pixel_y(value))
+            else:
+                bitmap.line(x, pixel_y(max(column)), x, pixel_y(min(column)))
+        previous = (x, last, steps[end - 1])
+        start = end
+
+
+def gap_columns(bitmap: Bitmap, view: View, gaps: Sequence[float]) -> set[int]:
+    """The cell columns in which a value was NaN or infinite."""
+    x_scale = (bitmap.width - 1) / (view.x_high - view.x_low)
+    return {round((step - view.x_low) * x_scale) >> 1 for step in gaps if view.x_low <= step <= view.x_high}
+
+
+def _between(gaps: Sequence[float], low: float, high: float) -> bool:
+    return bisect_left(gaps, low) < bisect_right(gaps, high)
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """At most ``count`` (≥ 2) round numbers within [low, high]; the ends themselves where no round ones fit."""
+    span = high - low
+    if not math.isfinite(span) or span <= 0:
+        return [low]
+    raw = span / max(1, count - 1)
+    power = 10 ** math.floor(math.log10(raw))
+    for factor in (1, 2, 2.5, 5, 10, 20):
+        size = factor * power
+        first = math.ceil(low / size - 1e-9)
+        found = [index * size for index in range(first, math.floor(high / size + 1e-9) + 1)]
+        if 2 <= len(found) <= count:
+            return found
+    return [low, high]

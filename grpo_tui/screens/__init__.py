@@ -1,0 +1,1 @@
+"""One screen a file: home, and the dialogs over it."""

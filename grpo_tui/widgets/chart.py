@@ -1,0 +1,131 @@
+"""A live curve of one metric: braille, axes, the last value in its title, NaN as a gap with a red mark."""
+
+from __future__ import annotations
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from grpo_tui.braille import Bitmap, View, gap_columns, plot, ticks, view_of
+from grpo_tui.series import Series
+from grpo_tui.store import Store
+from grpo_tui.widgets.panel import Panel
+from grpo_tui.words import figure, metric
+
+MIN_SMOOTHED = 12
+"""Points from which on the moving average is drawn over the raw curve."""
+
+
+class MetricChart(Panel):
+    """One metric over steps. The raw curve is drawn dim under its moving average."""
+
+    COMPONENT_CLASSES = {
+        "chart--raw",
+        "chart--line",
+        "chart--axis",
+        "chart--gap",
+        "chart--empty",
+    }
+
+    def __init__(self, store: Store, name: str, *, id: str) -> None:
+        super().__init__(store, id=id, classes="chart")
+        self.metric = name
+        self.smoothed = True
+        self._strips: list[Strip] = []
+        self._key: tuple[object, ...] = ()
+
+    @property
+    def series(self) -> Series | None:
+        return self.store.logs.series.get(self.metric) if self.store.logs else None
+
+    def state(self) -> tuple[object, ...]:
+        logs = self.store.logs
+        return (logs.run, logs.version["train_log"]) if logs else ()
+
+    def refresh_titles(self) -> None:
+        series = self.series
+        last = series.last if series else None
+        title = self.metric
+        if last is not None:
+            tone = "$error" if last != last or last in (float("inf"), float("-inf")) else "$foreground"
+            title += f"  [bold {tone}]{metric(last)}[/]"
+            if series and len(series) >= MIN_SMOOTHED:
+                change = series.smooth[-1] - series.smooth[-MIN_SMOOTHED]
+                scale = max(abs(series.smooth[-1]), abs(series.smooth[-MIN_SMOOTHED]), 1e-12)
+                arrow = "→" if abs(change) < 0.01 * scale else "↗" if change > 0 else "↘"
+                title += f" [dim]{arrow}[/]"
+        self.set_titles(title, self.age_markup())
+
+    def render_line(self, y: int) -> Strip:
+        width, height = self.size
+        key = (self.state(), width, height, self.smoothed, self.app.theme, self.has_focus)
+        if key != self._key:
+            self._key, self._strips = key, self._draw(width, height)
+        return self._strips[y] if y < len(self._strips) else Strip.blank(width, self.rich_style)
+
+    def _draw(self, width: int, height: int) -> list[Strip]:
+        style = self.rich_style
+        series = self.series
+        view = view_of(series.steps, series.values, series.gaps) if series else None
+        if series is None or view is None or width < 12 or height < 2:
+            return self._empty(width, height, style)
+        rows = height - 1 if height >= 5 else height
+        levels = ticks(view.y_low, view.y_high, max(2, min(6, rows // 2 + 1)))
+        labels = {self._row_of(level, view, rows): figure(level, 6) for level in levels}
+        margin = max(len(text) for text in labels.values()) + 1
+        columns = width - margin
+        if columns < 4:
+            return self._empty(width, height, style)
+        raw, smooth = Bitmap(columns, rows), Bitmap(columns, rows)
+        plot(raw, view, series.steps, series.values, series.gaps)
+        smoothed = self.smoothed and len(series) >= MIN_SMOOTHED
+        if smoothed:
+            plot(smooth, view, series.steps, series.smooth, series.gaps)
+        part = {name: style + self.get_component_rich_style(f"chart--{name}") for name in ("raw", "line", "axis", "gap")}
+        over, under = (smooth, raw) if smoothed else (raw, smooth)
+        strips = []
+        gaps = gap_columns(raw, view, series.gaps)
+        for row in range(rows):
+            label = labels.get(row, "")
+            segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), part["axis"])]
+            top, bottom = over.text(row), under.text(row)
+            for column in range(columns):
+                if row == rows - 1 and column in gaps:
+                    segments.append(Segment("×", part["gap"]))
+                elif top[column] != " ":
+                    segments.append(Segment(top[column], part["line"]))
+                else:
+                    segments.append(Segment(bottom[column], part["raw"]))
+            strips.append(Strip(segments, width).simplify())
+        if rows < height:
+            strips.append(self._axis(view, margin, columns, part["axis"]))
+        return strips
+
+    @staticmethod
+    def _row_of(level: float, view: View, rows: int) -> int:
+        share = (view.y_high - level) / (view.y_high - view.y_low)
+        return min(rows - 1, max(0, round(share * (rows * 4 - 1)) // 4))
+
+    def _axis(self, view: View, margin: int, columns: int, style: Style) -> Strip:
+        """The steps below the curve: as many round numbers as there is room for."""
+        line = [" "] * (margin + columns)
+        free_from = 0
+        whole = [level for level in ticks(view.x_low, view.x_high, max(2, columns // 12)) if level == int(level)]
+        for level in whole:
+            text = f"{int(level):,}" if abs(level) < 1e6 else figure(level)
+            center = margin + round((level - view.x_low) / (view.x_high - view.x_low) * (columns - 1))
+            at = min(max(margin, center - len(text) // 2), margin + columns - len(text))
+            if at >= free_from:
+                line[at : at + len(text)] = text
+                free_from = at + len(text) + 2
+        return Strip([Segment("".join(line), style)], margin + columns)
+
+    def _empty(self, width: int, height: int, style: Style) -> list[Strip]:
+        run = self.store.run
+        words = "waiting for the first step" if run and run.is_live and not self.store.step else "not logged"
+        if self.store.logs is None:
+            words = "no run selected"
+        blank = Strip.blank(width, style)
+        text = words[:width].center(width)
+        middle = Strip([Segment(text, style + self.get_component_rich_style("chart--empty"))], width)
+        return [middle if row == height // 2 else blank for row in range(height)]

@@ -1,0 +1,68 @@
+"""The GPUs of the box now, one line each; or the words that there is none."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from grpo_train.files import number
+from grpo_tui.widgets.panel import Panel, toned
+from grpo_tui.words import bar, gibibytes
+
+
+class GpuPanel(Panel):
+    """Memory, use, power, temperature, and which run is on it."""
+
+    def state(self) -> object:
+        return (self.store.versions["gpu"], self.store.versions["link"], self.size, self.app.theme)
+
+    def refresh_titles(self) -> None:
+        gpus = self.store.gpus
+        title = "gpu"
+        if gpus:
+            names = {str(gpu.get("name", "")).removeprefix("NVIDIA ") for gpu in gpus}
+            count = f"{len(gpus)}× " if len(gpus) > 1 else ""
+            title = f"gpu [$text-muted]{count}{' · '.join(sorted(names))}[/]"
+        self.set_titles(title, toned(self.store.gpu_freshness()) if gpus else "")
+
+    def lines_wanted(self) -> int:
+        """Rows of content."""
+        return max(1, len(self.store.gpus or ()))
+
+    def render(self) -> Content:
+        gpus = self.store.gpus
+        if gpus is None:
+            return Content.from_markup("[$text-muted]no sample yet[/]")
+        if not gpus:
+            host = self.store.host or {}
+            cores = host.get("cpu_count")
+            where = f"it computes on {cores} CPU cores" if cores else "it computes on the CPU"
+            note = self.store.gpu_note or "no GPU on this box"
+            return Content.from_markup("[$text-muted]$note · $where[/]", note=note, where=where)
+        return Content("\n").join(self._line(gpu, self.size.width) for gpu in gpus)
+
+    def _line(self, gpu: dict[str, object], width: int) -> Content:
+        used, total = number(gpu.get("memory_used_mib")) or 0.0, number(gpu.get("memory_total_mib")) or 0.0
+        use = number(gpu.get("utilization_percent"))
+        room = max(4, (width - 58) // 2) if width < 110 else 24
+        parts = [Content.from_markup(f"[bold]{gpu.get('index', '?')}[/] ")]
+        share = used / total if total else 0.0
+        parts.append(_meter("mem", share, room, "$warning" if share > 0.95 else "$secondary"))
+        parts.append(Content(f" {gibibytes(used):>4}/{gibibytes(total)} GiB  "))
+        parts.append(_meter("use", (use or 0.0) / 100, room, "$success"))
+        parts.append(Content(f" {use:3.0f} %  " if use is not None else "   ? %  "))
+        if (power := number(gpu.get("power_w"))) is not None:
+            parts.append(Content.from_markup(f"{power:4.0f}[$text-muted] W[/]  "))
+        if (heat := number(gpu.get("temperature_c"))) is not None:
+            tone = "$error" if heat >= 85 else "$foreground"
+            parts.append(Content.from_markup(f"[{tone}]{heat:3.0f}[/][$text-muted] °C[/]  "))
+        processes = gpu.get("processes")
+        if isinstance(processes, list) and processes:
+            runs = [str(one.get("run") or one.get("name") or one.get("pid")) for one in processes if isinstance(one, dict)]
+            parts.append(Content.from_markup("[$text-muted]$runs[/]", runs=", ".join(dict.fromkeys(runs))))
+        line = Content.assemble(*parts)
+        return line.truncate(width, ellipsis=True) if width > 0 else line
+
+
+def _meter(name: str, share: float, width: int, colour: str) -> Content:
+    filled, rest = bar(share, width)
+    return Content.from_markup(f"[$text-muted]{name}[/] [{colour} on $grpo-track]{filled}[/][on $grpo-track]{rest}[/]")

@@ -1,0 +1,93 @@
+"""The two lines on top: which box and how the link is; which run, how far, how long yet, what it has cost."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widget import Widget
+
+from grpo_tui.store import Store
+from grpo_tui.widgets.panel import TONES
+from grpo_tui.words import duration, money, state_words
+from remote.events import Link
+
+
+class HeaderBar(Widget):
+    """Box and link on the first line, the selected run and its progress on the second."""
+
+    def __init__(self, store: Store, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.store = store
+        self._shown: Content | None = None
+
+    def tick(self) -> None:
+        content = self._content(self.size.width)
+        if content != self._shown:
+            self._shown = content
+            self.refresh()
+
+    def render(self) -> Content:
+        self._shown = self._content(self.size.width)
+        return self._shown
+
+    def _content(self, width: int) -> Content:
+        return Content("\n").join([self._box_line(width), self._run_line(width)])
+
+    def _box_line(self, width: int) -> Content:
+        store = self.store
+        words, tone = store.link_words()
+        dot = {"live": "●", "warn": "◍", "bad": "✖", "busy": "◌", "rest": "○"}[tone]
+        left = [
+            Content.from_markup(" [bold $primary]grpo[/][bold $secondary]-tui[/] [$grpo-faint]│[/] "),
+            Content.from_markup("[bold]$box[/]  ", box=store.box),
+            Content.from_markup(f"[{TONES[tone]}]{dot} $words[/]", words=words),
+        ]
+        if store.link.state in (Link.LOST, Link.STALE) and store.live_runs():
+            left.append(Content.from_markup("[$text-muted]; the run goes on[/]"))
+        right = []
+        live = len(store.live_runs())
+        if live > 1:
+            right.append(Content.from_markup(f"[$text-muted]{live} runs live[/]"))
+        if store.price_per_hour is not None:
+            right.append(Content.from_markup(f"[$text-muted]{money(store.price_per_hour)}/h[/]"))
+        return _spread(Content.assemble(*left), Content("  ").join(right), width)
+
+    def _run_line(self, width: int) -> Content:
+        store, row = self.store, self.store.run
+        if row is None:
+            hint = "" if store.runs is None else "no run selected"
+            return Content.from_markup(f" [$grpo-faint]{hint or '·'}[/]")
+        glyph, word, tone = state_words(row.state, row.host)
+        if row.state == "running" and row.stop_asked:
+            glyph, word, tone = state_words("stopping")
+        left = Content.from_markup(
+            f" [{TONES[tone]}]{glyph}[/] [bold]$name[/]  [{TONES[tone]}]$word[/]", name=row.name, word=word
+        )
+        if row.restarts:
+            left += Content.from_markup(f" [$warning]restart {row.restarts}[/]")
+        if row.stage and row.stage != "train" and row.is_live:
+            left += Content.from_markup(" [$text-muted]$stage[/]", stage=row.stage)
+        total = row.total_steps
+        step = store.step
+        right_parts = [Content.from_markup(f"[bold]{step}[/][$text-muted]/{total if total is not None else '?'}[/]")]
+        if (eta := store.eta()) is not None and eta > 0:
+            right_parts.append(Content.from_markup(f"[$text-muted]ETA[/] {duration(eta)}"))
+        if (cost := store.cost()) is not None:
+            right_parts.append(Content.from_markup(f"[$text-muted]cost[/] {money(cost)}"))
+        right = Content("  ").join(right_parts)
+        room = width - left.cell_length - right.cell_length - 6
+        if total and room >= 8:
+            share = min(1.0, step / total)
+            filled = round(share * room)
+            rule = Content.from_markup(
+                f"[{TONES[tone]}]{'━' * filled}[/][$grpo-faint]{'━' * (room - filled)}[/]"
+            )
+            return left + Content("  ") + rule + Content("  ") + right
+        return _spread(left, right, width)
+
+
+def _spread(left: Content, right: Content, width: int) -> Content:
+    """Left and right on one line; what is left of a narrow line is the left part's."""
+    gap = width - left.cell_length - right.cell_length - 1
+    if gap < 1:
+        return left.truncate(max(1, width - 1), ellipsis=True)
+    return left + Content(" " * gap) + right

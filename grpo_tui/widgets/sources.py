@@ -1,0 +1,267 @@
+"""The line sources: train_log rows, console, rollouts, the latest completion, checkpoints with their evaluations."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from grpo_tui.run_logs import Completion, Row, row_time
+from grpo_tui.store import Store
+from grpo_tui.widgets.lines_panel import Palette
+from grpo_tui.words import figure, metric, one_line
+
+_FIRST = ("reward", "loss", "completions/mean_length", "grad_norm", "time/step")
+_SHORT = {"completions/mean_length": "len", "time/step": "s/step", "grad_norm": "grad"}
+_TAG = re.compile(r"</?[a-zA-Z_]+>")
+
+
+def clock(seconds: float | None) -> str:
+    """Time of day here, of a moment."""
+    return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else "        "
+
+
+class TrainSource:
+    """The rows of train_log.jsonl and, between them, the run's events."""
+
+    title, follows, empty = "train_log", True, "no step logged yet"
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def state(self) -> object:
+        logs = self.store.logs
+        return (logs.run, logs.version["train_log"]) if logs else None
+
+    def bounds(self, width: int) -> tuple[int, int]:
+        logs = self.store.logs
+        return (logs.rows.first, logs.rows.end) if logs else (0, 0)
+
+    def line(self, number: int, width: int, palette: Palette) -> Text:
+        logs = self.store.logs
+        row = logs.rows.get(number) if logs else None
+        return _row_line(row, palette) if row else Text()
+
+
+def _row_line(row: Row, palette: Palette) -> Text:
+    fields = row.fields
+    text = Text(clock(row_time(fields)), style=palette["muted"], no_wrap=True)
+    text.append(f"  step {fields.get('step', '?'):<5}", style="bold")
+    for key in _FIRST:
+        if key in fields:
+            _append_metric(text, _SHORT.get(key, key), fields[key], palette, palette["reward"] if key == "reward" else "")
+    for key, value in fields.items():
+        if key not in _FIRST and key not in ("step", "time") and not key.startswith("time/"):
+            _append_metric(text, key, value, palette, palette["muted"])
+    return text
+
+
+def _append_metric(text: Text, name: str, value: Any, palette: Palette, style: str) -> None:
+    text.append(f" {name} ", style=palette["muted"])
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        text.append(f"{metric(float(value)):<6}", style=style)
+    else:
+        text.append(str(value)[:24], style=palette["bad"] if value in ("NaN", "Infinity", "-Infinity") else style)
+
+
+class ConsoleSource:
+    """All that the job printed."""
+
+    title, follows, empty = "console", True, "nothing printed yet"
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def state(self) -> object:
+        logs = self.store.logs
+        return (logs.run, logs.version["console"]) if logs else None
+
+    def bounds(self, width: int) -> tuple[int, int]:
+        logs = self.store.logs
+        return (logs.console.first, logs.console.end) if logs else (0, 0)
+
+    def line(self, number: int, width: int, palette: Palette) -> Text:
+        logs = self.store.logs
+        line = (logs.console.get(number) if logs else None) or ""
+        # Cut before Rich sees it: a line may have thousands of characters, the panel a hundred.
+        text = Text(line[: width + 1], no_wrap=True)
+        if re.search(r"\b(Error|Exception|Traceback|FAILED|CRITICAL)\b", line):
+            text.stylize(palette["bad"])
+        elif re.search(r"\b(warning|warn)\b", line, re.IGNORECASE):
+            text.stylize(palette["warn"])
+        return text
+
+
+class RolloutsSource:
+    """One completion a line."""
+
+    title, follows, empty = "rollouts", True, "no completion yet"
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def state(self) -> object:
+        logs = self.store.logs
+        return (logs.run, logs.version["rollouts"]) if logs else None
+
+    def bounds(self, width: int) -> tuple[int, int]:
+        logs = self.store.logs
+        return (logs.completions.first, logs.completions.end) if logs else (0, 0)
+
+    def line(self, number: int, width: int, palette: Palette) -> Text:
+        logs = self.store.logs
+        one = logs.completions.get(number) if logs else None
+        if one is None:
+            return Text()
+        text = Text(clock(one.time), style=palette["muted"], no_wrap=True)
+        text.append(f"  step {one.step:<5}", style="bold")
+        text.append(" reward ", style=palette["muted"])
+        good = one.reward is not None and one.reward > 0
+        text.append(f"{'✔' if good else '·'} {figure(one.reward):<6}", style=palette["good" if good else "muted"])
+        text.append(one_line(one.prompt[-120:])[-40:], style=palette["muted"])
+        text.append(" → ", style=palette["faint"])
+        text.append(one_line(one.text[: 4 * width])[:width])
+        return text
+
+
+class CompletionSource:
+    """The latest completion, read as a page: the prompt's end, then what the model said. ← → turn to others."""
+
+    title, follows, empty = "completion", False, "no completion yet"
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.back = 0
+        self._page: tuple[object, list[Text]] = (None, [])
+
+    @property
+    def note(self) -> str:
+        logs = self.store.logs
+        if not logs or not len(logs.completions):
+            return ""
+        return f"[dim]← {self.back} back →[/]" if self.back else "[dim]← older[/]"
+
+    def browse(self, by: int) -> None:
+        """Turn to an older (-1) or newer (+1) completion."""
+        logs = self.store.logs
+        self.back = min(max(0, self.back - by), max(0, len(logs.completions) - 1)) if logs else 0
+
+    def state(self) -> object:
+        one = self.completion
+        return (one.offset, one.step, self.back) if one else None
+
+    @property
+    def completion(self) -> Completion | None:
+        logs = self.store.logs
+        if logs is None:
+            return None
+        return logs.completions.get(max(logs.completions.first, logs.completions.end - 1 - self.back))
+
+    def bounds(self, width: int) -> tuple[int, int]:
+        return 0, len(self._lines(width, Palette()))
+
+    def line(self, number: int, width: int, palette: Palette) -> Text:
+        lines = self._lines(width, palette)
+        return lines[number].copy() if number < len(lines) else Text()
+
+    def _lines(self, width: int, palette: Palette) -> list[Text]:
+        one = self.completion
+        if one is None or width < 4:
+            return []
+        key = (one.offset, one.step, width, tuple(palette.items()))
+        if key != self._page[0]:
+            self._page = (key, completion_page(one, width, palette))
+        return self._page[1]
+
+
+def completion_page(one: Completion, width: int, palette: Palette) -> list[Text]:
+    """A completion laid out to a width."""
+    good = one.reward is not None and one.reward > 0
+    head = Text(no_wrap=True)
+    head.append(f"{'✔' if good else '✖'} reward {figure(one.reward)}", style=f"bold {palette['good' if good else 'warn']}")
+    head.append(f"   step {one.step}", style=palette["muted"])
+    if one.answer:
+        head.append(f"   right answer {one_line(one.answer)[:40]}", style=palette["muted"])
+    prompt = one.prompt.strip()
+    if len(prompt) > 320:
+        prompt = "…" + prompt[-320:]
+    lines = [head]
+    lines += _wrap(Text(_clean(prompt), style=palette["muted"]), width)
+    lines += _wrap(_tagged(_clean(one.text.strip()) or "(nothing)", palette), width)
+    return lines
+
+
+def _clean(text: str) -> str:
+    return "".join(character if character.isprintable() or character == "\n" else "·" for character in text)
+
+
+def _tagged(text: str, palette: Palette) -> Text:
+    """Tags faint, thinking in the colour of thought, the answer bright."""
+    styled, style, at = Text(), "", 0
+    for tag in _TAG.finditer(text):
+        styled.append(text[at : tag.start()], style=style)
+        styled.append(tag[0], style=palette["faint"])
+        name = tag[0].strip("</>").lower()
+        closing = tag[0].startswith("</")
+        style = "" if closing else {"think": palette["think"], "answer": f"bold {palette['answer']}"}.get(name, style)
+        at = tag.end()
+    styled.append(text[at:], style=style)
+    return styled
+
+
+def _wrap(text: Text, width: int) -> list[Text]:
+    """Wrap at words; a word longer than the line is cut."""
+    wrapped: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        if cell_len(line.plain) <= width:
+            wrapped.append(line)
+            continue
+        start, plain = 0, line.plain
+        while start < len(plain):
+            end = min(len(plain), start + width)
+            while end > start + 1 and cell_len(plain[start:end]) > width:
+                end -= 1
+            if end < len(plain) and (space := plain.rfind(" ", start + width // 3, end)) > 0:
+                end = space + 1
+            wrapped.append(line[start:end])
+            start = end
+    return wrapped
+
+
+class CheckpointsSource:
+    """Complete and incomplete checkpoints, newest first, each with its evaluations."""
+
+    title, follows, empty = "checkpoints", False, "none saved yet"
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def state(self) -> object:
+        return (self.store.selected, self.store.versions["shown"])
+
+    def bounds(self, width: int) -> tuple[int, int]:
+        return 0, len(self.store.checkpoints())
+
+    def line(self, number: int, width: int, palette: Palette) -> Text:
+        found = self.store.checkpoints()
+        if number >= len(found):
+            return Text()
+        one = found[number]
+        text = Text(no_wrap=True)
+        text.append("✔ " if not one.problem else "✖ ", style=palette["good" if not one.problem else "bad"])
+        text.append(f"{one.name:<11}", style="bold")
+        if one.problem:
+            text.append(f"incomplete: {one.problem}", style=palette["bad"])
+        elif one.evaluations:
+            for index, result in enumerate(one.evaluations):
+                text.append("  " if index else " ")
+                text.append(result.figure, style=f"bold {palette['answer']}")
+                if result.spread:
+                    text.append(f" ±{result.spread}", style=palette["muted"])
+                text.append(f" {result.dataset}", style=palette["muted"])
+        else:
+            text.append(" not evaluated", style=palette["faint"])
+        return text

@@ -1,0 +1,51 @@
+"""Where a step's seconds go: one bar, a colour and a name for each stage."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widget import Widget
+
+from grpo_tui.store import Store
+from grpo_tui.words import figure
+
+_COLOURS = ("$chart-reward", "$chart-loss", "$chart-length", "$chart-grad", "$chart-entropy", "$chart-zero")
+
+
+class StageBar(Widget):
+    """``step 3.1 s ▐ rollout 1.9 ▌▐ train 1.1 ▌``, median of the last 15 steps."""
+
+    def __init__(self, store: Store, *, id: str) -> None:
+        super().__init__(id=id)
+        self.store = store
+        self._seen: object = None
+
+    def tick(self) -> None:
+        logs = self.store.logs
+        state = (logs.run, logs.version["train_log"]) if logs else None
+        if self.display and state != self._seen:
+            self._seen = state
+            self.refresh()
+
+    def render(self) -> Content:
+        stages = self.store.stage_times()
+        whole = self.store.logs.step_seconds() if self.store.logs else None
+        named = sum(seconds for _, seconds in stages)
+        if not stages or not named:
+            return Content.from_markup(" [$grpo-faint]where a step's time goes: after the first step[/]")
+        total = max(whole or 0.0, named)
+        if total - named > 0.02 * total:
+            stages = [*stages, ("other", total - named)]
+        head = Content.from_markup(f" [$text-muted]a step takes[/] [bold]{figure(round(total, 2))}[/] [$text-muted]s[/]  ")
+        room = max(0, self.size.width - head.cell_length - 1)
+        parts = [head]
+        used = 0
+        for index, (name, seconds) in enumerate(stages):
+            width = min(room - used, max(1, round(room * seconds / total)))
+            if width <= 0:
+                break
+            used += width
+            label = f" {name} {figure(round(seconds, 2))}"
+            label = label if len(label) < width else f" {name}" if len(name) + 1 < width else ""
+            colour = _COLOURS[index % len(_COLOURS)] if name != "other" else "$grpo-faint"
+            parts.append(Content.from_markup(f"[$background on {colour}]{label:<{width}}[/]"))
+        return Content.assemble(*parts)
