@@ -82,6 +82,14 @@ def atomic_write(path: Path, data: str | bytes, mode: int = 0o644) -> None:
     fsync_directory(path.parent)
 
 
+def atomic_symlink(alias: Path, target: str) -> None:
+    """Make ``alias`` a (relative) symlink to ``target`` in one rename."""
+    temporary = alias.with_name(f".{alias.name}.{secrets.token_hex(4)}.tmp")
+    temporary.symlink_to(target)
+    os.replace(temporary, alias)
+    fsync_directory(alias.parent)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None where there is no file."""
     try:

@@ -26,6 +26,7 @@ from typing import Any
 from grpo_train.files import (
     ByteRange,
     append_jsonl,
+    atomic_symlink,
     atomic_write,
     last_jsonl,
     number,
@@ -245,6 +246,22 @@ class RunDir:
             if start < size:
                 void[file] = (start, size)
         return void
+
+    def rewind(self, step: int) -> list[str]:
+        """Make ``step_N`` the state a start goes on from: later checkpoints move to ``training_state/superseded/``
+        (kept, never deleted), ``step_latest`` points at it, ``step_final`` goes. Returns what was moved."""
+        final = self.training_state / "step_final"
+        if final.is_symlink():
+            final.unlink()
+        later = [checkpoint.path for checkpoint in self.checkpoints() if checkpoint.step > step]
+        if later:
+            attic = self.training_state / "superseded" / utc_now().replace(":", "-")
+            attic.mkdir(parents=True)
+            atomic_symlink(self.training_state / "step_latest", f"step_{step}")
+            for path in later:
+                path.rename(attic / path.name)
+        atomic_symlink(self.training_state / "step_latest", f"step_{step}")
+        return [path.name for path in later]
 
     def summary(self) -> dict[str, Any]:
         """What a list of runs shows, as plain JSON."""

@@ -2,7 +2,7 @@
 
 "18", "18.00", "$1,800", "0018", "1e3", "−18", "3 1/2", "18 dollars" and "The answer is 18" say a number. Refused are
 arithmetic ("17+1", "36/2", "17=18", "9**9"), other scales ("18%", "18 million", "18x"), hedges ("18 or 20", "not 18")
-and anything with a second number: equality must never be looser than "said the number", or a policy learns the looseness.
+and anything with a second number: were equality looser than "said the number", a policy would learn the looseness.
 Nothing is evaluated, so nothing can hang.
 """
 

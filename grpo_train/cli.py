@@ -1,0 +1,336 @@
+"""``grpo-train``: train, stop, resume and evaluate runs from a shell on the box. No torch in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Optional
+
+import typer
+
+from grpo_train.config import Config, ConfigError, dump_config, load_config
+from grpo_train.files import atomic_write
+from grpo_train.processes import is_alive, signal_quietly, sweep
+from grpo_train.run_dir import (
+    RunDir,
+    RunDirError,
+    StatusWriter,
+    create_run,
+    list_evaluations,
+    list_older_runs,
+    list_runs,
+    open_run,
+    resolve_root,
+)
+
+app = typer.Typer(
+    help="Train language models by reinforcement learning on this box: train, stop, evaluate, resume.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Root = Annotated[
+    Optional[Path], typer.Option(help="Where runs live (default: LOCALFS_ROOT, else /lambda/nfs/localfs).")
+]
+TrainingRun = Annotated[str, typer.Option(help="The run's name (grpo-train runs lists them), or its path.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def fail(message: object, code: int = 1) -> NoReturn:
+    """End with an error in words."""
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@app.command()
+def train(
+    cfg: Annotated[Path, typer.Option(help="The config, a YAML file (see config/).")],
+    ckpt: Annotated[
+        Optional[Path],
+        typer.Option(help="Start from these weights: a peft adapter's directory, a model's, or a step_N of a run."),
+    ] = None,
+    nproc: Annotated[Optional[int], typer.Option(min=1, help="Processes, one a GPU (default: run.nproc).")] = None,
+    set_: Annotated[
+        Optional[list[str]], typer.Option("--set", metavar="section.key=value", help="Override a key; repeatable.")
+    ] = None,
+    run_name: Annotated[Optional[str], typer.Option(help="Name of the run (default: run_DATE_TIME).")] = None,
+    root: Root = None,
+) -> None:
+    """Make a new run and train it here, in the foreground. Ctrl-C stops after the step under way, saved."""
+    try:
+        text = cfg.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"cannot read the config {cfg}: {getattr(error, 'strerror', error)} (see config/ for examples)", 2)
+    overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
+    try:
+        load_config(text, overrides, source=str(cfg))
+        launch = {
+            "argv": sys.argv,
+            "config_name": str(cfg),
+            "config_text": text,
+            "overrides": overrides,
+            "ckpt": str(check_ckpt(ckpt)) if ckpt else None,
+            "by": "shell",
+        }
+        run = create_run(resolve_root(root), launch, run_name)
+    except (ConfigError, RunDirError) as error:
+        fail(error, 2)
+    print(f"grpo-train: {run.path}", flush=True)
+    raise typer.Exit(_supervise_new(run))
+
+
+@app.command(hidden=True)
+def supervise(run: Annotated[str, typer.Argument(help="The run's name or path.")], root: Root = None) -> None:
+    """Supervise a run that has been made already (what its tmux session runs)."""
+    try:
+        found = open_run(resolve_root(root), run)
+    except RunDirError as error:
+        fail(error, 2)
+    raise typer.Exit(_supervise_new(found))
+
+
+@app.command()
+def resume(
+    training_run: TrainingRun,
+    from_step: Annotated[str, typer.Option(help="latest, final, or a step number.")] = "latest",
+    additional_steps: Annotated[
+        Optional[int], typer.Option(min=1, help="Train so many steps more (default: up to run.total_steps).")
+    ] = None,
+    no_torchrun: Annotated[bool, typer.Option("--no-torchrun", help="One process, without torchrun.")] = False,
+    root: Root = None,
+) -> None:
+    """Go on from a checkpoint with the full state, as if the run had never stopped."""
+    from grpo_train.supervisor import Supervisor, prepare_resume
+
+    try:
+        run = open_run(resolve_root(root), training_run)
+        config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+        step = run.checkpoint(from_step).step
+        total = step + additional_steps if additional_steps else config.run.total_steps
+        settings = {"total_steps": total, **({"nproc": 1} if no_torchrun else {})}
+        config = Config.model_validate(
+            {**config.model_dump(), "run": {**config.run.model_dump(), **settings}}
+        )
+        prepare_resume(run, from_step, total)
+        atomic_write(run.config_file, dump_config(config))
+        print(f"grpo-train: {run.path} goes on from step {step} to {total}", flush=True)
+        supervisor = Supervisor(run, config, torchrun=not no_torchrun)
+    except FileNotFoundError:
+        fail(f"{training_run} has no config.yaml: it never started, launch it again", 2)
+    except (ConfigError, RunDirError) as error:
+        fail(error, 2)
+    raise typer.Exit(supervisor.run())
+
+
+@app.command()
+def stop(
+    training_run: TrainingRun,
+    now: Annotated[bool, typer.Option("--now", help="End it now, without saving.")] = False,
+    root: Root = None,
+) -> None:
+    """Ask a run to stop after the step under way, saved; with --now, end it at once."""
+    try:
+        run = open_run(resolve_root(root), training_run)
+    except RunDirError as error:
+        fail(error, 2)
+    observed = run.observed_state()
+    if not now:
+        if not observed.is_live:
+            fail(f"{run.name} is not running: it is {observed.state}")
+        run.request_stop(by="grpo-train stop")
+        print(f"{run.name} stops after the step under way and saves its full state (--now: end it at once)")
+        return
+    if observed.host:
+        fail(f"{run.name} runs on {observed.host}: end it there (without --now it stops after its step from anywhere)")
+    left = end_now(run)
+    if left:
+        fail(f"these processes of {run.name} would not end (blocked in the kernel): {left}")
+    print(f"{run.name}: ended, nothing of it is left; the latest checkpoint is intact")
+
+
+@app.command()
+def runs(as_json: AsJson = False, root: Root = None) -> None:
+    """List the runs of the root, newest first."""
+    folder = resolve_root(root)
+    rows = [run.summary() for run in list_runs(folder)] + list_older_runs(folder)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    if not rows:
+        print(f"no runs under {folder} yet: grpo-train train --cfg config/testconfig.yaml")
+    for row in rows:
+        total = row.get("total_steps") or "?"
+        reward = row.get("reward")
+        shown = f"{reward:.3f}" if isinstance(reward, float) else str(reward or "-")
+        state = f"{row['state']} on {row['host']}" if row.get("host") else row["state"]
+        print(f"{row['run']:<32} {state:<12} {row['step']:>6}/{total:<6} reward {shown}")
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="The run's name or path.")], as_json: AsJson = False, root: Root = None
+) -> None:
+    """Show a run: state, error, checkpoints, evaluations."""
+    try:
+        found = open_run(resolve_root(root), run)
+    except RunDirError as error:
+        fail(error, 2)
+    facts: dict[str, Any] = {
+        **found.summary(),
+        "path": str(found.path),
+        "launch": found.read_launch(),
+        "checkpoints": [
+            {"step": c.step, "path": str(c.path), "complete": not c.problem, "problem": c.problem}
+            for c in found.checkpoints()
+        ],
+        "evaluations": list_evaluations(found.root, found.name),
+    }
+    if as_json:
+        print(json.dumps(facts, indent=1))
+        return
+    print(f"{facts['run']}: {facts['state']}, step {facts['step']}/{facts['total_steps']}, reward {facts['reward']}")
+    print(f"  {facts['path']}")
+    if facts["error"]:
+        print(f"  error: {facts['error']['summary']}")
+        for line in facts["error"].get("console_tail", []):
+            print(f"    | {line}")
+    for checkpoint in facts["checkpoints"]:
+        print(f"  step_{checkpoint['step']:<6} {checkpoint['problem'] or 'complete'}")
+    for evaluation in facts["evaluations"]:
+        for row in evaluation["metrics"]:
+            print(f"  {evaluation['name']}: step {row['step']} accuracy {row['accuracy']}")
+
+
+@app.command("eval")
+def evaluate(
+    training_run: TrainingRun,
+    steps: Annotated[str, typer.Option(help="all, latest, final, or step numbers: 1,5,10.")] = "all",
+    eval_dataset: Annotated[
+        Optional[str], typer.Option(help="A task's name (default: the run's own task), held-out split.")
+    ] = None,
+    eval_path: Annotated[Optional[str], typer.Option(help="The dataset's file or directory (default: task.path).")] = None,
+    subset_frac: Annotated[
+        Optional[float], typer.Option(min=0.0, max=1.0, help="Share of the split; larger shares contain smaller ones.")
+    ] = None,
+    batch_size: Annotated[Optional[int], typer.Option(min=1, help="Prompts generated at once (default 32).")] = None,
+    max_completion_length: Annotated[Optional[int], typer.Option(min=1, help="Generation budget in tokens.")] = None,
+    timeout: Annotated[Optional[float], typer.Option(min=0.0, help="Seconds that one step may take.")] = None,
+    ckpt_path: Annotated[
+        Optional[Path], typer.Option(help="Evaluate this checkpoint directory instead of a step of the run.")
+    ] = None,
+    name: Annotated[Optional[str], typer.Option(help="Name of --ckpt-path in the results.")] = None,
+    base: Annotated[Optional[str], typer.Option(help="Base model of an adapter, where the recorded one moved.")] = None,
+    root: Root = None,
+) -> None:
+    """Evaluate checkpoints of a run in a process of its own, one GPU (the first visible one)."""
+    from grpo_train.evaluation.runner import EvalError, EvalRequest, run_evaluation
+
+    request = EvalRequest(
+        training_run=training_run,
+        steps=steps,
+        dataset=eval_dataset,
+        dataset_path=eval_path,
+        subset_frac=subset_frac,
+        batch_size=batch_size,
+        max_completion_length=max_completion_length,
+        timeout=timeout,
+        ckpt_path=ckpt_path,
+        name=name,
+        base=base,
+    )
+    try:
+        raise typer.Exit(run_evaluation(resolve_root(root), request))
+    except (ConfigError, RunDirError, EvalError) as error:
+        fail(error, 2)
+
+
+@app.command("tiny-model")
+def tiny_model(
+    out: Annotated[Path, typer.Option(help="Directory to write; ROOT/models/tiny is what backbone: tiny means.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and data.")] = 0,
+) -> None:
+    """Make and warm-start a tiny Qwen2 model (about 1M parameters) that half knows two-digit addition."""
+    if (out / "config.json").exists():
+        fail(f"{out} holds a model already: remove it first, or choose another --out")
+    os.environ.setdefault("OMP_NUM_THREADS", str(min(2, len(os.sched_getaffinity(0)))))
+    from grpo_train.progress import progress_printer
+    from grpo_train.tiny_model import make_tiny_model
+
+    with progress_printer() as show_progress:
+        try:
+            make_tiny_model(out, seed=seed, on_progress=show_progress)
+        except OSError as error:
+            fail(f"cannot write the model to {out}: {error.strerror or error}")
+    print(f"wrote {out}")
+
+
+def check_ckpt(ckpt: Path) -> Path:
+    """The absolute path of ``--ckpt``, if it holds weights. Raises RunDirError."""
+    path = ckpt.expanduser().absolute()
+    for folder in (path, path / "model"):
+        if (folder / "adapter_config.json").is_file() or (folder / "config.json").is_file():
+            return path
+    reason = "does not exist" if not path.exists() else "holds neither adapter_config.json nor config.json"
+    raise RunDirError(f"--ckpt {ckpt}: {reason}; give a peft adapter, a model directory, or a step_N of a run")
+
+
+def end_now(run: RunDir, grace_s: float = 20.0) -> list[int]:
+    """SIGTERM to the supervisor, then SIGKILL to what is left; returns pids that would not end."""
+    status = run.read_status() or {}
+    pid, start = int(status.get("pid", 0)), int(status.get("pid_start", 0))
+    if pid and is_alive(pid, start):
+        signal_quietly(pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while is_alive(pid, start) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if is_alive(pid, start):
+            signal_quietly(pid, signal.SIGKILL)
+    left = sweep(run.name, exclude=frozenset({os.getpid()}))
+    if run.observed_state().state == "lost":
+        try:
+            writer = StatusWriter(run.path)
+        except RunDirError:
+            return left
+        writer.update(state="killed", exit_code=137)
+        writer.close()
+        run.log_event("killed")
+    return left
+
+
+def _supervise_new(run: RunDir) -> int:
+    """Resolve the launch's config and supervise; a config that is refused is the run's last error."""
+    from grpo_train.supervisor import Supervisor
+
+    launch = run.read_launch()
+    overrides = list(launch.get("overrides") or [])
+    if launch.get("nproc"):
+        overrides.append(f"run.nproc={launch['nproc']}")
+    try:
+        if run.config_file.exists():
+            raise RunDirError(f"{run.name} has started before: go on with  grpo-train resume --training-run {run.name}")
+        config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "the config")
+        atomic_write(run.config_file, dump_config(config))
+        return Supervisor(run, config, ckpt=launch.get("ckpt")).run()
+    except (ConfigError, RunDirError, OSError) as error:
+        if not run.config_file.exists():
+            status = StatusWriter(run.path)
+            summary = {"summary": str(error), "rank": None, "signal": None, "traceback": "", "console_tail": []}
+            status.update(state="crashed", stage="", exit_code=2, error=summary)
+            status.close()
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def main() -> None:
+    """The console script's entry."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

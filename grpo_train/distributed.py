@@ -1,0 +1,80 @@
+"""The data-parallel group: one process a device, started by torchrun or alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""A rank that waits so long for the others fails instead of hanging."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process's place among the ranks; every method works for a single process too."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+
+    @classmethod
+    def join(cls) -> Group:
+        """Join the group torchrun's environment describes (gloo on CPUs, nccl with gloo for objects on GPUs)."""
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        group = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0")), world_size)
+        if world_size > 1:
+            if torch.cuda.is_available():
+                torch.cuda.set_device(group.local_rank)
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+        return group
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def leave(self) -> None:
+        if self.world_size > 1:
+            dist.destroy_process_group()
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Sum gradients over the ranks in one all-reduce of one flat buffer.
+
+        A parameter without a gradient counts as zeros, so a rank without work takes part like any other.
+        """
+        parameters = list(parameters)
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self.world_size == 1:
+            return
+        flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+        dist.all_reduce(flat, op=dist.ReduceOp.SUM)
+        offset = 0
+        for parameter in parameters:
+            assert parameter.grad is not None
+            count = parameter.grad.numel()
+            parameter.grad.copy_(flat[offset : offset + count].view_as(parameter.grad))
+            offset += count
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def decide(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        if self.world_size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]

@@ -1,0 +1,34 @@
+"""torchrun, with its verdict written down.
+
+``python -m grpo_train.elastic REPORT [torchrun's own arguments]`` is ``torchrun …``; when a worker fails it leaves a
+JSON file that names each failed rank, its pid, exit code and signal, which torchrun itself only prints.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from grpo_train.files import atomic_write
+
+
+def main() -> int:
+    report, *arguments = sys.argv[1:]
+    try:
+        torchrun.main(arguments)
+    except ChildFailedError as error:
+        failures = [
+            {"rank": rank, "pid": failure.pid, "exit_code": failure.exitcode, "signal": failure.signal_name()}
+            for rank, failure in error.failures.items()
+        ]
+        atomic_write(Path(report), json.dumps({"failures": failures}) + "\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

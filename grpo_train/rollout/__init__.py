@@ -1,0 +1,42 @@
+"""Rollouts: prompts in, completions with their log-probabilities as sampled out. One interface, one file a back end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion of one prompt."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    """Tokens, the end-of-sequence token included when it was drawn."""
+    logps: tuple[float, ...]
+    """Log-probability of each token as it was sampled, temperature applied; empty when decoding was greedy."""
+    finished: bool
+    """False when the generation budget cut it off."""
+
+
+class RolloutBackend(Protocol):
+    """Who generates."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        num_generations: int,
+        max_completion_length: int,
+        temperature: float,
+        batch_size: int = 0,
+    ) -> list[Completion]:
+        """``num_generations`` completions of each prompt, a prompt's side by side, in the order of the prompts.
+
+        Args:
+            prompts: token ids of each prompt.
+            temperature: 0 = greedy; else sampling from the full distribution (no top-k, no top-p).
+            batch_size: completions generated at once; 0 = all.
+        """
+        ...

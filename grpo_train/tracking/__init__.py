@@ -1,0 +1,1 @@
+"""Where numbers go: JSON lines, TensorBoard, GPU samples."""

@@ -1,0 +1,47 @@
+"""A run's logs: one JSON line a step, a completion, a step's ratios; the scalars also as TensorBoard events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_train.files import JsonlWriter, number
+from grpo_train.run_dir import RunDir
+
+
+class RunLogs:
+    """Written by rank 0 only, flushed per step."""
+
+    def __init__(self, run: RunDir, *, tensorboard: bool, purge_step: int | None) -> None:
+        """``purge_step``: the first step that a resume makes again (TensorBoard drops what it knew from there on)."""
+        self._train = JsonlWriter(run.logs / "train_log.jsonl")
+        self._rollouts = JsonlWriter(run.logs / "rollouts.jsonl")
+        self._ratios = JsonlWriter(run.logs / "ratios.jsonl")
+        self._board = _summary_writer(run.path / "tensorboard", purge_step) if tensorboard else None
+
+    def step(
+        self, metrics: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]], ratios: Mapping[str, Any]
+    ) -> None:
+        """Write one step. The step's own line goes last: once it is there, the rest is there too."""
+        self._rollouts.write(*rollouts)
+        self._ratios.write(ratios)
+        self._train.write(metrics)
+        if self._board is not None:
+            for key, value in metrics.items():
+                if key != "step" and (scalar := number(value)) is not None:
+                    self._board.add_scalar(key, scalar, metrics["step"])
+            self._board.flush()
+
+    def close(self) -> None:
+        for writer in (self._train, self._rollouts, self._ratios):
+            writer.sync()
+            writer.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def _summary_writer(folder: Path, purge_step: int | None) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=purge_step)
