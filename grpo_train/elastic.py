@@ -14,10 +14,12 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from grpo_train.files import atomic_write
+from grpo_train.processes import die_with_parent
 
 
 def main() -> int:
     report, *arguments = sys.argv[1:]
+    die_with_parent()  # torchrun answers SIGTERM by ending its workers
     try:
         torchrun.main(arguments)
     except ChildFailedError as error:

@@ -6,9 +6,11 @@ Every process of a run therefore carries ``GRPO_RUN_ID`` in its environment, and
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,3 +92,28 @@ def sweep(run_id: str, *, exclude: frozenset[int] = frozenset(), timeout_s: floa
             return left
         time.sleep(0.05)
     return []
+
+
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when its parent dies, however it dies (Linux)."""
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def become_subreaper() -> None:
+    """Make the orphans of this process's children its own children (Linux)."""
+    if sys.platform == "linux":
+        PR_SET_CHILD_SUBREAPER = 36
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans() -> None:
+    """Collect adopted children that have ended, so that none stays a zombie."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return

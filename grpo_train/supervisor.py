@@ -10,7 +10,6 @@ or SIGTERM: SIGTERM to the stage, nothing is saved; (3) SIGKILL to whatever carr
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from typing import Any
 
 from grpo_train.config import Config
 from grpo_train.files import read_json, utc_now
-from grpo_train.processes import RUN_ID_VARIABLE, find_by_run_id, sweep
+from grpo_train.processes import RUN_ID_VARIABLE, become_subreaper, find_by_run_id, reap_orphans, sweep
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.tracking.gpu import GpuSampler
 
@@ -99,7 +98,7 @@ class Supervisor:
         config = self._config
         (self._run.path / "control").mkdir(exist_ok=True)
         self._run.clear_stop()
-        _become_subreaper()
+        become_subreaper()
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         start = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)
@@ -173,7 +172,7 @@ class Supervisor:
         self._watch(child, stage)
         sweep(self._run.name, exclude=frozenset({os.getpid()}))
         reader.join(timeout=5)
-        _reap_orphans()
+        reap_orphans()
         self._child = None
         if self._killing:
             return "killed", None
@@ -349,21 +348,3 @@ def prepare_resume(run: RunDir, which: str, total: int | None) -> int:
     void = run.supersede_after(checkpoint.step)
     run.log_event("resumed", step=checkpoint.step, from_step=checkpoint.step, superseded=void, moved=moved)
     return checkpoint.step
-
-
-def _become_subreaper() -> None:
-    """Orphans of the stages become this process's children (Linux)."""
-    if sys.platform == "linux":
-        PR_SET_CHILD_SUBREAPER = 36
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _reap_orphans() -> None:
-    """Collect adopted children that have ended, so that none stays a zombie."""
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return

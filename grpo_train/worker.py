@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -17,6 +18,7 @@ from grpo_train.config import Config, ConfigError, dump_config, load_config
 from grpo_train.distributed import Group
 from grpo_train.files import atomic_write, utc_now
 from grpo_train.policy.loading import PolicyError
+from grpo_train.processes import die_with_parent
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run, resolve_root
 from grpo_train.tasks import TaskError
 
@@ -27,6 +29,8 @@ USER_ERRORS = (ConfigError, RunDirError, TaskError, PolicyError, CheckpointError
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0 when the stage is done or stopped as asked, 1 after an error."""
     options = _parse(arguments)
+    if options.run_dir and "TORCHELASTIC_RUN_ID" not in os.environ:
+        die_with_parent()  # torchrun's workers are torchrun's to end
     group = Group.join()
     run: RunDir | None = None
     status: StatusWriter | None = None
