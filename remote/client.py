@@ -299,7 +299,8 @@ class BoxClient:
         self._set_link(Link.CONNECTED, transport.describe())
         self._emit(BoxGreeted(str(hello.get("agent", "")), dict(hello.get("host") or {})))
         timing, pings = self._timing, _Pings()
-        heard = last_ping = time.monotonic()
+        heard = time.monotonic()
+        last_ping = heard - timing.ping_every
         self._clock_jumped()
         while not self._closing.is_set():
             now = time.monotonic()
@@ -308,7 +309,7 @@ class BoxClient:
                 with self._lock:
                     self._enqueue({"type": "ping", "n": pings.sent(now)})
             self._flush(transport)
-            data = transport.receive(max(0.0, min(timing.ping_every, last_ping + timing.ping_every - now)))
+            data = transport.receive(max(0.0, last_ping + timing.ping_every - now))
             now = time.monotonic()
             if data == b"":
                 raise Unreachable(transport.why() or f"the connection to {self.box.name} ended")

@@ -1,0 +1,87 @@
+"""The agent's bundle: one zip file that any Python from 3.10 on runs, named by its SHA-256.
+
+    python -I HASH.pyz serve
+
+Laptop and box cannot disagree on versions, and a bare box can be looked at before anything is installed on it. The
+same sources give the same bytes: entries are sorted, their times fixed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ENTRY = "import sys\nfrom remote.agent.serve import main\nsys.exit(main(sys.argv[1:]))\n"
+OURS = (
+    *("remote/__init__.py", "remote/protocol.py"),
+    *("grpo_train/run_dir.py", "grpo_train/files.py", "grpo_train/processes.py"),
+)
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_LIBTMUX_LEFT_OUT = ("test", "pytest_plugin.py", "__pycache__")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The bundle's bytes and their hash."""
+
+    data: bytes
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.sha256}.pyz"
+
+    def path(self) -> Path:
+        """A file that holds it, in the user's cache directory (written when missing or damaged)."""
+        import platformdirs
+
+        file = Path(platformdirs.user_cache_dir("grpo-tui")) / "agent" / self.name
+        try:
+            if hashlib.sha256(file.read_bytes()).hexdigest() == self.sha256:
+                return file
+        except OSError:
+            pass
+        from grpo_train.files import atomic_write
+
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(file, self.data)
+        return file
+
+
+@functools.cache
+def build() -> Bundle:
+    """The bundle of the installed sources; made once a process (about 0.1 s)."""
+    entries = {"__main__.py": ENTRY.encode(), "grpo_train/__init__.py": b"", **_sources()}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted(entries):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, entries[name])
+    data = buffer.getvalue()
+    return Bundle(data, hashlib.sha256(data).hexdigest())
+
+
+def _sources() -> dict[str, bytes]:
+    """Name in the archive to content: our standard-library files, the agent, and libtmux as it is installed."""
+    import importlib.util
+
+    home = Path(__file__).resolve().parent.parent
+    found = {name: (home / name).read_bytes() for name in OURS}
+    for file in (home / "remote" / "agent").glob("*.py"):
+        found[f"remote/agent/{file.name}"] = file.read_bytes()
+    spec = importlib.util.find_spec("libtmux")  # finds, does not import
+    if spec is None or not spec.submodule_search_locations:
+        raise RuntimeError("libtmux is not installed: reinstall grpo-tui (make setup)")
+    library = Path(next(iter(spec.submodule_search_locations)))
+    for file in library.rglob("*.py"):
+        parts = file.relative_to(library).parts
+        if not set(parts) & set(_LIBTMUX_LEFT_OUT):
+            found["/".join(("libtmux", *parts))] = file.read_bytes()
+    return {name.replace(os.sep, "/"): data for name, data in found.items()}
