@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, Optional
 
 import typer
+from dotenv import load_dotenv
 
 from grpo_train.config import Config, ConfigError, dump_config, load_config
 from grpo_train.files import atomic_write
@@ -328,7 +329,8 @@ def _supervise_new(run: RunDir) -> int:
 
 
 def main() -> None:
-    """The console script's entry."""
+    """The console script's entry. Variables of a ``.env`` file in the working directory are taken where unset."""
+    load_dotenv(Path(".env"))
     app()
 
 
