@@ -52,7 +52,7 @@ from remote.protocol import (
     encode_parts,
 )
 from remote.requests import Pending, Requests, unreachable
-from remote.transport import AskHostKey, LocalTransport, Refused, Transport, Unreachable
+from remote.transport import AskHostKey, LocalTransport, Refused, Transport, TryAgain, Unreachable
 
 STANDING_TOPICS = ("runs", "sessions", "gpu")
 
@@ -132,10 +132,10 @@ class BoxClient:
         self._host_key_answered.set()
         self._wake()
         if self._owner.is_alive() and threading.current_thread() is not self._owner:
-            self._owner.join(timeout)
+            self._owner.join(timeout if self._up else 0.2)
             if self._owner.is_alive() and (transport := self._transport):
-                transport.close()
-                self._owner.join(1.0)
+                transport.close()  # it hangs in a connect or a send
+                self._owner.join(timeout)
         self._requests.fail_all("the client is closed")
 
     def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
@@ -216,7 +216,7 @@ class BoxClient:
         while not self._closing.is_set():
             if failures == 0:
                 self._set_link(Link.CONNECTING, f"connecting to {self.box.address()}")
-            began, up_since, refused, why = time.monotonic(), None, False, ""
+            began, up_since, refused, again, why = time.monotonic(), None, False, False, ""
             transport: Transport | None = None
             try:
                 transport = self._transport = self._factory(self.box, self._ask_host_key)
@@ -224,6 +224,8 @@ class BoxClient:
                 decoder, hello = self._shake_hands(transport)
                 up_since = time.monotonic()
                 self._converse(transport, decoder, hello)
+            except TryAgain as error:
+                again, why = True, str(error)
             except Refused as error:
                 refused, why = True, str(error)
             except (Unreachable, ProtocolError) as error:
@@ -234,9 +236,11 @@ class BoxClient:
                 self._transport = None
                 self._go_down(why)
                 if transport is not None:
-                    threading.Thread(target=transport.close, daemon=True).start() if refused else transport.close()
+                    transport.close()
             if self._closing.is_set():
                 break
+            if again:
+                continue
             if refused:
                 self._set_link(Link.REFUSED, why)
                 self._requests.fail_all(why)

@@ -12,20 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from remote.agent.environment import clean
 from remote.events import HostKeyAsked
 
 AskHostKey = Callable[[HostKeyAsked], bool]
 """Called on the owner thread, blocks until the user answered."""
-
-PASSED_ON = (
-    *("HOME", "USER", "LOGNAME", "SHELL", "TZ", "TMPDIR", "TMUX_TMPDIR"),
-    *("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_CACHE"),
-    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
-)
-"""What an agent keeps of the environment it is started from, besides PATH; everything else is left out."""
 
 
 class Unreachable(Exception):
@@ -36,11 +30,15 @@ class Refused(Exception):
     """It cannot work as it is and waits for the user: a refused key, a changed host key, no Python, …"""
 
 
+class TryAgain(Exception):
+    """Not a failure: something was settled (the user accepted a host key); connect again at once."""
+
+
 class Transport(Protocol):
     """A two-way stream of bytes to one agent."""
 
     def open(self) -> None:
-        """Connect and start the agent. Raises Unreachable or Refused."""
+        """Connect and start the agent. Raises Unreachable, Refused or TryAgain."""
 
     def send(self, data: bytes) -> None:
         """Send all of ``data``. Raises Unreachable."""
@@ -91,18 +89,12 @@ class Waker:
         self._writer.close()
 
 
-def agent_environment(environment: dict[str, str]) -> dict[str, str]:
-    """The clean environment an agent starts with: a UTF-8 locale always, whatever the caller has."""
-    kept = {name: environment[name] for name in PASSED_ON if name in environment}
-    return {"PATH": environment.get("PATH") or os.defpath, **kept, "LC_ALL": "C.UTF-8"}
-
-
 class LocalTransport:
     """The agent as a child process of this program."""
 
-    def __init__(self, python: str = sys.executable, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, python: str = sys.executable, environment: Mapping[str, str] | None = None) -> None:
         self._python = python
-        self._environment = agent_environment(dict(os.environ) if environment is None else environment)
+        self._environment = clean(os.environ if environment is None else environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors = bytearray()
         self._waker = Waker()
@@ -151,7 +143,12 @@ class LocalTransport:
             ready = self._waker.wait([out, errors], timeout)
             if errors in ready and not self._drain_errors() and out not in ready:
                 ready = self._waker.wait([out], timeout)  # its end would make every select return at once
-            return os.read(out, 1 << 18) if out in ready else None
+            if out not in ready:
+                return None
+            data = os.read(out, 1 << 18)
+            if not data:
+                self._drain_errors()  # the agent has ended, so this ends too
+            return data
         except (OSError, ValueError):
             return b""
 
@@ -178,10 +175,9 @@ class LocalTransport:
             assert file is not None
             file.close()  # the agent ends at the end of its input
         try:
-            process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            process.wait(1.0)
+        except subprocess.TimeoutExpired:  # it finishes what it was asked to change (a kill takes its time)
+            threading.Thread(target=process.wait, daemon=True).start()
         self._waker.close()
 
     def describe(self) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDirError
+from remote.agent.environment import clean
 from remote.agent.follow import Follower, Tail, resolve_log
 from remote.agent.outbox import Outbox
 from remote.agent.place import Place
@@ -48,9 +49,9 @@ def main(arguments: list[str]) -> int:
         return 2
     silence = float(arguments[2]) if arguments[1:2] == ["--silence"] else AGENT_SILENCE_S
     source, sink = _take_streams()
-    os.environ["LC_ALL"] = "C.UTF-8"  # without a UTF-8 locale tmux's answers cannot be read
-    for name in ("TMUX", "TMUX_PANE"):
-        os.environ.pop(name, None)
+    kept = clean(os.environ)  # a UTF-8 locale above all: without one tmux's answers cannot be read
+    os.environ.clear()
+    os.environ.update(kept)
     agent = Agent(source, Outbox(sink), silence)
     try:
         agent.serve()

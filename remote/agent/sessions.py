@@ -1,8 +1,8 @@
 """tmux through libtmux: start, list, capture and remove sessions. libtmux is imported on first use.
 
 Traps respected here (each measured): without a UTF-8 locale libtmux breaks, so the agent sets one; tmux matches
-targets by pattern unless they begin with ``=`` or are ids; an argument that ends in ``;`` ends a command; a command that
-ends at once takes its session along unless ``remain-on-exit`` is set in the same breath.
+targets by pattern unless they begin with ``=`` or are ids; an argument that ends in ``;`` ends a command; a command
+that ends at once takes its session along unless ``remain-on-exit`` is set in the same breath.
 """
 
 from __future__ import annotations
