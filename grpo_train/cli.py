@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Optional
+from typing import Annotated, Any, NoReturn
 
 import typer
 from dotenv import load_dotenv
@@ -36,9 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Root = Annotated[
-    Optional[Path], typer.Option(help="Where runs live (default: LOCALFS_ROOT, else /lambda/nfs/localfs).")
-]
+Root = Annotated[Path | None, typer.Option(help="Where runs live (default: LOCALFS_ROOT, else /lambda/nfs/localfs).")]
 TrainingRun = Annotated[str, typer.Option(help="The run's name (grpo-train runs lists them), or its path.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -53,14 +51,14 @@ def fail(message: object, code: int = 1) -> NoReturn:
 def train(
     cfg: Annotated[Path, typer.Option(help="The config, a YAML file (see config/).")],
     ckpt: Annotated[
-        Optional[Path],
+        Path | None,
         typer.Option(help="Start from these weights: a peft adapter's directory, a model's, or a step_N of a run."),
     ] = None,
-    nproc: Annotated[Optional[int], typer.Option(min=1, help="Processes, one a GPU (default: run.nproc).")] = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="Processes, one a GPU (default: run.nproc).")] = None,
     set_: Annotated[
-        Optional[list[str]], typer.Option("--set", metavar="section.key=value", help="Override a key; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Override a key; repeatable.")
     ] = None,
-    run_name: Annotated[Optional[str], typer.Option(help="Name of the run (default: run_DATE_TIME).")] = None,
+    run_name: Annotated[str | None, typer.Option(help="Name of the run (default: run_DATE_TIME).")] = None,
     root: Root = None,
 ) -> None:
     """Make a new run and train it here, in the foreground. Ctrl-C stops after the step under way, saved."""
@@ -101,7 +99,7 @@ def resume(
     training_run: TrainingRun,
     from_step: Annotated[str, typer.Option(help="latest, final, or a step number.")] = "latest",
     additional_steps: Annotated[
-        Optional[int], typer.Option(min=1, help="Train so many steps more (default: up to run.total_steps).")
+        int | None, typer.Option(min=1, help="Train so many steps more (default: up to run.total_steps).")
     ] = None,
     no_torchrun: Annotated[bool, typer.Option("--no-torchrun", help="One process, without torchrun.")] = False,
     root: Root = None,
@@ -115,9 +113,7 @@ def resume(
         step = run.checkpoint(from_step).step
         total = step + additional_steps if additional_steps else config.run.total_steps
         settings = {"total_steps": total, **({"nproc": 1} if no_torchrun else {})}
-        config = Config.model_validate(
-            {**config.model_dump(), "run": {**config.run.model_dump(), **settings}}
-        )
+        config = Config.model_validate({**config.model_dump(), "run": {**config.run.model_dump(), **settings}})
         prepare_resume(run, from_step, total)
         atomic_write(run.config_file, dump_config(config))
         print(f"grpo-train: {run.path} goes on from step {step} to {total}", flush=True)
@@ -213,20 +209,20 @@ def evaluate(
     training_run: TrainingRun,
     steps: Annotated[str, typer.Option(help="all, latest, final, or step numbers: 1,5,10.")] = "all",
     eval_dataset: Annotated[
-        Optional[str], typer.Option(help="A task's name (default: the run's own task), held-out split.")
+        str | None, typer.Option(help="A task's name (default: the run's own task), held-out split.")
     ] = None,
-    eval_path: Annotated[Optional[str], typer.Option(help="The dataset's file or directory (default: task.path).")] = None,
+    eval_path: Annotated[str | None, typer.Option(help="The dataset's file or directory (default: task.path).")] = None,
     subset_frac: Annotated[
-        Optional[float], typer.Option(min=0.0, max=1.0, help="Share of the split; larger shares contain smaller ones.")
+        float | None, typer.Option(min=0.0, max=1.0, help="Share of the split; larger shares contain smaller ones.")
     ] = None,
-    batch_size: Annotated[Optional[int], typer.Option(min=1, help="Prompts generated at once (default 32).")] = None,
-    max_completion_length: Annotated[Optional[int], typer.Option(min=1, help="Generation budget in tokens.")] = None,
-    timeout: Annotated[Optional[float], typer.Option(min=0.0, help="Seconds that one step may take.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Prompts generated at once (default 32).")] = None,
+    max_completion_length: Annotated[int | None, typer.Option(min=1, help="Generation budget in tokens.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.0, help="Seconds that one step may take.")] = None,
     ckpt_path: Annotated[
-        Optional[Path], typer.Option(help="Evaluate this checkpoint directory instead of a step of the run.")
+        Path | None, typer.Option(help="Evaluate this checkpoint directory instead of a step of the run.")
     ] = None,
-    name: Annotated[Optional[str], typer.Option(help="Name of --ckpt-path in the results.")] = None,
-    base: Annotated[Optional[str], typer.Option(help="Base model of an adapter, where the recorded one moved.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of --ckpt-path in the results.")] = None,
+    base: Annotated[str | None, typer.Option(help="Base model of an adapter, where the recorded one moved.")] = None,
     root: Root = None,
 ) -> None:
     """Evaluate checkpoints of a run in a process of its own, one GPU (the first visible one)."""
@@ -321,7 +317,13 @@ def _supervise_new(run: RunDir) -> int:
     except (ConfigError, RunDirError, OSError) as error:
         if not run.config_file.exists():
             status = StatusWriter(run.path)
-            summary = {"summary": str(error), "rank": None, "signal": None, "traceback": "", "console_tail": []}
+            summary: dict[str, Any] = {
+                "summary": str(error),
+                "rank": None,
+                "signal": None,
+                "traceback": "",
+                "console_tail": [],
+            }
             status.update(state="crashed", stage="", exit_code=2, error=summary)
             status.close()
         print(f"error: {error}", file=sys.stderr)

@@ -231,7 +231,9 @@ def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: 
     try:
         return Config.model_validate(document)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(problem, source, lines, from_overrides) for problem in error.errors()))
+        raise ConfigError(
+            "\n".join(_explain(problem, source, lines, from_overrides) for problem in error.errors())
+        ) from error
 
 
 def dump_config(config: Config) -> str:
@@ -280,9 +282,7 @@ def _lines_of(text: str) -> dict[tuple[str, ...], int]:
     return lines
 
 
-def _explain(
-    problem: Any, source: str, lines: dict[tuple[str, ...], int], from_overrides: set[tuple[str, ...]]
-) -> str:
+def _explain(problem: Any, source: str, lines: dict[tuple[str, ...], int], from_overrides: set[tuple[str, ...]]) -> str:
     path = tuple(str(part) for part in problem["loc"])[:2]
     key = ".".join(path)
     if path in from_overrides:

@@ -19,7 +19,14 @@ from grpo_train.rollout.prompts import Prompt
 
 
 def rollout_row(
-    step: int, group: int, sample: int, prompt: Prompt, completion: Completion, text: str, grade: Grade, advantage: float
+    step: int,
+    group: int,
+    sample: int,
+    prompt: Prompt,
+    completion: Completion,
+    text: str,
+    grade: Grade,
+    advantage: float,
 ) -> dict[str, Any]:
     """One line of ``rollouts.jsonl``. ``group`` and ``sample`` number the prompt and its completion in the step."""
     return {

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_printer() -> Iterator[Callable[[float, str], None]]:
-    """Yields ``show(fraction, message)``. Without a terminal it prints ``progress 0.37 message`` at each new percent."""
+    """Yields ``show(fraction, message)``; without a terminal it prints ``progress 0.37 message`` a percent."""
     if sys.stdout.isatty():
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 

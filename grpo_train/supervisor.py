@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from grpo_train.config import Config
-from grpo_train.files import read_json, utc_now
+from grpo_train.files import read_json, read_jsonl, utc_now
 from grpo_train.processes import RUN_ID_VARIABLE, become_subreaper, find_by_run_id, reap_orphans, sweep
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.tracking.gpu import GpuSampler
@@ -155,7 +155,8 @@ class Supervisor:
         for stale in (self._run.path / "control").glob("error_*.json"):
             stale.unlink(missing_ok=True)
         self._tail.clear()
-        self._write(state="running" if stage.kind == "train" else "evaluating", stage=stage.kind)
+        stage_began = utc_now()
+        self._write(state="starting" if stage.kind == "train" else "evaluating", stage=stage.kind)
         try:
             child = self._child = subprocess.Popen(
                 self._command(stage),
@@ -169,7 +170,7 @@ class Supervisor:
             return "crashed", {"summary": f"cannot start {self._command(stage)[0]}: {error.strerror}"}
         reader = threading.Thread(target=self._copy_output, args=(child,), name="console", daemon=True)
         reader.start()
-        self._watch(child, stage)
+        self._watch(child, stage, stage_began)
         sweep(self._run.name, exclude=frozenset({os.getpid()}))
         reader.join(timeout=5)
         reap_orphans()
@@ -182,14 +183,22 @@ class Supervisor:
         if stage.kind == "eval" and self._asked_at:
             self._run.clear_stop()
             return "stopped", None
-        error = self._what_failed(child.returncode)
-        self._run.log_event("crashed", stage=stage.kind, error=error)
-        return "crashed", error
+        failure = self._what_failed(child.returncode)
+        self._run.log_event("crashed", stage=stage.kind, error=failure)
+        return "crashed", failure
 
     def _command(self, stage: Stage) -> list[str]:
         python = [sys.executable, "-m"]
         if stage.kind == "eval":
-            return [*python, "grpo_train.cli", "eval", "--training-run", str(self._run.path), "--steps", str(stage.until)]
+            return [
+                *python,
+                "grpo_train.cli",
+                "eval",
+                "--training-run",
+                str(self._run.path),
+                "--steps",
+                str(stage.until),
+            ]
         train = ["grpo_train.train", "--run-dir", str(self._run.path), "--until", str(stage.until)]
         if self._ckpt:
             train += ["--ckpt", self._ckpt]
@@ -199,16 +208,18 @@ class Supervisor:
         torchrun = ["grpo_train.elastic", report, "--standalone", f"--nproc_per_node={self._nproc}", "--max-restarts=0"]
         return [*python, *torchrun, "-m", *train]
 
-    def _watch(self, child: subprocess.Popen[bytes], stage: Stage) -> None:
+    def _watch(self, child: subprocess.Popen[bytes], stage: Stage, began: str) -> None:
         """Wait for the stage with a heartbeat; walk down the stop ladder when asked."""
         kill_at = 0.0
         beat = 0.0
+        live = "evaluating" if stage.kind == "eval" else "starting"
         while child.poll() is None:
             now = time.monotonic()
             if now >= beat:
                 beat = now + HEARTBEAT_S
                 stopping = self._asked_at or self._run.stop_requested()
-                live = "evaluating" if stage.kind == "eval" else "running"
+                if live == "starting" and self._is_training(began):
+                    live = "running"
                 self._write(state="stopping" if stopping or self._killing else live)
             if (self._killing or (self._asked_at and stage.kind == "eval")) and not kill_at:
                 child.terminate()
@@ -220,6 +231,11 @@ class Supervisor:
                 child.wait(timeout=0.1)
             except subprocess.TimeoutExpired:
                 pass
+
+    def _is_training(self, since: str) -> bool:
+        """Whether the trainer of this stage has loaded everything and begun (it says so in the events)."""
+        events = read_jsonl(self._run.events_file)
+        return any(event.get("event") == "training" and str(event.get("time", "")) >= since for _, event in events)
 
     def _copy_output(self, child: subprocess.Popen[bytes]) -> None:
         """All that the stage prints goes to ``logs/console.log`` and on to the terminal."""
@@ -246,7 +262,8 @@ class Supervisor:
         if self._nproc == 1 and code < 0:
             pid = self._child.pid if self._child else 0
             failures = [{"rank": 0, "pid": pid, "exit_code": code, "signal": signal.Signals(-code).name}]
-        # A rank killed by a signal is the cause; ranks that then failed in a collective, or got torchrun's SIGTERM, are not.
+        # A rank killed by a signal is the cause; ranks that then failed in a collective, or were ended by
+        # torchrun's SIGTERM, are not.
         killed = [f for f in failures if f["exit_code"] < 0 and f["signal"] != "SIGTERM"]
         reports = sorted(
             (report for path in control.glob("error_rank*.json") if (report := read_json(path))),
@@ -335,9 +352,14 @@ def prepare_resume(run: RunDir, which: str, total: int | None) -> int:
     observed = run.observed_state()
     if observed.is_live:
         where = f" on {observed.host}" if observed.host else ""
-        raise RunDirError(f"{run.name} is {observed.state}{where}: stop it first (grpo-train stop --training-run {run.name})")
+        raise RunDirError(
+            f"{run.name} is {observed.state}{where}: stop it first (grpo-train stop --training-run {run.name})"
+        )
     if left := live_processes(run):
-        raise RunDirError(f"processes of {run.name} are still there: {left} (end them: grpo-train stop --now --training-run {run.name})")
+        raise RunDirError(
+            f"processes of {run.name} are still there: {left} "
+            f"(end them: grpo-train stop --now --training-run {run.name})"
+        )
     checkpoint = run.checkpoint(which)
     if total is not None and checkpoint.step >= total:
         raise RunDirError(

@@ -51,7 +51,7 @@ def make_tiny_model(
     out: Path,
     seed: int = 0,
     on_progress: Callable[[float, str], None] = lambda fraction, message: None,
-    warm_start: WarmStart = WarmStart(),  # noqa: B008 - frozen
+    warm_start: WarmStart = WarmStart(),
 ) -> None:
     """Make, warm-start and save the model and its tokenizer to the directory ``out``, in Hugging Face format.
 

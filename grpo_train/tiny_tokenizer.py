@@ -47,5 +47,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator([_TEXT], trainer)
     tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in TAGS])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD, clean_up_tokenization_spaces=False, padding_side="left"
+        tokenizer_object=tokenizer,
+        eos_token=EOS,
+        pad_token=PAD,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
     )

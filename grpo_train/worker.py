@@ -45,13 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
                 status = StatusWriter(run.path, total_steps=config.run.total_steps, nproc=group.world_size, restarts=0)
                 status.update(state="running", stage="train", started_at=utc_now(), exit_code=None, error=None)
         if config.run.nproc != group.world_size:
-            config = config.model_validate({**config.model_dump(), "run": {**config.run.model_dump(), "nproc": group.world_size}})
+            config = config.model_validate(
+                {**config.model_dump(), "run": {**config.run.model_dump(), "nproc": group.world_size}}
+            )
         from grpo_train.train import train
 
         total = config.run.total_steps
         ckpt = Path(options.ckpt) if options.ckpt else None
         reached = train(run, config, group, until=min(options.until or total, total), ckpt=ckpt)
         state = "finished" if reached >= total else "stopped"
+        group.leave()
         return 0
     except BaseException as error:
         if isinstance(error, SystemExit):
@@ -67,7 +70,6 @@ def main(arguments: list[str] | None = None) -> int:
         if status is not None:
             status.update(state=state, exit_code=0 if state in ("finished", "stopped") else 1)
             status.close()
-        group.leave()
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -115,7 +117,9 @@ def _read_config(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read the config {path}: {error.strerror} (give --cfg an existing YAML file)") from error
+        raise ConfigError(
+            f"cannot read the config {path}: {error.strerror} (give --cfg an existing YAML file)"
+        ) from error
 
 
 def _report(run: RunDir, rank: int, error: BaseException, known: bool) -> None:

@@ -49,7 +49,9 @@ def main() -> int:
         except Exception as error:  # one step must not cost the others
             if not isinstance(error, PolicyError):
                 traceback.print_exc()
-            report("failed", reason=f"{error}" if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}")
+            report(
+                "failed", reason=f"{error}" if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
+            )
     return 0
 
 

@@ -83,18 +83,26 @@ def find_run(root: Path, name: str) -> tuple[RunDir, Path, Config]:
     run = open_run(root, name)
     if not run.config_file.exists():
         raise RunDirError(f"{run.name} has no config.yaml: it never started")
-    return run, run.training_state, load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+    return (
+        run,
+        run.training_state,
+        load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file)),
+    )
 
 
 def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[Target], list[Skipped]]:
     """The checkpoints that ``--steps`` or ``--ckpt-path`` name, each once. Raises EvalError, RunDirError."""
     if request.ckpt_path:
         path = request.ckpt_path.expanduser().absolute()
-        if not any((path / inner / name).is_file() for inner in ("", "model") for name in ("config.json", "adapter_config.json")):
+        if not any(
+            (path / inner / name).is_file()
+            for inner in ("", "model")
+            for name in ("config.json", "adapter_config.json")
+        ):
             raise EvalError(f"--ckpt-path {request.ckpt_path}: no model there (config.json or adapter_config.json)")
         match = re.fullmatch(r"step_(\d+)", path.name)
         info = read_json(path / "training_info.json") or {}
-        step = int(info.get("step", match[1] if match else 0))
+        step = int(info["step"]) if "step" in info else int(match[1]) if match else 0
         return [Target(request.name or path.name, step, str(path))], []
     if request.steps == "all":
         older = folder.parent.name == "rl_runs"

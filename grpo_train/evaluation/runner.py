@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 def run_evaluation(root: Path, request: EvalRequest) -> int:
-    """Evaluate; returns 0 when every step was evaluated, 1 when one failed. Raises EvalError, RunDirError, ConfigError."""
+    """Returns 0 when every step was evaluated, 1 when one failed. Raises EvalError, RunDirError, ConfigError."""
     plan, skipped = make_plan(prepare_root(root), request)
     _refuse_training_gpu(plan.run)
     folder = Path(plan.folder)
@@ -68,7 +68,11 @@ class _Evaluation:
         for failure in self._failed:
             print(f"{failure.name}: cannot be evaluated: {failure.reason}", flush=True)
         self._status.update(
-            state="evaluating", started_at=utc_now(), exit_code=None, targets=[t.name for t in plan.targets], failures=[]
+            state="evaluating",
+            started_at=utc_now(),
+            exit_code=None,
+            targets=[t.name for t in plan.targets],
+            failures=[],
         )
         settings = {
             "training_run": plan.run,
@@ -202,7 +206,12 @@ def consolidate(folder: Path, plan: EvalPlan, failed: list[Skipped]) -> None:
     for failure in failed:
         if failure.name not in have:
             rows.append(
-                {"step": failure.step, "name": failure.name, "dataset": plan.label, "status": f"failed: {failure.reason}"}
+                {
+                    "step": failure.step,
+                    "name": failure.name,
+                    "dataset": plan.label,
+                    "status": f"failed: {failure.reason}",
+                }
             )
     rows.sort(key=lambda row: (row["step"], row["name"]))
     atomic_write(folder / "consolidated_metrics.csv", metrics_csv(rows))

@@ -59,12 +59,16 @@ def resolve_backbone(name: str, root: Path) -> str:
         if (candidate / "config.json").is_file():
             return str(candidate)
     if name == "tiny":
-        raise PolicyError(f"no tiny model at {root / target}: make it with  grpo-train tiny-model --out {root / target}")
+        raise PolicyError(
+            f"no tiny model at {root / target}: make it with  grpo-train tiny-model --out {root / target}"
+        )
     if target.count("/") == 1 and not target.startswith((".", "/", "~")) and not (root / target).exists():
         return target
     near = difflib.get_close_matches(name, BACKBONES, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else f"; short names: {', '.join(BACKBONES)}"
-    raise PolicyError(f"model.backbone '{name}' is no model directory (with a config.json), hub name or short name{hint}")
+    raise PolicyError(
+        f"model.backbone '{name}' is no model directory (with a config.json), hub name or short name{hint}"
+    )
 
 
 def recorded_base(resolved: str, root: Path) -> str:
@@ -87,7 +91,7 @@ def pick_device(local_rank: int = 0) -> torch.device:
 
 
 def adapter_of(folder: Path) -> str | None:
-    """"lora" for a peft adapter directory, "none" for a full model's, None for neither."""
+    """ "lora" for a peft adapter directory, "none" for a full model's, None for neither."""
     if (folder / "adapter_config.json").is_file():
         return "lora"
     return "none" if (folder / "config.json").is_file() else None
@@ -161,7 +165,9 @@ def load_policy(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
     model.to(device)
-    recorded = recorded_base(resolve_backbone(base or settings.backbone, root) if kind == "none" and base else resolved, root)
+    recorded = recorded_base(
+        resolve_backbone(base or settings.backbone, root) if kind == "none" and base else resolved, root
+    )
     autocast = torch.bfloat16 if wants_master and dtype == torch.bfloat16 else None
     return Policy(model, tokenizer, device, recorded, autocast)
 

@@ -26,7 +26,9 @@ class PromptSource:
         problems = [task.problem("train", index) for index in range(size)]
         encoded = tokenizer([problem.prompt for problem in problems])["input_ids"]
         self.prompts = [
-            Prompt(problem, tuple(ids)) for problem, ids in zip(problems, encoded, strict=True) if len(ids) <= max_prompt_length
+            Prompt(problem, tuple(ids))
+            for problem, ids in zip(problems, encoded, strict=True)
+            if len(ids) <= max_prompt_length
         ]
         self.left_out = size - len(self.prompts)
         if not self.prompts:

@@ -101,7 +101,7 @@ class TransformersBackend:
         eos_ids = torch.tensor([self._tokenizer.eos_token_id], device=device)
         stop = StopStringCriteria(self._tokenizer, self._stop) if self._stop else None
         recorder = _Recorder(width, eos_ids, stop, temperature)
-        sampling = {"do_sample": False}
+        sampling: dict[str, Any] = {"do_sample": False}
         if temperature > 0:
             # Every sampling knob is spelled out: a checkpoint's own generation_config must not cut the support.
             sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
