@@ -84,7 +84,10 @@ def train(run: RunDir, config: Config, group: Group, *, until: int, ckpt: Path |
         remove_leftovers(run)
         _announce(run, config, start, until, len(source.prompts), source.left_out, info, group)
     logs = RunLogs(run, tensorboard=config.tracking.tensorboard, purge_step=start + 1) if group.is_main else None
-    base = {"name": policy.base, "weights_sha256": weight_hash(resolve_backbone(policy.base, run.root))}
+    base = info.get("base_model") or {
+        "name": policy.base,
+        "weights_sha256": weight_hash(resolve_backbone(policy.base, run.root)),
+    }
 
     share = config.rollout.buffer_size // group.world_size
     generations, budget = config.rollout.num_generations, config.rollout.max_completion_length

@@ -23,7 +23,14 @@ from grpo_train.config import Config
 from grpo_train.evaluation.plan import Target, wilson_interval
 from grpo_train.evaluation.runner import metrics_csv
 from grpo_train.files import JsonlWriter, atomic_write, fsync_directory, read_json, to_json
-from grpo_train.policy.loading import PolicyError, load_policy, model_folder, pick_device, resolve_backbone
+from grpo_train.policy.loading import (
+    PolicyError,
+    load_policy,
+    model_folder,
+    pick_device,
+    recorded_base,
+    resolve_backbone,
+)
 from grpo_train.processes import die_with_parent
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import remove_tree
@@ -100,7 +107,7 @@ def evaluate(target: Target, plan: dict[str, Any], config: Config, task: Task, r
     summary = {
         "metrics": metrics,
         "reasons": dict(Counter(row["reason"] for row in ordered)),
-        "checkpoint": target.path,
+        "checkpoint": recorded_base(target.path, Path(plan["root"])),
         "manifest": read_json(path / "MANIFEST.json"),
         "task": plan["config"]["task"],
         "eval": plan["config"]["eval"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ class Policy:
     def save(self, folder: Path) -> None:
         """Write adapter or full weights with the tokenizer, in peft's / Hugging Face's own format."""
         folder.mkdir(parents=True)
+        for adapter in getattr(self.model, "peft_config", {}).values():
+            adapter.base_model_name_or_path = self.base  # never an absolute path: a moved root must still work
         self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
 
@@ -165,9 +168,7 @@ def load_policy(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
     model.to(device)
-    recorded = recorded_base(
-        resolve_backbone(base or settings.backbone, root) if kind == "none" and base else resolved, root
-    )
+    recorded = recorded_base(resolved, root)
     autocast = torch.bfloat16 if wants_master and dtype == torch.bfloat16 else None
     return Policy(model, tokenizer, device, recorded, autocast)
 
@@ -177,6 +178,7 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the console log is a file
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # about peft's use of it
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=attention)
