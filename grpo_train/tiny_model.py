@@ -41,7 +41,7 @@ class WarmStart:
     """Reached after 30 steps, falling linearly to 0 over the second half."""
     careful_share: float = 0.6
     """The first part of the examples is free of slips: the method first, then the carelessness."""
-    forgotten_carry: float = 0.6
+    forgotten_carry: float = 0.7
     """Share of carries that the pupil forgets. Above one half, so that greedy decoding forgets them too."""
     miscounted: float = 0.3
     """Share of unit sums that are off by one."""
@@ -56,9 +56,12 @@ def make_tiny_model(
     """Make, warm-start and save the model and its tokenizer to the directory ``out``, in Hugging Face format.
 
     About a minute on two cores. The same seed gives the same files. ``on_progress`` gets a fraction in [0, 1] and a
-    message. ``out`` appears only when complete and replaces an older one. Raises OSError where it cannot be written.
+    message. ``out`` appears only when complete and replaces an older model. Raises FileExistsError where ``out`` holds
+    anything else, OSError where it cannot be written.
     """
     out = Path(out)
+    if out.exists() and not _replaceable(out):
+        raise FileExistsError(f"'{out}' exists and is no model directory; it is left alone, give another --out")
     out.parent.mkdir(parents=True, exist_ok=True)
     on_progress(0.0, "making the tokenizer")
     import torch
@@ -91,7 +94,6 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
             num_attention_heads=6,
             num_key_value_heads=2,
             max_position_embeddings=4096,
-            rope_theta=10_000.0,
             tie_word_embeddings=True,
             # Qwen's 0.02 is for a width of thousands; at this width the model would not leave its plateau for
             # hundreds of steps.
@@ -170,14 +172,30 @@ def _examples(
     return tokens, targets
 
 
+def _replaceable(out: Path) -> bool:
+    """An empty directory, or one with a model in it and nothing that is not part of a model."""
+    if not out.is_dir() or out.is_symlink():
+        return False
+    files = [file.name for file in out.iterdir()]
+    return not files or ("config.json" in files and all(file.endswith((".json", ".safetensors")) for file in files))
+
+
 def _save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Write beside ``out`` and rename, so that nobody ever sees half a model."""
+    from transformers.utils import logging as transformers_logging
+
     beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
         beside.chmod(0o755)
         # Training samples from the full distribution, evaluation is greedy: no other sampling defaults in the way.
         model.generation_config.do_sample = False
-        model.save_pretrained(beside)
+        bars = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.disable_progress_bar()  # the caller has its own
+        try:
+            model.save_pretrained(beside)
+        finally:
+            if bars:
+                transformers_logging.enable_progress_bar()
         tokenizer.save_pretrained(beside)
         for file in beside.iterdir():
             with file.open("rb") as handle:

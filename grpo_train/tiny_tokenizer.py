@@ -15,6 +15,12 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 VOCABULARY = 512
 """256 bytes, eos, pad, four tags, and the rest merges."""
 
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Qwen2's own split into words and single digits: ``AutoTokenizer`` rebuilds a Qwen2 model's tokenizer with it,
+whatever tokenizer.json says."""
+
 _TEXT = f"""{R1_TEMPLATE}
 Anna has 12 apples and buys 5 more bags with 6 apples each. How many apples does she have in all? She buys 5 times 6,
 which is 30 apples, so she has 12 and 30, which is 42 apples. A train travels at 60 miles per hour for 3 hours and then
@@ -30,12 +36,16 @@ Then we need to add the time that was left over from the last week. Therefore th
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """Train and return the tokenizer; always the same one."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
