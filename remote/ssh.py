@@ -7,6 +7,7 @@ channels, since ``SSHClient.exec_command`` can deadlock; a large window, since t
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shlex
 import socket
@@ -35,6 +36,7 @@ STEP_S = 15.0
 UPLOAD_S = 120.0
 SEND_S = 15.0
 WINDOW = 2**24
+_SILENT = logging.NullHandler()
 MAX_GREETING = 65_536
 """Bytes a login shell may print before the agent speaks."""
 
@@ -124,6 +126,7 @@ class SshTransport:
         """Negotiate and verify the host key."""
         import paramiko
 
+        logging.getLogger("paramiko").addHandler(_SILENT)  # without any, its tracebacks would land on the screen
         transport = paramiko.Transport(sock, default_window_size=WINDOW)
         transport.daemon = True
         self._links.append(transport)
@@ -139,7 +142,7 @@ class SshTransport:
                 transport.start_client(timeout=STEP_S)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise Unreachable(
-                f"{target.host}:{target.port} answers, but not as an ssh server should: {error or type(error).__name__}"
+                f"{target.host}:{target.port} took the connection, but no ssh server spoke: {error or type(error).__name__}"
             ) from error
         if not transport.initial_kex_done:  # start_client's own timeout says nothing
             raise Unreachable(f"the key exchange with {target.host}:{target.port} took over {STEP_S:.0f} s")

@@ -1,0 +1,73 @@
+"""A local box with a fake engine, a tmux socket of its own, and one real sshd for the whole run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remote.boxes import Box
+from tests.proxy import ChaosProxy
+from tests.sshd import Sshd
+
+FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The bundle's cache and the user's configuration lie elsewhere for the whole run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.delenv("SSH_AUTH_SOCK", raising=False)
+        yield
+
+
+@pytest.fixture
+def tmux_socket() -> Iterator[str]:
+    name = f"grpo-test-{secrets.token_hex(4)}"
+    yield name
+    subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, timeout=10)
+    (Path(os.environ.get("TMUX_TMPDIR", "/tmp")) / f"tmux-{os.getuid()}" / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "localfs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def box(root: Path, tmux_socket: str) -> Box:
+    return Box("local", kind="local", root=str(root), engine=[str(FAKE_ENGINE)], tmux_socket=tmux_socket)
+
+
+@pytest.fixture(scope="session")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    with Sshd(tmp_path_factory.mktemp("box")) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(sshd: Sshd) -> Iterator[ChaosProxy]:
+    with ChaosProxy(sshd.port) as between:
+        yield between
+
+
+@pytest.fixture
+def ssh_box(sshd: Sshd, proxy: ChaosProxy, root: Path, tmux_socket: str) -> Box:
+    return Box(
+        "h200",
+        host="127.0.0.1",
+        port=proxy.port,
+        user=sshd.user,
+        key=str(sshd.user_key),
+        root=str(root),
+        engine=[str(FAKE_ENGINE)],
+        tmux_socket=tmux_socket,
+    )

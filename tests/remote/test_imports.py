@@ -1,0 +1,50 @@
+"""What loading the link's laptop side must not load, seen in a fresh interpreter."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REMOTE = Path(__file__).resolve().parents[2] / "remote"
+POSIX_ONLY = {"fcntl", "pty", "pwd", "grp", "termios", "tty", "resource", "syslog"}
+
+
+def loaded_by(*modules: str) -> set[str]:
+    code = f"import {', '.join(modules)}, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_the_client_loads_neither_paramiko_nor_anything_heavy() -> None:
+    heavy = {"paramiko", "libtmux", "boto3", "torch", "textual", "pydantic", "yaml", "cryptography", "numpy"}
+    assert not loaded_by("remote", "remote.client", "remote.boxes", "remote.transport", "remote.events") & heavy
+
+
+def test_the_ssh_transport_loads_paramiko_only_when_it_connects() -> None:
+    assert "paramiko" not in loaded_by("remote.ssh", "remote.ssh_login", "remote.host_keys")
+
+
+@pytest.mark.parametrize("path", sorted(REMOTE.rglob("*.py")), ids=lambda path: path.name)
+def test_no_posix_module_is_imported_at_import(path: Path) -> None:
+    """The laptop may be a Windows machine; functions that run on the box may import what they like."""
+    top_level = [node for node in ast.parse(path.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {alias.name for node in top_level if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in top_level if isinstance(node, ast.ImportFrom)}
+    assert not {name.partition(".")[0] for name in names} & POSIX_ONLY
+
+
+@pytest.mark.parametrize("path", sorted((REMOTE / "agent").glob("*.py")), ids=lambda path: path.name)
+def test_the_agent_imports_what_its_bundle_carries_and_nothing_else(path: Path) -> None:
+    allowed = set(sys.stdlib_module_names) | {"remote", "grpo_train", "libtmux"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            assert name.partition(".")[0] in allowed, name
+            if name.startswith(("remote.", "grpo_train.")):
+                assert name.startswith(("remote.agent", "remote.protocol", "grpo_train.run_dir", "grpo_train.files",
+                                        "grpo_train.processes")), name  # fmt: skip

@@ -1,0 +1,124 @@
+"""A real OpenSSH server on a loopback port, with its own host key, user key and home directory.
+
+    with Sshd(tmp_path) as sshd:
+        box = Box("h200", host="127.0.0.1", port=sshd.port, user=sshd.user, key=str(sshd.user_key))
+
+Nothing of the machine's own ssh set-up is touched: HOME, and so ``~/.grpo``, is a temporary directory for those who log
+in, and so is tmux's. Needs ``sshd`` and ``ssh-keygen``.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+
+
+class Sshd:
+    def __init__(self, folder: Path, *, environment: dict[str, str] | None = None, extra: str = "") -> None:
+        """``environment`` is set for those who log in; ``extra`` is appended to sshd_config."""
+        self.folder = folder / "sshd"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.home = self.folder / "home"
+        self.home.mkdir(exist_ok=True)
+        self.user = getpass.getuser()
+        self.host_key = self.folder / "host_key"
+        self.user_key = self.folder / "user_key"
+        self.log = self.folder / "log"
+        self._environment = {"HOME": str(self.home), **(environment or {})}
+        self._extra = extra
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+        make_key(self.host_key)
+        make_key(self.user_key)
+        self.authorized_keys = self.folder / "authorized_keys"
+        self.authorized_keys.write_text(Path(f"{self.user_key}.pub").read_text())
+        self.start()
+
+    def __enter__(self) -> Sshd:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start (again), on the same port."""
+        program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+        assert program, "sshd is not installed: sudo apt-get install -y openssh-server"
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd, as root, drops its privileges
+        config = self.folder / "sshd_config"
+        variables = " ".join(f"{name}={value}" for name, value in self._environment.items())
+        config.write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.host_key}\n"
+            f"AuthorizedKeysFile {self.authorized_keys}\nPidFile {self.folder}/pid\nSetEnv {variables}\n"
+            "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+            "PermitRootLogin prohibit-password\nMaxStartups 100:30:200\nLogLevel VERBOSE\n" + self._extra
+        )
+        log = self.log.open("ab")
+        self._process = subprocess.Popen(
+            [program, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        log.close()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            assert self._process.poll() is None, self.log.read_text()
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.02)
+        raise AssertionError(f"sshd does not listen: {self.log.read_text()}")
+
+    def stop(self) -> None:
+        """Stop the listener and end every connection."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for child in self._children(process.pid):
+            try:
+                os.kill(child, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+        process.terminate()
+        process.wait(10)
+
+    def new_host_key(self, kind: str = "ed25519") -> None:
+        """What a reinstalled box looks like."""
+        self.stop()
+        for file in (self.host_key, Path(f"{self.host_key}.pub")):
+            file.unlink()
+        make_key(self.host_key, kind)
+        self.start()
+
+    def fingerprint(self) -> str:
+        """The host key's ``SHA256:…``."""
+        done = subprocess.run(["ssh-keygen", "-lf", str(self.host_key)], capture_output=True, text=True, check=True)
+        return done.stdout.split()[1]
+
+    @staticmethod
+    def _children(pid: int) -> list[int]:
+        try:
+            return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        except OSError:
+            return []
+
+
+def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
+    """A key pair by ssh-keygen."""
+    if not path.exists():
+        command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path)]
+        subprocess.run([*command, "-C", "test"], check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
