@@ -14,13 +14,9 @@ Item = TypeVar("Item")
 
 
 class LineSplitter:
-    """Cuts a byte stream into lines with their byte offsets; however the bytes were chunked, the lines are the same.
+    """Cuts a byte stream into lines with their byte offsets; however the bytes were chunked, the lines are the same."""
 
-    ``from_middle``: the stream may begin inside a line (a tail of a file), whose remainder is no line and is left out.
-    """
-
-    def __init__(self, from_middle: bool = False) -> None:
-        self._from_middle = from_middle
+    def __init__(self) -> None:
         self._rest = bytearray()
         self._skip_first = False
         self._overflow = False
@@ -39,7 +35,6 @@ class LineSplitter:
         """The lines that are whole now, each with the offset of its first byte, newline left out."""
         if self.start is None:
             self.start = self.next = offset
-            self._skip_first = self._from_middle and offset > 0
         elif offset != self.next:  # a hole: what is pending belongs to no line any more
             self._rest.clear()
             self._skip_first, self._overflow = True, False

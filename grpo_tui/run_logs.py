@@ -72,6 +72,8 @@ class RunLogs:
     version: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
     last_time: float | None = None
     """When the newest row was logged, by the box's clock."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why a log cannot be followed, in the box's words."""
     unreadable: int = 0
     """Whole lines that were no JSON object: a crash's remains."""
 
@@ -81,7 +83,7 @@ class RunLogs:
 
     def reset(self, log: str) -> None:
         """Forget one log: its file is another one now."""
-        self.splitters[log] = LineSplitter(from_middle=log in TAILED)
+        self.splitters[log] = LineSplitter()
         self.version[log] += 1
         if log == "train_log":
             self.series, self.rows, self.last_time = {}, LineBuffer(ROWS_KEPT), None
@@ -189,12 +191,12 @@ def row_time(row: dict[str, Any]) -> float | None:
 
 def completion_of(offset: int, row: dict[str, Any]) -> Completion:
     """A rollouts row as the completion panel wants it; the prompt's end is kept, it holds the question."""
-    answer = row.get("answer", row.get("target", ""))
+    answer = row.get("gold")
     return Completion(
         offset=offset,
         step=int(number(row.get("step")) or 0),
         prompt=str(row.get("prompt", ""))[-TEXT_KEPT:],
-        text=str(row.get("completion", row.get("text", "")))[:TEXT_KEPT],
+        text=str(row.get("completion", ""))[:TEXT_KEPT],
         reward=number(row.get("reward")),
         answer="" if answer is None else str(answer)[:200],
         time=row_time(row) or 0.0,

@@ -25,6 +25,7 @@ from remote.events import (
     Link,
     LinkChanged,
     LogArrived,
+    LogFailed,
     LogRotated,
     RunsReported,
     SessionsReported,
@@ -128,6 +129,8 @@ class Store:
         self.host: dict[str, Any] | None = None
         self.clock_skew = 0.0
         """Seconds to add to a time of the box to have this machine's."""
+        self.checks: list[dict[str, Any]] = []
+        """What the box's doctor found: name, ok, detail, hint."""
         self.host_key: HostKeyAsked | None = None
         self.runs: list[RunRow] | None = None
         """Newest first; None before the first report."""
@@ -153,6 +156,9 @@ class Store:
         elif isinstance(event, LogRotated):
             if self.logs and (log := self._subscriptions.get(event.subscription)):
                 self.logs.reset(log)
+        elif isinstance(event, LogFailed):
+            if self.logs and (log := self._subscriptions.get(event.subscription)):
+                self.logs.problems[log] = event.message
         elif isinstance(event, LinkChanged):
             self._link_changed(event)
         elif isinstance(event, RunsReported):
@@ -194,6 +200,11 @@ class Store:
                 self.shown, self._views = answer, checkpoint_views(run, answer)
                 self._moved("shown")
             self.shown_at = self.now()
+
+    def examined(self, answer: dict[str, Any]) -> None:
+        """The box's answer to doctor."""
+        self.checks = [check for check in answer.get("checks") or () if isinstance(check, dict)]
+        self._moved("link")
 
     # out -----------------------------------------------------------------------------------------------
 
@@ -282,14 +293,23 @@ class Store:
         since = self.age(row.updated_at) if row.is_live and self.connected else 0.0
         return self.price_per_hour * (row.run_seconds + min(since or 0.0, 60.0)) / 3600
 
+    def ailment(self) -> dict[str, Any] | None:
+        """The first thing that keeps this box from training, as its doctor says it, or None."""
+        vital = ("engine", "tmux", "root")
+        return next((check for check in self.checks if check.get("name") in vital and not check.get("ok")), None)
+
     def live_runs(self) -> list[RunRow]:
         """Runs that go on."""
         return [row for row in self.runs or () if row.is_live]
 
     def sessions_of(self, run: str) -> list[str]:
         """Names of the tmux sessions that belong to a run, the training one first."""
-        names = [str(session.get("name", "")) for session in self.sessions if not session.get("dead")]
-        return [name for name in (run, f"eval_{run}") if name in names]
+        mine = [
+            str(session.get("name", ""))
+            for session in self.sessions
+            if not session.get("dead") and (session.get("run") or session.get("name")) == run
+        ]
+        return sorted(mine, key=lambda name: name.startswith("eval_"))
 
     def stage_times(self) -> list[tuple[str, float]]:
         """Typical seconds of each stage of a step (``time/*`` without ``time/step``), longest first."""

@@ -33,6 +33,7 @@ class MetricChart(Panel):
         self.smoothed = True
         self._strips: list[Strip] = []
         self._key: tuple[object, ...] = ()
+        self._trend_of: tuple[object, str] = (None, "")
 
     @property
     def series(self) -> Series | None:
@@ -49,12 +50,20 @@ class MetricChart(Panel):
         if last is not None:
             tone = "$error" if last != last or last in (float("inf"), float("-inf")) else "$foreground"
             title += f"  [bold {tone}]{metric(last)}[/]"
-            if series and len(series) >= MIN_SMOOTHED:
-                change = series.smooth[-1] - series.smooth[-MIN_SMOOTHED]
-                scale = max(abs(series.smooth[-1]), abs(series.smooth[-MIN_SMOOTHED]), 1e-12)
-                arrow = "→" if abs(change) < 0.01 * scale else "↗" if change > 0 else "↘"
-                title += f" [dim]{arrow}[/]"
+            title += f" [$text-muted]{self._trend()}[/]"
         self.set_titles(title, self.age_markup())
+
+    def _trend(self) -> str:
+        """Where the moving average has gone over the last quarter, against its whole range."""
+        series = self.series
+        if series is None or len(series) < MIN_SMOOTHED:
+            return ""
+        if (state := self.state()) != self._trend_of[0]:
+            spread = max(series.smooth) - min(series.smooth)
+            change = series.smooth[-1] - series.smooth[-max(MIN_SMOOTHED, len(series) // 4)]
+            arrow = "→" if abs(change) < 0.07 * spread else "↗" if change > 0 else "↘"
+            self._trend_of = (state, arrow)
+        return self._trend_of[1]
 
     def render_line(self, y: int) -> Strip:
         width, height = self.size
@@ -110,7 +119,7 @@ class MetricChart(Panel):
         """The steps below the curve: as many round numbers as there is room for."""
         line = [" "] * (margin + columns)
         free_from = 0
-        whole = [level for level in ticks(view.x_low, view.x_high, max(2, columns // 12)) if level == int(level)]
+        whole = [level for level in ticks(view.x_low, view.x_high, max(2, columns // 10)) if level == int(level)]
         for level in whole:
             text = f"{int(level):,}" if abs(level) < 1e6 else figure(level)
             center = margin + round((level - view.x_low) / (view.x_high - view.x_low) * (columns - 1))

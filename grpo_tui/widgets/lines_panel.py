@@ -179,13 +179,15 @@ class LinesPanel(ScrollPanel):
         if self._end == self._first:
             height = self.scrollable_content_region.height
             words = self.source.empty if y == max(0, height // 2 - (height % 2 == 0)) else ""
-            text = Text(words[:width].center(width), style=style + self.palette_style("muted"))
+            text = Text(words[:width].center(width), style=self.palette["faint"])
         elif self._first <= number < self._end:
             text = self.source.line(number, width, self.palette)
             text.truncate(width, overflow="ellipsis", pad=True)
-            text.style = style
         else:
             return Strip.blank(width, style)
+        if text.style:  # a text's own style is not rendered, its spans are
+            text.stylize_before(text.style)
+            text.style = ""
         segments = list(text.render(self.app.console))
         return Strip(segments).adjust_cell_length(width, style).apply_style(style)
 
@@ -204,8 +206,3 @@ class LinesPanel(ScrollPanel):
             "answer": "grpo-answer",
         }
         return Palette({name: colours[variable] for name, variable in names.items() if variable in colours})
-
-    def palette_style(self, name: str):  # type: ignore[no-untyped-def]
-        from rich.style import Style
-
-        return Style.parse(self.palette[name])

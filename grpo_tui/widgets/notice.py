@@ -46,18 +46,9 @@ class Notice(Widget):
             waited = store.now() - store.link_since
             more = f"{duration(waited)} so far" if waited >= 3 else ""
             return "$secondary", f"connecting to {store.box} …", detail or more, True
-        if problem := self.engine_problem():
-            return "$warning", "the engine is not installed on this box", problem, False
+        if ailment := store.ailment():
+            return "$warning", "this box cannot train yet", _ailment_words(ailment), False
         return "$primary", "no runs yet", self.launch_hint, True
-
-    def engine_problem(self) -> str:
-        """What to run on the box where it lacks the engine, as markup; "" where it has it."""
-        engine = (self.store.host or {}).get("engine")
-        if isinstance(engine, dict) and engine.get("ok") is False:
-            command = str(engine.get("install") or engine.get("hint") or "")
-            reason = _escape(str(engine.get("message") or engine.get("error") or ""))
-            return f"{reason}\n\nrun this on the box, then press [bold $primary]c[/]:\n\n[bold]{_escape(command)}[/]"
-        return ""
 
     def render(self) -> Content:
         tone, headline, text, curve = self._message()
@@ -68,6 +59,13 @@ class Notice(Widget):
         parts.append(Content.from_markup(f"[bold {tone}]$headline[/]\n\n", headline=headline))
         parts.append(Content.from_markup(text))
         return Content.assemble(*parts)
+
+
+def _ailment_words(ailment: dict[str, object]) -> str:
+    """What is missing and the one command that mends it, as markup."""
+    detail, hint = _escape(str(ailment.get("detail", ""))), str(ailment.get("hint", ""))
+    way = f"\n\n[bold $accent]{_escape(hint)}[/]\n\nthen press [bold $primary]c[/]" if hint else ""
+    return f"[$grpo-muted]{_escape(str(ailment.get('name', '')))}:[/] {detail}{way}"
 
 
 def _escape(text: str) -> str:

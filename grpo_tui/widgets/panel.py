@@ -25,7 +25,7 @@ def toned(freshness: Freshness) -> str:
     """An age as markup for a frame."""
     if not freshness.text:
         return ""
-    colour = "$text-muted" if freshness.tone == "live" else TONES[freshness.tone]
+    colour = "$grpo-faint" if freshness.tone == "live" else TONES[freshness.tone]
     return f"[{colour}]{freshness.text}[/]"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.text import Text
 from textual import events
 from textual.geometry import Size
@@ -13,16 +15,19 @@ from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
 from grpo_tui.words import Freshness, figure, short_age, state_words
 
 
+_STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)")
+
+
 class RunsPanel(ScrollPanel):
     """One line a run: glyph, name, step/total, reward, state, age."""
 
     COMPONENT_CLASSES = {"runs--cursor", "runs--cursor-blurred", "runs--muted", "runs--bad", "runs--warn"}
     COMPONENT_CLASSES |= {f"runs--{tone}" for tone in TONES}
     BINDINGS = [
-        ("up,k", "move(-1)"),
-        ("down,j", "move(1)"),
-        ("home,g", "move(-100000)"),
-        ("end,G", "move(100000)"),
+        ("up", "move(-1)"),
+        ("down", "move(1)"),
+        ("home", "move(-100000)"),
+        ("end", "move(100000)"),
         ("pageup", "move(-10)"),
         ("pagedown", "move(10)"),
     ]
@@ -126,7 +131,8 @@ class RunsPanel(ScrollPanel):
         fixed = 2 + 8 + 7 + 5 + (12 if wide else 0)
         name_width = max(6, width - fixed - 1)
         name = row.name if len(row.name) <= name_width else _shorten(row.name, name_width)
-        text = Text(f"{glyph} ", style=part[tone], no_wrap=True)
+        text = Text(no_wrap=True)
+        text.append(f"{glyph} ", style=part[tone])
         text.append(f"{name:<{name_width}}", style="bold" if row.is_live else "")
         if wide:
             text.append(f" {word:<11.11}", style=part[tone])
@@ -142,11 +148,13 @@ class RunsPanel(ScrollPanel):
             words = f"no run matches /{self.filter}"
         elif y == 0 and self.store.runs is not None:
             words = "none yet"
-        muted = style + self.get_component_rich_style("runs--muted")
-        text = Text(f" {words}"[:width], style=muted)
-        return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style)
+        text = Text(f" {words}"[:width], style=self.get_component_rich_style("runs--muted", partial=True))
+        return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style).apply_style(style)
 
 
 def _shorten(name: str, width: int) -> str:
-    """A long name keeps its end: that is what tells runs apart."""
+    """A long name keeps its end: that is what tells runs apart. A name that is a time becomes one."""
+    if match := _STAMP.fullmatch(name):
+        words = f"{match[1]} {match[2]}:{match[3]}:{match[4]}"
+        return words if len(words) <= width else words[:11]
     return name[:3] + "…" + name[-(width - 4) :] if width > 8 else name[: width - 1] + "…"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
-
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -43,28 +41,29 @@ class TrainSource:
     def line(self, number: int, width: int, palette: Palette) -> Text:
         logs = self.store.logs
         row = logs.rows.get(number) if logs else None
-        return _row_line(row, palette) if row else Text()
+        return _row_line(row, width, palette) if row else Text()
 
 
-def _row_line(row: Row, palette: Palette) -> Text:
+def _row_line(row: Row, width: int, palette: Palette) -> Text:
+    """Time, step, then as many metrics as fit, the telling ones first."""
     fields = row.fields
     text = Text(clock(row_time(fields)), style=palette["muted"], no_wrap=True)
     text.append(f"  step {fields.get('step', '?'):<5}", style="bold")
-    for key in _FIRST:
-        if key in fields:
-            _append_metric(text, _SHORT.get(key, key), fields[key], palette, palette["reward"] if key == "reward" else "")
-    for key, value in fields.items():
-        if key not in _FIRST and key not in ("step", "time") and not key.startswith("time/"):
-            _append_metric(text, key, value, palette, palette["muted"])
+    rest = [key for key in fields if key not in (*_FIRST, "step", "time") and not key.startswith("time/")]
+    for key in [key for key in _FIRST if key in fields] + rest:
+        value, style = fields[key], "" if key in _FIRST else palette["muted"]
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            words = f"{metric(float(value)):<6}"
+            style = palette["reward"] if key == "reward" else style
+        else:
+            words = str(value)[:24]
+            style = palette["bad"] if value in ("NaN", "Infinity", "-Infinity") else style
+        name = f" {_SHORT.get(key, key)} "
+        if text.cell_len + len(name) + len(words.rstrip()) > width:
+            break
+        text.append(name, style=palette["muted"])
+        text.append(words, style=style)
     return text
-
-
-def _append_metric(text: Text, name: str, value: Any, palette: Palette, style: str) -> None:
-    text.append(f" {name} ", style=palette["muted"])
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        text.append(f"{metric(float(value)):<6}", style=style)
-    else:
-        text.append(str(value)[:24], style=palette["bad"] if value in ("NaN", "Infinity", "-Infinity") else style)
 
 
 class ConsoleSource:

@@ -36,7 +36,7 @@ class StageBar(Widget):
         if total - named > 0.02 * total:
             stages = [*stages, ("other", total - named)]
         head = Content.from_markup(f" [$text-muted]a step takes[/] [bold]{figure(round(total, 2))}[/] [$text-muted]s[/]  ")
-        room = max(0, self.size.width - head.cell_length - 1)
+        room = max(0, self.size.width - head.cell_length)
         parts = [head]
         used = 0
         for index, (name, seconds) in enumerate(stages):

@@ -1,0 +1,134 @@
+"""The boxes one knows: switch to another, or add one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.widgets import Button, Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
+
+from grpo_tui.screens.dialog import Dialog
+from grpo_tui.words import money
+from remote.boxes import Box
+
+
+class BoxesScreen(Dialog[str]):
+    """Dismissed with a box's name, or ``+`` for a new one."""
+
+    HEADING = "boxes"
+
+    def __init__(self, boxes: list[Box], current: str) -> None:
+        super().__init__()
+        self.boxes, self.current = boxes, current
+
+    def compose_body(self) -> ComposeResult:
+        options = [Option(self._line(box), id=box.name) for box in self.boxes]
+        yield OptionList(*options, id="choices")
+        yield Static(
+            Content.from_markup("[$grpo-muted]enter switches · runs go on wherever they are[/]"), classes="message"
+        )
+
+    def _line(self, box: Box) -> Content:
+        mark = "[$success]●[/]" if box.name == self.current else " "
+        price = f"{money(box.price_per_hour)}/h" if box.price_per_hour is not None else ""
+        return Content.from_markup(
+            f"{mark} [bold]$name[/] [$grpo-muted]$address[/]  $price",
+            name=f"{box.name:<18}", address=f"{box.address():<30}", price=price,
+        )  # fmt: skip
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Close", id="cancel", compact=True)
+        yield Button("Add a box …", id="add", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        choices = self.query_one(OptionList)
+        names = [box.name for box in self.boxes]
+        choices.highlighted = names.index(self.current) if self.current in names else 0
+        choices.focus()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(str(event.option.id))
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.dismiss("+" if event.button.id == "add" else None)
+
+
+_FIELDS = (
+    ("name", "name", "h200-a", "what you call it"),
+    ("host", "host", "192.0.2.10", "address, or an alias of ~/.ssh/config"),
+    ("user", "user", "", "empty: as ssh itself would"),
+    ("port", "port", "", "empty: as ssh itself would (22)"),
+    ("key", "private key", "", "empty: the ssh agent, then ssh's own identity files"),
+    ("repo", "checkout", "~/grpo-tui", "of this program on the box; its config/ and .venv/ are used"),
+    ("root", "root", "/lambda/nfs/localfs", "where runs are kept (LOCALFS_ROOT)"),
+    ("activate", "activation", "", "shell snippet that activates the engine's environment, where there is one"),
+    ("price_per_hour", "$ per hour", "", "what the cost is counted from"),
+)
+
+
+class AddBoxScreen(Dialog[Box]):
+    """Dismissed with the box that was added; ``save`` writes it and raises what it cannot."""
+
+    HEADING = "add a box"
+
+    def __init__(self, save: Callable[[Box], object]) -> None:
+        super().__init__()
+        self.save = save
+
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="body fields"):
+            for key, label, example, hint in _FIELDS:
+                with Horizontal(classes="field"):
+                    yield Label(label, classes="label")
+                    yield Input(placeholder=example, id=f"box-{key}", compact=True)
+                yield Label(hint, classes="under")
+        yield Static("", id="problem")
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Cancel", id="cancel", compact=True)
+        yield Button("Add and connect", id="add", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#box-name").focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._add()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        if event.button.id == "add":
+            self._add()
+        else:
+            self.dismiss(None)
+
+    def _add(self) -> None:
+        value = {key: self.query_one(f"#box-{key}", Input).value.strip() for key, *_ in _FIELDS}
+        try:
+            box = box_from_form(value)
+            self.save(box)
+        except Exception as error:  # the form shows whatever keeps the box from being kept
+            self.query_one("#problem", Static).update(Content.from_markup("[$error]✖ $why[/]", why=str(error)))
+            return
+        self.dismiss(box)
+
+
+def box_from_form(value: dict[str, str]) -> Box:
+    """A box from the form's texts. Raises ValueError naming the field."""
+    if not value["name"]:
+        raise ValueError("name: a box needs one")
+    if not value["host"]:
+        raise ValueError("host: an address or an alias of ~/.ssh/config")
+    if value["port"] and not value["port"].isdigit():
+        raise ValueError(f"port: a whole number, not {value['port']!r}")
+    try:
+        price = float(value["price_per_hour"].lstrip("$")) if value["price_per_hour"] else None
+    except ValueError:
+        raise ValueError(f"$ per hour: a number, not {value['price_per_hour']!r}") from None
+    return Box(
+        name=value["name"], host=value["host"], user=value["user"], port=int(value["port"] or 0), key=value["key"],
+        repo=value["repo"], root=value["root"], activate=value["activate"], price_per_hour=price,
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""The demo's first start: the tiny model is made, with a bar."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual import work
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.widgets import Button, ProgressBar, Static
+
+from grpo_tui import demo
+from grpo_tui.screens.dialog import Dialog
+
+
+class DemoSetupScreen(Dialog[bool]):
+    """Dismissed with True when the model is there, False when the user gave up."""
+
+    HEADING = "first start: making the tiny model"
+
+    def __init__(self, root: Path, command: list[str] | None = None) -> None:
+        super().__init__()
+        self.root, self.command = root, command
+
+    def compose_body(self) -> ComposeResult:
+        yield Static(
+            Content.from_markup(
+                "A language model of a million parameters learns what an addition looks like, here, on this machine's "
+                "CPU. It takes about a minute, once; then reinforcement learning teaches it to get the sums right.\n"
+            ),
+            classes="message",
+        )
+        yield ProgressBar(total=1.0, show_eta=False, id="bar")
+        yield Static("", id="progress-line")
+        yield Static("", id="problem")
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Quit", id="cancel", compact=True)
+        yield Button("Try again", id="again", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#again").display = False
+        self.make()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        if event.button.id == "again":
+            self.make()
+        else:
+            self.dismiss(False)
+
+    def action_cancel(self) -> None:
+        self.dismiss(False)
+
+    @work(exclusive=True, group="demo", exit_on_error=False, description="making the tiny model")
+    async def make(self) -> None:
+        """Make the model; on failure show its last lines and offer to try again."""
+        self.query_one("#again").display = False
+        self.query_one("#problem", Static).update("")
+        bar, line = self.query_one(ProgressBar), self.query_one("#progress-line", Static)
+
+        def show(share: float, words: str) -> None:
+            bar.update(progress=share)
+            line.update(Content.from_markup("[$grpo-muted]$words[/]", words=words))
+
+        show(0.0, "starting the engine …")
+        try:
+            await demo.make_model(self.root, show, self.command)
+        except (demo.DemoError, OSError) as error:
+            problem = Content.from_markup("[$error]✖ the tiny model could not be made[/]\n$why", why=str(error))
+            self.query_one("#problem", Static).update(problem)
+            again = self.query_one("#again")
+            again.display = True
+            again.focus()
+            return
+        self.dismiss(True)

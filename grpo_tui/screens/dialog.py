@@ -1,0 +1,188 @@
+"""The frame of every dialog, and the three plain ones: a message, a question, the receipt of nothing else."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+Result = TypeVar("Result")
+
+
+class Dialog(ModalScreen[Result]):
+    """A framed box in the middle; escape gives it up (its result is None)."""
+
+    BINDINGS = [
+        Binding("escape", "cancel", "cancel", show=False),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+    ]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]
+    HEADING = ""
+    TONE = ""
+    """A class of the frame: ``-danger``, ``-warning`` or none."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog", classes=self.TONE) as frame:
+            frame.border_title = self.heading()
+            yield from self.compose_body()
+            with Horizontal(id="buttons"):
+                yield from self.compose_buttons()
+
+    def heading(self) -> str:
+        """The words in the frame."""
+        return self.HEADING
+
+    def compose_body(self) -> ComposeResult:
+        """What is between the frame and the buttons."""
+        raise NotImplementedError
+
+    def compose_buttons(self) -> ComposeResult:
+        """The buttons, the harmless one first."""
+        yield Button("Close", id="cancel", compact=True)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        if event.button.id == "cancel":
+            event.stop()
+            self.action_cancel()
+
+
+class MessageScreen(Dialog[None]):
+    """Something went wrong: what, and the way out."""
+
+    TONE = "-warning"
+
+    def __init__(self, title: str, message: str, hint: str = "") -> None:
+        super().__init__()
+        self.title_words, self.message, self.hint = title, message, hint
+
+    def heading(self) -> str:
+        return self.title_words
+
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="body"):
+            yield Static(Content(self.message), classes="message")
+            if self.hint:
+                yield Static(Content.from_markup("[$grpo-muted]→[/] $hint", hint=self.hint), classes="hint")
+
+    def on_mount(self) -> None:
+        self.query_one("#cancel").focus()
+
+
+class ConfirmScreen(Dialog[bool]):
+    """A question whose answer cannot be taken back. Cancel has the focus."""
+
+    TONE = "-danger"
+
+    def __init__(self, title: str, lines: list[str], yes: str, command: str = "") -> None:
+        super().__init__()
+        self.title_words, self.lines, self.yes, self.command = title, lines, yes, command
+
+    def heading(self) -> str:
+        return self.title_words
+
+    def compose_body(self) -> ComposeResult:
+        for line in self.lines:
+            yield Static(Content.from_markup(line), classes="message")
+        if self.command:
+            yield Static(Content(self.command), id="command")
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Cancel", id="cancel", compact=True)
+        yield Button(self.yes, id="yes", variant="error", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#cancel").focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.dismiss(event.button.id == "yes")
+
+    def action_cancel(self) -> None:
+        self.dismiss(False)
+
+
+class HostKeyScreen(Dialog[bool]):
+    """An unknown box shows its key; the user compares the fingerprint."""
+
+    HEADING = "unknown host key"
+    TONE = "-warning"
+
+    def __init__(self, box: str, host: str, key_type: str, fingerprint: str) -> None:
+        super().__init__()
+        self.box, self.host, self.key_type, self.fingerprint = box, host, key_type, fingerprint
+
+    def compose_body(self) -> ComposeResult:
+        yield Static(
+            Content.from_markup(
+                "[bold]$box[/] at [bold]$host[/] has never been seen from here. It shows this $type key:",
+                box=self.box, host=self.host, type=self.key_type,
+            ),
+            classes="message",
+        )  # fmt: skip
+        yield Static(Content(self.fingerprint), id="command")
+        yield Static(
+            Content.from_markup(
+                "[$grpo-muted]Compare it with what the provider shows, or on the box itself:\n"
+                "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub[/]"
+            ),
+            classes="message",
+        )
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Reject", id="cancel", compact=True)
+        yield Button("Accept and remember", id="yes", variant="warning", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#cancel").focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.dismiss(event.button.id == "yes")
+
+    def action_cancel(self) -> None:
+        self.dismiss(False)
+
+
+class AttachScreen(Dialog[bool]):
+    """Before the terminal is handed over: what will run, and how to come back."""
+
+    HEADING = "attach"
+
+    def __init__(self, session: str, box: str, command: str, detach: str, note: str = "") -> None:
+        super().__init__()
+        self.session, self.box, self.command, self.detach, self.note = session, box, command, detach, note
+
+    def compose_body(self) -> ComposeResult:
+        yield Static(
+            Content.from_markup("The live terminal of [bold]$session[/] on $box.", session=self.session, box=self.box),
+            classes="message",
+        )
+        yield Static(Content(self.command), id="command")
+        yield Static(
+            Content.from_markup("To come back here: [bold $accent]$detach[/]", detach=self.detach), classes="message"
+        )
+        yield Static(
+            Content.from_markup("[$grpo-muted]ctrl+c in there asks the run to stop after its step.[/]"), classes="message"
+        )
+        if self.note:
+            yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=self.note), classes="message")
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Cancel", id="cancel", compact=True)
+        yield Button("Attach", id="yes", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#yes").focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.dismiss(event.button.id == "yes")

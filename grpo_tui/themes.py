@@ -1,0 +1,93 @@
+"""Two themes, one for a dark terminal and one for a light one. Tones differ in lightness too, and come with glyphs."""
+
+from __future__ import annotations
+
+from textual.theme import Theme
+
+DARK = Theme(
+    name="grpo-dark",
+    dark=True,
+    primary="#5cc8ff",
+    secondary="#b79cff",
+    accent="#ffb454",
+    success="#3fd6a8",
+    warning="#ffb454",
+    error="#ff6b5e",
+    foreground="#dbe4ee",
+    background="#0b1017",
+    surface="#0f1620",
+    panel="#172130",
+    variables={
+        "grpo-muted": "#8a9bb0",
+        "grpo-faint": "#3c4a5e",
+        "grpo-track": "#1b2738",
+        "grpo-border": "#26344a",
+        "grpo-cursor": "#1d3550",
+        "grpo-think": "#9db2cc",
+        "grpo-answer": "#ffd27a",
+        "chart-reward": "#3fd6a8",
+        "chart-loss": "#5cc8ff",
+        "chart-length": "#b79cff",
+        "chart-grad": "#ffb454",
+        "chart-zero": "#f58bb8",
+        "chart-entropy": "#e8e06b",
+        "text-muted": "#8a9bb0",
+        "border": "#5cc8ff",
+        "block-cursor-background": "#5cc8ff",
+        "block-cursor-foreground": "#0b1017",
+        "input-selection-background": "#5cc8ff 35%",
+        "scrollbar": "#26344a",
+        "scrollbar-hover": "#3c4a5e",
+        "scrollbar-active": "#5cc8ff",
+        "scrollbar-background": "#0b1017",
+        "scrollbar-background-hover": "#0b1017",
+        "scrollbar-background-active": "#0b1017",
+        "scrollbar-corner-color": "#0b1017",
+    },
+)
+
+LIGHT = Theme(
+    name="grpo-light",
+    dark=False,
+    primary="#0067a8",
+    secondary="#6a3fc0",
+    accent="#a85b00",
+    success="#00775a",
+    warning="#a85b00",
+    error="#c02a1c",
+    foreground="#1d2733",
+    background="#fbfaf7",
+    surface="#f4f2ec",
+    panel="#e9e6dd",
+    variables={
+        "grpo-muted": "#5d6b7a",
+        "grpo-faint": "#b5bcc4",
+        "grpo-track": "#e2ded2",
+        "grpo-border": "#cfcabd",
+        "grpo-cursor": "#d3e6f3",
+        "grpo-think": "#4d6280",
+        "grpo-answer": "#8a5a00",
+        "chart-reward": "#00775a",
+        "chart-loss": "#0067a8",
+        "chart-length": "#6a3fc0",
+        "chart-grad": "#a85b00",
+        "chart-zero": "#b0306e",
+        "chart-entropy": "#7a7000",
+        "text-muted": "#5d6b7a",
+        "border": "#0067a8",
+        "block-cursor-background": "#0067a8",
+        "block-cursor-foreground": "#fbfaf7",
+        "input-selection-background": "#0067a8 30%",
+        "scrollbar": "#cfcabd",
+        "scrollbar-hover": "#b5bcc4",
+        "scrollbar-active": "#0067a8",
+        "scrollbar-background": "#fbfaf7",
+        "scrollbar-background-hover": "#fbfaf7",
+        "scrollbar-background-active": "#fbfaf7",
+        "scrollbar-corner-color": "#fbfaf7",
+    },
+)
+
+THEMES = (DARK, LIGHT)
+OWN_VARIABLES = tuple(name for name in DARK.variables if name.startswith(("grpo-", "chart-")))
+"""What other themes lack: they borrow it from ours of the same lightness."""

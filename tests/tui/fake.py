@@ -1,0 +1,281 @@
+"""A client that answers from a script: the same face as ``remote.client.BoxClient``, no box behind it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from concurrent.futures import Future
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from grpo_train.files import to_json
+from remote.boxes import Box
+from remote.events import (
+    BoxGreeted,
+    GpuSampled,
+    Link,
+    LinkChanged,
+    LogArrived,
+    RunsReported,
+    SessionsReported,
+)
+from remote.protocol import Cursor, RemoteError
+
+NOW = 1_795_000_000.0
+"""The tests' clock stands still here."""
+
+
+def at(seconds_ago: float) -> str:
+    moment = datetime.fromtimestamp(NOW - seconds_ago, timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def train_rows(steps: int, seed: int = 0, last_age: float = 2.0, nan_at: int | None = None) -> list[dict[str, Any]]:
+    """A run that learns, as train_log.jsonl has it."""
+    dice = random.Random(seed)
+    rows = []
+    for step in range(1, steps + 1):
+        share = 1 - math.exp(-step / (0.4 * max(steps, 60)))
+        rows.append(
+            {
+                "step": step,
+                "time": at(last_age + 3.1 * (steps - step)),
+                "loss": math.nan if step == nan_at else dice.gauss(-0.004, 0.006),
+                "reward": 0.9 + 0.85 * share + dice.gauss(0, 0.07),
+                "reward_std": 0.6 - 0.3 * share,
+                "frac_reward_zero_std": min(1.0, 0.1 + 0.5 * share + abs(dice.gauss(0, 0.05))),
+                "completions/mean_length": 64 - 18 * share + dice.gauss(0, 1.5),
+                "completions/clipped_ratio": 0.02,
+                "entropy": 0.4 - 0.25 * share + dice.gauss(0, 0.01),
+                "grad_norm": 0.18 + abs(dice.gauss(0, 0.06)) + (1.4 if step == 41 else 0),
+                "learning_rate": 1e-4,
+                "time/rollout": 1.9,
+                "time/train": 1.0,
+                "time/save": 0.05,
+                "time/step": 3.1,
+            }
+        )
+    return rows
+
+
+def rollout_rows(step: int, count: int = 8) -> list[dict[str, Any]]:
+    dice = random.Random(step)
+    rows = []
+    for sample in range(count):
+        a, b = dice.randint(10, 99), dice.randint(10, 99)
+        right = dice.random() < 0.7 or sample == count - 1
+        said = a + b if right else a + b + dice.choice((-10, 1, 10))
+        rows.append(
+            {
+                "step": step,
+                "time": at(2.0),
+                "group": sample // 4,
+                "sample": sample % 4,
+                "prompt": f"Add the numbers. Think step by step inside <think></think>, then give the result.\nWhat is {a} + {b}?\n",
+                "completion": f"<think>{a % 10} + {b % 10} = {a % 10 + b % 10}, {a // 10} + {b // 10} = {a // 10 + b // 10}"
+                f"{', carry 1' if a % 10 + b % 10 > 9 else ''}</think>\n<answer>{said}</answer>",
+                "reward": 2.0 if right else 0.0,
+                "gold": str(a + b),
+            }
+        )
+    return rows
+
+
+def jsonl(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(to_json(row) + "\n" for row in rows).encode()
+
+
+def summary(run: str, state: str, **more: Any) -> dict[str, Any]:
+    row = {
+        "run": run, "state": state, "host": "", "layout": "run", "step": 0, "total_steps": 200, "reward": None,
+        "step_seconds": 3.1, "logged_at": at(2), "started_at": at(600), "updated_at": at(2), "run_seconds": 600.0,
+        "stage": "train", "exit_code": None, "error": None, "restarts": 0, "nproc": 2, "stop_asked": False,
+    }  # fmt: skip
+    return {**row, **more}
+
+
+class FakeClient:
+    """Answers and events from a script. ``asked`` has every request, ``follows`` what is followed."""
+
+    def __init__(self, box: Box, on_event: Any) -> None:
+        self.box, self.on_event = box, on_event
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.answers: dict[str, Any] = {}
+        self.files: dict[str, bytes] = {}
+        self.follows: dict[int, str] = {}
+        self.consumed_bytes: dict[int, int] = {}
+        self.runs: list[dict[str, Any]] = []
+        self.sessions: list[dict[str, Any]] = []
+        self.gpus: list[dict[str, Any]] = []
+        self.greeting = {"name": box.name, "cpu_count": 2, "root": "/data"}
+        self.link = LinkChanged(Link.CONNECTED, latency_ms=12.0)
+        self.host_key_answers: list[bool] = []
+        self.reconnects = 0
+        self.started = self.closed = False
+        self.quiet = False
+        self._next = 0
+
+    # as BoxClient ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.started = True
+        if self.quiet:
+            return
+        self.on_event(self.link)
+        self.on_event(BoxGreeted("agent", self.greeting))
+        self.report()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+        self.asked.append((op, params))
+        future: Future[dict[str, Any]] = Future()
+        answer = self.answers.get(op, DEFAULT_ANSWERS.get(op, {}))
+        try:
+            future.set_result(answer(self, params) if callable(answer) else answer)
+        except RemoteError as error:
+            future.set_exception(error)
+        return future
+
+    def follow(self, path: str, cursor: Cursor | None = None, tail_bytes: int | None = None) -> int:
+        self._next += 1
+        self.follows[self._next] = path
+        self.arrive(self._next, 0, self.files.get(path, b""))
+        return self._next
+
+    def unfollow(self, subscription: int) -> None:
+        self.follows.pop(subscription, None)
+
+    def consumed(self, subscription: int, count: int) -> None:
+        self.consumed_bytes[subscription] = self.consumed_bytes.get(subscription, 0) + count
+
+    def answer_host_key(self, accept: bool) -> None:
+        self.host_key_answers.append(accept)
+
+    def reconnect_now(self) -> None:
+        self.reconnects += 1
+
+    # for a test ------------------------------------------------------------------------------------------
+
+    def report(self) -> None:
+        self.on_event(RunsReported(self.runs))
+        self.on_event(SessionsReported(self.sessions))
+        self.on_event(GpuSampled(self.gpus, "" if self.gpus else "no GPU on this box"))
+
+    def arrive(self, subscription: int, offset: int, data: bytes, piece: int = 30_000) -> None:
+        path = self.follows[subscription]
+        for start in range(0, len(data), piece):
+            part = data[start : start + piece]
+            cursor = Cursor(path, offset + start + len(part))
+            self.on_event(LogArrived(subscription, path, offset + start, part, cursor))
+
+    def append(self, path: str, data: bytes) -> None:
+        """Let a followed file grow."""
+        old = self.files.get(path, b"")
+        self.files[path] = old + data
+        for subscription, followed in self.follows.items():
+            if followed == path:
+                self.arrive(subscription, len(old), data)
+
+    def asked_for(self, op: str) -> list[dict[str, Any]]:
+        return [params for name, params in self.asked if name == op]
+
+
+def _show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    run = params["run"]
+    steps = [10, 20, 30]
+    scores = {10: 0.57, 20: 0.71, 30: 0.83}
+    return {
+        "run": run,
+        "checkpoints": [
+            {"step": step, "problem": "", "path": f"training_runs/{run}/training_state/step_{step}"} for step in steps
+        ],
+        "evaluations": [
+            {
+                "name": f"{run}_addition",
+                "state": "finished",
+                "metrics": [{"step": str(step), "accuracy": str(scores[step]), "n": "1024"} for step in (10, 20)],
+            }
+        ],
+    }
+
+
+def _launch(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    run = params.get("run_name") or "run_new"
+    argv = ["/opt/grpo-train", "supervise", run, "--root", "/data"]
+    if params.get("dry_run"):
+        by_hand = ["grpo-train", "train", "--cfg", params["config_name"]]
+        return {"run": run, "argv": argv, "by_hand": by_hand, "dry_run": True}
+    client.runs.insert(0, summary(run, "starting", logged_at=None, run_seconds=0.0))
+    client.sessions.append({"name": run, "run": run, "dead": False, "created": 0, "attached": 0})
+    client.report()
+    return {"run": run, "session": run, "argv": argv, "started": True}
+
+
+def _evaluate(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    argv = ["/opt/grpo-train", "eval", "--training-run", params["run"], "--steps", params["steps"]]
+    return {"session": f"eval_{params['run']}", "argv": argv}
+
+
+def _resume(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    argv = ["/opt/grpo-train", "resume", "--training-run", params["run"], "--from-step", params["from_step"]]
+    return {"session": params["run"], "argv": argv, "run": params["run"], "step": 30}
+
+
+DEFAULT_ANSWERS: dict[str, Any] = {
+    "show_run": _show_run,
+    "launch": _launch,
+    "evaluate": _evaluate,
+    "resume": _resume,
+    "stop": lambda client, params: {"run": params["run"], "state": "running"},
+    "kill": lambda client, params: {"run": params["run"], "state": "killed", "left": []},
+    "list_configs": {"configs": [{"name": "onbox.yaml"}], "folder": "/elsewhere"},
+    "read_config": lambda client, params: {"name": params["name"], "text": "run:\n  total_steps: 5\n"},
+    "doctor": {"checks": [], "ok": True},
+}
+
+
+def learning_box(client: FakeClient, live: str = "run_gsm8k_demo", steps: int = 87) -> FakeClient:
+    """A box with one live run that learns, and three that are over."""
+    logs = f"training_runs/{live}/logs"
+    client.files[f"{logs}/train_log.jsonl"] = jsonl(train_rows(steps, nan_at=30))
+    client.files[f"{logs}/rollouts.jsonl"] = jsonl([row for step in range(max(1, steps - 8), steps + 1) for row in rollout_rows(step)])
+    client.files[f"{logs}/events.jsonl"] = jsonl([{"step": 0, "time": at(300), "event": "launched"}])
+    console = [f"[{index:03d}] step {index} done in 3.1 s, reward {1 + index / 100:.3f}" for index in range(1, steps + 1)]
+    client.files[f"{logs}/console.log"] = ("\n".join(console) + "\nUserWarning: this is a warning\n").encode()
+    crash = {
+        "summary": "rank 1 was killed by SIGKILL (out of memory?)",
+        "rank": 1,
+        "signal": "SIGKILL",
+        "console_tail": ["step 11 done in 3.1 s", "Traceback (most recent call last):", "torch.OutOfMemoryError: tried to allocate 2.5 GiB"],
+    }
+    client.runs = [
+        summary(live, "running", step=steps, reward=1.61),
+        summary("run_2026-11-20_22-10-41", "finished", step=100, total_steps=100, reward=1.58, logged_at=at(18_000), updated_at=at(18_000)),
+        summary("run_2026-11-20_18-02-07", "crashed", step=12, total_steps=100, logged_at=at(32_000), updated_at=at(32_000), error=crash),
+        summary("run_2026-11-19_09-30-00", "stopped", step=40, total_steps=200, reward=1.12, logged_at=at(150_000), updated_at=at(150_000)),
+    ]  # fmt: skip
+    client.sessions = [{"name": live, "run": live, "dead": False, "created": 0, "attached": 0}]
+    return client
+
+
+GPUS = [
+    {
+        "index": 0, "name": "NVIDIA H200", "utilization_percent": 94.0, "memory_used_mib": 114_700.0,
+        "memory_total_mib": 143_771.0, "power_w": 612.0, "temperature_c": 61.0,
+        "processes": [{"pid": 4242, "memory_mib": 114_000.0, "run": "run_gsm8k_demo"}],
+    }
+]  # fmt: skip
+
+
+def errors_in(rows: bytes) -> int:
+    """Lines that are no JSON."""
+    count = 0
+    for line in rows.splitlines():
+        try:
+            json.loads(line)
+        except ValueError:
+            count += 1
+    return count
