@@ -56,6 +56,7 @@ class HomeScreen(Screen[None]):
         super().__init__()
         self.store = store
         self.registry = actions
+        self._noticed: bool | None = None
 
     def compose(self) -> ComposeResult:
         store = self.store
@@ -92,14 +93,14 @@ class HomeScreen(Screen[None]):
             return
         notice, error = self.query_one(Notice), self.query_one(ErrorPanel)
         wanted = notice.wanted
-        if notice.display != wanted:
+        if self._noticed != wanted:
+            self._noticed = wanted
             notice.display = wanted
             for name in ("#body", "#gpu"):
                 self.query_one(name).display = not wanted
             if not wanted and self.focused is None:
                 self.query_one(RunsPanel).focus()
-        if error.display != error.wanted:
-            error.display = error.wanted
+        self.set_class(error.wanted, "-error")
         if error.wanted:
             self._set_height(error, 2 + min(error.lines_wanted(), 3 if self.has_class("-short") else 8))
         gpu = self.query_one(GpuPanel)

@@ -59,6 +59,8 @@ class HeaderBar(Widget):
         glyph, word, tone = state_words(row.state, row.host)
         if row.state == "running" and row.stop_asked:
             glyph, word, tone = state_words("stopping")
+        if row.is_live and not store.connected:
+            word, tone = f"{word} when last seen", "rest"
         left = Content.from_markup(
             f" [{TONES[tone]}]{glyph}[/] [bold]$name[/]  [{TONES[tone]}]$word[/]", name=row.name, word=word
         )

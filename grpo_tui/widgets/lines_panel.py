@@ -142,7 +142,13 @@ class LinesPanel(ScrollPanel):
             self.scroll_to(y=place, animate=False, force=True, immediate=True)
         finally:
             self._setting = False
+        # The scrollbar may only now come to be, and would stand at the top.
+        self.call_after_refresh(self._place_scrollbar)
         self.refresh()
+
+    def _place_scrollbar(self) -> None:
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.position = self.scroll_offset.y
 
     _end = 0
 

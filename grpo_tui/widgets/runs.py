@@ -148,7 +148,8 @@ class RunsPanel(ScrollPanel):
             words = f"no run matches /{self.filter}"
         elif y == 0 and self.store.runs is not None:
             words = "none yet"
-        text = Text(f" {words}"[:width], style=self.get_component_rich_style("runs--muted", partial=True))
+        text = Text()
+        text.append(f" {words}"[:width], style=self.get_component_rich_style("runs--muted", partial=True))
         return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style).apply_style(style)
 
 
