@@ -141,9 +141,9 @@ class BoxClient:
     def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
         """Ask the box; the future ends with the result or a RemoteError within about ``timeout`` seconds.
 
-        Operations that change something are refused at once (code ``unreachable``) while the link is down; those that
-        only read wait for it, and are asked again after a break. A ``launch`` is safe to repeat with the same
-        ``idempotency_key``.
+        While the link first comes up everything waits for it. Once it is lost, operations that change something are
+        refused at once (code ``unreachable``); those that only read wait, and are asked again after a break. A
+        ``launch`` is safe to repeat with the same ``idempotency_key``.
         """
         if op not in OPERATIONS:
             raise ValueError(f"no operation '{op}'")
@@ -154,8 +154,8 @@ class BoxClient:
         except (TypeError, ValueError, ProtocolError) as error:
             parts, refusal = [], RemoteError("bad_request", f"'{op}' cannot be sent: {error}")
         with self._lock:
-            hopeless = self._link in (Link.REFUSED, Link.CLOSED) or not pending.repeatable
-            if refusal is None and not self._up and hopeless:
+            waits = self._link is Link.CONNECTING or (pending.repeatable and self._link in (Link.LOST, Link.STALE))
+            if refusal is None and not self._up and not waits:
                 refusal = unreachable(op, self._link_detail or f"the link is {self._link.value}")
             if refusal is None:
                 self._requests.add(pending)

@@ -64,12 +64,15 @@ class Requests:
     def link_lost(self, why: str) -> None:
         """Keep the repeatable ones for the next connection; the others may or may not have happened: say so."""
         with self._lock:
-            lost = [p for p in self._pending.values() if p.sent and not p.repeatable]
+            lost = [p for p in self._pending.values() if not p.repeatable]
             for pending in lost:
                 del self._pending[pending.id]
             for pending in self._pending.values():
                 pending.sent = False
         for pending in lost:
+            if not pending.sent:
+                pending.future.set_exception(unreachable(pending.op, why))
+                continue
             pending.future.set_exception(
                 RemoteError(
                     "unreachable",

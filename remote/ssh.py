@@ -142,7 +142,8 @@ class SshTransport:
                 transport.start_client(timeout=STEP_S)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise Unreachable(
-                f"{target.host}:{target.port} took the connection, but no ssh server spoke: {error or type(error).__name__}"
+                f"{target.host}:{target.port} took the connection, but no ssh server spoke: "
+                f"{error or type(error).__name__}"
             ) from error
         if not transport.initial_kex_done:  # start_client's own timeout says nothing
             raise Unreachable(f"the key exchange with {target.host}:{target.port} took over {STEP_S:.0f} s")

@@ -233,8 +233,9 @@ def stop(place: Place, params: dict[str, Any]) -> dict[str, Any]:
 def kill(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     """End a run now, without saving: {"run", "state", "left", "forced"}.
 
-    SIGTERM to the supervisor and time to obey; then SIGKILL to it and to every process that carries the run's id.
-    ``killed`` is written if nobody wrote an end. ``left`` names processes that even SIGKILL did not end.
+    SIGTERM to the supervisor and time to obey (``patience_s``, 15 at most); then SIGKILL to it and to every process
+    that carries the run's id. ``killed`` is written if nobody wrote an end. ``left`` names processes that even SIGKILL
+    did not end.
     """
     run = open_run(place.root, text(params, "run"))
     status = run.read_status() or {}
@@ -248,7 +249,8 @@ def kill(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     run.log_event("kill_asked", by=text(params, "by", ""))
     for pid, _ in supervisors:
         signal_quietly(pid, signal.SIGTERM)
-    deadline = time.monotonic() + TERM_WAIT_S
+    patience = params.get("patience_s")
+    deadline = time.monotonic() + (TERM_WAIT_S if patience is None else min(float(patience), TERM_WAIT_S))
     while any(is_alive(*supervisor) for supervisor in supervisors) and time.monotonic() < deadline:
         time.sleep(0.05)
     survivors = [supervisor for supervisor in supervisors if is_alive(*supervisor)]

@@ -70,11 +70,11 @@ class Sessions:
             if any(words in error.message for words in _NO_SERVER):
                 return []
             raise
-        found: dict[str, dict[str, Any]] = {}
-        for line in lines:
-            fields = line.split(" ", 9)
-            if len(fields) == 10:
-                found.setdefault(fields[0], _row(fields))  # the first pane speaks for its session
+        found = _parse(lines)
+        if any(_is_unreaped(row) for row in found.values()):
+            # tmux 3.3a sometimes misses that a pane's child has ended, until another child ends: give it one
+            self._tmux("run-shell", "true")
+            found = _parse(self._tmux("list-panes", "-a", "-F", _FORMAT))
         return sorted(found.values(), key=lambda row: (-row["created"], row["name"]))
 
     def find(self, name: str) -> dict[str, Any] | None:
@@ -126,6 +126,21 @@ class Sessions:
             raise RemoteError("no_session", f"there is no tmux session '{name}' on this box (there are: {have})")
         text = self._tmux("capture-pane", "-p", "-J", "-t", row["pane"], "-S", f"-{lines}")
         return re.sub(r"\n{4,}", "\n\n", "\n".join(text[-lines:]))  # a tall pane with little in it
+
+
+def _parse(lines: list[str]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        fields = line.split(" ", 9)
+        if len(fields) == 10:
+            found.setdefault(fields[0], _row(fields))  # the first pane speaks for its session
+    return found
+
+
+def _is_unreaped(row: dict[str, Any]) -> bool:
+    """Dead, but how is not known, and the process table still has it."""
+    unknown = row["dead"] and row["exit_status"] is None and not row["signal"]
+    return bool(unknown and row["pid"] and Path(f"/proc/{row['pid']}").exists())
 
 
 def _row(fields: list[str]) -> dict[str, Any]:

@@ -16,9 +16,7 @@ from remote.protocol import Decoder
 from remote.transport import LocalTransport
 
 T = TypeVar("T")
-QUICK = Timing(
-    ping_every=0.1, stale_after=0.6, lost_after=1.5, backoff_first=0.1, backoff_most=0.5, settled_after=0.5
-)
+QUICK = Timing(ping_every=0.1, stale_after=0.6, lost_after=1.5, backoff_first=0.1, backoff_most=0.5, settled_after=0.5)
 
 
 def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "") -> T:

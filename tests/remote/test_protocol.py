@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,15 @@ from remote.protocol import (
 
 SLOW_IS_FINE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 frames = st.dictionaries(st.text(), values, max_size=4).map(lambda fields: {**fields, "type": "t"})
 
 
 def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({0, len(stream), *(c % (len(stream) + 1) for c in cuts)})
-    return [stream[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [stream[a:b] for a, b in pairwise(places)]
 
 
 @given(st.lists(frames, max_size=8), st.lists(st.integers(min_value=0), max_size=20))

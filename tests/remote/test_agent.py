@@ -1,0 +1,264 @@
+"""The agent, frame by frame, in an environment without anything: tails, credit, topics, its own end."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote.bundle import build
+from remote.protocol import INITIAL_CREDIT, MAX_DATA, encode
+from tests.remote.helpers import RawAgent, eventually
+
+
+@pytest.fixture
+def agent(root: Path) -> Iterator[RawAgent]:
+    raw = RawAgent(root)
+    yield raw
+    raw.transport.close()
+
+
+def subscribe(agent: RawAgent, number: int, path: str, credit: int = INITIAL_CREDIT, **params: Any) -> None:
+    params = {"path": path, "cursor": None, **params}
+    agent.send({"type": "subscribe", "id": number, "topic": "log", "params": params, "credit": credit})
+
+
+def data(agent: RawAgent, number: int) -> bytes:
+    """Everything that came for a subscription, checked to be without a gap."""
+    whole, at = b"", None
+    for frame in agent.frames:
+        if frame.get("id") != number:
+            continue
+        if frame["type"] == "rotated":
+            whole, at = b"", 0
+        if frame["type"] == "data":
+            piece = frame["text"].encode() if "text" in frame else base64.b64decode(frame["base64"])
+            assert at in (None, frame["offset"])
+            at = frame["offset"] + len(piece)
+            whole += piece
+    return whole
+
+
+def read_until(agent: RawAgent, number: int, wanted: bytes) -> None:
+    deadline = time.monotonic() + 10
+    while data(agent, number) != wanted:
+        assert time.monotonic() < deadline, data(agent, number)[-200:]
+        agent.read(0.05)
+
+
+def settle(agent: RawAgent, seconds: float = 0.6) -> None:
+    """Read for a while, where the claim is that nothing more comes."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        agent.read(0.05)
+
+
+def test_hello_tells_of_the_host(agent: RawAgent, root: Path) -> None:
+    assert agent.hello["protocol"] == 1
+    assert agent.hello["agent"] == build().sha256
+    assert agent.hello["host"]["root"] == str(root)
+    assert agent.hello["host"]["cpu_count"] == os.cpu_count()
+
+
+def test_a_log_that_does_not_exist_yet_is_awaited_and_followed(agent: RawAgent, root: Path) -> None:
+    subscribe(agent, 1, "training_runs/r/logs/console.log")
+    settle(agent, 0.3)
+    log = root / "training_runs/r/logs/console.log"
+    log.parent.mkdir(parents=True)
+    content = b""
+    for piece in (b"one\n", b"tw", b"o\n\xff\xfe\0", "drei…\n".encode(), random.Random(0).randbytes(90_000)):
+        with log.open("ab") as file:
+            file.write(piece)
+        content += piece
+        read_until(agent, 1, content)
+
+
+def test_nothing_is_sent_past_the_credit(agent: RawAgent, root: Path) -> None:
+    content = random.Random(1).randbytes(300_000)
+    (root / "log").write_bytes(content)
+    subscribe(agent, 1, "log", credit=1_000)
+    settle(agent)
+    assert data(agent, 1) == content[:1_000]
+    agent.send({"type": "credit", "id": 1, "bytes": 50_000})
+    settle(agent)
+    assert data(agent, 1) == content[:51_000]
+    assert max(len(f.get("base64", "")) for f in agent.frames) <= MAX_DATA * 2
+    agent.send({"type": "credit", "id": 1, "bytes": 1_000_000})
+    read_until(agent, 1, content)
+
+
+@pytest.mark.parametrize(
+    ("tail_bytes", "expected"),
+    [(0, b""), (3, b"333\n"), (4, b"333\n"), (5, b"333\n"), (8, b"222\n333\n"), (10_000, b"111\n222\n333\n")],
+)
+def test_a_tail_starts_at_a_line(agent: RawAgent, root: Path, tail_bytes: int, expected: bytes) -> None:
+    (root / "log").write_bytes(b"111\n222\n333\n")
+    subscribe(agent, 1, "log", tail_bytes=tail_bytes)
+    expected = b"" if tail_bytes == 3 else expected  # three bytes from the end no line starts
+    settle(agent, 0.3)
+    with (root / "log").open("ab") as file:
+        file.write(b"444\n")
+    read_until(agent, 1, expected + b"444\n")
+
+
+def test_a_replaced_and_a_shortened_file_are_told_and_read_anew(agent: RawAgent, root: Path) -> None:
+    log = root / "log"
+    log.write_bytes(b"old and long\n")
+    subscribe(agent, 1, "log")
+    read_until(agent, 1, b"old and long\n")
+    (root / "new").write_bytes(b"another beginning, longer than before\n")
+    os.replace(root / "new", log)
+    read_until(agent, 1, b"another beginning, longer than before\n")
+    log.write_bytes(b"short\n")
+    read_until(agent, 1, b"short\n")
+    assert sum(frame["type"] == "rotated" for frame in agent.frames) == 2
+
+
+def test_a_copy_of_the_same_file_goes_on_without_a_word(agent: RawAgent, root: Path) -> None:
+    """What an NFS remount or a restore looks like: another inode, the same beginning."""
+    log = root / "log"
+    log.write_bytes(b"the same\n")
+    subscribe(agent, 1, "log")
+    read_until(agent, 1, b"the same\n")
+    (root / "copy").write_bytes(b"the same\nand more\n")
+    os.replace(root / "copy", log)
+    read_until(agent, 1, b"the same\nand more\n")
+    assert not [frame for frame in agent.frames if frame["type"] == "rotated"]
+
+
+def test_a_cursor_that_fits_continues_and_one_that_does_not_starts_over(agent: RawAgent, root: Path) -> None:
+    (root / "log").write_bytes(b"one\ntwo\n")
+    subscribe(agent, 1, "log")
+    frame = agent.until(lambda f: f["type"] == "data")
+    cursor = {"path": "log", "offset": 4, "head_length": 4, "head_sha256": frame["head"][1]}
+    whole = {"path": "log", "offset": 4, "head_length": frame["head"][0], "head_sha256": frame["head"][1]}
+    subscribe(agent, 2, "log", cursor=whole)
+    read_until(agent, 2, b"two\n")
+    subscribe(agent, 3, "log", cursor=cursor)  # the hash of eight bytes said of four: not this file
+    read_until(agent, 3, b"one\ntwo\n")
+    assert [f["id"] for f in agent.frames if f["type"] == "rotated"] == [3]
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../b", "", "a//b", "./a", "a\0b"])
+def test_paths_that_leave_the_root_are_refused(agent: RawAgent, path: str) -> None:
+    subscribe(agent, 1, path)
+    closed = agent.until(lambda frame: frame["type"] == "closed")
+    assert closed["error"]["code"] == "bad_path"
+
+
+def test_a_pipe_in_place_of_a_log_is_refused_and_does_not_block(agent: RawAgent, root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    subscribe(agent, 1, "pipe")
+    assert agent.until(lambda frame: frame["type"] == "closed")["id"] == 1
+    agent.send({"type": "ping", "n": 5})
+    agent.until(lambda frame: frame == {"type": "pong", "n": 5})
+
+
+def test_topics_come_whole_and_again_only_when_they_change(agent: RawAgent) -> None:
+    for number, topic in enumerate(("runs", "sessions", "gpu", "nonsense"), start=1):
+        agent.send({"type": "subscribe", "id": number, "topic": topic, "params": {}, "credit": 0})
+    assert agent.until(lambda f: f["type"] == "update" and f["id"] == 1)["value"] == {"runs": []}
+    agent.until(lambda f: f["type"] == "update" and f["id"] == 2)
+    gpu = agent.until(lambda f: f["type"] == "update" and f["id"] == 3)["value"]
+    assert gpu["gpus"] or gpu["note"]
+    assert agent.until(lambda f: f["type"] == "closed")["error"]["code"] == "bad_request"
+    settle(agent, 2.5)
+    assert sum(frame["type"] == "update" and frame["id"] == 1 for frame in agent.frames) == 1
+
+
+def test_a_client_that_does_not_read_costs_no_memory_and_no_life(agent: RawAgent, root: Path) -> None:
+    (root / "log").write_bytes(os.urandom(5_000_000))
+    for number in range(1, 40):
+        subscribe(agent, number, "log")
+    for _ in range(20):
+        agent.send({"type": "ping", "n": 1})
+        time.sleep(0.05)
+    status = Path(f"/proc/{agent.transport.pid}/status").read_text()
+    resident = int(status.split("VmRSS:")[1].split()[0]) * 1024
+    assert resident < 40 * INITIAL_CREDIT * 2 + 60_000_000
+    agent.until(lambda frame: frame["type"] == "pong")
+
+
+def agent_process(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-I", str(build().path()), "serve", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={"HOME": str(tmp_path)})
+
+
+def test_it_ends_at_the_end_of_input_after_a_silence_and_on_junk(tmp_path: Path) -> None:
+    ended = agent_process(tmp_path)
+    silent = agent_process(tmp_path, "--silence", "1")
+    junk = agent_process(tmp_path)
+    assert ended.stdin
+    assert junk.stdin
+    ended.stdin.close()
+    junk.stdin.write(b"GET / HTTP/1.1\r\n\r\n")
+    junk.stdin.flush()
+    assert ended.wait(5) == 0
+    assert junk.wait(5) == 0
+    assert silent.wait(5) == 0
+    assert b"no word" in (silent.stderr.read() if silent.stderr else b"")
+    for process in (ended, silent, junk):
+        assert process.stdout
+        assert process.stdout.read() == b""
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream:
+                stream.close()
+
+
+def test_unknown_frames_operations_and_keys_are_passed_over(agent: RawAgent) -> None:
+    agent.send({"type": "from the future", "x": 1})
+    response = agent.request("make_coffee")
+    assert response["error"]["code"] == "bad_request"
+    assert agent.request("doctor", colour="blue")["ok"]
+
+
+def test_a_request_before_hello_ends_it(tmp_path: Path) -> None:
+    process = agent_process(tmp_path)
+    out, errors = process.communicate(encode({"type": "request", "id": 1, "op": "doctor", "params": {}}), timeout=10)
+    assert out == b""
+    assert b"before hello" in errors
+
+
+def test_a_thousand_runs_fit_and_are_cheap_to_watch(agent: RawAgent, root: Path) -> None:
+    for i in range(1000):
+        folder = root / "training_runs" / f"run_{i:04}"
+        (folder / "logs").mkdir(parents=True)
+        (folder / "launch.json").write_text('{"time": "2026-01-01T00:00:00Z", "config_text": "x"}')
+        (folder / "status.json").write_text('{"state": "finished"}')
+    began = time.monotonic()
+    rows = agent.request("list_runs")["result"]["runs"]
+    assert len(rows) == 1000
+    assert rows[0]["run"] == "run_0999"
+    assert time.monotonic() - began < 5
+
+
+def test_an_unreadable_run_does_not_hide_the_others(agent: RawAgent, root: Path) -> None:
+    for name, status in (
+        ("good", '{"state": "finished"}'),
+        ("bad", "{torn"),
+        ("odd", '{"state": "running", "pid": "x"}'),
+    ):
+        folder = root / "training_runs" / name
+        folder.mkdir(parents=True)
+        (folder / "launch.json").write_text("{}")
+        (folder / "status.json").write_text(status)
+    rows = {row["run"]: row["state"] for row in agent.request("list_runs")["result"]["runs"]}
+    assert rows["good"] == "finished"
+    assert rows["bad"] == "unreadable"
+    assert "odd" in rows
+
+
+def test_no_child_of_the_agent_can_read_its_input(agent: RawAgent) -> None:
+    assert os.readlink(f"/proc/{agent.transport.pid}/fd/0") == "/dev/null"
+    eventually(
+        lambda: os.readlink(f"/proc/{agent.transport.pid}/fd/1") == os.readlink(f"/proc/{agent.transport.pid}/fd/2")
+    )

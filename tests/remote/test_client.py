@@ -1,0 +1,343 @@
+"""The client's promises about requests, reconnects and credit, over scripted transports and the local agent."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote.boxes import Box
+from remote.client import BoxClient
+from remote.events import BoxGreeted, Link, LinkChanged, LogArrived, LogFailed, LogRotated, RunsReported
+from remote.protocol import INITIAL_CREDIT, Decoder, RemoteError, encode, encode_data, encode_parts
+from remote.transport import LocalTransport, Refused, Unreachable
+from tests.remote.helpers import QUICK, Recorder, connected, eventually
+
+BOX = Box("scripted", host="nowhere")
+
+
+class ScriptedTransport:
+    """An agent of which every answer is written here."""
+
+    def __init__(self, failure: Exception | None = None, answers: bool = True) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self.answers = answers
+        self._failure = failure
+        self._decoder = Decoder()
+        self._out: deque[bytes] = deque()
+        self._news = threading.Condition()
+        self._ended = False
+
+    def open(self) -> None:
+        if self._failure:
+            raise self._failure
+
+    def send(self, data: bytes) -> None:
+        for frame in self._decoder.feed(data):
+            self.heard.append(frame)
+            if frame["type"] == "hello":
+                self.say({"type": "hello", "protocol": 1, "agent": "x", "host": {}})
+            if frame["type"] == "ping" and self.answers:
+                self.say({"type": "pong", "n": frame["n"]})
+
+    def say(self, *frames: dict[str, Any] | bytes) -> None:
+        with self._news:
+            for frame in frames:
+                self._out.extend([frame] if isinstance(frame, bytes) else encode_parts(frame))
+            self._news.notify_all()
+
+    def receive(self, timeout: float) -> bytes | None:
+        with self._news:
+            if not self._out and not self._ended:
+                self._news.wait(timeout)
+            if self._out:
+                return self._out.popleft()
+            return b"" if self._ended else None
+
+    def end(self) -> None:
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def wake(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def close(self) -> None:
+        self.end()
+
+    def describe(self) -> str:
+        return "scripted"
+
+    def why(self) -> str:
+        return ""
+
+    def wait_heard(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        return eventually(lambda: next((frame for frame in list(self.heard) if condition(frame)), None))  # type: ignore
+
+
+class Script:
+    """A transport factory: the n-th connection is the n-th transport."""
+
+    def __init__(self, *transports: ScriptedTransport) -> None:
+        self.transports = list(transports)
+        self.made: list[ScriptedTransport] = []
+
+    def __call__(self, box: Box, ask: Any) -> ScriptedTransport:
+        transport = self.transports.pop(0) if self.transports else ScriptedTransport(Unreachable("nobody there"))
+        self.made.append(transport)
+        return transport
+
+
+def test_reads_wait_for_the_link_and_are_asked_again_after_a_break() -> None:
+    first, second = ScriptedTransport(), ScriptedTransport()
+    with connected(BOX, transport_factory=Script(first, second)) as (client, _):
+        answer = client.request("list_runs")
+        first.wait_heard(lambda frame: frame.get("op") == "list_runs")
+        first.end()
+        again = second.wait_heard(lambda frame: frame.get("op") == "list_runs")
+        second.say({"type": "response", "id": again["id"], "ok": True, "result": {"runs": []}})
+        assert answer.result(5) == {"runs": []}
+
+
+def test_a_launch_under_way_when_the_link_breaks_is_never_repeated_by_itself() -> None:
+    first, second = ScriptedTransport(), ScriptedTransport()
+    with connected(BOX, transport_factory=Script(first, second)) as (client, recorder):
+        recorder.wait_link(Link.CONNECTED)
+        answer = client.request("launch", config_text="x")
+        first.wait_heard(lambda frame: frame.get("op") == "launch")
+        mark = recorder.mark()
+        first.end()
+        with pytest.raises(RemoteError, match="under way") as caught:
+            answer.result(5)
+        assert caught.value.code == "unreachable"
+        recorder.wait_link(Link.CONNECTED, after=mark)
+        second.wait_heard(lambda frame: frame["type"] == "ping")
+        assert not [frame for frame in second.heard if frame.get("op") == "launch"]
+
+
+def test_requests_never_hang_whatever_the_link_does() -> None:
+    with connected(BOX, transport_factory=Script()) as (client, recorder):
+        recorder.wait_link(Link.LOST)
+        with pytest.raises(RemoteError) as caught:
+            client.request("stop", run="x").result(2)
+        assert caught.value.code == "unreachable"
+        with pytest.raises(RemoteError) as caught:
+            client.request("list_runs", timeout=0.3).result(2)
+        assert caught.value.code == "unreachable"
+    silent = ScriptedTransport()
+    with connected(BOX, transport_factory=Script(silent)) as (client, recorder):
+        recorder.wait_link(Link.CONNECTED)
+        with pytest.raises(RemoteError) as caught:
+            client.request("list_runs", timeout=0.3).result(2)
+        assert caught.value.code == "timeout"
+        pending = client.request("list_runs")
+    with pytest.raises(RemoteError):
+        pending.result(2)
+    with pytest.raises(RemoteError):
+        client.request("list_runs").result(2)
+    with pytest.raises(RemoteError, match="cannot be sent"):
+        client.request("launch", config_text=b"bytes").result(2)
+    with pytest.raises(ValueError, match="no operation"):
+        client.request("nonsense")
+
+
+def test_a_refusal_waits_for_the_user_and_reconnect_now_tries_again() -> None:
+    script = Script(ScriptedTransport(Refused("no key fits")), ScriptedTransport())
+    with connected(BOX, transport_factory=script) as (client, recorder):
+        assert recorder.wait_link(Link.REFUSED).detail == "no key fits"
+        with pytest.raises(RemoteError, match="no key fits"):
+            client.request("list_runs").result(2)
+        time.sleep(0.3)
+        assert len(script.made) == 1
+        client.reconnect_now()
+        recorder.wait_link(Link.CONNECTED)
+
+
+def test_back_off_grows_to_its_limit_and_reconnect_now_ends_it() -> None:
+    timing = dataclasses.replace(QUICK, backoff_first=0.2, backoff_most=60.0)
+    script = Script(*[ScriptedTransport(Unreachable("no")) for _ in range(4)], ScriptedTransport())
+    with connected(BOX, transport_factory=script, timing=timing) as (client, recorder):
+        eventually(lambda: len(script.made) == 4)
+        waits = eventually(
+            lambda: (
+                (w := [e.retry_in_s for e in recorder.events if isinstance(e, LinkChanged) and e.retry_in_s])[3:] and w
+            )
+        )
+        assert waits == sorted(waits)
+        assert waits[3] > 4 * waits[0]
+    timing = dataclasses.replace(QUICK, backoff_first=60.0, backoff_most=60.0)
+    script = Script(ScriptedTransport(Unreachable("no")), ScriptedTransport())
+    with connected(BOX, transport_factory=script, timing=timing) as (client, recorder):
+        recorder.wait_link(Link.LOST)
+        client.reconnect_now()
+        recorder.wait_link(Link.CONNECTED, timeout=2)
+
+
+def test_a_machine_that_slept_reconnects_at_once() -> None:
+    shift = [0.0]
+    timing = dataclasses.replace(QUICK, backoff_first=0.1, lost_after=60.0, stale_after=50.0)
+    script = Script(ScriptedTransport(), ScriptedTransport())
+    options = {"transport_factory": script, "timing": timing, "wall_clock": lambda: time.time() + shift[0]}
+    with connected(BOX, **options) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED)
+        shift[0] = 3600.0
+        assert "slept" in recorder.wait_link(Link.LOST, timeout=3).detail
+        eventually(lambda: len(script.made) == 2)
+
+
+def test_silence_is_stale_then_lost() -> None:
+    script = Script(ScriptedTransport(answers=False), ScriptedTransport())
+    with connected(BOX, transport_factory=script) as (_, recorder):
+        began = time.monotonic()
+        recorder.wait_link(Link.STALE)
+        assert 0.5 < time.monotonic() - began < 1.4
+        recorder.wait_link(Link.LOST)
+        assert 1.4 < time.monotonic() - began < 3
+        recorder.wait_link(Link.CONNECTED, after=recorder.mark() - 1)
+
+
+def test_an_agent_of_another_protocol_is_refused() -> None:
+    class Old(ScriptedTransport):
+        def send(self, data: bytes) -> None:
+            self.say({"type": "hello", "protocol": 99})
+
+    with connected(BOX, transport_factory=Script(Old())) as (_, recorder):
+        assert "99" in recorder.wait_link(Link.REFUSED).detail
+
+
+def test_junk_from_the_box_is_a_broken_link_and_not_a_broken_program() -> None:
+    first, second = ScriptedTransport(), ScriptedTransport()
+    with connected(BOX, transport_factory=Script(first, second)) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED)
+        mark = recorder.mark()
+        first.say(b"Segmentation fault\n")
+        assert "no JSON" in recorder.wait_link(Link.LOST, after=mark).detail
+        recorder.wait_link(Link.CONNECTED, after=mark)
+
+
+def test_a_gap_in_a_log_is_never_passed_on() -> None:
+    first, second = ScriptedTransport(), ScriptedTransport()
+    with connected(BOX, transport_factory=Script(first, second)) as (client, recorder):
+        log = client.follow("log")
+        wire = first.wait_heard(lambda frame: frame.get("topic") == "log")["id"]
+        first.say(encode_data(wire, 0, b"one", (3, "h")), encode_data(wire, 5, b"gap"))
+        again = second.wait_heard(lambda frame: frame.get("topic") == "log")
+        assert again["params"]["cursor"] == {"path": "log", "offset": 3, "head_length": 3, "head_sha256": "h"}
+        second.say(encode_data(again["id"], 3, b"two"))
+        eventually(lambda: recorder.logs.get(log) == b"onetwo")
+
+
+def test_credit_outstanding_bounds_what_is_asked_for_after_a_reconnect() -> None:
+    first, second = ScriptedTransport(), ScriptedTransport()
+    with connected(BOX, transport_factory=Script(first, second)) as (client, recorder):
+        recorder.gives_credit = False
+        log = client.follow("log")
+        wire = first.wait_heard(lambda frame: frame.get("topic") == "log")
+        assert wire["credit"] == INITIAL_CREDIT
+        first.say(encode_data(wire["id"], 0, b"x" * 10_000), encode_data(wire["id"], 10_000, b"y" * 10_000))
+        eventually(lambda: len(recorder.logs.get(log, b"")) == 20_000)
+        client.consumed(log, 5_000)
+        assert not [frame for frame in first.heard if frame["type"] == "credit"]
+        first.end()
+        again = second.wait_heard(lambda frame: frame.get("topic") == "log")
+        assert again["credit"] == INITIAL_CREDIT - 15_000
+        client.consumed(log, 15_000)
+        assert second.wait_heard(lambda frame: frame["type"] == "credit")["bytes"] == 15_000
+
+
+def test_unfollowing_stops_events_and_a_refused_log_is_told() -> None:
+    first = ScriptedTransport()
+    with connected(BOX, transport_factory=Script(first)) as (client, recorder):
+        log = client.follow("log")
+        wire = first.wait_heard(lambda frame: frame.get("topic") == "log")["id"]
+        client.unfollow(log)
+        first.wait_heard(lambda frame: frame == {"type": "unsubscribe", "id": wire})
+        first.say(encode_data(wire, 0, b"late"))
+        other = client.follow("other")
+        wire = first.wait_heard(lambda frame: frame.get("params", {}).get("path") == "other")["id"]
+        first.say(encode({"type": "closed", "id": wire, "error": {"code": "bad_path", "message": "no"}}))
+        assert recorder.wait_for(LogFailed) == LogFailed(other, "other", "no")
+        assert not [event for event in recorder.events if isinstance(event, LogArrived)]
+
+
+def test_a_killed_local_agent_is_replaced_and_the_log_goes_on(box: Box, root: Path) -> None:
+    made: list[LocalTransport] = []
+
+    def factory(box: Box, ask: Any) -> LocalTransport:
+        made.append(LocalTransport())
+        return made[-1]
+
+    log = root / "log"
+    log.write_bytes(b"".join(b"line %d\n" % i for i in range(20_000)))
+    with connected(box, transport_factory=factory) as (client, recorder):
+        number = client.follow("log")
+        for _ in range(3):
+            recorder.wait_link(Link.CONNECTED)
+            size = len(recorder.logs.get(number, b""))
+            with log.open("ab") as file:
+                file.write(b"more\n" * 30_000)
+            eventually(lambda size=size: len(recorder.logs.get(number, b"")) > size)  # type: ignore[misc]
+            mark = recorder.mark()
+            os.kill(made[-1].pid, signal.SIGKILL)
+            recorder.wait_link(Link.CONNECTED, after=mark)
+        eventually(lambda: recorder.logs[number] == log.read_bytes())
+        os.replace(_written(root / "new", b"new\n"), log)
+        recorder.wait_for(LogRotated)
+        eventually(lambda: recorder.logs[number] == b"new\n")
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_every_method_may_be_called_from_within_an_event(box: Box, root: Path) -> None:
+    (root / "log").write_bytes(b"x" * 600_000)
+    done = threading.Event()
+    received = bytearray()
+
+    def on_event(event: Any) -> None:
+        if isinstance(event, BoxGreeted):
+            client.follow("log")
+            client.request("doctor").add_done_callback(lambda future: client.request("list_runs"))
+        if isinstance(event, LogArrived):
+            received.extend(event.data)
+            client.consumed(event.subscription, len(event.data))
+            if len(received) == 600_000:
+                client.unfollow(event.subscription)
+                client.close()
+                done.set()
+
+    client = BoxClient(box, on_event, timing=QUICK)
+    client.start()
+    assert done.wait(10)
+    eventually(lambda: client.link is Link.CLOSED)
+
+
+def test_standing_topics_come_without_being_asked_for(box: Box) -> None:
+    with connected(box) as (_, recorder):
+        recorder.wait_for(RunsReported)
+        assert recorder.wait_link(Link.CONNECTED).state is Link.CONNECTED
+        latency = recorder.wait(lambda e: isinstance(e, LinkChanged) and e.latency_ms is not None)
+        assert isinstance(latency, LinkChanged)
+        assert latency.latency_ms is not None
+        assert 0 < latency.latency_ms < 1000
+
+
+def test_closing_before_or_without_starting_is_fine(box: Box) -> None:
+    client = BoxClient(box, Recorder())
+    client.close()
+    other = BoxClient(box, Recorder())
+    other.start()
+    other.close()
+    other.close()
+    assert other.link is Link.CLOSED
