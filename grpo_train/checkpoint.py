@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from grpo_train.distributed import Group
 from grpo_train.files import atomic_symlink, atomic_write, fsync_directory, read_json, utc_now
-from grpo_train.policy.loading import Policy, adapter_of
+from grpo_train.policy.loading import Policy
+from grpo_train.policy.locate import adapter_of
 from grpo_train.processes import is_alive, start_ticks
-from grpo_train.run_dir import Checkpoint, RunDir, problem_of, remove_tree, write_manifest
+from grpo_train.run_dir import Checkpoint, RunDir, remove_tree, write_manifest
 
 FORMAT = 1
 
@@ -68,7 +70,7 @@ def save_checkpoint(
         atomic_symlink(run.training_state / "step_latest", target.name)
         if final:
             atomic_symlink(run.training_state / "step_final", target.name)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         remove_tree(staging)
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise CheckpointError(
@@ -114,13 +116,8 @@ def load_training_state(
     return info
 
 
-def check_loadable(checkpoint: Checkpoint, adapter: str) -> None:
-    """Verify every checksum, and that what is saved is what ``model.adapter`` says is trained.
-
-    Raises CheckpointError naming the file, before anything is loaded.
-    """
-    if problem := problem_of(checkpoint.path, deep=True):
-        raise CheckpointError(f"checkpoint {checkpoint.path} cannot be used: {problem}")
+def check_adapter(checkpoint: Checkpoint, adapter: str) -> None:
+    """Raises CheckpointError when what is saved is not what ``model.adapter`` says is trained."""
     saved = adapter_of(checkpoint.path / "model")
     if saved != adapter:
         raise CheckpointError(

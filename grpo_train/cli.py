@@ -13,8 +13,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 from dotenv import load_dotenv
 
-from grpo_train.config import Config, ConfigError, dump_config, load_config
+from grpo_train.config import ConfigError, dump_config, load_config, read_config_text, with_changes
 from grpo_train.files import atomic_write
+from grpo_train.policy.locate import PolicyError
+from grpo_train.preflight import check_start
 from grpo_train.processes import is_alive, signal_quietly, sweep
 from grpo_train.run_dir import (
     RunDir,
@@ -27,6 +29,10 @@ from grpo_train.run_dir import (
     open_run,
     resolve_root,
 )
+from grpo_train.tasks import TaskError
+
+USER_ERRORS = (ConfigError, RunDirError, TaskError, PolicyError)
+"""Failures whose message is all that a user needs."""
 
 app = typer.Typer(
     help="Train language models by reinforcement learning on this box: train, stop, evaluate, resume.",
@@ -62,23 +68,21 @@ def train(
     root: Root = None,
 ) -> None:
     """Make a new run and train it here, in the foreground. Ctrl-C stops after the step under way, saved."""
-    try:
-        text = cfg.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"cannot read the config {cfg}: {getattr(error, 'strerror', error)} (see config/ for examples)", 2)
     overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
+    ckpt = ckpt.expanduser().absolute() if ckpt else None
     try:
-        load_config(text, overrides, source=str(cfg))
+        text = read_config_text(cfg)
+        check_start(load_config(text, overrides, source=str(cfg)), resolve_root(root), ckpt)
         launch = {
             "argv": sys.argv,
             "config_name": str(cfg),
             "config_text": text,
             "overrides": overrides,
-            "ckpt": str(check_ckpt(ckpt)) if ckpt else None,
+            "ckpt": str(ckpt) if ckpt else None,
             "by": "shell",
         }
         run = create_run(resolve_root(root), launch, run_name)
-    except (ConfigError, RunDirError) as error:
+    except USER_ERRORS as error:
         fail(error, 2)
     print(f"grpo-train: {run.path}", flush=True)
     raise typer.Exit(_supervise_new(run))
@@ -105,23 +109,24 @@ def resume(
     root: Root = None,
 ) -> None:
     """Go on from a checkpoint with the full state, as if the run had never stopped."""
-    from grpo_train.supervisor import Supervisor, prepare_resume
+    from grpo_train.supervisor import Supervisor, prepare_resume, refuse_live
 
     try:
         run = open_run(resolve_root(root), training_run)
+        refuse_live(run)
+        if not run.config_file.exists():
+            fail(f"{run.name} has no config.yaml: it never started, launch it again", 2)
         config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
         step = run.checkpoint(from_step).step
         total = step + additional_steps if additional_steps else config.run.total_steps
         settings = {"total_steps": total, **({"nproc": 1} if no_torchrun else {})}
-        config = Config.model_validate({**config.model_dump(), "run": {**config.run.model_dump(), **settings}})
+        config = with_changes(config, run=settings)
+        supervisor = Supervisor(run, config, torchrun=not no_torchrun)  # holds the run's lock from here on
         prepare_resume(run, from_step, total)
         atomic_write(run.config_file, dump_config(config))
-        print(f"grpo-train: {run.path} goes on from step {step} to {total}", flush=True)
-        supervisor = Supervisor(run, config, torchrun=not no_torchrun)
-    except FileNotFoundError:
-        fail(f"{training_run} has no config.yaml: it never started, launch it again", 2)
-    except (ConfigError, RunDirError) as error:
+    except USER_ERRORS as error:
         fail(error, 2)
+    print(f"grpo-train: {run.path} goes on from step {step} to {total}", flush=True)
     raise typer.Exit(supervisor.run())
 
 
@@ -195,7 +200,8 @@ def show(
     print(f"  {facts['path']}")
     if facts["error"]:
         print(f"  error: {facts['error']['summary']}")
-        for line in facts["error"].get("console_tail", []):
+        told = facts["error"].get("traceback") or "\n".join(facts["error"].get("console_tail") or [])
+        for line in told.splitlines():
             print(f"    | {line}")
     for checkpoint in facts["checkpoints"]:
         print(f"  step_{checkpoint['step']:<6} {checkpoint['problem'] or 'complete'}")
@@ -206,7 +212,9 @@ def show(
 
 @app.command("eval")
 def evaluate(
-    training_run: TrainingRun,
+    training_run: Annotated[
+        str | None, typer.Option(help="The run's name or path; not needed where --ckpt-path is a step of a run.")
+    ] = None,
     steps: Annotated[str, typer.Option(help="all, latest, final, or step numbers: 1,5,10.")] = "all",
     eval_dataset: Annotated[
         str | None, typer.Option(help="A task's name (default: the run's own task), held-out split.")
@@ -228,6 +236,11 @@ def evaluate(
     """Evaluate checkpoints of a run in a process of its own, one GPU (the first visible one)."""
     from grpo_train.evaluation.runner import EvalError, EvalRequest, run_evaluation
 
+    if training_run is None:
+        folder = ckpt_path.expanduser().absolute().parent if ckpt_path else Path()
+        if folder.name != "training_state":
+            fail("say which run it belongs to: --training-run RUN", 2)
+        training_run = str(folder.parent)
     request = EvalRequest(
         training_run=training_run,
         steps=steps,
@@ -243,7 +256,7 @@ def evaluate(
     )
     try:
         raise typer.Exit(run_evaluation(resolve_root(root), request))
-    except (ConfigError, RunDirError, EvalError) as error:
+    except (*USER_ERRORS, EvalError) as error:
         fail(error, 2)
 
 
@@ -265,16 +278,6 @@ def tiny_model(
         except OSError as error:
             fail(f"cannot write the model to {out}: {error.strerror or error}")
     print(f"wrote {out}")
-
-
-def check_ckpt(ckpt: Path) -> Path:
-    """The absolute path of ``--ckpt``, if it holds weights. Raises RunDirError."""
-    path = ckpt.expanduser().absolute()
-    for folder in (path, path / "model"):
-        if (folder / "adapter_config.json").is_file() or (folder / "config.json").is_file():
-            return path
-    reason = "does not exist" if not path.exists() else "holds neither adapter_config.json nor config.json"
-    raise RunDirError(f"--ckpt {ckpt}: {reason}; give a peft adapter, a model directory, or a step_N of a run")
 
 
 def end_now(run: RunDir, grace_s: float = 20.0) -> list[int]:
@@ -312,9 +315,11 @@ def _supervise_new(run: RunDir) -> int:
         if run.config_file.exists():
             raise RunDirError(f"{run.name} has started before: go on with  grpo-train resume --training-run {run.name}")
         config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "the config")
+        ckpt = launch.get("ckpt")
+        config = check_start(config, run.root, Path(ckpt) if ckpt else None)
         atomic_write(run.config_file, dump_config(config))
-        return Supervisor(run, config, ckpt=launch.get("ckpt")).run()
-    except (ConfigError, RunDirError, OSError) as error:
+        return Supervisor(run, config, ckpt=ckpt).run()
+    except (*USER_ERRORS, OSError) as error:
         if not run.config_file.exists():
             status = StatusWriter(run.path)
             summary: dict[str, Any] = {
@@ -333,7 +338,11 @@ def _supervise_new(run: RunDir) -> int:
 def main() -> None:
     """The console script's entry. Variables of a ``.env`` file in the working directory are taken where unset."""
     load_dotenv(Path(".env"))
-    app()
+    try:
+        app()
+    except OSError as error:  # a full disk, a file system that turned read-only
+        print(f"error: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

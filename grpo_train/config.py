@@ -7,6 +7,7 @@ is reported with the file, the line, the key and, where a name was misspelled, t
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
@@ -34,7 +35,7 @@ class ConfigError(Exception):
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False)
 
 
 class Run(Section):
@@ -216,7 +217,7 @@ def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: 
     """
     try:
         document = yaml.safe_load(text)
-        lines = _lines_of(text)
+        lines = _lines_of(text, source)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}, line {mark.line + 1}" if mark else source
@@ -225,6 +226,7 @@ def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: 
         document = {}
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: expected sections (run:, model:, rollout:, …), found a {type(document).__name__}")
+    document = {section: {} if keys is None else keys for section, keys in document.items()}  # all keys commented out
     from_overrides: set[tuple[str, ...]] = set()
     for override in overrides:
         from_overrides.add(_apply(document, override))
@@ -234,6 +236,30 @@ def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: 
         raise ConfigError(
             "\n".join(_explain(problem, source, lines, from_overrides) for problem in error.errors())
         ) from error
+
+
+def with_changes(config: Config, **sections: dict[str, Any]) -> Config:
+    """The configuration with some keys changed, checked again. Raises ConfigError."""
+    document = config.model_dump()
+    for section, changes in sections.items():
+        document[section].update(changes)
+    try:
+        return Config.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(
+            "\n".join(_explain(problem, "the arguments", {}, set()) for problem in error.errors())
+        ) from None
+
+
+def read_config_text(path: Path) -> str:
+    """The text of a config file. Raises ConfigError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except UnicodeDecodeError as error:
+        reason = f"it is no UTF-8 text ({error.reason} at byte {error.start})"
+    raise ConfigError(f"cannot read the config {path}: {reason} (give --cfg a YAML file; see config/ for examples)")
 
 
 def dump_config(config: Config) -> str:
@@ -267,14 +293,19 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _lines_of(text: str) -> dict[tuple[str, ...], int]:
-    """Line number of every key path."""
+def _lines_of(text: str, source: str) -> dict[tuple[str, ...], int]:
+    """Line number of every key path. Raises ConfigError for a key that stands twice."""
     lines: dict[tuple[str, ...], int] = {}
 
     def walk(node: yaml.Node | None, path: tuple[str, ...]) -> None:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 here = (*path, str(key.value))
+                if here in lines:
+                    raise ConfigError(
+                        f"{source}, line {key.start_mark.line + 1}: '{'.'.join(here)}' is there already, "
+                        f"in line {lines[here]}: keep one"
+                    )
                 lines[here] = key.start_mark.line + 1
                 walk(value, here)
 

@@ -7,6 +7,7 @@ JSON file that names each failed rank, its pid, exit code and signal, which torc
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from grpo_train.files import atomic_write
-from grpo_train.processes import die_with_parent
+from grpo_train.processes import PARENT_VARIABLE, die_with_parent
 
 
 def main() -> int:
     report, *arguments = sys.argv[1:]
     die_with_parent()  # torchrun answers SIGTERM by ending its workers
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
     try:
         torchrun.main(arguments)
     except ChildFailedError as error:

@@ -91,11 +91,12 @@ def atomic_symlink(alias: Path, target: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None where there is no file."""
+    """The object in a JSON file, or None where there is no file or it holds no object (damaged)."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+    return value if isinstance(value, dict) else None
 
 
 class JsonlWriter:

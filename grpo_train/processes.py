@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN_ID_VARIABLE = "GRPO_RUN_ID"
+PARENT_VARIABLE = "GRPO_PARENT_PID"
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,16 @@ def sweep(run_id: str, *, exclude: frozenset[int] = frozenset(), timeout_s: floa
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Have the kernel send this process a signal when its parent dies, however it dies (Linux)."""
+    """Have the kernel send this process a signal when its parent dies, however it dies (Linux).
+
+    The parent may be gone before this is called (imports take seconds): a parent that put its pid into
+    ``GRPO_PARENT_PID`` and is not the parent any more counts as dead.
+    """
     if sys.platform == "linux":
         PR_SET_PDEATHSIG = 1
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.environ.get(PARENT_VARIABLE, str(os.getppid())) != str(os.getppid()):
+        os.kill(os.getpid(), number)
 
 
 def become_subreaper() -> None:

@@ -16,8 +16,10 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -150,7 +152,7 @@ class RunDir:
         """Append to ``logs/events.jsonl``; ``step`` defaults to the last step logged."""
         step = fields.pop("step", None)
         if step is None:
-            step = (last_jsonl(self.logs / "train_log.jsonl") or {}).get("step", 0)
+            step = self.last_step_row().get("step", 0)
         append_jsonl(self.events_file, {"step": step, "time": utc_now(), "event": event, **fields})
 
     # control -------------------------------------------------------------------------------------------
@@ -174,35 +176,41 @@ class RunDir:
         """Every ``step_N`` in order of N, aliases left out."""
         return list_checkpoints(self.training_state)
 
-    def checkpoint(self, which: str | int) -> Checkpoint:
-        """The complete checkpoint called ``latest``, ``final`` or N.
+    def checkpoint(self, which: str | int, *, deep: bool = False) -> Checkpoint:
+        """The complete checkpoint called ``latest``, ``final`` or N; ``deep`` verifies every checksum too.
 
-        Raises RunDirError naming the missing file, and the newest complete step where there is another.
+        Raises RunDirError naming the file that is missing or damaged, and the complete steps where there are others.
         """
         text = str(which)
-        if text in ("latest", "final"):
-            alias = self.training_state / f"step_{text}"
-            if alias.is_symlink():
-                match = _STEP.fullmatch(os.path.basename(os.readlink(alias)))
-                found = [c for c in self.checkpoints() if match and c.step == int(match[1])]
-            elif alias.is_dir():  # an older layout: a real directory
-                info = read_json(alias / "training_info.json") or {}
-                found = [Checkpoint(int(info.get("step", -1)), alias, problem_of(alias))]
-            elif text == "latest":
-                found = [c for c in self.checkpoints() if not c.problem][-1:]
-            else:
-                found = []
-        elif text.isdigit():
-            found = [c for c in self.checkpoints() if c.step == int(text)]
+        if text.isascii() and text.isdigit():
+            found = [c for c in self.checkpoints() if c.step == int(text)][:1]
+        elif text in ("latest", "final"):
+            found = self._alias(text)
         else:
             raise RunDirError(f"'{text}' is no checkpoint: say latest, final or a step number")
-        complete = [c.step for c in self.checkpoints() if not c.problem]
-        have = f"complete: {', '.join(map(str, complete))}" if complete else "it has no complete checkpoint"
+        problem = (found[0].problem or (problem_of(found[0].path, deep=True) if deep else "")) if found else ""
+        if found and not problem:
+            return found[0]
+        complete = [c.step for c in self.checkpoints() if not c.problem and c not in found]
+        others = "other complete steps" if found else "complete steps"
+        have = f"{others}: {', '.join(map(str, complete))}" if complete else f"it has no {others}"
         if not found:
             raise RunDirError(f"{self.name} has no checkpoint step_{text} ({have})")
-        if found[0].problem:
-            raise RunDirError(f"checkpoint {found[0].path} is incomplete: {found[0].problem} ({have})")
-        return found[0]
+        raise RunDirError(f"checkpoint {found[0].path} cannot be used: {problem} ({have})")
+
+    def _alias(self, name: str) -> list[Checkpoint]:
+        """The checkpoint that ``step_latest`` or ``step_final`` stands for: none or one."""
+        alias, known = self.training_state / f"step_{name}", self.checkpoints()
+        complete = [c for c in known if not c.problem][-1:] if name == "latest" else []
+        if alias.is_symlink():
+            match = _STEP.fullmatch(os.path.basename(os.readlink(alias)))
+            found = [c for c in known if match and c.step == int(match[1])]
+            # A kill between the rename of a checkpoint and the move of the link leaves the link one behind.
+            return complete if found and complete and complete[0].step > found[0].step else found
+        if alias.is_dir():  # an older layout: a real directory
+            info = read_json(alias / "training_info.json") or {}
+            return [Checkpoint(int(number(info.get("step")) or 0), alias, problem_of(alias))]
+        return complete
 
     # reading -------------------------------------------------------------------------------------------
 
@@ -230,6 +238,14 @@ class RunDir:
     def read_log(self, file: str) -> Iterator[dict[str, Any]]:
         """The valid rows of ``logs/FILE``, superseded ones left out."""
         return (row for _, row in read_jsonl(self.logs / file, self.superseded().get(file)))
+
+    def last_step_row(self) -> dict[str, Any]:
+        """The last valid row of ``train_log.jsonl``; {} where there is none yet."""
+        log = self.logs / "train_log.jsonl"
+        void = self.superseded().get(log.name)
+        if void and log.exists() and any(end >= log.stat().st_size for _, end in void):
+            return max((row for _, row in read_jsonl(log, void)), key=lambda r: number(r.get("step")) or 0, default={})
+        return last_jsonl(log, window=1 << 18) or {}
 
     def supersede_after(self, step: int) -> dict[str, ByteRange]:
         """The byte ranges that a resume from ``step`` makes void: from the first later row to the file's end."""
@@ -267,7 +283,7 @@ class RunDir:
         """What a list of runs shows, as plain JSON."""
         status = self.read_status() or {}
         observed = self.observed_state()
-        last = last_jsonl(self.logs / "train_log.jsonl", window=1 << 18) or {}
+        last = self.last_step_row()
         log = self.logs / "train_log.jsonl"
         return {
             "run": self.name,
@@ -329,7 +345,14 @@ def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -
 
     Raises RunDirError when the name is taken or malformed or the root cannot be written.
     """
+    if name:
+        check_name(name)
     prepare_root(root)
+    with _locked(root / "training_runs" / ".lock"):
+        return _create_run(root, launch, name)
+
+
+def _create_run(root: Path, launch: Mapping[str, Any], name: str | None) -> RunDir:
     if key := launch.get("idempotency_key"):
         for run in list_runs(root):
             if run.read_launch().get("idempotency_key") == key:
@@ -337,28 +360,40 @@ def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -
     stamp = datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S")
     candidates = [name] if name else [stamp, *(f"{stamp}-{extra}" for extra in range(2, 100))]
     for candidate in candidates:
-        path = root / "training_runs" / check_name(candidate)
-        staging = path.with_name(f".new-{candidate}-{os.getpid()}")
+        path = root / "training_runs" / candidate
+        staging = path.with_name(f".new-{candidate}-{secrets.token_hex(4)}")
         try:
             for directory in ("control", "training_state", "logs"):
                 (staging / directory).mkdir(parents=True)
             content = {"time": utc_now(), "run": candidate, **launch}
             atomic_write(staging / "launch.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-            if path.exists():
-                raise FileExistsError(str(path))
+            if path.exists() or path.is_symlink():
+                remove_tree(staging)
+                continue
             staging.rename(path)
-        except FileExistsError:
-            remove_tree(staging)
-            continue
         except OSError as error:
             remove_tree(staging)
-            if path.exists():
-                continue
             raise RunDirError(f"cannot make the run directory {path}: {error.strerror or error}") from error
         run = RunDir(path)
         run.log_event("launched", step=0, by=launch.get("by", ""), argv=launch.get("argv", []))
         return run
     raise RunDirError(f"a run named {name or stamp} exists already under {root} (choose another --run-name)")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock file: one maker of runs at a time, so that a key or a name is never used twice."""
+    import fcntl  # POSIX only, and only where a run is made
+
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RunDirError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def remove_tree(path: Path) -> None:
@@ -380,8 +415,8 @@ def list_runs(root: Path) -> list[RunDir]:
     folder = root / "training_runs"
     if not folder.is_dir():
         return []
-    runs = [RunDir(path) for path in folder.iterdir() if (path / "launch.json").exists()]
-    return sorted(runs, key=lambda run: (run.read_launch().get("time", ""), run.name), reverse=True)
+    runs = [RunDir(p) for p in folder.iterdir() if not p.name.startswith(".") and (p / "launch.json").exists()]
+    return sorted(runs, key=lambda run: (str(run.read_launch().get("time", "")), run.name), reverse=True)
 
 
 def open_run(root: Path, name_or_path: str) -> RunDir:
@@ -389,7 +424,7 @@ def open_run(root: Path, name_or_path: str) -> RunDir:
     given = Path(name_or_path).expanduser()
     for path in (root / "training_runs" / name_or_path, given):
         if (path / "launch.json").exists() or (path / "config.yaml").exists():
-            return RunDir(path.absolute())
+            return RunDir(Path(os.path.abspath(path)))
     names = [run.name for run in list_runs(root)]
     near = difflib.get_close_matches(given.name, names, n=3, cutoff=0.4) or names[:3]
     hint = f"; did you mean {', '.join(near)}?" if near else " (it has no runs yet)"
@@ -443,13 +478,15 @@ def write_manifest(folder: Path, **facts: Any) -> None:
 
 def problem_of(folder: Path, *, deep: bool = False) -> str:
     """What keeps a checkpoint from being complete ("" when nothing): a missing file, a size, or (deep) a hash."""
-    manifest = read_json(folder / MANIFEST)
-    if manifest is None:
-        return f"{MANIFEST} is missing"
-    for name, facts in manifest.get("files", {}).items():
+    files = (read_json(folder / MANIFEST) or {}).get("files")
+    if not isinstance(files, dict):
+        return f"{MANIFEST} is {'damaged' if (folder / MANIFEST).exists() else 'missing'}"
+    for name, facts in files.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
+        if not (isinstance(facts, dict) and "size" in facts and "sha256" in facts):
+            return f"{MANIFEST} is damaged"
         if path.stat().st_size != facts["size"]:
             return f"{name} has {path.stat().st_size} bytes, the manifest says {facts['size']}"
         if deep and sha256(path) != facts["sha256"]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from grpo_train.config import Config
 from grpo_train.files import read_json, read_jsonl, utc_now
-from grpo_train.processes import RUN_ID_VARIABLE, become_subreaper, find_by_run_id, reap_orphans, sweep
+from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, find_by_run_id, reap_orphans, sweep
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.tracking.gpu import GpuSampler
 
@@ -69,6 +69,7 @@ def stage_environment(run: RunDir, threads: int) -> dict[str, str]:
     return {
         **os.environ,
         RUN_ID_VARIABLE: run.name,
+        PARENT_VARIABLE: str(os.getpid()),
         "LOCALFS_ROOT": str(run.root),
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
@@ -133,7 +134,7 @@ class Supervisor:
                     continue
                 if outcome == "crashed" and restarts < config.run.max_restarts:
                     restarts += 1
-                    self._run.log_event("restarted", restart=restarts, error=error)
+                    self._event("restarted", restart=restarts, error=error)
                     self._say(f"restart {restarts} of {config.run.max_restarts} from the latest checkpoint")
                     self._supersede()
                     self._write(restarts=restarts, error=error)
@@ -184,7 +185,7 @@ class Supervisor:
             self._run.clear_stop()
             return "stopped", None
         failure = self._what_failed(child.returncode)
-        self._run.log_event("crashed", stage=stage.kind, error=failure)
+        self._event("crashed", stage=stage.kind, error=failure)
         return "crashed", failure
 
     def _command(self, stage: Stage) -> list[str]:
@@ -287,9 +288,9 @@ class Supervisor:
         left = sweep(self._run.name, exclude=frozenset({os.getpid()}))
         code = {"finished": 0, "stopped": 0, "killed": 130}.get(outcome, 1)
         if outcome == "killed":
-            self._run.log_event("killed")
+            self._event("killed")
         elif outcome == "finished":
-            self._run.log_event("finished")
+            self._event("finished")
         self._run.clear_stop()
         self._write(state=outcome, stage="", exit_code=code, error=error if outcome == "crashed" else None)
         self._status.close()
@@ -303,7 +304,7 @@ class Supervisor:
     def _supersede(self) -> None:
         step = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)
         if void := self._run.supersede_after(step):
-            self._run.log_event("resumed", step=step, from_step=step, superseded=void)
+            self._event("resumed", step=step, from_step=step, superseded=void)
 
     # small things --------------------------------------------------------------------------------------------
 
@@ -316,7 +317,11 @@ class Supervisor:
             self._say("ending now, without saving; the latest checkpoint is intact")
             return
         self._asked_at = now
-        self._run.request_stop(by=signal.Signals(number).name)
+        try:
+            self._run.request_stop(by=signal.Signals(number).name)
+        except OSError as error:
+            self._say(f"cannot write {self._run.stop_file}: {error.strerror}; Ctrl-C again ends it now")
+            return
         self._say("stopping after this step, saved (Ctrl-C again: end now, without saving)")
 
     def _write(self, **fields: Any) -> None:
@@ -325,6 +330,12 @@ class Supervisor:
             self._status.update(run_seconds=round(seconds, 1), **fields)
         except OSError as error:
             self._say(f"cannot write status.json: {error.strerror}")  # a full disk must not end the run
+
+    def _event(self, event: str, **fields: Any) -> None:
+        try:
+            self._run.log_event(event, **fields)
+        except OSError as error:
+            self._say(f"cannot write events.jsonl: {error.strerror}")
 
     def _say(self, text: str) -> None:
         line = f"grpo-train: {text}\n".encode()
@@ -344,11 +355,8 @@ def live_processes(run: RunDir) -> list[int]:
     return find_by_run_id(run.name, frozenset({os.getpid()}))
 
 
-def prepare_resume(run: RunDir, which: str, total: int | None) -> int:
-    """Make the run go on from a checkpoint: later ones aside, superseded log lines named. Returns its step.
-
-    Raises RunDirError when the run is live or the checkpoint is missing or incomplete.
-    """
+def refuse_live(run: RunDir) -> None:
+    """Raises RunDirError when the run is live, or something of it still is."""
     observed = run.observed_state()
     if observed.is_live:
         where = f" on {observed.host}" if observed.host else ""
@@ -360,8 +368,16 @@ def prepare_resume(run: RunDir, which: str, total: int | None) -> int:
             f"processes of {run.name} are still there: {left} "
             f"(end them: grpo-train stop --now --training-run {run.name})"
         )
-    checkpoint = run.checkpoint(which)
-    if total is not None and checkpoint.step >= total:
+
+
+def prepare_resume(run: RunDir, which: str, total: int) -> int:
+    """Make the run go on from a checkpoint: later ones aside, superseded log lines named. Returns its step.
+
+    To be called by the holder of the status lock. Raises RunDirError, before anything is touched, when the checkpoint
+    is missing or damaged (every checksum is verified), or has reached ``total`` already.
+    """
+    checkpoint = run.checkpoint(which, deep=True)
+    if checkpoint.step >= total:
         raise RunDirError(
             f"{run.name} has done all {total} steps at step_{checkpoint.step}: "
             "say how many more with --additional-steps"

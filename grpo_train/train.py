@@ -23,7 +23,7 @@ import transformers
 
 from grpo_train.algorithm import group_advantages, policy_loss
 from grpo_train.checkpoint import (
-    check_loadable,
+    check_adapter,
     load_training_state,
     remove_leftovers,
     save_checkpoint,
@@ -32,11 +32,12 @@ from grpo_train.checkpoint import (
 from grpo_train.config import Config
 from grpo_train.distributed import Group
 from grpo_train.metrics import TokenSums, reward_metrics, rollout_row, token_metrics
-from grpo_train.policy.loading import load_policy, model_folder, pick_device, resolve_backbone, weight_hash
+from grpo_train.policy.loading import load_policy, pick_device
+from grpo_train.policy.locate import base_of_checkpoint, check_weights, resolve_backbone, weight_hash
 from grpo_train.policy.logprobs import completion_logprobs, pad_batch
 from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.transformers_backend import TransformersBackend
-from grpo_train.run_dir import Checkpoint, RunDir
+from grpo_train.run_dir import RunDir
 from grpo_train.tasks import load_task
 from grpo_train.tracking.logs import RunLogs
 
@@ -47,16 +48,17 @@ def train(run: RunDir, config: Config, group: Group, *, until: int, ckpt: Path |
     Every rank calls it. Returns the step that was reached and saved: ``until``, or an earlier one after a stop.
     """
     seed_everything(config.run.seed, 0)  # alike on every rank: new adapters must start the same
-    latest = latest_checkpoint(run)
-    weights = latest.path / "model" if latest else model_folder(ckpt) if ckpt else None
+    latest = run.checkpoint("latest", deep=True) if run.checkpoints() else None
+    weights = latest.path / "model" if latest else check_weights(ckpt, config.model.adapter) if ckpt else None
     if latest:
-        check_loadable(latest, config.model.adapter)
+        check_adapter(latest, config.model.adapter)
     task = load_task(config.task)
     policy = load_policy(
         config.model,
         run.root,
         pick_device(group.local_rank),
         weights=weights,
+        base=base_of_checkpoint(latest.path, run.root) if latest else None,
         gradient_checkpointing=config.train.gradient_checkpointing,
     )
     parameters = policy.trainable()
@@ -196,11 +198,6 @@ def train(run: RunDir, config: Config, group: Group, *, until: int, ckpt: Path |
     if logs is not None:
         logs.close()
     return saved
-
-
-def latest_checkpoint(run: RunDir) -> Checkpoint | None:
-    """What a start goes on from; None when nothing is saved yet."""
-    return run.checkpoint("latest") if any(not c.problem for c in run.checkpoints()) else None
 
 
 def _announce(

@@ -7,69 +7,109 @@ Behind ``python -m grpo_train.train`` and ``torchrun … -m grpo_train.train``. 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
+import threading
 import traceback
 from pathlib import Path
+from typing import Any
 
 from grpo_train.checkpoint import CheckpointError
-from grpo_train.config import Config, ConfigError, dump_config, load_config
+from grpo_train.config import Config, ConfigError, dump_config, load_config, read_config_text, with_changes
 from grpo_train.distributed import Group
 from grpo_train.files import atomic_write, utc_now
-from grpo_train.policy.loading import PolicyError
-from grpo_train.processes import die_with_parent
+from grpo_train.policy.locate import PolicyError
+from grpo_train.preflight import check_start
+from grpo_train.processes import PARENT_VARIABLE, die_with_parent
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run, resolve_root
 from grpo_train.tasks import TaskError
 
 USER_ERRORS = (ConfigError, RunDirError, TaskError, PolicyError, CheckpointError)
 """Failures whose message is all that a user needs."""
+HEARTBEAT_S = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0 when the stage is done or stopped as asked, 1 after an error."""
     options = _parse(arguments)
-    if options.run_dir and "TORCHELASTIC_RUN_ID" not in os.environ:
-        die_with_parent()  # torchrun's workers are torchrun's to end
+    if PARENT_VARIABLE in os.environ:
+        die_with_parent()
     group = Group.join()
     run: RunDir | None = None
-    status: StatusWriter | None = None
-    state = "crashed"
+    beat: _Heartbeat | None = None
     try:
         if options.run_dir:
             run = RunDir(Path(options.run_dir).absolute())
-            config = load_config(run.config_file.read_text(), source=str(run.config_file))
+            config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
         else:
             run, config = _make_run(options, group)
-            if group.is_main:
-                status = StatusWriter(run.path, total_steps=config.run.total_steps, nproc=group.world_size, restarts=0)
-                status.update(state="running", stage="train", started_at=utc_now(), exit_code=None, error=None)
+            beat = _Heartbeat(run, config) if group.is_main else None
         if config.run.nproc != group.world_size:
-            config = config.model_validate(
-                {**config.model_dump(), "run": {**config.run.model_dump(), "nproc": group.world_size}}
-            )
+            config = with_changes(config, run={"nproc": group.world_size})
         from grpo_train.train import train
 
         total = config.run.total_steps
         ckpt = Path(options.ckpt) if options.ckpt else None
         reached = train(run, config, group, until=min(options.until or total, total), ckpt=ckpt)
-        state = "finished" if reached >= total else "stopped"
+        if beat is not None:
+            beat.end(state="finished" if reached >= total else "stopped", exit_code=0)
         group.leave()
         return 0
+    except SystemExit:
+        raise
     except BaseException as error:
-        if isinstance(error, SystemExit):
-            raise
-        known = isinstance(error, USER_ERRORS)
-        print(f"error: {error}" if known else traceback.format_exc(), file=sys.stderr, flush=True)
-        if isinstance(error, KeyboardInterrupt):
-            state = "killed"
+        message = in_words(error)
+        print(f"error: {message}" if message else traceback.format_exc(), file=sys.stderr, flush=True)
+        facts = {
+            "rank": group.rank,
+            "time": utc_now(),
+            "message": message or f"{type(error).__name__}: {error}",
+            "traceback": "" if message else traceback.format_exc(),
+        }
         if run is not None:
-            _report(run, group.rank, error, known)
+            _report(run, facts)
+        if beat is not None:
+            state = "killed" if isinstance(error, KeyboardInterrupt) else "crashed"
+            beat.end(state=state, exit_code=1, error={"summary": facts["message"], **facts})
         return 1
-    finally:
-        if status is not None:
-            status.update(state=state, exit_code=0 if state in ("finished", "stopped") else 1)
-            status.close()
+
+
+def in_words(error: BaseException) -> str:
+    """What a user needs to be told about an expected failure; "" for any other, which shows its traceback."""
+    if isinstance(error, USER_ERRORS):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
+        what = f"cannot write {error.filename or 'the logs'}: {error.strerror}"
+        return f"{what}; earlier checkpoints are intact: make room (or the file system writable), then resume"
+    return ""
+
+
+class _Heartbeat:
+    """``status.json`` of a run that has no supervisor, kept fresh by a thread of rank 0."""
+
+    def __init__(self, run: RunDir, config: Config) -> None:
+        fixed = {"total_steps": config.run.total_steps, "nproc": config.run.nproc, "restarts": 0}
+        self._status = StatusWriter(run.path, **fixed)
+        self._status.update(state="running", stage="train", started_at=utc_now(), exit_code=None, error=None)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="status", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            try:
+                self._status.update()
+            except OSError:
+                pass  # a full disk must not end the run
+
+    def end(self, **fields: Any) -> None:
+        """Write how it ended."""
+        self._ended.set()
+        self._thread.join()
+        self._status.update(stage="", **fields)
+        self._status.close()
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -87,9 +127,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _make_run(options: argparse.Namespace, group: Group) -> tuple[RunDir, Config]:
     """A new run from ``--cfg``: rank 0 makes the directory, the others are told its path or its error."""
-    text = _read_config(Path(options.cfg))
+    text = read_config_text(Path(options.cfg))
     overrides = [*options.set, f"run.nproc={group.world_size}"]
+    ckpt = Path(options.ckpt) if options.ckpt else None
     config = load_config(text, overrides, source=options.cfg)
+    config = check_start(config, resolve_root(options.root), ckpt)
     told: dict[str, str] = {}
     if group.is_main:
         launch = {
@@ -113,25 +155,9 @@ def _make_run(options: argparse.Namespace, group: Group) -> tuple[RunDir, Config
     return RunDir(Path(told["path"])), config
 
 
-def _read_config(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the config {path}: {error.strerror} (give --cfg an existing YAML file)"
-        ) from error
-
-
-def _report(run: RunDir, rank: int, error: BaseException, known: bool) -> None:
+def _report(run: RunDir, facts: dict[str, Any]) -> None:
     """Leave the error where the supervisor finds it."""
-    message = str(error) if known else f"{type(error).__name__}: {error}"
-    facts = {
-        "rank": rank,
-        "time": utc_now(),
-        "message": message,
-        "traceback": "" if known else traceback.format_exc(),
-    }
     try:
-        atomic_write(run.path / "control" / f"error_rank{rank}.json", json.dumps(facts) + "\n")
+        atomic_write(run.path / "control" / f"error_rank{facts['rank']}.json", json.dumps(facts) + "\n")
     except OSError:
         pass  # a full disk: the console has it all the same

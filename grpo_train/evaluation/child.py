@@ -23,14 +23,8 @@ from grpo_train.config import Config
 from grpo_train.evaluation.plan import Target, wilson_interval
 from grpo_train.evaluation.runner import metrics_csv
 from grpo_train.files import JsonlWriter, atomic_write, fsync_directory, read_json, to_json
-from grpo_train.policy.loading import (
-    PolicyError,
-    load_policy,
-    model_folder,
-    pick_device,
-    recorded_base,
-    resolve_backbone,
-)
+from grpo_train.policy.loading import load_policy, pick_device
+from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weights, recorded_base
 from grpo_train.processes import die_with_parent
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import remove_tree
@@ -67,9 +61,9 @@ def evaluate(target: Target, plan: dict[str, Any], config: Config, task: Task, r
     began = time.perf_counter()
     device = pick_device()
     path = Path(target.path)
-    policy = load_policy(
-        config.model, Path(plan["root"]), device, weights=model_folder(path), base=_base(path, plan), trainable=False
-    )
+    root = Path(plan["root"])
+    base = plan["base"] or base_of_checkpoint(path, root)
+    policy = load_policy(config.model, root, device, weights=check_weights(path), base=base, trainable=False)
     backend = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop)
     torch.manual_seed(config.run.seed)
     budget = config.eval.max_completion_length or config.rollout.max_completion_length
@@ -107,7 +101,7 @@ def evaluate(target: Target, plan: dict[str, Any], config: Config, task: Task, r
     summary = {
         "metrics": metrics,
         "reasons": dict(Counter(row["reason"] for row in ordered)),
-        "checkpoint": recorded_base(target.path, Path(plan["root"])),
+        "checkpoint": recorded_base(target.path, root),
         "manifest": read_json(path / "MANIFEST.json"),
         "task": plan["config"]["task"],
         "eval": plan["config"]["eval"],
@@ -163,19 +157,6 @@ def _write_step(folder: Path, rows: list[dict[str, Any]], metrics: dict[str, Any
     except BaseException:
         remove_tree(staging)
         raise
-
-
-def _base(path: Path, plan: dict[str, Any]) -> str | None:
-    """The base model of an adapter: ``--base``, else the recorded place where it still is one; None = the backbone."""
-    if plan["base"]:
-        return str(plan["base"])
-    recorded = ((read_json(path / "training_info.json") or {}).get("base_model") or {}).get("name")
-    if recorded:
-        try:
-            resolve_backbone(recorded, Path(plan["root"]))
-        except PolicyError:
-            return None
-    return recorded
 
 
 if __name__ == "__main__":

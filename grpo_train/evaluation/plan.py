@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config import Config, load_config
+from grpo_train.config import Config, load_config, with_changes
 from grpo_train.files import read_json
 from grpo_train.run_dir import RunDir, RunDirError, list_checkpoints, open_run
 from grpo_train.tasks import TaskError, load_task
@@ -148,10 +148,8 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]
         }.items()
         if value is not None
     }
-    document = config.model_dump()
-    document["task"].update(task_changes)
-    document["eval"].update(eval_changes)
-    config = Config.model_validate(document)
+    config = with_changes(config, task=task_changes, eval=eval_changes)
+    root = run.root  # a run given by its path keeps its evaluations beside it
     try:
         task = load_task(config.task)
         size = task.size("test")

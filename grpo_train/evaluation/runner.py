@@ -24,7 +24,7 @@ import yaml
 
 from grpo_train.evaluation.plan import EvalError, EvalPlan, EvalRequest, Skipped, make_plan
 from grpo_train.files import atomic_write, read_json, utc_now
-from grpo_train.processes import RUN_ID_VARIABLE, become_subreaper, sweep
+from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, die_with_parent, sweep
 from grpo_train.run_dir import StatusWriter, prepare_root
 
 __all__ = ["EvalError", "EvalRequest", "run_evaluation"]
@@ -38,7 +38,8 @@ COLUMNS = (
 
 def run_evaluation(root: Path, request: EvalRequest) -> int:
     """Returns 0 when every step was evaluated, 1 when one failed. Raises EvalError, RunDirError, ConfigError."""
-    plan, skipped = make_plan(prepare_root(root), request)
+    plan, skipped = make_plan(root, request)
+    prepare_root(Path(plan.root))
     _refuse_training_gpu(plan.run)
     folder = Path(plan.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,13 +59,15 @@ class _Evaluation:
         self._stopped = False
         self._child: subprocess.Popen[bytes] | None = None
         # The supervisor's own evaluations carry its run's id, so that it finds them.
-        self._run_id = os.environ.get(RUN_ID_VARIABLE) or f"eval_{plan.run}"
+        self._run_id = os.environ.get(RUN_ID_VARIABLE) or f"eval_{folder.name}"
 
     def run(self) -> int:
         plan = self._plan
         become_subreaper()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        if PARENT_VARIABLE in os.environ:  # a supervisor's own evaluation ends with it
+            die_with_parent()
         for failure in self._failed:
             print(f"{failure.name}: cannot be evaluated: {failure.reason}", flush=True)
         self._status.update(
@@ -106,6 +109,7 @@ class _Evaluation:
         environment = {
             **os.environ,
             RUN_ID_VARIABLE: self._run_id,
+            PARENT_VARIABLE: str(os.getpid()),
             "PYTHONUNBUFFERED": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "OMP_WAIT_POLICY": "passive",

@@ -1,0 +1,27 @@
+"""What can be known to be wrong before a run exists: its model, its weights, its data. Torch-free."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from grpo_train.config import Config, with_changes
+from grpo_train.policy.locate import adapter_of, check_base, check_weights, resolve_backbone
+from grpo_train.tasks import load_task
+
+
+def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
+    """Check what a start needs; returns the config with ``task.path`` made absolute, for resumes from elsewhere.
+
+    A hub name cannot be checked without the network and passes. Raises PolicyError, TaskError.
+    """
+    weights = check_weights(ckpt, config.model.adapter) if ckpt else None
+    if weights is None:
+        resolve_backbone(config.model.backbone, root)
+    elif adapter_of(weights) == "lora":
+        check_base(weights, resolve_backbone(config.model.backbone, root), root)
+    task = load_task(config.task)
+    if config.task.path is None:
+        return config
+    task.size("train")
+    return with_changes(config, task={"path": os.path.abspath(Path(config.task.path).expanduser())})
