@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 DIGITS = 2
 """The warm start's additions."""
-THREADS = 2
-"""Fixed, because the order of summation, and with it the last bits of the weights, depends on it."""
+THREADS = 1
+"""Fixed, because the order of summation, and with it the last bits of the weights, depends on it. One, because a second
+thread helps little at this size and waits in a busy loop for a core that something else is using."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
     """How the model is warm-started; the defaults were tuned for a demo of a few minutes on two cores."""
 
-    steps: int = 320
+    steps: int = 240
     batch_size: int = 64
     learning_rate: float = 3e-3
     """Reached after 30 steps, falling linearly to 0 over the second half."""

@@ -32,7 +32,7 @@ _NUMBER = re.compile(
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 _HEDGES = """
-    not no never neither nor isn't isn’t aren't wasn't cannot can't don't without or either maybe perhaps possibly about
+    not never neither nor isn't isn’t aren't wasn't cannot can't don't without or either maybe perhaps possibly about
     approximately around roughly almost nearly over under above below between than least most wrong incorrect false
     except
 """
@@ -60,7 +60,7 @@ def parse_number(text: str) -> Fraction | str:
         return "not_numeric"
     before, after = text[: found.start()], text[found.end() :]
     if any(character.isdigit() for character in before + after):
-        return "ambiguous" if _is_prose(before + after) else "not_numeric"
+        return "ambiguous" if _is_prose(re.sub("[0-9]", "", before + after)) else "not_numeric"
     value = _value_of(found)
     if value is None:
         return "not_numeric"

@@ -1,0 +1,158 @@
+"""Tasks: splits, prompts, and what a person reads when the data is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo_train.config import Task as TaskConfig
+from grpo_train.tasks import TaskError, data_order, load_task
+
+
+def test_addition_holds_out_1024_problems() -> None:
+    task = load_task(TaskConfig(name="addition"))
+    assert (task.name, task.label, task.stop) == ("addition", "addition", ("</answer>",))
+    assert (task.size("train"), task.size("test")) == (90 * 90 - 1024, 1024)
+    train = {task.problem("train", index).prompt for index in range(task.size("train"))}
+    test = {task.problem("test", index).prompt for index in range(task.size("test"))}
+    assert len(train) == task.size("train")
+    assert len(test) == 1024
+    assert not train & test
+    # The split must not move between versions of Python or of this code: old checkpoints were trained on it.
+    assert [task.problem(split, 0).prompt for split in ("train", "test")] == ["13+17=", "55+30="]
+
+
+@pytest.mark.parametrize("digits", range(1, 7))
+def test_addition_of_any_length(digits: int) -> None:
+    task = load_task(TaskConfig(name="addition", digits=digits, limit=10))
+    assert task.size("train") == 10
+    assert task.size("test") == (20 if digits == 1 else 1024)
+    problem = task.problem("test", 3)
+    a, b = problem.question.split("+")
+    assert len(a) == len(b) == digits
+    assert problem.answer == str(int(a) + int(b))
+    assert task.grade(f"<think></think><answer>{problem.answer}</answer>", problem, truncated=False).reward == 2.0
+
+
+def test_gsm8k_of_a_directory(gsm8k_dir: Path) -> None:
+    task = load_task(TaskConfig(name="gsm8k", path=str(gsm8k_dir), correct_reward=1.5))
+    assert (task.name, task.label) == ("gsm8k", "gsm8k_r1_template")
+    problem = task.problem("test", 1)
+    assert problem.prompt.startswith("A conversation between User and Assistant. The User asks a question")
+    assert problem.prompt.endswith(f"</answer>.\nUser: {problem.question}\nAssistant: <think>")
+    assert problem == task.problem("test", 1)
+    assert task.grade(f"so</think> <answer>{problem.answer}</answer>", problem, truncated=False).reward == 1.5
+    if gsm8k_dir.parent.name == "shared":
+        assert (task.size("train"), task.size("test")) == (7473, 1319)
+
+
+def test_gsm8k_by_its_label_and_from_either_file(gsm8k_dir: Path) -> None:
+    whole = load_task(TaskConfig(name="gsm8k", path=str(gsm8k_dir)))
+    for file in ("gsm8k_train.jsonl", "gsm8k_test.jsonl"):
+        task = load_task(TaskConfig(name="gsm8k_r1_template", path=str(gsm8k_dir / file)))
+        for split in ("train", "test"):
+            assert task.size(split) == whole.size(split)
+            assert task.problem(split, 0) == whole.problem(split, 0)
+
+
+def test_limit_is_for_training_only(gsm8k_dir: Path) -> None:
+    task = load_task(TaskConfig(name="gsm8k", path=str(gsm8k_dir), limit=3))
+    assert task.size("train") == 3
+    assert task.size("test") > 3
+
+
+def write_rows(file: Path, *rows: str) -> Path:
+    file.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return file
+
+
+ROW = json.dumps({"question": "Braces {x} and {question}?", "answer": "#### 1,800"})
+
+
+def test_a_lone_test_file_evaluates_and_does_not_train(tmp_path: Path) -> None:
+    task = load_task(TaskConfig(path=str(write_rows(tmp_path / "test.jsonl", ROW, "", ROW))))
+    assert task.size("test") == 2
+    assert "User: Braces {x} and {question}?\n" in task.problem("test", 1).prompt
+    with pytest.raises(
+        TaskError, match=r"test\.jsonl' is the test split .* no train split beside it; looked for train"
+    ):
+        task.size("train")
+
+
+def test_a_lone_file_of_any_name_trains_and_does_not_evaluate(tmp_path: Path) -> None:
+    task = load_task(TaskConfig(path=str(write_rows(tmp_path / "mine.jsonl", ROW))))
+    assert task.size("train") == 1
+    with pytest.raises(TaskError, match=r"no test split beside it; looked for test\.jsonl, gsm8k_test\.jsonl"):
+        task.size("test")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{not json", "no JSON object"),
+        ('"a text"', "expected an object with 'question' and 'answer', found a str"),
+        ('{"answer": "#### 1"}', "'question' is missing"),
+        ('{"question": "?", "answer": 1}', "'answer' is a int, not a text"),
+        ('{"question": "?", "answer": "18"}', "must end in '#### N'"),
+        ('{"question": "?", "answer": "#### eighteen"}', "must end in '#### N'"),
+    ],
+)
+def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path, row: str, message: str) -> None:
+    task = load_task(TaskConfig(path=str(write_rows(tmp_path / "train.jsonl", ROW, row))))
+    with pytest.raises(TaskError) as error:
+        task.size("train")
+    assert f"{tmp_path / 'train.jsonl'}, line 2: " in str(error.value)
+    assert message in str(error.value)
+
+
+def test_an_empty_and_an_unreadable_file(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text("\n")
+    (tmp_path / "test.jsonl").write_bytes(b"\xff\xfe\x00")
+    task = load_task(TaskConfig(path=str(tmp_path)))
+    with pytest.raises(TaskError, match="has no rows"):
+        task.size("train")
+    with pytest.raises(TaskError, match="cannot read"):
+        task.size("test")
+
+
+def test_a_missing_path_and_an_unknown_name() -> None:
+    with pytest.raises(TaskError, match=r"task\.path: '/no/such/dir' does not exist"):
+        load_task(TaskConfig(path="/no/such/dir"))
+    with pytest.raises(TaskError, match=r"task\.name: no task is called 'gms8k'; did you mean gsm8k\?"):
+        load_task(TaskConfig(name="gms8k"))
+
+
+def test_offline_without_a_path_says_what_to_do(tmp_path: Path) -> None:
+    program = (
+        "from grpo_train.config import Task; from grpo_train.tasks import load_task, TaskError\n"
+        "try: load_task(Task()).size('train')\nexcept TaskError as error: print(error)"
+    )
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert "HF_HUB_OFFLINE is set" in run.stdout
+    assert "set task.path to their directory" in run.stdout
+
+
+def test_tasks_and_rewards_load_no_torch() -> None:
+    program = (
+        "import sys; from grpo_train.config import Task; from grpo_train.tasks import load_task\n"
+        "load_task(Task(name='addition')).problem('test', 0)\n"
+        "sys.exit(', '.join({'torch', 'transformers', 'datasets'} & set(sys.modules)) or 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_data_order_is_a_permutation_per_epoch() -> None:
+    epochs = [[data_order(7, 3, 7 * epoch + offset) for offset in range(7)] for epoch in range(3)]
+    assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
+    assert epochs[0] != epochs[1]
+    assert data_order(7, 3, 8) == epochs[1][1]  # no state: any position, in any order
+    assert [data_order(7, 4, position) for position in range(7)] != epochs[0]
+    assert epochs[0] == [5, 1, 4, 3, 6, 0, 2]  # a resumed run of another Python must go on in the same order
+    with pytest.raises(ValueError, match="size"):
+        data_order(0, 0, 0)
