@@ -12,6 +12,7 @@ import shlex
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,19 @@ class Sessions:
         ]
         keep = ["set-option", "-w", "-t", target, "remain-on-exit", "on"]
         mark = ["set-option", "-t", target, RUN_OPTION, run]
-        self._tmux(*map(_no_separator, command), ";", *keep, ";", *mark)
+        self._start_server_and(*map(_no_separator, command), ";", *keep, ";", *mark)
         return self.find(name) or {"name": name}
+
+    def _start_server_and(self, *arguments: str) -> None:
+        """Run a command that may start the server; one that is just ending, its last session gone, is waited for."""
+        for attempt in range(10):
+            try:
+                self._tmux(*arguments)
+                return
+            except RemoteError as error:
+                if attempt == 9 or not any(words in error.message for words in _NO_SERVER):
+                    raise
+                time.sleep(0.1)
 
     def make_room(self, name: str) -> None:
         """Remove a dead session of the name; raises RemoteError ``session_live`` when it lives."""

@@ -253,8 +253,8 @@ def test_an_unreadable_run_does_not_hide_the_others(agent: RawAgent, root: Path)
         (folder / "status.json").write_text(status)
     rows = {row["run"]: row["state"] for row in agent.request("list_runs")["result"]["runs"]}
     assert rows["good"] == "finished"
-    assert rows["bad"] == "unreadable"
-    assert "odd" in rows
+    assert rows["bad"] in ("unreadable", "lost")
+    assert rows["odd"] in ("unreadable", "lost")
 
 
 def test_no_child_of_the_agent_can_read_its_input(agent: RawAgent) -> None:

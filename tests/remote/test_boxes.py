@@ -1,0 +1,118 @@
+"""boxes.yaml: what is read, what is refused and with which words, and that adding keeps what was there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remote import boxes
+from remote.boxes import Box, BoxesError, add_box, find_box, load_boxes, local_box, parse_boxes
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "boxes.example.yaml"
+
+
+def test_the_example_is_valid_and_local_is_always_there() -> None:
+    found = load_boxes(EXAMPLE)
+    assert [box.name for box in found] == ["h200-a", "h100-conda", "workstation", "local"]
+    assert found[0].price_per_hour == 2.49
+    assert found[2].engine == ["/opt/grpo/bin/grpo-train"]
+    assert found[-1].is_local
+    assert found[0].settings().root == "/lambda/nfs/localfs"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("boxes:\n  - name: a\n    hots: x\n", ["b.yaml:3", "'hots'", "'host'"]),
+        ("boxs: []\n", ["b.yaml:1", "'boxs'"]),
+        ("boxes:\n  - host: x\n", ["b.yaml:2", "'name'"]),
+        ("boxes:\n  - name: a\n", ["b.yaml:2", "'host'", "kind: local"]),
+        ("boxes:\n  - {name: a, host: x, port: ssh}\n", ["b.yaml:2", "'port'", "'ssh'"]),
+        ("boxes:\n  - {name: a, host: x, port: 70000}\n", ["'port'", "70000"]),
+        ("boxes:\n  - {name: a, host: x, price_per_hour: free}\n", ["'price_per_hour'", "'free'"]),
+        ("boxes:\n  - {name: a, host: x, engine: grpo-train}\n", ["'engine'", "list"]),
+        ("boxes:\n  - {name: a, host: x, kind: cloud}\n", ["'kind'", "'cloud'"]),
+        ("boxes:\n  - {name: a b, host: x}\n", ["'a b'"]),
+        ("boxes:\n  - {name: a, host: -oProxyCommand=x}\n", ["'host'", "-oProxyCommand"]),
+        ("boxes:\n  - {name: a, host: x}\n  - {name: a, host: y}\n", ["b.yaml:3", "second"]),
+        ("boxes: {a: b}\n", ["b.yaml:1", "list"]),
+        ("boxes:\n  - just a text\n", ["b.yaml:2"]),
+        ("boxes:\n  - name: [a\n", ["b.yaml:", "YAML"]),
+        ("- a\n", ["b.yaml:1"]),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(text: str, words: list[str]) -> None:
+    with pytest.raises(BoxesError) as caught:
+        parse_boxes(text, "b.yaml")
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_named_file_must_exist_and_the_default_one_need_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BoxesError, match="no such file"):
+        load_boxes(tmp_path / "none.yaml")
+    monkeypatch.setattr(boxes, "default_path", lambda: tmp_path / "none.yaml")
+    assert [box.name for box in load_boxes()] == ["local"]
+    with pytest.raises(BoxesError, match="no box named 'lokal'"):
+        find_box(load_boxes(), "lokal")
+    assert find_box(load_boxes(), "local") == local_box()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "boxes:\n",
+        "boxes: []\n",
+        "# mine\nboxes:\n- name: old\n  host: x # here\n# the end\n",
+        "boxes:\n    - name: old\n      host: x\n\n    # the end",
+        "boxes:\n  - {name: old, host: x}\n",
+        "boxes:\n  - name: old\n    host: x\n    activate: |\n      source a\n      source b\n# the end\n",
+    ],
+)
+def test_adding_keeps_comments_and_what_was_there(tmp_path: Path, before: str) -> None:
+    file = tmp_path / "deep" / "boxes.yaml"
+    file.parent.mkdir()
+    if before:
+        file.write_text(before)
+    old = parse_boxes(before)
+    first = Box("new", host="h", port=2222, activate="a && b # 'c'", engine=["x", "y z"], price_per_hour=1.5)
+    second = Box("newer", host="h")
+    add_box(file, first)
+    add_box(file, second)
+    assert parse_boxes(file.read_text()) == [*old, first, second]
+    for comment in ("# mine", "# here", "# the end"):
+        assert (comment in before) == (comment in file.read_text())
+    with pytest.raises(BoxesError, match="already"):
+        add_box(file, second)
+
+
+words = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
+wanted_boxes = st.builds(
+    Box,
+    st.from_regex(r"[a-z][a-z0-9._-]{0,8}", fullmatch=True),
+    host=st.just("h"),
+    repo=words,
+    activate=words,
+    root=words,
+    port=st.integers(0, 65_535),
+    engine=st.lists(words),
+)
+
+
+@given(st.lists(wanted_boxes, max_size=4, unique_by=lambda box: box.name))
+@settings(deadline=None, max_examples=40)
+def test_what_was_added_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, wanted: list[Box]) -> None:
+    file = tmp_path_factory.mktemp("boxes") / "boxes.yaml"
+    for box in wanted:
+        add_box(file, box)
+    assert [box for box in (load_boxes(file) if wanted else []) if not box.is_local] == wanted
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BoxesError, match="cannot be written"):
+        add_box(tmp_path / "file" / "boxes.yaml", Box("a", host="h"))

@@ -1,0 +1,426 @@
+"""The link over a real sshd: host keys, login, bootstrap, and a network that breaks in the middle of a log."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote import bootstrap, ssh
+from remote.boxes import Box
+from remote.bundle import build
+from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged
+from remote.host_keys import HostKeys, Verdict
+from remote.ssh import SshTransport, attach_argv
+from remote.ssh_config import parse_jump, resolve
+from remote.transport import Refused
+from tests.proxy import ChaosProxy
+from tests.remote.helpers import QUICK, agents, connected, eventually
+from tests.sshd import Sshd, make_key
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, sshd: Sshd) -> Path:
+    """A known_hosts file that knows the box."""
+    file = tmp_path / "known_hosts"
+    trust(file, sshd, "h200")
+    return file
+
+
+def trust(file: Path, sshd: Sshd, *names: str) -> None:
+    kind, blob = Path(f"{sshd.host_key}.pub").read_text().split()[:2]
+    with file.open("a") as known:
+        known.writelines(f"{name} {kind} {blob}\n" for name in names)
+
+
+@pytest.fixture
+def own_sshd(tmp_path: Path) -> Iterator[Sshd]:
+    """A server that a test may change."""
+    with Sshd(tmp_path) as server:
+        yield server
+
+
+def box_of(sshd: Sshd, **fields: Any) -> Box:
+    given = {"host": "127.0.0.1", "port": sshd.port, "user": sshd.user, "key": str(sshd.user_key), **fields}
+    return Box(given.pop("name", "h200"), **given)
+
+
+def refusal(box: Box, hosts: Path, answer: bool | None = None) -> str:
+    """Connect, expect a refusal, and return its words."""
+    with connected(box, host_keys_file=hosts) as (client, recorder):
+        if answer is not None:
+            recorder.wait_for(HostKeyAsked)
+            client.answer_host_key(answer)
+        return recorder.wait_link(Link.REFUSED).detail
+
+
+# ------------------------------------------------------------------------------------------------------ host keys
+
+
+def test_an_unknown_key_is_shown_and_remembered_under_the_box_name(tmp_path: Path, sshd: Sshd) -> None:
+    file = tmp_path / "known_hosts"
+    with connected(box_of(sshd), host_keys_file=file) as (client, recorder):
+        asked = recorder.wait_for(HostKeyAsked)
+        assert (asked.fingerprint, asked.key_type) == (sshd.fingerprint(), "ssh-ed25519")
+        assert "h200" in asked.host
+        assert not file.exists()
+        client.answer_host_key(True)
+        recorder.wait_link(Link.CONNECTED)
+    found = subprocess.run(["ssh-keygen", "-F", "h200", "-f", str(file)], capture_output=True, text=True)
+    assert found.returncode == 0  # OpenSSH reads our file
+    with connected(box_of(sshd), host_keys_file=file) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED)
+        assert not [event for event in recorder.events if isinstance(event, HostKeyAsked)]
+
+
+def test_a_key_that_is_not_accepted_is_not_stored(tmp_path: Path, sshd: Sshd) -> None:
+    assert "not accepted" in refusal(box_of(sshd), tmp_path / "known_hosts", answer=False)
+    assert not (tmp_path / "known_hosts").exists()
+
+
+def test_closing_while_the_user_thinks(tmp_path: Path, sshd: Sshd) -> None:
+    with connected(box_of(sshd), host_keys_file=tmp_path / "known_hosts") as (client, recorder):
+        recorder.wait_for(HostKeyAsked)
+        began = time.monotonic()
+        client.close()
+        assert client.link is Link.CLOSED
+        assert time.monotonic() - began < 2
+
+
+def test_a_changed_key_is_a_hard_stop_that_names_everything(tmp_path: Path, own_sshd: Sshd) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# a comment\n")
+    trust(file, own_sshd, "h200")
+    before = own_sshd.fingerprint()
+    own_sshd.new_host_key()
+    words = refusal(box_of(own_sshd), file)
+    for part in ("CHANGED", f"{file} line 2", before, own_sshd.fingerprint(), "delete line 2"):
+        assert part in words
+    assert file.read_text().count("\n") == 2
+
+
+def test_a_key_of_another_type_only_is_told_apart(tmp_path: Path, own_sshd: Sshd) -> None:
+    file = tmp_path / "hosts"
+    trust(file, own_sshd, "h200")
+    own_sshd.new_host_key("ecdsa")
+    words = refusal(box_of(own_sshd), file)
+    assert "another type" in words
+    assert "CHANGED" not in words
+    assert own_sshd.fingerprint() in words
+
+
+def test_a_box_with_several_keys_is_asked_for_the_one_that_is_known(tmp_path: Path) -> None:
+    rsa = make_key(tmp_path / "rsa_host_key", "rsa")
+    with Sshd(tmp_path, extra=f"HostKey {rsa}\n") as sshd:
+        kind, blob = Path(f"{rsa}.pub").read_text().split()[:2]
+        (tmp_path / "hosts").write_text(f"h200 {kind} {blob}\n")
+        with connected(box_of(sshd), host_keys_file=tmp_path / "hosts") as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+
+
+def test_the_file_is_read_as_openssh_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# x ssh-ed25519 AAAA\nother,x ssh-ed25519 AAAA extra words\nx ssh-rsa !!!\nx\n\n")
+    keys = HostKeys(file)
+    assert [entry.line for entry in keys.entries("x")] == [2]
+    assert keys.check("x", "ssh-ed25519", b"\0\0\0")[0] is Verdict.KNOWN
+    assert keys.check("x", "ssh-ed25519", b"?")[0] is Verdict.CHANGED
+    assert keys.check("y", "ssh-ed25519", b"?")[0] is Verdict.UNKNOWN
+    keys.add("y", "ssh-ed25519", b"?")
+    assert keys.check("y", "ssh-ed25519", b"?")[0] is Verdict.KNOWN
+    assert keys.check("y", "ssh-rsa", b"?")[0] is Verdict.OTHER_TYPE
+
+
+# ---------------------------------------------------------------------------------------------------------- login
+
+
+def test_keys_that_do_not_open_the_box_are_named(tmp_path: Path, sshd: Sshd, hosts: Path) -> None:
+    wrong = make_key(tmp_path / "wrong_key")
+    locked = make_key(tmp_path / "locked_key", passphrase="secret words")
+    damaged = tmp_path / "damaged_key"
+    damaged.write_text("not a key\n")
+    for key, words in (
+        (wrong, "refused by the box"),
+        (locked, f"ssh-add {locked}"),
+        (damaged, "no private key"),
+        (tmp_path / "missing", "no such file"),
+    ):
+        said = refusal(box_of(sshd, key=str(key)), hosts)
+        assert str(key) in said
+        assert words in said
+        assert "boxes.yaml" in said
+
+
+def test_a_wrong_user_is_named(sshd: Sshd, hosts: Path) -> None:
+    assert "did not let nobody-here in" in refusal(box_of(sshd, user="nobody-here"), hosts)
+
+
+def test_an_encrypted_key_works_through_the_ssh_agent(
+    tmp_path: Path, own_sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = make_key(tmp_path / "locked_key", passphrase="secret words")
+    own_sshd.authorized_keys.write_text(Path(f"{locked}.pub").read_text())
+    trust(tmp_path / "hosts", own_sshd, "h200")
+    socket = tmp_path / "agent"
+    server = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+        eventually(socket.exists)
+        askpass = tmp_path / "askpass"
+        askpass.write_text("#!/bin/sh\necho secret words\n")
+        askpass.chmod(0o755)
+        environment = {"SSH_AUTH_SOCK": str(socket), "SSH_ASKPASS": str(askpass), "SSH_ASKPASS_REQUIRE": "force"}
+        subprocess.run(["ssh-add", "-q", str(locked)], env=environment, check=True, stdin=subprocess.DEVNULL)
+        for key in (str(locked), ""):
+            with connected(box_of(own_sshd, key=key), host_keys_file=tmp_path / "hosts") as (_, recorder):
+                recorder.wait_link(Link.CONNECTED)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+# ------------------------------------------------------------------------------------------------------ reachability
+
+
+def test_hosts_that_cannot_be_reached_are_told_and_tried_again(
+    hosts: Path, own_sshd: Sshd, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected(box_of(own_sshd, host="no-such-host.invalid"), host_keys_file=hosts) as (_, recorder):
+        lost = recorder.wait_link(Link.LOST)
+        assert "unknown host 'no-such-host.invalid'" in lost.detail
+        assert lost.retry_in_s
+    port = own_sshd.port
+    own_sshd.stop()
+    with connected(box_of(own_sshd), host_keys_file=hosts) as (_, recorder):
+        assert f"127.0.0.1:{port}" in recorder.wait_link(Link.LOST).detail
+        trust(hosts, own_sshd, "again")
+        own_sshd.start()
+    with connected(box_of(own_sshd, name="again"), host_keys_file=hosts) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED)
+    monkeypatch.setattr(ssh, "STEP_S", 0.5)
+    proxy.black_hole()
+    with connected(box_of(own_sshd, port=proxy.port), host_keys_file=hosts) as (_, recorder):
+        assert "the key exchange with 127.0.0.1" in recorder.wait_link(Link.LOST, timeout=5).detail
+
+
+def test_a_hang_in_the_middle_of_the_login_ends(
+    ssh_box: Box, hosts: Path, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """paramiko waits for some answers without a limit: the watchdog's is the only one."""
+    monkeypatch.setattr(ssh, "STEP_S", 1.0)
+    original = SshTransport._look
+
+    def look_into_a_hole(self: SshTransport, transport: Any) -> Any:
+        proxy.black_hole()
+        return original(self, transport)
+
+    monkeypatch.setattr(SshTransport, "_look", look_into_a_hole)
+    with connected(ssh_box, host_keys_file=hosts) as (client, recorder):
+        assert recorder.wait_link(Link.LOST, timeout=8).detail
+        client.close()
+        assert client.link is Link.CLOSED
+
+
+# -------------------------------------------------------------------------------------------------------- bootstrap
+
+
+def test_the_agent_is_stored_once_whole_and_private(sshd: Sshd, hosts: Path) -> None:
+    stored = sshd.home / ".grpo/agent" / build().name
+    for prepare in (lambda: stored.unlink(missing_ok=True), lambda: None, lambda: stored.write_bytes(b"damaged")):
+        prepare()
+        before = stored.stat().st_mtime_ns if stored.exists() else 0
+        with connected(box_of(sshd), host_keys_file=hosts) as (_, recorder):
+            greeted = recorder.wait_for(BoxGreeted)
+            assert greeted.agent == build().sha256 == hashlib.sha256(stored.read_bytes()).hexdigest()
+    assert stored.stat().st_mtime_ns != before
+    assert stored.stat().st_mode & 0o077 == 0
+    assert [path.name for path in stored.parent.iterdir()] == [build().name]
+
+
+def test_a_talkative_login_shell_and_a_locale_without_utf8(tmp_path: Path, tmux_socket: str) -> None:
+    with Sshd(tmp_path, environment={"LC_ALL": "POSIX", "LANG": "POSIX"}) as sshd:
+        (sshd.home / ".bashrc").write_text('echo Welcome to the box; echo \'{"type": "hello"}\'; cd /\n')
+        trust(tmp_path / "hosts", sshd, "h200")
+        box = box_of(sshd, tmux_socket=tmux_socket, root=str(tmp_path / "root"))
+        with connected(box, host_keys_file=tmp_path / "hosts") as (client, _):
+            subprocess.run(["tmux", "-u", "-L", tmux_socket, "new-session", "-d", "-s", "é …", "sleep 60"], check=True)
+            assert client.request("list_sessions").result(10)["sessions"][0]["name"] == "é …"
+
+
+def test_a_box_without_python_or_without_commands(
+    sshd: Sshd, hosts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(bootstrap, "_PYTHONS", ("python2.5", "/no/such/python"))
+        assert "Python 3.10" in refusal(box_of(sshd), hosts)
+    with Sshd(tmp_path, extra="ForceCommand echo This account is only for git; exit 1\n") as git:
+        trust(hosts, git, "git")
+        assert "only for git" in refusal(box_of(git, name="git"), hosts)
+
+
+def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with Sshd(tmp_path, environment={"HOME": "/proc"}) as sshd:
+        trust(tmp_path / "hosts", sshd, "h200")
+        assert "/proc/.grpo/agent" in refusal(box_of(sshd), tmp_path / "hosts")
+
+
+def test_no_secret_of_the_account_stands_in_a_process_list(tmp_path: Path) -> None:
+    secret = "canary-5e1f"
+    environment = {"https_proxy": f"http://u:{secret}@proxy", "WANDB_API_KEY": secret}
+    with Sshd(tmp_path, environment=environment) as sshd:
+        trust(tmp_path / "hosts", sshd, "h200")
+        with connected(box_of(sshd), host_keys_file=tmp_path / "hosts") as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+            (agent,) = agents(sshd.home)
+            for entry in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    assert secret.encode() not in entry.read_bytes()
+                except OSError:
+                    continue  # it ended meanwhile
+            assert agent
+
+
+# ---------------------------------------------------------------------------------------------------- a bad network
+
+
+def test_resets_and_black_holes_lose_and_double_no_byte_and_leave_no_agent(
+    ssh_box: Box, hosts: Path, proxy: ChaosProxy, root: Path, sshd: Sshd
+) -> None:
+    log, stop = root / "log", threading.Event()
+
+    def write() -> None:
+        with log.open("ab", buffering=0) as file:
+            number = 0
+            while not stop.is_set():
+                file.write(b"".join(b'{"step": %d, "text": "%s"}\n' % (number + i, b"x" * 90) for i in range(20)))
+                number += 20
+                time.sleep(0.005)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with connected(ssh_box, host_keys_file=hosts) as (client, recorder):
+            number = client.follow("log")
+            for fault in (proxy.reset, proxy.black_hole, proxy.reset, proxy.black_hole):
+                recorder.wait_link(Link.CONNECTED, after=recorder.mark() - 1 if client.link is Link.CONNECTED else 0)
+                size = len(recorder.logs.get(number, b""))
+                eventually(lambda size=size: len(recorder.logs.get(number, b"")) > size + 50_000)  # type: ignore[misc]
+                mark = recorder.mark()
+                began = time.monotonic()
+                fault()
+                lost = recorder.wait_link(Link.LOST, after=mark)
+                assert lost.detail
+                assert time.monotonic() - began < QUICK.lost_after + 1.0
+                proxy.pass_through()
+                recorder.wait_link(Link.CONNECTED, after=mark)
+            stop.set()
+            writer.join()
+            eventually(lambda: len(recorder.logs[number]) >= log.stat().st_size)
+            assert bytes(recorder.logs[number]) == log.read_bytes()
+    finally:
+        stop.set()
+        writer.join()
+    eventually(lambda: not agents(sshd.home), timeout=20)
+
+
+def test_a_slow_link_is_measured_and_used(ssh_box: Box, hosts: Path, proxy: ChaosProxy) -> None:
+    timing = dataclasses.replace(QUICK, stale_after=5.0, lost_after=15.0)
+    proxy.delay(0.04)
+    with connected(ssh_box, host_keys_file=hosts, timing=timing) as (client, recorder):
+        client.request("list_runs").result(20)
+        seen = recorder.wait(lambda e: isinstance(e, LinkChanged) and e.latency_ms is not None)
+        assert isinstance(seen, LinkChanged)
+        assert (seen.latency_ms or 0) >= 80
+
+
+def test_the_job_never_notices(ssh_box: Box, hosts: Path, proxy: ChaosProxy, root: Path) -> None:
+    with connected(ssh_box, host_keys_file=hosts) as (client, recorder):
+        launched = client.request("launch", 40, config_text="obedient").result(45)
+        run = root / "training_runs" / launched["run"]
+        eventually((run / "logs/train_log.jsonl").exists)
+        mark = recorder.mark()
+        proxy.refuse()
+        recorder.wait_link(Link.LOST, after=mark)
+        lines = (run / "logs/train_log.jsonl").read_text().count("\n")
+        eventually(lambda: (run / "logs/train_log.jsonl").read_text().count("\n") > lines + 3)
+        proxy.pass_through()
+        recorder.wait_link(Link.CONNECTED, after=mark)
+        assert client.request("kill", 40, run=launched["run"]).result(45)["left"] == []
+
+
+# ------------------------------------------------------------------------------------------- jump hosts and attaching
+
+
+def test_the_users_ssh_configuration_is_followed_through_a_jump_host(
+    tmp_path: Path, own_sshd: Sshd, sshd: Sshd
+) -> None:
+    own_sshd.authorized_keys.write_text(Path(f"{sshd.user_key}.pub").read_text())
+    config = tmp_path / "ssh_config"
+    (tmp_path / "included").write_text(
+        f"Host gpu\n  HostName 127.0.0.1\n  Port {sshd.port}\n  User {sshd.user}\n  ProxyJump middle\n"
+        f"Host middle\n  HostName 127.0.0.1\n  Port {own_sshd.port}\nHost *\n  IdentityFile {sshd.user_key}\n"
+    )
+    config.write_text(f"Include {tmp_path}/included\n")
+    hosts = tmp_path / "hosts"
+    trust(hosts, own_sshd, f"jump-127.0.0.1-{own_sshd.port}")
+    trust(hosts, sshd, "h200")
+
+    def factory(box: Box, ask: Any) -> SshTransport:
+        return SshTransport(box, ask, host_keys_file=hosts, ssh_config=str(config))
+
+    with connected(Box("h200", host="gpu"), transport_factory=factory) as (client, recorder):
+        recorder.wait_link(Link.CONNECTED)
+        assert client.request("list_runs").result(10)
+    assert "Accepted publickey" in own_sshd.log.read_text()
+    target = resolve("gpu", user="else", port=5, key="~/k", config=str(config))
+    assert (target.user, target.port, target.identity_files) == ("else", 5, [Path("~/k").expanduser()])
+
+
+def test_what_the_ssh_configuration_cannot_be_used_for(tmp_path: Path) -> None:
+    config = tmp_path / "ssh_config"
+    config.write_text("Host gpu\n  ProxyCommand nc %h %p\n")
+    with pytest.raises(Refused, match="ProxyJump"):
+        resolve("gpu", config=str(config))
+    config.write_text("Nonsense yes\n")
+    with pytest.raises(Refused, match="configuration"):
+        resolve("gpu", config=str(config))
+    with pytest.raises(Refused):
+        resolve("-oProxyCommand=touch /tmp/x")
+    assert parse_jump("ssh://me@[::1]:22") == ("me", "::1", 22)
+    assert parse_jump("host") == ("", "host", 0)
+
+
+def test_attaching_with_the_users_own_ssh(tmp_path: Path, sshd: Sshd, hosts: Path, tmux_socket: str) -> None:
+    """The command runs in a real terminal (another tmux) and shows the session, no other of a similar name."""
+    for name, words in (("run_1", "this is the one"), ("run_12", "this is another")):
+        script = f"echo {words}; sleep 60"
+        subprocess.run(["tmux", "-L", tmux_socket, "new-session", "-d", "-s", name, script], check=True)
+    box = box_of(sshd, tmux_socket=tmux_socket)
+    known = tmp_path / "a folder" / "known_hosts"
+    known.parent.mkdir()
+    known.write_text(hosts.read_text())
+    for where, argv in (
+        ("ssh", attach_argv(box, "run_1", host_keys_file=known)),
+        ("local", attach_argv(Box("local", kind="local", tmux_socket=tmux_socket), "run_1")),
+    ):
+        outer = f"{tmux_socket}-{where}"
+        try:
+            subprocess.run(["tmux", "-L", outer, "new-session", "-d", "-x", "100", "-y", "30", *argv], check=True)
+
+            def screen(outer: str = outer) -> str:
+                done = subprocess.run(["tmux", "-L", outer, "capture-pane", "-p"], capture_output=True, text=True)
+                return done.stdout
+
+            eventually(lambda: "this is the one" in screen())
+            assert "this is another" not in screen()
+        finally:
+            subprocess.run(["tmux", "-L", outer, "kill-server"], capture_output=True)
+            (Path(os.environ.get("TMUX_TMPDIR", "/tmp")) / f"tmux-{os.getuid()}" / outer).unlink(missing_ok=True)
