@@ -11,7 +11,6 @@ answer is refused.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +18,7 @@ from grpo_train.rewards.spoken_number import last_number, parse_number
 
 OPEN_ANSWER, CLOSE_ANSWER = "<answer>", "</answer>"
 CLOSE_THINK = "</think>"
+GSM8K_MARK = "####"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _strict_answer(completion: str) -> tuple[str | None, str]:
     _, closed, rest = completion.partition(CLOSE_THINK)
     if not closed:
         return None, "no_close_think"
-    if completion.count(OPEN_ANSWER) > 1 or completion.count(CLOSE_ANSWER) > 1 or CLOSE_THINK in rest:
+    if completion.count(OPEN_ANSWER) > 1 or completion.count(CLOSE_ANSWER) > 1:
         return None, "multiple_answers"
     before, opened, rest = rest.partition(OPEN_ANSWER)
     answer, closed, after = rest.partition(CLOSE_ANSWER)
@@ -82,8 +82,7 @@ def _tolerant_answer(completion: str) -> tuple[str | None, str]:
     if OPEN_ANSWER in completion:
         return completion.rpartition(OPEN_ANSWER)[2].partition(CLOSE_ANSWER)[0].strip(), "ok"
     text = completion.rpartition(CLOSE_THINK)[2]
-    marked = re.search(r"####([^\n]*)\Z|####([^\n]*)\n(?!.*####)", text, re.DOTALL)
-    if marked:
-        return (marked.group(1) or marked.group(2) or "").strip(), "ok"
+    if GSM8K_MARK in text:
+        return text.rpartition(GSM8K_MARK)[2].partition("\n")[0].strip(), "ok"
     found = last_number(text)
     return (found, "ok") if found is not None else (None, "not_numeric")
