@@ -107,9 +107,6 @@ class GrpoApp(App[None]):
         return {name: own.variables[name] for name in OWN_VARIABLES}
 
     def get_default_screen(self) -> Screen[Any]:
-        return self._home()
-
-    def _home(self) -> HomeScreen:
         return HomeScreen(self.store, self.options.actions)
 
     def on_mount(self) -> None:
@@ -236,12 +233,12 @@ class GrpoApp(App[None]):
     def on_runs_panel_run_chosen(self, event: RunsPanel.RunChosen) -> None:
         self._select(event.name)
 
-    def use_box(self, box: Box) -> None:
+    async def use_box(self, box: Box) -> None:
         """Turn to another box; nothing on the present one ends."""
         self.connection.close()
         self._awaited_run, self._states, self._shown_key = None, {}, None
         self._take_box(box)
-        self.switch_screen(self._home())
+        await self.home.turn_to(self.store)
         self._open(self.connection)
 
     # actions ---------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def view_of(steps: Sequence[float], values: Sequence[float], gaps: Sequence[floa
     if x_low == x_high:
         x_low, x_high = x_low - 1, x_high + 1
     y_low, y_high = (min(values), max(values)) if len(values) else (0.0, 1.0)
-    if y_low == y_high:
+    if y_high - y_low < 1e-12 * max(abs(y_low), abs(y_high), 1e-280):  # as good as constant
         spread = abs(y_low) * 0.1 or 1.0
         return View(x_low, x_high, y_low - spread, y_high + spread)
     air = (y_high - y_low) * 0.04
@@ -79,9 +79,6 @@ def plot(
     bitmap: Bitmap, view: View, steps: Sequence[float], values: Sequence[float], gaps: Sequence[float] = ()
 ) -> None:
     """Draw finite points in order of their steps; the line breaks where a gap lies between two points."""
-    if not math.isfinite(view.y_high - view.y_low):  # values near the largest float: scale them down together
-        view = View(view.x_low, view.x_high, view.y_low / 4, view.y_high / 4)
-        values = [value / 4 for value in values]
     x_scale = (bitmap.width - 1) / (view.x_high - view.x_low)
     y_scale = (bitmap.height - 1) / (view.y_high - view.y_low)
 

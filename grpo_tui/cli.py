@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,8 @@ def choose_box(options: argparse.Namespace) -> Box:
         box = replace(box, host=options.host)
     if options.root:
         box = replace(box, root=options.root)
+    if box.is_local and not box.tmux_socket:
+        box = replace(box, tmux_socket=os.environ.get("GRPO_TUI_TMUX_SOCKET", ""))
     return box
 
 

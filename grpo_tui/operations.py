@@ -191,9 +191,9 @@ class Operations:
             box = await self.app.push_screen_wait(AddBoxScreen(lambda new: add_box(file, new)))
             if box is not None:
                 self.receipt(f"box {box.name} added", "connecting to it")
-                self.app.use_box(box)
+                await self.app.use_box(box)
         elif chosen is not None and chosen != current.name:
-            self.app.use_box(next(box for box in boxes if box.name == chosen))
+            await self.app.use_box(next(box for box in boxes if box.name == chosen))
 
     async def reconnect(self) -> None:
         if (client := self.app.connection.client) is not None:

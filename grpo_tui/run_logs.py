@@ -122,7 +122,7 @@ class RunLogs:
     def value(self, metric: str) -> float | None:
         """The newest value of a metric, or None where it was never logged."""
         series = self.series.get(metric)
-        return series.last if series else None
+        return series.last if series is not None else None
 
     @property
     def last_step(self) -> int | None:

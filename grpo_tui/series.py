@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Iterable
 
 EMA_DECAY = 0.85
+HUGE = 1e300
+"""From here on a value counts as infinite: arithmetic on it would overflow."""
 
 
 class Series:
@@ -33,7 +35,7 @@ class Series:
     def append(self, step: float, value: float, offset: int) -> None:
         """Add a point that was logged at byte ``offset``."""
         self.last = value
-        if not math.isfinite(value):
+        if not abs(value) < HUGE:
             self.gaps.append(step)
             self._gap_offsets.append(offset)
             return

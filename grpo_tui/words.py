@@ -73,9 +73,8 @@ def figure(value: float | None, width: int = 7) -> str:
     if size == 0:
         return "0"
     if size >= 1e9 or size < 1e-3:
-        mantissa, _, exponent = f"{value:.1e}".partition("e")
-        text = f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-    elif size >= 1e6:
+        return _scientific(value, width)
+    if size >= 1e6:
         text = f"{value / 1e6:.4g}M"
     elif size >= 1e4:
         text = f"{value / 1e3:.4g}k"
@@ -83,7 +82,16 @@ def figure(value: float | None, width: int = 7) -> str:
         text = f"{value:.4g}"
     else:
         text = f"{value:.4f}".rstrip("0")
-    return text if len(text) <= width else f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+    return text if len(text) <= width else _scientific(value, width)
+
+
+def _scientific(value: float, width: int) -> str:
+    for digits in (1, 0):
+        mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
+        text = f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+        if len(text) <= width:
+            break
+    return text
 
 
 def metric(value: float | None) -> str:

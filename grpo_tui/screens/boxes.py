@@ -52,9 +52,8 @@ class BoxesScreen(Dialog[str]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(str(event.option.id))
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        self.dismiss("+" if event.button.id == "add" else None)
+    def chosen(self, button: str) -> None:
+        self.dismiss("+")
 
 
 _FIELDS = (
@@ -98,12 +97,8 @@ class AddBoxScreen(Dialog[Box]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._add()
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        if event.button.id == "add":
-            self._add()
-        else:
-            self.dismiss(None)
+    def chosen(self, button: str) -> None:
+        self._add()
 
     def _add(self) -> None:
         value = {key: self.query_one(f"#box-{key}", Input).value.strip() for key, *_ in _FIELDS}

@@ -42,12 +42,8 @@ class DemoSetupScreen(Dialog[bool]):
         self.query_one("#again").display = False
         self.make()
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        if event.button.id == "again":
-            self.make()
-        else:
-            self.dismiss(False)
+    def chosen(self, button: str) -> None:
+        self.make()
 
     def action_cancel(self) -> None:
         self.dismiss(False)

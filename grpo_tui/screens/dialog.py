@@ -50,9 +50,15 @@ class Dialog(ModalScreen[Result]):
         self.dismiss(None)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
+        # The one handler: Textual calls those of the base classes too, and a screen must be dismissed once.
+        event.stop()
         if event.button.id == "cancel":
-            event.stop()
             self.action_cancel()
+        else:
+            self.chosen(str(event.button.id))
+
+    def chosen(self, button: str) -> None:
+        """Another button than ``cancel`` was pressed."""
 
 
 class MessageScreen(Dialog[None]):
@@ -102,9 +108,8 @@ class ConfirmScreen(Dialog[bool]):
     def on_mount(self) -> None:
         self.query_one("#cancel").focus()
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        self.dismiss(event.button.id == "yes")
+    def chosen(self, button: str) -> None:
+        self.dismiss(True)
 
     def action_cancel(self) -> None:
         self.dismiss(False)
@@ -144,9 +149,8 @@ class HostKeyScreen(Dialog[bool]):
     def on_mount(self) -> None:
         self.query_one("#cancel").focus()
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        self.dismiss(event.button.id == "yes")
+    def chosen(self, button: str) -> None:
+        self.dismiss(True)
 
     def action_cancel(self) -> None:
         self.dismiss(False)
@@ -183,6 +187,5 @@ class AttachScreen(Dialog[bool]):
     def on_mount(self) -> None:
         self.query_one("#yes").focus()
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        self.dismiss(event.button.id == "yes")
+    def chosen(self, button: str) -> None:
+        self.dismiss(True)

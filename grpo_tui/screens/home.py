@@ -84,12 +84,18 @@ class HomeScreen(Screen[None]):
         yield KeyBar(store, self.registry, id="keys")
 
     def on_mount(self) -> None:
-        self.query_one("#filter").display = False
+        self.tick()
+
+    async def turn_to(self, store: Store) -> None:
+        """Show another box. The screen stays: an app without any, even for a moment, breaks Textual's Input."""
+        self.minimize()
+        self.store, self._noticed = store, None
+        await self.recompose()
         self.tick()
 
     def tick(self) -> None:
         """Let every panel look at the store."""
-        if not self.is_mounted:
+        if not self.is_mounted or not self.query(Notice):  # not composed yet, or being taken down
             return
         notice, error = self.query_one(Notice), self.query_one(ErrorPanel)
         wanted = notice.wanted

@@ -135,11 +135,8 @@ class OrderScreen(Dialog[dict[str, Any]]):
             button.focus()
             self._focus_go_again = False
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        if event.button.id == "cancel":
-            self.dismiss(None)
-        elif self.ready is not None and not self._sending:
+    def chosen(self, button: str) -> None:
+        if self.ready is not None and not self._sending:
             self._sending = True
             self.send(self.ready)
 

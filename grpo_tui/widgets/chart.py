@@ -45,7 +45,7 @@ class MetricChart(Panel):
 
     def refresh_titles(self) -> None:
         series = self.series
-        last = series.last if series else None
+        last = series.last if series is not None else None
         title = self.metric
         if last is not None:
             tone = "$error" if last != last or last in (float("inf"), float("-inf")) else "$foreground"
@@ -75,7 +75,7 @@ class MetricChart(Panel):
     def _draw(self, width: int, height: int) -> list[Strip]:
         style = self.rich_style
         series = self.series
-        view = view_of(series.steps, series.values, series.gaps) if series else None
+        view = view_of(series.steps, series.values, series.gaps) if series is not None else None
         if series is None or view is None or width < 12 or height < 2:
             return self._empty(width, height, style)
         rows = height - 1 if height >= 5 else height

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grpo_tui.actions import ACTIONS, GROUPS, KeymapError, Situation, key_words, with_keymap
+from grpo_tui.operations import Operations
+from grpo_tui.store import Store
+from remote.events import Link, LinkChanged, RunsReported
+from tests.tui.fake import summary
+
+REPO = Path(__file__).parents[2]
+
+
+def test_every_action_is_complete_and_can_be_done() -> None:
+    from grpo_tui.app import GrpoApp
+
+    for action in ACTIONS:
+        assert action.key
+        assert action.label
+        assert len(action.help) > 10, action.id
+        assert action.group in GROUPS
+        assert hasattr(GrpoApp, f"_act_{action.id}") or hasattr(Operations, action.id), f"{action.id} does nothing"
+        assert all(key_words(key) for key in action.keys())
+
+
+def test_ids_and_keys_do_not_clash() -> None:
+    assert len({action.id for action in ACTIONS}) == len(ACTIONS)
+    keys = [key for action in ACTIONS for key in action.keys()]
+    assert len(set(keys)) == len(keys)
+    assert with_keymap({}) == ACTIONS
+
+
+def test_panels_take_no_key_of_an_action() -> None:
+    from grpo_tui.widgets.lines_panel import LinesPanel
+    from grpo_tui.widgets.runs import RunsPanel
+
+    taken = {key for action in ACTIONS for key in action.keys()}
+    for panel in (RunsPanel, LinesPanel):
+        for binding in panel.BINDINGS:
+            keys = binding[0] if isinstance(binding, tuple) else binding.key
+            assert not taken & set(keys.split(",")), panel
+
+
+def test_keymap() -> None:
+    changed = with_keymap({"launch": "ctrl+n"})
+    assert next(action for action in changed if action.id == "launch").key == "ctrl+n"
+    with pytest.raises(KeymapError, match="did you mean launch"):
+        with_keymap({"lanch": "x"})
+    with pytest.raises(KeymapError, match="'s' is given to both launch and stop"):
+        with_keymap({"launch": "s"})
+
+
+def test_the_example_keymap_names_every_action_with_its_default() -> None:
+    example = yaml.safe_load((REPO / "config" / "keymap.example.yaml").read_text())
+    assert example == {action.id: action.key for action in ACTIONS}
+
+
+def reasons(store: Store, readonly: bool = False) -> dict[str, str]:
+    situation = Situation(store, readonly)
+    return {action.id: action.reason(situation) for action in ACTIONS}
+
+
+def test_reasons_say_why_not() -> None:
+    store = Store("box")
+    assert "link" in reasons(store)["launch"]
+    store.apply(LinkChanged(Link.CONNECTED))
+    assert reasons(store)["launch"] == ""
+    assert reasons(store)["stop"] == "no run is selected"
+    store.apply(RunsReported([summary("a", "running"), summary("b", "stopped"), summary("c", "running", stop_asked=True)]))
+    store.select("a")
+    why = reasons(store)
+    assert (why["stop"], why["kill"]) == ("", "")
+    assert why["resume"] == "a is running: stop it first"
+    assert "no tmux session" in why["attach"]
+    store.select("b")
+    assert reasons(store)["stop"] == "b does not run: it is stopped"
+    assert reasons(store)["resume"] == ""
+    store.show("b", {"checkpoints": []})
+    assert reasons(store)["resume"] == "b has no complete checkpoint yet"
+    store.select("c")
+    assert "asked already" in reasons(store)["stop"]
+    assert reasons(store)["quit"] == ""
+
+
+def test_readonly_forbids_what_changes_the_box() -> None:
+    store = Store("box")
+    store.apply(LinkChanged(Link.CONNECTED))
+    store.apply(RunsReported([summary("a", "running")]))
+    store.select("a")
+    why = reasons(store, readonly=True)
+    for name in ("launch", "stop", "eval", "resume", "kill"):
+        assert "--readonly" in why[name]
+    assert why["boxes"] == why["help"] == ""

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_tui.run_logs import COMPLETIONS_KEPT, FILES, LOGS, TEXT_KEPT, RunLogs, console_text
+from tests.tui.fake import jsonl, rollout_rows, train_rows
+
+
+def pieces(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:
+    edges = sorted({min(place, len(data)) for place in places} | {0, len(data)})
+    return [(start, data[start:end]) for start, end in pairwise(edges)]
+
+
+def facts(logs: RunLogs) -> dict[str, Any]:
+    """All that a widget could see."""
+    return {
+        "series": {
+            key: (list(one.steps), list(one.values), list(one.smooth), list(one.gaps), repr(one.last))
+            for key, one in logs.series.items()
+        },
+        "rows": [(row.offset, repr(row.fields)) for row in logs.rows],
+        "completions": list(logs.completions),
+        "console": list(logs.console),
+        "events": [row.fields["event"] for row in logs.events],
+        "last": (logs.last_step, logs.last_time),
+    }
+
+
+def resumed_files() -> dict[str, bytes]:
+    """A run of 8 steps that was resumed from step 4 and went to 6."""
+    rows = train_rows(8, seed=1, nan_at=3)
+    first, again = jsonl(rows), jsonl(train_rows(6, seed=2)[4:])
+    start = len(jsonl(rows[:4]))
+    rollouts = [row for step in range(1, 9) for row in rollout_rows(step, 2)]
+    rollouts_again = [row for step in (5, 6) for row in rollout_rows(step + 100, 2)]
+    kept = len(jsonl(rollouts[:8]))
+    event = {
+        "step": 4, "event": "resumed", "from_step": 4,
+        "superseded": {"train_log.jsonl": [start, len(first)], "rollouts.jsonl": [kept, len(jsonl(rollouts))]},
+    }  # fmt: skip
+    return {
+        "train_log": first + again,
+        "events": jsonl([{"step": 0, "event": "launched"}, event]),
+        "rollouts": jsonl(rollouts) + jsonl(rollouts_again),
+        "console": "step 1\r50 %\rstep 1 done\n\x1b[31mred\x1b[0m\nÄ ✔\n".encode(),
+    }
+
+
+WHOLE = resumed_files()
+
+
+def expected() -> dict[str, Any]:
+    logs = RunLogs("run")
+    for log in ("events", "train_log", "rollouts", "console"):
+        logs.feed(log, 0, WHOLE[log])
+    return facts(logs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.fixed_dictionaries({log: st.lists(st.integers(0, len(WHOLE[log])), max_size=12) for log in LOGS}),
+    st.randoms(use_true_random=False),
+)
+def test_any_split_and_any_order_of_streams_gives_the_same(places: dict[str, list[int]], dice: Any) -> None:
+    logs = RunLogs("run")
+    queues = {log: pieces(WHOLE[log], places[log]) for log in LOGS}
+    while any(queues.values()):
+        log = dice.choice([log for log in LOGS if queues[log]])
+        logs.feed(log, *queues[log].pop(0))
+    assert facts(logs) == expected()
+
+
+def test_superseded_points_are_gone_and_new_ones_stand() -> None:
+    seen = expected()
+    assert seen["series"]["reward"][0] == [1, 2, 3, 4, 5, 6]
+    assert seen["last"][0] == 6
+    assert len(seen["completions"]) == 8 + 4
+
+
+def test_nan_is_kept_as_a_gap() -> None:
+    seen = expected()
+    steps, values, smooth, gaps, _ = seen["series"]["loss"]
+    assert gaps == [3.0]
+    assert 3.0 not in steps
+    assert all(math.isfinite(value) for value in values + smooth)
+
+
+def test_the_last_value_may_be_nan_and_says_so() -> None:
+    logs = RunLogs("run")
+    logs.feed("train_log", 0, jsonl([{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}]))
+    assert math.isnan(logs.series["loss"].last or 0.0)
+    logs.feed("train_log", logs.splitters["train_log"].next, jsonl([{"step": 3, "loss": math.inf}]))
+    assert logs.series["loss"].last == math.inf
+    assert list(logs.series["loss"].gaps) == [2, 3]
+
+
+def test_remains_of_a_crash_are_passed_over() -> None:
+    logs = RunLogs("run")
+    logs.feed("train_log", 0, b'{"step": 1, "reward": 0.5}\n{"step": 2, "rew\n[1]\n{"reward": 1}\n{"step": 3, "reward": true}\n')
+    assert list(logs.series["reward"].steps) == [1]
+    assert logs.unreadable == 3
+    assert logs.last_step == 3
+
+
+def test_completions_are_bounded_in_number_and_in_length() -> None:
+    logs = RunLogs("run")
+    row = {"step": 1, "prompt": "p" * 10 * TEXT_KEPT, "completion": "c" * 10 * TEXT_KEPT, "reward": 0}
+    logs.feed("rollouts", 0, jsonl([row] * (COMPLETIONS_KEPT + 10)))
+    assert len(logs.completions) == COMPLETIONS_KEPT
+    last = logs.completions.last
+    assert last is not None
+    assert len(last.text) == len(last.prompt) == TEXT_KEPT
+
+
+def test_console_is_what_a_terminal_would_show() -> None:
+    assert console_text(b"10 %\r50 %\r100 %") == "100 %"
+    assert console_text(b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07end\r") == "red end"
+    assert console_text(b"bell\x07 \xff") == "bell· �"
+
+
+def test_a_rotated_log_starts_again() -> None:
+    logs = RunLogs("run")
+    logs.feed("train_log", 0, WHOLE["train_log"])
+    logs.reset("train_log")
+    logs.feed("train_log", 0, jsonl(train_rows(2)))
+    assert list(logs.series["reward"].steps) == [1, 2]
+    assert set(FILES) == set(LOGS)
+
+
+def test_a_long_history_is_taken_in_fast_enough() -> None:
+    import time
+
+    data = jsonl(train_rows(20_000))
+    logs = RunLogs("run")
+    began = time.perf_counter()
+    logs.feed("train_log", 0, data)
+    assert len(logs.series["reward"]) == 20_000
+    assert time.perf_counter() - began < 10  # ~0.5 s; a bound against something quadratic, not a benchmark

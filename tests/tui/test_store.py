@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+
+from grpo_tui.store import Inbox, RunRow, Store
+from remote.events import (
+    BoxGreeted,
+    GpuSampled,
+    Link,
+    LinkChanged,
+    LogArrived,
+    LogRotated,
+    RunsReported,
+    SessionsReported,
+)
+from remote.protocol import Cursor
+from tests.tui.fake import GPUS, NOW, at, jsonl, summary, train_rows
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def store_with(*rows: dict, price: float | None = None) -> tuple[Store, Clock]:  # type: ignore[type-arg]
+    clock = Clock()
+    store = Store("box", price, clock)
+    store.apply(LinkChanged(Link.CONNECTED, latency_ms=7.4))
+    store.apply(RunsReported(list(rows)))
+    return store, clock
+
+
+def arrived(subscription: int, offset: int, data: bytes) -> LogArrived:
+    return LogArrived(subscription, "path", offset, data, Cursor("path", offset + len(data)))
+
+
+def test_logs_go_to_the_selected_run_only() -> None:
+    store, _ = store_with(summary("a", "running"), summary("b", "finished"))
+    store.select("a")
+    store.subscribed(1, "train_log")
+    data = jsonl(train_rows(3))
+    store.apply(arrived(1, 0, data))
+    assert store.step == 3
+    store.select("b")
+    store.apply(arrived(1, len(data), jsonl(train_rows(9)[8:])))  # still under way when the cursor moved on
+    assert store.logs is not None
+    assert store.logs.last_step is None
+    assert store.step == 0
+
+
+def test_a_rotated_log_is_void() -> None:
+    store, _ = store_with(summary("a", "running"))
+    store.select("a")
+    store.subscribed(1, "train_log")
+    store.apply(arrived(1, 0, jsonl(train_rows(5))))
+    store.apply(LogRotated(1, "path"))
+    assert store.logs is not None
+    assert not store.logs.series
+    store.apply(arrived(1, 0, jsonl(train_rows(2))))
+    assert store.step == 2
+
+
+def test_versions_move_only_on_change() -> None:
+    store, _ = store_with(summary("a", "running"))
+    before = dict(store.versions)
+    store.select("a")
+    store.select("a")
+    assert store.versions["selected"] == before["selected"] + 1
+    store.show("a", {"checkpoints": [{"step": 1}]})
+    shown = store.versions["shown"]
+    store.show("a", {"checkpoints": [{"step": 1}]})
+    store.show("other", {"checkpoints": [{"step": 2}]})
+    assert store.versions["shown"] == shown
+    assert [view.step for view in store.checkpoints()] == [1]
+
+
+def test_data_of_a_live_run_goes_stale_and_of_a_finished_one_never() -> None:
+    store, clock = store_with(summary("a", "running", step_seconds=3.0), summary("b", "finished"))
+    store.select("a")
+    assert store.freshness().tone == "live"
+    clock.time += 31
+    assert store.freshness() == store.freshness()
+    assert (store.freshness().tone, store.freshness().text) == ("warn", "stale 33s")
+    store.select("b")
+    assert store.freshness().tone == "rest"
+
+
+def test_slow_steps_are_given_their_time() -> None:
+    store, clock = store_with(summary("a", "running", step_seconds=60.0))
+    store.select("a")
+    clock.time += 200
+    assert store.freshness().tone == "live"
+    clock.time += 200
+    assert store.freshness().tone == "warn"
+
+
+def test_a_lost_link_is_said_with_its_age_and_stays_lost_while_reconnecting() -> None:
+    store, clock = store_with(summary("a", "running"))
+    store.select("a")
+    store.apply(LinkChanged(Link.LOST, "silence", retry_in_s=4.0))
+    clock.time += 1
+    assert store.link_words() == ("link lost 1 s ago, retrying in 3 s", "bad")
+    assert store.freshness().text == "link lost · 3s old"
+    store.apply(LinkChanged(Link.CONNECTING))
+    clock.time += 11
+    assert store.link_words() == ("link lost 12 s ago, retrying now", "bad")
+    store.apply(LinkChanged(Link.CONNECTED, latency_ms=20.4))
+    assert store.link_words() == ("20 ms", "live")
+    assert store.freshness().tone == "live"
+
+
+def test_eta_and_cost() -> None:
+    store, _ = store_with(summary("a", "running", step=100, total_steps=200, run_seconds=3600.0), price=2.49)
+    store.select("a")
+    eta, cost = store.eta(), store.cost()
+    assert eta is not None
+    assert math.isclose(eta, 310.0)
+    assert cost is not None
+    assert math.isclose(cost, 2.49 * 3602 / 3600)
+    store.price_per_hour = None
+    assert store.cost() is None
+
+
+def test_the_clock_of_the_box_may_be_wrong() -> None:
+    store, _ = store_with(summary("a", "running", logged_at=at(7200)))
+    store.select("a")
+    store.apply(BoxGreeted("agent", {"time": NOW - 7198}))
+    assert store.freshness().text == "2s ago"
+
+
+def test_rows_of_any_shape_are_read() -> None:
+    row = RunRow.from_summary({"run": "x", "state": "crashed", "error": "boom", "reward": "NaN", "logged_at": "no time"})
+    assert row.error == {"summary": "boom"}
+    assert row.reward is not None
+    assert math.isnan(row.reward)
+    assert row.logged_at is None
+    assert RunRow.from_summary({}).name == ""
+
+
+def test_sessions_of_a_run_are_found_by_their_mark_and_dead_ones_left_out() -> None:
+    store, _ = store_with(summary("run.1", "running"))
+    store.apply(
+        SessionsReported(
+            [
+                {"name": "eval_run_1", "run": "run.1", "dead": False},
+                {"name": "run_1", "run": "run.1", "dead": False},
+                {"name": "run_1_old", "run": "run.1", "dead": True},
+                {"name": "other", "run": "", "dead": False},
+            ]
+        )
+    )
+    assert store.sessions_of("run.1") == ["run_1", "eval_run_1"]
+
+
+def test_evaluations_stand_beside_their_checkpoints() -> None:
+    store, _ = store_with(summary("a", "finished"))
+    store.select("a")
+    metrics = [{"step": "10", "accuracy": "0.5", "n": "100"}, {"step": "20", "accuracy": "", "status": "timeout"}]
+    store.show(
+        "a",
+        {
+            "checkpoints": [{"step": 10}, {"step": 20, "problem": "optimizer.pt is missing"}],
+            "evaluations": [{"name": "a_gsm8k", "metrics": metrics}],
+        },
+    )
+    newest, oldest = store.checkpoints()
+    assert newest.problem == "optimizer.pt is missing"
+    assert newest.evaluations[0].figure == "timeout"
+    assert (oldest.evaluations[0].figure, oldest.evaluations[0].spread) == (".500", ".098")
+    assert oldest.evaluations[0].dataset == "gsm8k"
+
+
+def test_gpus_and_stage_times() -> None:
+    store, clock = store_with(summary("a", "running"))
+    store.apply(GpuSampled(GPUS))
+    assert store.gpu_freshness().text == "now"
+    clock.time += 40
+    assert store.gpu_freshness().tone == "warn"
+    store.select("a")
+    store.subscribed(1, "train_log")
+    store.apply(arrived(1, 0, jsonl(train_rows(5))))
+    assert store.stage_times() == [("rollout", 1.9), ("train", 1.0), ("save", 0.05)]
+
+
+def test_inbox_wakes_once_a_batch_and_is_emptied_in_slices() -> None:
+    woken: list[int] = []
+    taken: list[object] = []
+    inbox = Inbox(lambda: woken.append(1))
+    for index in range(100):
+        inbox.put(RunsReported([{"run": str(index)}]))
+    assert len(woken) == 1
+    assert inbox.drain(0.0, taken.append) is True
+    assert len(taken) == 1
+    assert inbox.drain(1.0, taken.append) is False
+    assert len(taken) == 100
+    inbox.put(RunsReported([]))
+    assert len(woken) == 2
