@@ -17,13 +17,14 @@ thread, from within ``on_event`` too. Futures complete on the client's threads.
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,8 @@ from remote.events import (
 )
 from remote.follows import Follow
 from remote.protocol import (
-    LOST_AFTER_S,
     OPERATIONS,
-    PING_EVERY_S,
     PROTOCOL_VERSION,
-    STALE_AFTER_S,
     Cursor,
     Decoder,
     ProtocolError,
@@ -52,26 +50,13 @@ from remote.protocol import (
     encode_parts,
 )
 from remote.requests import Pending, Requests, unreachable
+from remote.timing import Pings, SleepDetector, Timing
 from remote.transport import AskHostKey, LocalTransport, Refused, Transport, TryAgain, Unreachable
 
+logger = logging.getLogger(__name__)
 STANDING_TOPICS = ("runs", "sessions", "gpu")
 
 TransportFactory = Callable[[Box, AskHostKey], Transport]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Every wait of a client, in seconds; tests shorten them."""
-
-    ping_every: float = PING_EVERY_S
-    stale_after: float = STALE_AFTER_S
-    lost_after: float = LOST_AFTER_S
-    backoff_first: float = 1.0
-    backoff_most: float = 30.0
-    settled_after: float = 10.0
-    """A connection that lived so long resets the back-off."""
-    clock_jump: float = 10.0
-    """The wall clock running ahead of the monotonic one by so much means that this machine slept."""
 
 
 class BoxClient:
@@ -92,7 +77,7 @@ class BoxClient:
         self._host_keys_file = host_keys_file
         self._factory = transport_factory or self._default_transport
         self._timing = timing or Timing()
-        self._wall_clock = wall_clock
+        self._sleep = SleepDetector(wall_clock, self._timing.clock_jump)
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._outbox: deque[bytes] = deque()
@@ -109,7 +94,6 @@ class BoxClient:
         self._retry_now = threading.Event()
         self._host_key_answer: bool | None = None
         self._host_key_answered = threading.Event()
-        self._skew = 0.0
         self._owner = threading.Thread(target=self._own, name=f"box-{box.name}", daemon=True)
         self._watchdog = threading.Thread(target=self._watch, name=f"box-{box.name}-watchdog", daemon=True)
 
@@ -268,15 +252,10 @@ class BoxClient:
         if self._closing.is_set():
             return
         end = None if seconds is None else time.monotonic() + seconds
-        self._clock_jumped()
+        self._sleep.happened()
         while not self._retry_now.wait(0.25 if end is None else max(0.0, min(0.25, end - time.monotonic()))):
-            if (end is not None and time.monotonic() >= end) or (end is not None and self._clock_jumped()):
+            if (end is not None and time.monotonic() >= end) or (end is not None and self._sleep.happened()):
                 return
-
-    def _clock_jumped(self) -> bool:
-        """Whether the wall clock ran ahead of the monotonic one since the last call."""
-        before, self._skew = self._skew, self._wall_clock() - time.monotonic()
-        return self._skew - before > self._timing.clock_jump
 
     def _shake_hands(self, transport: Transport) -> tuple[Decoder, dict[str, Any]]:
         """Exchange hellos; raises Refused for an agent of another version."""
@@ -302,10 +281,10 @@ class BoxClient:
         self._go_up()
         self._set_link(Link.CONNECTED, transport.describe())
         self._emit(BoxGreeted(str(hello.get("agent", "")), dict(hello.get("host") or {})))
-        timing, pings = self._timing, _Pings()
+        timing, pings = self._timing, Pings()
         heard = time.monotonic()
         last_ping = heard - timing.ping_every
-        self._clock_jumped()
+        self._sleep.happened()
         while not self._closing.is_set():
             now = time.monotonic()
             if now - last_ping >= timing.ping_every:
@@ -327,7 +306,7 @@ class BoxClient:
                             self._set_link(self._link, transport.describe(), latency_ms=pings.latency_ms)
                     else:
                         self._handle(frame)
-            if self._clock_jumped():
+            if self._sleep.happened():
                 raise Unreachable("this machine slept")
             silence = now - heard
             if silence >= timing.lost_after:
@@ -422,7 +401,10 @@ class BoxClient:
             transport.wake()
 
     def _emit(self, event: ClientEvent) -> None:
-        self._on_event(event)
+        try:
+            self._on_event(event)
+        except Exception:  # the owner's bug must not cost the link
+            logger.exception("on_event failed for %s", type(event).__name__)
 
     def _set_link(
         self, state: Link, detail: str = "", latency_ms: float | None = None, retry_in_s: float | None = None
@@ -451,29 +433,3 @@ class BoxClient:
         from remote.ssh import SshTransport
 
         return SshTransport(box, ask, host_keys_file=self._host_keys_file)
-
-
-class _Pings:
-    """Round-trip times; says when the shown one should change."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._under_way: dict[int, float] = {}
-        self.latency_ms: float | None = None
-        self._shown_at = 0.0
-
-    def sent(self, now: float) -> int:
-        self._count += 1
-        self._under_way[self._count] = now
-        return self._count
-
-    def answered(self, n: int, now: float) -> bool:
-        began = self._under_way.pop(n, None)
-        self._under_way = {k: v for k, v in self._under_way.items() if k > n}
-        if began is None:
-            return False
-        old, new = self.latency_ms, (now - began) * 1000
-        if old is not None and abs(new - old) < max(1.0, 0.2 * old) and now - self._shown_at < 5.0:
-            return False
-        self.latency_ms, self._shown_at = new, now
-        return True

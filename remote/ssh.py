@@ -138,7 +138,7 @@ class SshTransport:
             algorithms = sorted(options.key_types, key=lambda a: _type_of(a) not in known)
             options.key_types = algorithms
         try:
-            with self._within(2 * STEP_S, f"the key exchange with {target.host}"):
+            with self._within(2 * STEP_S, f"the key exchange with {target.host}:{target.port}"):
                 transport.start_client(timeout=STEP_S)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise Unreachable(

@@ -182,16 +182,17 @@ def evaluate(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     if steps is not None and steps != "" and steps != []:
         joined = ",".join(map(str, steps)) if isinstance(steps, list) else str(steps)
         arguments += ["--steps", joined]
-    for key, option in (("eval_dataset", "--eval-dataset"), ("ckpt_path", "--ckpt-path"), ("name", "--name")):
+    for key in ("eval_dataset", "eval_path", "ckpt_path", "name"):
         if value := text(params, key, ""):
-            arguments += [option, value]
+            arguments += [f"--{key.replace('_', '-')}", value]
     fraction = params.get("subset_frac")
     if fraction is not None:
         if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
             raise RemoteError("bad_request", f"'subset_frac' must be above 0 and at most 1, not {fraction!r}")
         arguments += ["--subset-frac", str(fraction)]
-    if (batch := whole(params, "batch_size")) is not None:
-        arguments += ["--batch-size", str(batch)]
+    for key in ("batch_size", "max_completion_length", "timeout"):
+        if (number := whole(params, key)) is not None:
+            arguments += [f"--{key.replace('_', '-')}", str(number)]
     label = run_name or check_name(text(params, "name", "") or Path(ckpt_path).name)
     result = _run_in_session(place, params, session_name(f"eval_{label}"), arguments, run_name)
     return {**result, "run": run_name}
@@ -235,8 +236,10 @@ def kill(place: Place, params: dict[str, Any]) -> dict[str, Any]:
 
     SIGTERM to the supervisor and time to obey (``patience_s``, 15 at most); then SIGKILL to it and to every process
     that carries the run's id. ``killed`` is written if nobody wrote an end. ``left`` names processes that even SIGKILL
-    did not end.
+    did not end. ``session`` in place of ``run`` ends an evaluation by its session: {"session", "left", "forced"}.
     """
+    if session := text(params, "session", ""):
+        return _kill_session(place, session)
     run = open_run(place.root, text(params, "run"))
     status = run.read_status() or {}
     observed = run.observed_state()
@@ -267,6 +270,25 @@ def kill(place: Place, params: dict[str, Any]) -> dict[str, Any]:
         "left": left,
         "forced": bool(survivors or strays),
     }
+
+
+def _kill_session(place: Place, name: str) -> dict[str, Any]:
+    """End what runs in a session that this agent started; its last words stay on the dead pane."""
+    row = Sessions(place.settings.tmux_socket).find(name)
+    if row is None or row["dead"]:
+        raise RemoteError("not_running", f"nothing runs in a tmux session '{name}' on this box")
+    if not row["marked"]:
+        raise RemoteError("not_ours", f"the tmux session '{name}' was not started from here", "end it from within")
+    pid, start, forced = int(row["pid"]), start_ticks(row["pid"]), False
+    for number, patience in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, 2.0)):
+        forced = number == signal.SIGKILL
+        signal_quietly(pid, number)
+        deadline = time.monotonic() + patience
+        while start is not None and is_alive(pid, start) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if start is None or not is_alive(pid, start):
+            return {"session": name, "left": [], "forced": forced}
+    return {"session": name, "left": [pid], "forced": forced}
 
 
 def _supervisors(place: Place, run: RunDir, status: dict[str, Any]) -> list[tuple[int, int]]:

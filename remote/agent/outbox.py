@@ -7,11 +7,12 @@ values only the newest waits. So a client that reads slowly costs nothing but it
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from typing import Any
 
-from remote.protocol import encode_parts
+from remote.protocol import ProtocolError, encode_parts
 
 
 class Outbox:
@@ -65,7 +66,7 @@ class Outbox:
                 if self._lines:
                     payload = self._lines.popleft()
                 else:
-                    payload = b"".join(encode_parts(self._newest.pop(next(iter(self._newest)))))
+                    payload = _encode(self._newest.pop(next(iter(self._newest))))
             view = memoryview(payload)
             try:
                 while view:
@@ -73,3 +74,12 @@ class Outbox:
             except OSError:
                 self.broken.set()
                 return
+
+
+def _encode(frame: dict[str, Any]) -> bytes:
+    """A topic's value as lines; one that is too large even for parts is left out, and said so on stderr."""
+    try:
+        return b"".join(encode_parts(frame))
+    except ProtocolError as error:
+        print(f"agent: {error}", file=sys.stderr)
+        return b""

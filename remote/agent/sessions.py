@@ -20,9 +20,11 @@ from remote.protocol import RemoteError
 
 RUN_OPTION = "@grpo_run"
 """A session's user option that names the run it works for (its name may have had to be changed)."""
+OUR_OPTION = "@grpo"
+"""Set on every session that an agent started, whatever it works for."""
 _FORMAT = (
     "#{session_id} #{pane_id} #{session_created} #{session_attached} #{pane_dead} s#{pane_dead_status} "
-    "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} #{session_name}"
+    "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} #{session_name}"
 )
 _importing = threading.Lock()
 _NO_SERVER = ("no server running", "error connecting", "server exited", "lost server")
@@ -64,7 +66,8 @@ class Sessions:
         return list(done.stdout)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a session: name, run, created, attached, dead, exit_status, signal, pid, id. [] without a server."""
+        """One row a session, the newest first: name, run, created, attached, dead, exit_status, signal, pid, marked
+        (started by an agent), id, pane. None without a server."""
         try:
             lines = self._tmux("list-panes", "-a", "-F", _FORMAT)
         except RemoteError as error:
@@ -98,7 +101,7 @@ class Sessions:
             shlex.join(argv),
         ]
         keep = ["set-option", "-w", "-t", target, "remain-on-exit", "on"]
-        mark = ["set-option", "-t", target, RUN_OPTION, run]
+        mark = ["set-option", "-t", target, RUN_OPTION, run, ";", "set-option", "-t", target, OUR_OPTION, "1"]
         self._start_server_and(*map(_no_separator, command), ";", *keep, ";", *mark)
         return self.find(name) or {"name": name}
 
@@ -143,8 +146,8 @@ class Sessions:
 def _parse(lines: list[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
-        fields = line.split(" ", 9)
-        if len(fields) == 10:
+        fields = line.split(" ", 10)
+        if len(fields) == 11:
             found.setdefault(fields[0], _row(fields))  # the first pane speaks for its session
     return found
 
@@ -167,7 +170,8 @@ def _row(fields: list[str]) -> dict[str, Any]:
         "signal": _signal_name(number),
         "pid": int(fields[7]) if fields[7].isdigit() else None,
         "run": fields[8][1:],
-        "name": fields[9],
+        "marked": fields[9] != "m",
+        "name": fields[10],
     }
 
 

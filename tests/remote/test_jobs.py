@@ -176,6 +176,8 @@ def test_resume_and_evaluate(link: tuple[BoxClient, Recorder], root: Path, tmux_
     ask(client, "evaluate", **wanted)
     ask(client, "kill", run="r1")
     assert {s["name"]: s["dead"] for s in ask(client, "list_sessions")["sessions"]}["eval_r1"] is False
+    assert ask(client, "kill", session="eval_r1") == {"session": "eval_r1", "left": [], "forced": False}
+    assert refusal(client, "kill", session="eval_r1").code == "not_running"
 
 
 @pytest.mark.parametrize("name", ["$(touch x)", "a;b", "a b", "-rf", "../x", "a\nb", "é", "'", "=x", "x" * 200])
@@ -213,6 +215,7 @@ def test_sessions_of_others_with_any_name_are_listed(
     assert not any(row["dead"] or row["run"] for row in listed.values())
     for name in names:
         assert ask(client, "capture_pane", session=name)["text"] == ""
+        assert refusal(client, "kill", session=name).code == "not_ours"
     run = ask(client, "launch", config_text="obedient", run_name="r1")["run"]
     assert run == "r1"  # 'r*' is another session, not a pattern
 

@@ -208,7 +208,7 @@ def test_hosts_that_cannot_be_reached_are_told_and_tried_again(
     monkeypatch.setattr(ssh, "STEP_S", 0.5)
     proxy.black_hole()
     with connected(box_of(own_sshd, port=proxy.port), host_keys_file=hosts) as (_, recorder):
-        assert "the key exchange with 127.0.0.1" in recorder.wait_link(Link.LOST, timeout=5).detail
+        assert f"127.0.0.1:{proxy.port}" in recorder.wait_link(Link.LOST, timeout=5).detail
 
 
 def test_a_hang_in_the_middle_of_the_login_ends(
