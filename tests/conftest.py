@@ -1,0 +1,52 @@
+"""What all tests share: threads that do not spin, a tiny model, and roots that hold it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve the processes under test
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+for variable in ("LOCALFS_ROOT", "GRPO_RUN_ID", "GRPO_PARENT_PID"):
+    os.environ.pop(variable, None)
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def tiny_model(request: pytest.FixtureRequest) -> Path:
+    """A tiny model whose sampled answers are right now and then. Made once and kept in pytest's cache."""
+    from grpo_train.tiny_model import WarmStart, make_tiny_model
+
+    warm_start = WarmStart(steps=120, batch_size=48)
+    sources = [REPOSITORY / "grpo_train" / name for name in ("tiny_model.py", "tiny_tokenizer.py", "tasks/addition.py")]
+    key = hashlib.sha256(repr(warm_start).encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
+    assert request.config.cache is not None
+    model = request.config.cache.mkdir("tiny-model") / key[:16]
+    if not (model / "config.json").exists():
+        make_tiny_model(model, seed=0, warm_start=warm_start)
+    return model
+
+
+@pytest.fixture(scope="session")
+def make_root(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes a new root that holds the tiny model, for fixtures of any scope."""
+
+    def make() -> Path:
+        root = tmp_path_factory.mktemp("root")
+        shutil.copytree(tiny_model, root / "models" / "tiny")
+        return root
+
+    return make
+
+
+@pytest.fixture
+def root(make_root: Callable[[], Path]) -> Path:
+    """A root of its own, with the tiny model."""
+    return make_root()
