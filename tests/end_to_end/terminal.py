@@ -1,0 +1,78 @@
+"""A real terminal for the app: a tmux server of its own, keys typed in, the screen read back."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+
+class Terminal:
+    """``command`` in a tmux pane of 120 x 40 cells."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], columns: int = 120, rows: int = 40
+    ) -> None:
+        self._socket = f"grpo-e2e-{secrets.token_hex(4)}"
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        line = shlex.join(["env", "-u", "TMUX", "-u", "COLUMNS", "-u", "LINES", *variables, *command])
+        size = ["-x", str(columns), "-y", str(rows)]
+        self._tmux("new-session", "-d", "-s", "screen", *size, line)
+        self._tmux("set-option", "-t", "screen", "remain-on-exit", "on")
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is not None:
+            print(f"the screen was:\n{self.screen()}")
+        self._tmux("kill-server")
+
+    def _tmux(self, *arguments: str) -> str:
+        command = ["tmux", "-L", self._socket, "-f", "/dev/null", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+        return done.stdout
+
+    def screen(self) -> str:
+        """What is on the screen now."""
+        return self._tmux("capture-pane", "-p", "-t", "screen")
+
+    def press(self, *keys: str) -> None:
+        """Press keys by their tmux names (``Enter``, ``Tab``, ``C-b``, ``n``)."""
+        self._tmux("send-keys", "-t", "screen", *keys)
+
+    def type(self, text: str) -> None:
+        """Type text as it is."""
+        self._tmux("send-keys", "-t", "screen", "-l", text)
+
+    def wait_for(self, *texts: str, timeout: float = 60.0) -> str:
+        """The screen once all of ``texts`` are on it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            screen = self.screen()
+            if all(text in screen for text in texts):
+                return screen
+            assert time.monotonic() < deadline, f"not on the screen within {timeout} s: {texts}\n{screen}"
+            time.sleep(0.1)
+
+    def wait_gone(self, text: str, timeout: float = 30.0) -> str:
+        """The screen once ``text`` is no longer on it."""
+        deadline = time.monotonic() + timeout
+        while text in (screen := self.screen()):
+            assert time.monotonic() < deadline, f"still on the screen after {timeout} s: {text}\n{screen}"
+            time.sleep(0.1)
+        return screen
+
+    def settle(self, still_s: float = 0.4, timeout: float = 20.0) -> str:
+        """The screen once it has not changed for a moment: what was pressed has been dealt with."""
+        deadline = time.monotonic() + timeout
+        before, since = self.screen(), time.monotonic()
+        while time.monotonic() - since < still_s:
+            assert time.monotonic() < deadline, f"the screen does not come to rest\n{before}"
+            time.sleep(0.05)
+            if (now := self.screen()) != before:
+                before, since = now, time.monotonic()
+        return before
