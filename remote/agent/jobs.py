@@ -320,7 +320,7 @@ def _end_as(run: RunDir, state: str, error: str | None) -> None:
                 raise
             time.sleep(0.05)  # the lock of a process that was just killed
     try:
-        writer.update(state=state, **({"error": error} if error else {}))
+        writer.update(state=state, **({"error": {"summary": error}} if error else {}))
     finally:
         writer.close()
     run.log_event(state, by="agent")

@@ -140,7 +140,8 @@ class Sessions:
             have = ", ".join(other["name"] for other in self.rows()) or "none"
             raise RemoteError("no_session", f"there is no tmux session '{name}' on this box (there are: {have})")
         text = self._tmux("capture-pane", "-p", "-J", "-t", row["pane"], "-S", f"-{lines}")
-        return re.sub(r"\n{4,}", "\n\n", "\n".join(text[-lines:]))  # a tall pane with little in it
+        squeezed = re.sub(r"\n{4,}", "\n\n", "\n".join(text).rstrip("\n"))  # a tall pane with little in it
+        return "\n".join(squeezed.split("\n")[-lines:])
 
 
 def _parse(lines: list[str]) -> dict[str, dict[str, Any]]:

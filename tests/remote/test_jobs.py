@@ -98,6 +98,7 @@ def test_an_engine_that_ends_at_once_leaves_its_words(link: tuple[BoxClient, Rec
     done = ask(client, "launch", config_text="short")
     assert dead_session(client)["exit_status"] == 7
     assert "fake engine" in ask(client, "capture_pane", session=done["session"])["text"]
+    assert "fake engine" in ask(client, "capture_pane", session=done["session"], lines=5)["text"]
 
 
 def test_kill_obeyed(link: tuple[BoxClient, Recorder], root: Path) -> None:
@@ -180,13 +181,13 @@ def test_resume_and_evaluate(link: tuple[BoxClient, Recorder], root: Path, tmux_
     assert refusal(client, "kill", session="eval_r1").code == "not_running"
 
 
-@pytest.mark.parametrize("name", ["$(touch x)", "a;b", "a b", "-rf", "../x", "a\nb", "é", "'", "=x", "x" * 200])
-def test_names_that_could_be_commands_are_refused(link: tuple[BoxClient, Recorder], root: Path, name: str) -> None:
+def test_names_that_could_be_commands_are_refused(link: tuple[BoxClient, Recorder], root: Path) -> None:
     client, _ = link
-    assert refusal(client, "launch", config_text="obedient", run_name=name).code in ("run", "bad_request")
-    for op, params in (("show_run", {"run": name}), ("stop", {"run": name}), ("kill", {"run": name})):
-        assert refusal(client, op, **params).code == "run"
-    refusal(client, "capture_pane", session=name)
+    for name in ("$(touch x)", "a;b", "a b", "-rf", "../x", "a\nb", "é", "'", "=x", "x" * 200):
+        assert refusal(client, "launch", config_text="obedient", run_name=name).code in ("run", "bad_request")
+        for op, params in (("show_run", {"run": name}), ("stop", {"run": name}), ("kill", {"run": name})):
+            assert refusal(client, op, **params).code == "run"
+        assert refusal(client, "capture_pane", session=name).code == "no_session"
     assert not (root / "training_runs").exists() or not list((root / "training_runs").glob("*"))
 
 
