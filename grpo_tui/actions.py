@@ -42,7 +42,9 @@ class Action:
     dangerous: bool = False
     in_bar: bool = True
 
-    def keys(self) -> list[str]:
+    @property
+    def all_keys(self) -> list[str]:
+        """Its keys; the first is the one that is shown."""
         return [key.strip() for key in self.key.split(",")]
 
 
@@ -134,7 +136,9 @@ def _link_down(situation: Situation) -> str:
 
 
 ACTIONS: tuple[Action, ...] = (
-    Action("launch", "n", "launch", "Launch a run: pick a config, see the exact command, start it", "Runs", _can_launch),
+    Action(
+        "launch", "n", "launch", "Launch a run: pick a config, see the exact command, start it", "Runs", _can_launch
+    ),
     Action("stop", "s", "stop", "Stop the run after this step; it saves first", "Runs", _can_stop),
     Action("eval", "e", "eval", "Evaluate checkpoints of the run on held-out problems", "Runs", _can_evaluate),
     Action("resume", "r", "resume", "Resume the run from one of its checkpoints", "Runs", _can_resume),
@@ -167,11 +171,13 @@ def with_keymap(keymap: Mapping[str, str], actions: tuple[Action, ...] = ACTIONS
     for name in keymap:
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=1)
-            raise KeymapError(f"no action '{name}'" + (f"; did you mean {near[0]}?" if near else f" ({', '.join(sorted(known))})"))
+            raise KeymapError(
+                f"no action '{name}'" + (f"; did you mean {near[0]}?" if near else f" ({', '.join(sorted(known))})")
+            )
     changed = tuple(replace(action, key=str(keymap.get(action.id, action.key))) for action in actions)
     taken: dict[str, str] = {}
     for action in changed:
-        for key in action.keys():
+        for key in action.all_keys:
             if key in taken:
                 raise KeymapError(f"the key '{key}' is given to both {taken[key]} and {action.id}")
             taken[key] = action.id

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.message import Message
@@ -28,7 +28,7 @@ from grpo_tui.widgets.notice import Notice
 from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.words import LIVE, state_words
 from remote.boxes import Box
-from remote.events import BoxGreeted, ClientEvent, HostKeyAsked, Link, RunsReported
+from remote.events import BoxGreeted, ClientEvent, HostKeyAsked, Link, RunsReported, SessionsReported
 from remote.protocol import RemoteError
 
 TICK_S = 0.25
@@ -64,7 +64,7 @@ class GrpoApp(App[None]):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
-    CSS_PATH = ["styles/app.tcss", "styles/home.tcss", "styles/dialogs.tcss"]
+    CSS_PATH: ClassVar[list[str]] = ["styles/app.tcss", "styles/home.tcss", "styles/dialogs.tcss"]
     ENABLE_COMMAND_PALETTE = True
     AUTO_FOCUS = None
 
@@ -85,6 +85,7 @@ class GrpoApp(App[None]):
         self._make_model_command = make_model_command
         self._awaited_run: str | None = None
         self._states: dict[str, str] = {}
+        self._evaluating: set[str] = set()
         self._shown_key: object = None
         for theme in THEMES:
             self.register_theme(theme)
@@ -120,7 +121,7 @@ class GrpoApp(App[None]):
         if self.options.demo_root is not None:
             self.home.query_one(Notice).launch_hint = (
                 "press [bold $primary]n[/], then [bold $primary]enter[/]: "
-                "a tiny model learns to add\n\n[$grpo-muted]it starts with about half of the sums right; watch the reward climb[/]"
+                "a tiny model learns to add\n\n[$grpo-muted]half of its sums are right; watch the reward climb[/]"
             )
             self.run_worker(self._demo(), group="demo", description="the demo's model", exit_on_error=False)
         self._open(self.connection)
@@ -133,9 +134,10 @@ class GrpoApp(App[None]):
         from grpo_tui.screens.demo_setup import DemoSetupScreen
 
         root = self.options.demo_root
-        if root is not None and not demo.model_is_there(root):
-            if not await self.push_screen_wait(DemoSetupScreen(root, self._make_model_command)):
-                self.exit()
+        if root is None or demo.model_is_there(root):
+            return
+        if not await self.push_screen_wait(DemoSetupScreen(root, self._make_model_command)):
+            self.exit()
 
     @property
     def home(self) -> HomeScreen:
@@ -150,6 +152,8 @@ class GrpoApp(App[None]):
         self.connection.take(event)
         if isinstance(event, RunsReported):
             self._runs_reported()
+        elif isinstance(event, SessionsReported):
+            self._tell_evaluations()
         elif isinstance(event, HostKeyAsked):
             self._work("host key", self.operations.answer_host_key())
         elif isinstance(event, BoxGreeted):
@@ -181,7 +185,9 @@ class GrpoApp(App[None]):
             error = event.worker.error
             self.show_error(
                 "something went wrong in this program",
-                RemoteError("bug", f"{type(error).__name__}: {error}", f"while: {event.worker.description}; runs go on"),
+                RemoteError(
+                    "bug", f"{type(error).__name__}: {error}", f"while: {event.worker.description}; runs go on"
+                ),
             )
 
     def show_error(self, title: str, error: RemoteError) -> None:
@@ -215,6 +221,27 @@ class GrpoApp(App[None]):
                 severity = "error" if tone == "bad" else "information"
                 self.notify(more, title=f"{glyph} {row.name} {word}", severity=severity, markup=False)  # type: ignore[arg-type]
 
+    def _tell_evaluations(self) -> None:
+        """An evaluation is over when its session is: say how it went."""
+        for session in self.store.sessions:
+            name = str(session.get("name", ""))
+            if not name.startswith("eval_"):
+                continue
+            if not session.get("dead"):
+                self._evaluating.add(name)
+            elif name in self._evaluating:
+                self._evaluating.discard(name)
+                run, code = name.removeprefix("eval_"), session.get("exit_status")
+                if code:
+                    self.notify(
+                        f"exit code {code}: its words are in tmux session {name}",
+                        title=f"✖ evaluation of {run} failed",
+                        severity="error",
+                        markup=False,
+                    )
+                else:
+                    self.notify("its figures stand beside the checkpoints", title=f"✔ {run} evaluated")
+
     def choose_when_listed(self, run: str) -> None:
         """Select a run as soon as the box lists it."""
         if any(row.name == run for row in self.store.runs or ()):
@@ -237,6 +264,7 @@ class GrpoApp(App[None]):
         """Turn to another box; nothing on the present one ends."""
         self.connection.close()
         self._awaited_run, self._states, self._shown_key = None, {}, None
+        self._evaluating.clear()
         self._take_box(box)
         await self.home.turn_to(self.store)
         self._open(self.connection)
@@ -288,9 +316,9 @@ class GrpoApp(App[None]):
         live = self.store.live_runs()
         message = None
         if live:
-            named = ", ".join(f"{row.name} ({self.store.step if row.name == self.store.selected else row.step}/{row.total_steps or '?'})" for row in live)
+            named = ", ".join(f"{row.name} ({row.step}/{row.total_steps or '?'})" for row in live)
             again = "grpo-tui --demo" if self.options.demo else f"grpo-tui --box {self.store.box}"
-            message = f"{named} {'goes' if len(live) == 1 else 'go'} on on {self.store.box}. Look again: {again}"
+            message = f"{named} {'goes' if len(live) == 1 else 'go'} on, on box {self.store.box}. Look again: {again}"
         self.exit(message=message)
 
     async def action_quit(self) -> None:

@@ -39,7 +39,9 @@ def plan(box: Box, session: str, environment: Mapping[str, str] = os.environ) ->
     if inside:
         outer = spoken(tmux_prefix("")) if not box.is_local else keys
         return Handover(argv, f"{outer} {keys} d", "this program runs inside tmux itself: its prefix comes first")
-    return Handover(argv, f"{keys} d", "" if box.is_local else f"{keys} is tmux's default prefix; yours may differ on the box")
+    return Handover(
+        argv, f"{keys} d", "" if box.is_local else f"{keys} is tmux's default prefix; yours may differ on the box"
+    )
 
 
 def ssh_attach_argv(box: Box, session: str) -> list[str]:

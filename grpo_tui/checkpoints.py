@@ -53,12 +53,6 @@ def checkpoint_views(run: str, shown: dict[str, Any]) -> list[CheckpointView]:
     return sorted(views, key=lambda view: -view.step)
 
 
-def running_evaluations(shown: dict[str, Any]) -> list[dict[str, Any]]:
-    """Evaluations of the run that go on."""
-    live = ("starting", "running", "evaluating", "stopping")
-    return [evaluation for evaluation in shown.get("evaluations") or () if evaluation.get("state") in live]
-
-
 def _result(dataset: str, row: dict[str, Any]) -> EvalResult:
     for column in _SCORES:
         value = number(_numeric(row.get(column)))

@@ -32,7 +32,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--box", metavar="NAME", help="a box of boxes.yaml, or 'local' for this machine")
-    made.add_argument("--host", metavar="ADDRESS", help="its address today, where that is another one than in boxes.yaml")
+    made.add_argument(
+        "--host", metavar="ADDRESS", help="its address today, where that is another one than in boxes.yaml"
+    )
     made.add_argument("--root", metavar="DIR", help="where runs live on the box (LOCALFS_ROOT)")
     made.add_argument("--boxes", metavar="FILE", help="another boxes.yaml")
     made.add_argument("--demo", action="store_true", help="this machine, a tiny model, a config that learns in minutes")
@@ -44,7 +46,10 @@ def _places() -> str:
     import platformdirs
 
     folder = platformdirs.user_config_dir("grpo-tui")
-    return f"\nyour files: {folder}/boxes.yaml (see config/boxes.example.yaml)\n            {folder}/keymap.yaml (see config/keymap.example.yaml)\n"
+    return (
+        f"\nyour files: {folder}/boxes.yaml (see config/boxes.example.yaml)\n"
+        f"            {folder}/keymap.yaml (see config/keymap.example.yaml)\n"
+    )
 
 
 def choose_box(options: argparse.Namespace) -> Box:
@@ -99,7 +104,8 @@ def main(argv: list[str] | None = None) -> int:
         keymap = read_keymap()
         actions = with_keymap(keymap)
         if options.demo:
-            from grpo_tui.demo import demo_box, demo_root as default_root
+            from grpo_tui.demo import demo_box
+            from grpo_tui.demo import demo_root as default_root
 
             demo_root = Path(options.root).expanduser().absolute() if options.root else default_root()
             box = demo_box(demo_root)

@@ -14,6 +14,8 @@ from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
+    from grpo_tui.screens.launch import ConfigChoice
+    from grpo_tui.store import Store
 
 
 def who() -> str:
@@ -31,7 +33,7 @@ class Operations:
         self.app = app
 
     @property
-    def store(self):  # type: ignore[no-untyped-def]
+    def store(self) -> Store:
         return self.app.store
 
     async def ask(self, op: str, timeout: float = 30.0, **params: Any) -> dict[str, Any]:
@@ -55,9 +57,12 @@ class Operations:
             run = str(answer.get("run", ""))
             self.app.choose_when_listed(run)
             again = answer.get("started") is False
-            self.receipt(f"{run} was launched already" if again else f"{run} launched", f"in tmux session {answer.get('session', run)}")
+            self.receipt(
+                f"{run} was launched already" if again else f"{run} launched",
+                f"in tmux session {answer.get('session', run)}",
+            )
 
-    async def _configs(self) -> list:  # type: ignore[type-arg]
+    async def _configs(self) -> list[ConfigChoice]:
         from grpo_tui.screens.launch import ConfigChoice
 
         here = await asyncio.to_thread(local_configs)
@@ -127,9 +132,14 @@ class Operations:
         saved = [view.step for view in self.store.checkpoints() if not view.problem]
         last = max(saved, default=0)
         lost = max(0, self.store.step - last)
-        what_is_lost = f"[$warning]{lost} steps[/] since the last checkpoint (step_{last}) are lost." if lost else "No step is lost."
+        what_is_lost = (
+            f"[$warning]{lost} steps[/] since the last checkpoint (step_{last}) are lost."
+            if lost
+            else "No step is lost."
+        )
         lines = [
-            f"Kill [bold]{_escape(row.name)}[/] on [bold]{_escape(self.store.box)}[/] at step [bold]{self.store.step}[/] now, without saving?",
+            f"Kill [bold]{_escape(row.name)}[/] on [bold]{_escape(self.store.box)}[/] "
+            f"at step [bold]{self.store.step}[/] now, without saving?",
             what_is_lost,
             "[$grpo-muted]s would stop it after its step, saved.[/]",
         ]
@@ -143,7 +153,9 @@ class Operations:
         if left := answer.get("left"):
             self.app.show_error(
                 f"{row.name} is not gone",
-                RemoteError("left", f"these processes did not end: {', '.join(map(str, left))}", "look at them on the box"),
+                RemoteError(
+                    "left", f"these processes did not end: {', '.join(map(str, left))}", "look at them on the box"
+                ),
             )
         else:
             self.receipt(f"{row.name} killed", "no process of it is left")
@@ -169,7 +181,9 @@ class Operations:
             if problem:
                 self.app.show_error("cannot attach", RemoteError("attach", problem))
             elif code:
-                self.app.notify(f"tmux ended with exit code {code}", title=f"attach to {sessions[0]}", severity="warning")
+                self.app.notify(
+                    f"tmux ended with exit code {code}", title=f"attach to {sessions[0]}", severity="warning"
+                )
 
     # boxes -----------------------------------------------------------------------------------------------
 
@@ -224,11 +238,12 @@ class Operations:
         if asked is None or client is None:
             return
         screen = HostKeyScreen(self.store.box, asked.host, asked.key_type, asked.fingerprint)
-        client.answer_host_key(bool(await self.app.push_screen_wait(screen)))
+        accepted: bool | None = await self.app.push_screen_wait(screen)
+        client.answer_host_key(bool(accepted))
 
     def receipt(self, words: str, more: str = "") -> None:
         """Say what came of an action."""
-        self.app.notify(more or words, title=words if more else "", timeout=6)
+        self.app.notify(more or words, title=words if more else "", timeout=6, markup=False)
 
 
 def local_config_folder() -> Path:
@@ -252,5 +267,3 @@ def local_configs() -> list[tuple[str, str]]:
 
 def _escape(text: str) -> str:
     return text.replace("[", "\\[")
-
-

@@ -115,9 +115,7 @@ class RunRow:
 class Store:
     """The facts about one box and the run that is selected on it."""
 
-    def __init__(
-        self, box: str, price_per_hour: float | None = None, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, box: str, price_per_hour: float | None = None, now: Callable[[], float] = time.time) -> None:
         self.box = box
         self.price_per_hour = price_per_hour
         self.now = now
@@ -310,6 +308,10 @@ class Store:
             if not session.get("dead") and (session.get("run") or session.get("name")) == run
         ]
         return sorted(mine, key=lambda name: name.startswith("eval_"))
+
+    def evaluating(self) -> bool:
+        """Whether an evaluation of the selected run goes on in a session of its own."""
+        return any(name.startswith("eval_") for name in self.sessions_of(self.selected or ""))
 
     def stage_times(self) -> list[tuple[str, float]]:
         """Typical seconds of each stage of a step (``time/*`` without ``time/step``), longest first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 class Dialog(ModalScreen[Result]):
     """A framed box in the middle; escape gives it up (its result is None)."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar = [
         Binding("escape", "cancel", "cancel", show=False),
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
     ]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]
+    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-short"), (32, "-tall")]
     HEADING = ""
     TONE = ""
     """A class of the frame: ``-danger``, ``-warning`` or none."""
@@ -175,7 +175,8 @@ class AttachScreen(Dialog[bool]):
             Content.from_markup("To come back here: [bold $accent]$detach[/]", detach=self.detach), classes="message"
         )
         yield Static(
-            Content.from_markup("[$grpo-muted]ctrl+c in there asks the run to stop after its step.[/]"), classes="message"
+            Content.from_markup("[$grpo-muted]ctrl+c in there asks the run to stop after its step.[/]"),
+            classes="message",
         )
         if self.note:
             yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=self.note), classes="message")

@@ -30,8 +30,12 @@ class EvalScreen(OrderScreen):
         yield from field("steps", Select(choices, id="steps", compact=True, value="latest", allow_blank=False))
         have = ",".join(map(str, self.steps[-4:])) or "1,5,10"
         yield from field("list", Input(id="list", placeholder=f"for “a list of steps”: {have}", compact=True))
-        yield from field("dataset", Input(id="dataset", placeholder="the run's own task, held-out problems", compact=True))
-        yield from field("share", Input(id="share", placeholder="1 (all held-out problems); 0.1 = a tenth", compact=True))
+        yield from field(
+            "dataset", Input(id="dataset", placeholder="the run's own task, held-out problems", compact=True)
+        )
+        yield from field(
+            "share", Input(id="share", placeholder="1 (all held-out problems); 0.1 = a tenth", compact=True)
+        )
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -44,7 +48,9 @@ class EvalScreen(OrderScreen):
             steps = "".join(self.query_one("#list", Input).value.split())
             if not steps:
                 raise FieldError("list: steps with commas, e.g. 1,5,10")
-        wrong = [step for step in steps.split(",") if not step.isdigit()] if steps not in ("latest", "final", "all") else []
+        wrong = (
+            [step for step in steps.split(",") if not step.isdigit()] if steps not in ("latest", "final", "all") else []
+        )
         if wrong:
             raise FieldError(f"list: '{wrong[0]}' is no step number")
         missing = [step for step in steps.split(",") if step.isdigit() and self.steps and int(step) not in self.steps]

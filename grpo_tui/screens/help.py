@@ -36,7 +36,7 @@ class HelpScreen(Dialog[None]):
                 yield Static(Content("\n").join(lines), classes="group")
 
     def _line(self, action: Action) -> Content:
-        line = _row(" ".join(key_words(key) for key in action.keys()), action.help, action.dangerous)
+        line = _row(" ".join(key_words(key) for key in action.all_keys), action.help, action.dangerous)
         if why := action.reason(self.situation):
             line += Content.from_markup("\n          [$grpo-muted]not now: $why[/]", why=why)
         return line

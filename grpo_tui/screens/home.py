@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
@@ -16,7 +19,7 @@ from grpo_tui.widgets.error_panel import ErrorPanel
 from grpo_tui.widgets.gpu import GpuPanel
 from grpo_tui.widgets.header import HeaderBar
 from grpo_tui.widgets.key_bar import KeyBar
-from grpo_tui.widgets.lines_panel import LinesPanel
+from grpo_tui.widgets.lines_panel import LineSource, LinesPanel
 from grpo_tui.widgets.notice import Notice
 from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.widgets.sources import (
@@ -45,10 +48,10 @@ FILTER_LIVES = "filter"
 class HomeScreen(Screen[None]):
     """Composes the panels, gives them the tick, and chooses what fits."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]
+    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-short"), (32, "-tall"), (50, "-high")]
     ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,KeyBar"
-    BINDINGS = [
+    BINDINGS: ClassVar = [
         Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False) for action in ACTIONS
     ]
 
@@ -73,14 +76,16 @@ class HomeScreen(Screen[None]):
                         yield MetricChart(store, metric, id=f"chart-{name}")
                 yield StageBar(store, id="stages")
                 with Container(id="texts"):
-                    sources = [
+                    sources: list[LineSource] = [
                         TrainSource(store), ConsoleSource(store), RolloutsSource(store),
                         CompletionSource(store), CheckpointsSource(store),
                     ]  # fmt: skip
                     yield LinesPanel(store, sources, id="log")
                     yield LinesPanel(store, [CompletionSource(store)], id="completion")
         yield GpuPanel(store, id="gpu")
-        yield Input(id=FILTER_LIVES, placeholder="words in a run's name or state; enter keeps, esc clears", compact=True)
+        yield Input(
+            id=FILTER_LIVES, placeholder="words in a run's name or state; enter keeps, esc clears", compact=True
+        )
         yield KeyBar(store, self.registry, id="keys")
 
     def on_mount(self) -> None:
@@ -178,7 +183,7 @@ class HomeScreen(Screen[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._close_filter()
 
-    def on_key(self, event) -> None:  # type: ignore[no-untyped-def]
+    def on_key(self, event: events.Key) -> None:
         line = self.query_one("#filter", Input)
         if line.has_focus and event.key == "escape":
             event.stop()

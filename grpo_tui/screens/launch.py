@@ -1,4 +1,4 @@
-"""The launch form: a config (its text can be changed here), a checkpoint to start from, processes, overrides, a name."""
+"""The launch form: a config (its text can be changed), a checkpoint to start from, processes, overrides, a name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LaunchScreen(OrderScreen):
         preferred = next((i for i, choice in enumerate(self.configs) if choice.name == self.prefer), 0)
         value = preferred if options else Select.NULL
         yield from field("config", Select(options, id="config", compact=True, value=value, prompt="no config found"))
-        area = TextArea("", id="text", tab_behavior="focus", compact=True, show_line_numbers=True)
+        area = TextArea("", id="text", tab_behavior="focus", compact=True, show_line_numbers=True, soft_wrap=False)
         yield area
         yield from field(
             "start from", Select[str]([], id="ckpt", compact=True, prompt="the config's own model (model.backbone)")
@@ -64,8 +64,12 @@ class LaunchScreen(OrderScreen):
         yield from field(
             "processes", Input(id="nproc", placeholder="as in the config (run.nproc)", compact=True, type="integer")
         )
-        yield from field("overrides", Input(id="overrides", placeholder="run.total_steps=20 train.microbatch_size=4", compact=True))
-        yield from field("run name", Input(id="run-name", placeholder="the time, e.g. run_2026-11-21_12-34-56", compact=True))
+        yield from field(
+            "overrides", Input(id="overrides", placeholder="run.total_steps=20 train.microbatch_size=4", compact=True)
+        )
+        yield from field(
+            "run name", Input(id="run-name", placeholder="the time, e.g. run_2026-11-21_12-34-56", compact=True)
+        )
 
     def on_mount(self) -> None:
         super().on_mount()

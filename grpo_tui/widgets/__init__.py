@@ -1,1 +1,1 @@
-"""One widget a file. A widget reads the store, keeps nothing of its own that the store knows, and repaints on change."""
+"""One widget a file. A widget reads the store, keeps nothing that the store knows, and repaints on change."""

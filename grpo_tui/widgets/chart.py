@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
@@ -19,7 +21,7 @@ MIN_SMOOTHED = 12
 class MetricChart(Panel):
     """One metric over steps. The raw curve is drawn dim under its moving average."""
 
-    COMPONENT_CLASSES = {
+    COMPONENT_CLASSES: ClassVar = {
         "chart--raw",
         "chart--line",
         "chart--axis",
@@ -90,7 +92,9 @@ class MetricChart(Panel):
         smoothed = self.smoothed and len(series) >= MIN_SMOOTHED
         if smoothed:
             plot(smooth, view, series.steps, series.smooth, series.gaps)
-        part = {name: style + self.get_component_rich_style(f"chart--{name}") for name in ("raw", "line", "axis", "gap")}
+        part = {
+            name: style + self.get_component_rich_style(f"chart--{name}") for name in ("raw", "line", "axis", "gap")
+        }
         over, under = (smooth, raw) if smoothed else (raw, smooth)
         strips = []
         gaps = gap_columns(raw, view, series.gaps)

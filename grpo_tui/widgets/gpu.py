@@ -57,7 +57,9 @@ class GpuPanel(Panel):
             parts.append(Content.from_markup(f"[{tone}]{heat:3.0f}[/][$text-muted] °C[/]  "))
         processes = gpu.get("processes")
         if isinstance(processes, list) and processes:
-            runs = [str(one.get("run") or one.get("name") or one.get("pid")) for one in processes if isinstance(one, dict)]
+            runs = [
+                str(one.get("run") or one.get("name") or one.get("pid")) for one in processes if isinstance(one, dict)
+            ]
             parts.append(Content.from_markup("[$text-muted]$runs[/]", runs=", ".join(dict.fromkeys(runs))))
         line = Content.assemble(*parts)
         return line.truncate(width, ellipsis=True) if width > 0 else line

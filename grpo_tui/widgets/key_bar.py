@@ -34,7 +34,7 @@ class KeyBar(Widget):
         width = self.size.width
         reasons = self._reasons()
         gap = 2 if width >= 100 else 1
-        needed = sum(len(key_words(a.keys()[0])) + 1 + len(a.label) + gap for a in self.actions) + 1
+        needed = sum(len(key_words(a.all_keys[0])) + 1 + len(a.label) + gap for a in self.actions) + 1
         # Where not all fit, what cannot be done now goes first, then the middle; help and quit always stay.
         if needed > width:
             always = {"help", "quit", "palette", "launch"}
@@ -42,19 +42,17 @@ class KeyBar(Widget):
                 if needed <= width:
                     break
                 if drop.id not in always and any(a is drop for a, _ in reasons):
-                    needed -= len(key_words(drop.keys()[0])) + 1 + len(drop.label) + gap
+                    needed -= len(key_words(drop.all_keys[0])) + 1 + len(drop.label) + gap
                     reasons = [(a, why) for a, why in reasons if a is not drop]
         parts, at = [Content(" ")], 1
         self._spans = []
         for action, why in reasons:
-            key = key_words(action.keys()[0])
+            key = key_words(action.all_keys[0])
             if why:
                 part = Content.from_markup("[$grpo-faint]$key $label[/]", key=key, label=action.label)
             else:
                 tone = "$error" if action.dangerous else "$accent"
-                part = Content.from_markup(
-                    f"[bold {tone}]$key[/] [$grpo-muted]$label[/]", key=key, label=action.label
-                )
+                part = Content.from_markup(f"[bold {tone}]$key[/] [$grpo-muted]$label[/]", key=key, label=action.label)
             self._spans.append((at, at + part.cell_length, action.id))
             at += part.cell_length + gap
             parts += [part, Content(" " * gap)]

@@ -6,7 +6,7 @@ number of a line. Only what is on the screen is formatted, and a line is never w
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from rich.text import Text
 from textual import events
@@ -47,7 +47,7 @@ class Palette(dict[str, str]):
 class LinesPanel(ScrollPanel):
     """Shows one of several line sources; the others are tabs in its title."""
 
-    BINDINGS = [("left", "browse(-1)"), ("right", "browse(1)")]
+    BINDINGS: ClassVar = [("left", "browse(-1)"), ("right", "browse(1)")]
 
     class TabChosen(Message):
         """A tab was turned to."""

@@ -37,7 +37,8 @@ class Notice(Widget):
         store, link = self.store, self.store.link
         detail = _escape(link.detail)
         if link.state is Link.REFUSED:
-            way = "[bold $primary]b[/] choose or change the box   [bold $primary]c[/] try again   [bold $primary]q[/] quit"
+            keys = (("b", "choose or change the box"), ("c", "try again"), ("q", "quit"))
+            way = "   ".join(f"[bold $primary]{key}[/] {words}" for key, words in keys)
             return "$error", f"{store.box} refused", f"{detail}\n\n{way}", False
         if store.runs is None and link.state in (Link.LOST, Link.CLOSED):
             words, _ = store.link_words()

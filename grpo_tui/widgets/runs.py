@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from rich.text import Text
 from textual import events
@@ -14,16 +15,15 @@ from grpo_tui.store import RunRow, Store
 from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
 from grpo_tui.words import Freshness, figure, short_age, state_words
 
-
 _STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)")
 
 
 class RunsPanel(ScrollPanel):
     """One line a run: glyph, name, step/total, reward, state, age."""
 
-    COMPONENT_CLASSES = {"runs--cursor", "runs--cursor-blurred", "runs--muted", "runs--bad", "runs--warn"}
+    COMPONENT_CLASSES: ClassVar = {"runs--cursor", "runs--cursor-blurred", "runs--muted", "runs--bad", "runs--warn"}
     COMPONENT_CLASSES |= {f"runs--{tone}" for tone in TONES}
-    BINDINGS = [
+    BINDINGS: ClassVar = [
         ("up", "move(-1)"),
         ("down", "move(1)"),
         ("home", "move(-100000)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -53,7 +54,7 @@ def _row_line(row: Row, width: int, palette: Palette) -> Text:
     for key in [key for key in _FIRST if key in fields] + rest:
         value, style = fields[key], "" if key in _FIRST else palette["muted"]
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            words = f"{metric(float(value)):<6}"
+            words = f"{metric(float(value)):<7}"
             style = palette["reward"] if key == "reward" else style
         else:
             words = str(value)[:24]
@@ -180,7 +181,9 @@ def completion_page(one: Completion, width: int, palette: Palette) -> list[Text]
     """A completion laid out to a width."""
     good = one.reward is not None and one.reward > 0
     head = Text(no_wrap=True)
-    head.append(f"{'✔' if good else '✖'} reward {figure(one.reward)}", style=f"bold {palette['good' if good else 'warn']}")
+    head.append(
+        f"{'✔' if good else '✖'} reward {figure(one.reward)}", style=f"bold {palette['good' if good else 'warn']}"
+    )
     head.append(f"   step {one.step}", style=palette["muted"])
     if one.answer:
         head.append(f"   right answer {one_line(one.answer)[:40]}", style=palette["muted"])
@@ -237,6 +240,10 @@ class CheckpointsSource:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+
+    @property
+    def note(self) -> str:
+        return "[$secondary]◆ evaluating …[/]" if self.store.evaluating() else ""
 
     def state(self) -> object:
         return (self.store.selected, self.store.versions["shown"])

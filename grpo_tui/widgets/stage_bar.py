@@ -35,7 +35,9 @@ class StageBar(Widget):
         total = max(whole or 0.0, named)
         if total - named > 0.02 * total:
             stages = [*stages, ("other", total - named)]
-        head = Content.from_markup(f" [$text-muted]a step takes[/] [bold]{figure(round(total, 2))}[/] [$text-muted]s[/]  ")
+        head = Content.from_markup(
+            f" [$text-muted]a step takes[/] [bold]{figure(round(total, 2))}[/] [$text-muted]s[/]  "
+        )
         room = max(0, self.size.width - head.cell_length)
         parts = [head]
         used = 0

@@ -18,7 +18,9 @@ BOX = Box("h200-a", host="192.0.2.10", price_per_hour=2.49)
 class Session:
     """A running app with its fake client, and ways to wait for what should come."""
 
-    def __init__(self, app: GrpoApp, clients: list[FakeClient], pilot: Pilot[None], foreground: list[list[str]]) -> None:
+    def __init__(
+        self, app: GrpoApp, clients: list[FakeClient], pilot: Pilot[None], foreground: list[list[str]]
+    ) -> None:
         self.app, self.clients, self.pilot, self.foreground = app, clients, pilot, foreground
 
     @property

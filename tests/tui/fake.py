@@ -6,7 +6,7 @@ import json
 import math
 import random
 from concurrent.futures import Future
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 from grpo_train.files import to_json
@@ -72,8 +72,9 @@ def rollout_rows(step: int, count: int = 8) -> list[dict[str, Any]]:
                 "time": at(2.0),
                 "group": sample // 4,
                 "sample": sample % 4,
-                "prompt": f"Add the numbers. Think step by step inside <think></think>, then give the result.\nWhat is {a} + {b}?\n",
-                "completion": f"<think>{a % 10} + {b % 10} = {a % 10 + b % 10}, {a // 10} + {b // 10} = {a // 10 + b // 10}"
+                "prompt": f"Add the numbers. Think inside <think></think>, then answer.\nWhat is {a} + {b}?\n",
+                "completion": f"<think>{a % 10} + {b % 10} = {a % 10 + b % 10}, "
+                f"{a // 10} + {b // 10} = {a // 10 + b // 10}"
                 f"{', carry 1' if a % 10 + b % 10 > 9 else ''}</think>\n<answer>{said}</answer>",
                 "reward": 2.0 if right else 0.0,
                 "gold": str(a + b),
@@ -241,21 +242,33 @@ def learning_box(client: FakeClient, live: str = "run_gsm8k_demo", steps: int = 
     """A box with one live run that learns, and three that are over."""
     logs = f"training_runs/{live}/logs"
     client.files[f"{logs}/train_log.jsonl"] = jsonl(train_rows(steps, nan_at=30))
-    client.files[f"{logs}/rollouts.jsonl"] = jsonl([row for step in range(max(1, steps - 8), steps + 1) for row in rollout_rows(step)])
+    client.files[f"{logs}/rollouts.jsonl"] = jsonl(
+        [row for step in range(max(1, steps - 8), steps + 1) for row in rollout_rows(step)]
+    )
     client.files[f"{logs}/events.jsonl"] = jsonl([{"step": 0, "time": at(300), "event": "launched"}])
-    console = [f"[{index:03d}] step {index} done in 3.1 s, reward {1 + index / 100:.3f}" for index in range(1, steps + 1)]
+    console = [
+        f"[{index:03d}] step {index} done in 3.1 s, reward {1 + index / 100:.3f}" for index in range(1, steps + 1)
+    ]
     client.files[f"{logs}/console.log"] = ("\n".join(console) + "\nUserWarning: this is a warning\n").encode()
     crash = {
         "summary": "rank 1 was killed by SIGKILL (out of memory?)",
         "rank": 1,
         "signal": "SIGKILL",
-        "console_tail": ["step 11 done in 3.1 s", "Traceback (most recent call last):", "torch.OutOfMemoryError: tried to allocate 2.5 GiB"],
+        "console_tail": [
+            "step 11 done in 3.1 s",
+            "Traceback (most recent call last):",
+            "torch.OutOfMemoryError: tried to allocate 2.5 GiB",
+        ],
     }
+
+    def over(ago: float) -> dict[str, str]:
+        return {"logged_at": at(ago), "updated_at": at(ago)}
+
     client.runs = [
         summary(live, "running", step=steps, reward=1.61),
-        summary("run_2026-11-20_22-10-41", "finished", step=100, total_steps=100, reward=1.58, logged_at=at(18_000), updated_at=at(18_000)),
-        summary("run_2026-11-20_18-02-07", "crashed", step=12, total_steps=100, logged_at=at(32_000), updated_at=at(32_000), error=crash),
-        summary("run_2026-11-19_09-30-00", "stopped", step=40, total_steps=200, reward=1.12, logged_at=at(150_000), updated_at=at(150_000)),
+        summary("run_2026-11-20_22-10-41", "finished", step=100, total_steps=100, reward=1.58, **over(18_000)),
+        summary("run_2026-11-20_18-02-07", "crashed", step=12, total_steps=100, **over(32_000), error=crash),
+        summary("run_2026-11-19_09-30-00", "stopped", step=40, total_steps=200, reward=1.12, **over(150_000)),
     ]  # fmt: skip
     client.sessions = [{"name": live, "run": live, "dead": False, "created": 0, "attached": 0}]
     return client

@@ -23,12 +23,12 @@ def test_every_action_is_complete_and_can_be_done() -> None:
         assert len(action.help) > 10, action.id
         assert action.group in GROUPS
         assert hasattr(GrpoApp, f"_act_{action.id}") or hasattr(Operations, action.id), f"{action.id} does nothing"
-        assert all(key_words(key) for key in action.keys())
+        assert all(key_words(key) for key in action.all_keys)
 
 
 def test_ids_and_keys_do_not_clash() -> None:
     assert len({action.id for action in ACTIONS}) == len(ACTIONS)
-    keys = [key for action in ACTIONS for key in action.keys()]
+    keys = [key for action in ACTIONS for key in action.all_keys]
     assert len(set(keys)) == len(keys)
     assert with_keymap({}) == ACTIONS
 
@@ -37,7 +37,7 @@ def test_panels_take_no_key_of_an_action() -> None:
     from grpo_tui.widgets.lines_panel import LinesPanel
     from grpo_tui.widgets.runs import RunsPanel
 
-    taken = {key for action in ACTIONS for key in action.keys()}
+    taken = {key for action in ACTIONS for key in action.all_keys}
     for panel in (RunsPanel, LinesPanel):
         for binding in panel.BINDINGS:
             keys = binding[0] if isinstance(binding, tuple) else binding.key
@@ -69,7 +69,9 @@ def test_reasons_say_why_not() -> None:
     store.apply(LinkChanged(Link.CONNECTED))
     assert reasons(store)["launch"] == ""
     assert reasons(store)["stop"] == "no run is selected"
-    store.apply(RunsReported([summary("a", "running"), summary("b", "stopped"), summary("c", "running", stop_asked=True)]))
+    store.apply(
+        RunsReported([summary("a", "running"), summary("b", "stopped"), summary("c", "running", stop_asked=True)])
+    )
     store.select("a")
     why = reasons(store)
     assert (why["stop"], why["kill"]) == ("", "")

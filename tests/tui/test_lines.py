@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from grpo_tui.lines import MAX_LINE, LineBuffer, LineSplitter
 def cut(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:
     """``data`` in pieces that end at ``places``, each with its offset."""
     edges = sorted({min(place, len(data)) for place in places} | {0, len(data)})
-    return [(start, data[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+    return [(start, data[start:end]) for start, end in pairwise(edges)]
 
 
 @given(st.binary(max_size=400).map(lambda data: data.replace(b"\r", b"\n")), st.lists(st.integers(0, 400)))

@@ -49,7 +49,9 @@ async def test_home_shows_the_live_run_and_follows_it(start: Start) -> None:
 
 async def test_all_bytes_are_given_back_as_credit(start: Start) -> None:
     async with start(wait="87/200") as session:
-        await session.until(lambda: sum(session.client.consumed_bytes.values()) == sum(map(len, session.client.files.values())))
+        await session.until(
+            lambda: sum(session.client.consumed_bytes.values()) == sum(map(len, session.client.files.values()))
+        )
 
 
 async def test_turning_to_another_run_follows_that_one_only(start: Start) -> None:
@@ -164,7 +166,10 @@ async def test_nan_is_shown_and_breaks_nothing(start: Start) -> None:
     def script(client: FakeClient) -> None:
         learning_box(client)
         client.files[f"{LOGS}/train_log.jsonl"] = jsonl(
-            [{"step": step, "time": train_rows(1)[0]["time"], "reward": float("nan"), "loss": float("nan")} for step in range(1, 88)]
+            [
+                {"step": step, "time": train_rows(1)[0]["time"], "reward": float("nan"), "loss": float("nan")}
+                for step in range(1, 88)
+            ]
         )
 
     async with start(script, wait="87/200") as session:
@@ -211,7 +216,9 @@ async def test_connecting_refused_and_a_box_without_engine(start: Start) -> None
     hint = "on the box: cd /x && make setup"
 
     def bare(client: FakeClient) -> None:
-        client.answers["doctor"] = {"checks": [{"name": "engine", "ok": False, "detail": "not installed", "hint": hint}]}
+        client.answers["doctor"] = {
+            "checks": [{"name": "engine", "ok": False, "detail": "not installed", "hint": hint}]
+        }
 
     async with start(bare) as session:
         await session.until_text("this box cannot train yet", "cd /x && make setup")
@@ -438,7 +445,7 @@ async def test_boxes_switch_and_add(start: Start, boxes_file: Path) -> None:
         await session.until_text("host: an address or an alias")
         session.app.screen.query_one("#box-host", Input).value = "192.0.2.99"
         await session.press("enter")
-        await session.until_text("there is a box named 'h200-a' already")
+        await session.until_text("named 'h200-a' already")
         session.app.screen.query_one("#box-name", Input).value = "third"
         session.app.screen.query_one("#box-price_per_hour", Input).value = "$1.99"
         await session.press("enter")
@@ -483,7 +490,7 @@ async def test_quit_says_that_the_run_goes_on(start: Start) -> None:
         await session.press("q")
         await session.until(lambda: not session.app.is_running or session.app._exit)
         words = str(session.app._exit_renderables)
-        assert "goes on on h200-a" in words
+        assert "goes on, on box h200-a" in words
         assert RUN in words
         assert not session.client.asked_for("kill")
     assert session.client.closed
@@ -524,7 +531,9 @@ async def test_demo_makes_the_model_then_two_keys_launch(start: Start, tmp_path:
     def script(client: FakeClient) -> None:
         client.answers["list_configs"] = {"configs": [{"name": "demo.yaml"}], "folder": "/elsewhere"}
 
-    async with start(script, box=Box("demo", kind="local"), demo_root=tmp_path, model_command=[sys.executable, str(maker)]) as session:
+    async with start(
+        script, box=Box("demo", kind="local"), demo_root=tmp_path, model_command=[sys.executable, str(maker)]
+    ) as session:
         await session.until(lambda: (tmp_path / "models/tiny/config.json").exists())
         await session.until_text("no runs yet", "press n, then enter")
         await session.press("n")
@@ -539,5 +548,3 @@ async def test_demo_says_why_the_model_could_not_be_made(start: Start, tmp_path:
     async with start(lambda client: None, demo_root=tmp_path, model_command=command) as session:
         await session.until(lambda: isinstance(session.app.screen, DemoSetupScreen))
         await session.until_text("the tiny model could not be made", "boom: no torch", "Try again")
-
-

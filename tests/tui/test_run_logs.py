@@ -101,7 +101,11 @@ def test_the_last_value_may_be_nan_and_says_so() -> None:
 
 def test_remains_of_a_crash_are_passed_over() -> None:
     logs = RunLogs("run")
-    logs.feed("train_log", 0, b'{"step": 1, "reward": 0.5}\n{"step": 2, "rew\n[1]\n{"reward": 1}\n{"step": 3, "reward": true}\n')
+    logs.feed(
+        "train_log",
+        0,
+        b'{"step": 1, "reward": 0.5}\n{"step": 2, "rew\n[1]\n{"reward": 1}\n{"step": 3, "reward": true}\n',
+    )
     assert list(logs.series["reward"].steps) == [1]
     assert logs.unreadable == 3
     assert logs.last_step == 3

@@ -132,7 +132,9 @@ def test_the_clock_of_the_box_may_be_wrong() -> None:
 
 
 def test_rows_of_any_shape_are_read() -> None:
-    row = RunRow.from_summary({"run": "x", "state": "crashed", "error": "boom", "reward": "NaN", "logged_at": "no time"})
+    row = RunRow.from_summary(
+        {"run": "x", "state": "crashed", "error": "boom", "reward": "NaN", "logged_at": "no time"}
+    )
     assert row.error == {"summary": "boom"}
     assert row.reward is not None
     assert math.isnan(row.reward)

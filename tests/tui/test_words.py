@@ -11,7 +11,15 @@ from grpo_tui.words import STATES, bar, duration, figure, metric, short_age, sta
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0, "0 s"), (59.9, "59 s"), (350, "5 m 50 s"), (2460, "41 m"), (11_100, "3 h 05 m"), (187_200, "2 d 4 h"), (math.inf, "–")],
+    [
+        (0, "0 s"),
+        (59.9, "59 s"),
+        (350, "5 m 50 s"),
+        (2460, "41 m"),
+        (11_100, "3 h 05 m"),
+        (187_200, "2 d 4 h"),
+        (math.inf, "–"),
+    ],
 )
 def test_duration(seconds: float, words: str) -> None:
     assert duration(seconds) == words
@@ -28,7 +36,8 @@ def test_a_figure_fits_its_column(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [(0.61, "0.61"), (1e-6, "1e-6"), (12_345, "12.35k"), (-0.002, "-0.002"), (math.nan, "NaN"), (212.0, "212")]
+    ("value", "words"),
+    [(0.61, "0.61"), (1e-6, "1e-6"), (12_345, "12.35k"), (-0.002, "-0.002"), (math.nan, "NaN"), (212.0, "212")],
 )
 def test_figures(value: float, words: str) -> None:
     assert figure(value) == words

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grpo_tui import attach, cli
+from grpo_tui.screens.boxes import box_from_form
+from remote.boxes import Box
+
+
+@pytest.fixture(autouse=True)
+def own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("GRPO_TUI_TMUX_SOCKET", raising=False)
+    return tmp_path / "config" / "grpo-tui"
+
+
+def chosen(*argv: str) -> Box:
+    return cli.choose_box(cli.parser().parse_args(list(argv)))
+
+
+def test_a_wrong_box_suggests_the_nearest(boxes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--boxes", str(boxes_file), "--box", "h20-a"]) == 2
+    assert "h200-a" in capsys.readouterr().err
+
+
+def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--box", "local"]) == 2
+    assert "terminal" in capsys.readouterr().err
+
+
+def test_which_box(boxes_file: Path) -> None:
+    file = str(boxes_file)
+    assert chosen().name == "local"
+    assert chosen("--boxes", file).name == "h200-a"
+    assert chosen("--boxes", file, "--box", "h200-b", "--root", "/data").root == "/data"
+    moved = chosen("--boxes", file, "--box", "h200-b", "--host", "192.0.2.77")
+    assert (moved.name, moved.host) == ("h200-b", "192.0.2.77")
+    assert chosen("--boxes", file, "--host", "192.0.2.11").name == "h200-b"
+    assert chosen("--boxes", file, "--host", "198.51.100.5") == Box("198.51.100.5", host="198.51.100.5")
+
+
+def test_a_bad_keymap_is_told_before_the_app_starts(own_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own_config.mkdir(parents=True)
+    (own_config / "keymap.yaml").write_text("stpo: x\n")
+    assert cli.main(["--box", "local"]) == 2
+    assert "did you mean stop" in capsys.readouterr().err
+
+
+def test_the_tmux_socket_of_local_jobs_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_TUI_TMUX_SOCKET", "jobs")
+    assert chosen("--box", "local").tmux_socket == "jobs"
+
+
+# attach ----------------------------------------------------------------------------------------------------------
+
+
+def test_attach_inside_tmux_nests_and_says_both_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "tmux_prefix", lambda socket: "C-a" if socket else "C-b")
+    local = Box("local", kind="local")
+    outside = attach.plan(local, "run_1", {})
+    assert (outside.argv, outside.detach) == (["tmux", "attach-session", "-t", "=run_1"], "ctrl+b d")
+    inside = attach.plan(local, "run_1", {"TMUX": "/tmp/x,1,0"})
+    assert inside.argv[:3] == ["env", "-u", "TMUX"]
+    assert inside.detach == "ctrl+b ctrl+b d"
+    other = attach.plan(Box("local", kind="local", tmux_socket="jobs"), "run_1", {})
+    assert (other.argv[:3], other.detach) == (["tmux", "-L", "jobs"], "ctrl+a d")
+
+
+def test_attach_to_a_remote_box_goes_through_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "tmux_prefix", lambda socket: "C-a")
+    monkeypatch.setattr(attach, "ssh_attach_argv", lambda box, session: ["ssh", "-t", box.host, session])
+    box = Box("x", host="192.0.2.1")
+    assert attach.plan(box, "run_1", {}).detach == "ctrl+b d"
+    assert attach.plan(box, "run_1", {"TMUX": "1"}).detach == "ctrl+a ctrl+b d"
+
+
+def test_a_form_becomes_a_box() -> None:
+    value = dict.fromkeys(("name", "host", "user", "port", "key", "repo", "root", "activate", "price_per_hour"), "")
+    with pytest.raises(ValueError, match="name"):
+        box_from_form(value)
+    value |= {"name": "a", "host": "h", "port": "2222", "price_per_hour": "$2.5"}
+    assert box_from_form(value) == Box("a", host="h", port=2222, price_per_hour=2.5)
+    with pytest.raises(ValueError, match="port"):
+        box_from_form(value | {"port": "ssh"})
