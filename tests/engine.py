@@ -26,7 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "run": {"total_steps": 6, "save_every": 1, "seed": 3},
     "model": {"backbone": "tiny", "adapter": "none", "lora_rank": 4, "lora_alpha": 8},
     "rollout": {"buffer_size": 4, "num_generations": 4, "max_prompt_length": 64, "max_completion_length": 40},
-    "optimizer": {"learning_rate": 1e-3, "warmup_steps": 2},
+    "optimizer": {"learning_rate": 3e-4, "warmup_steps": 2},
     "train": {"microbatch_size": 2},
     "task": {"name": "addition"},
     "eval": {"batch_size": 64, "subset_frac": 0.02},
@@ -85,7 +85,9 @@ def environment(root: Path | None = None, **extra: str) -> dict[str, str]:
     return {**inherited, "OMP_NUM_THREADS": "1", **({"LOCALFS_ROOT": str(root)} if root else {}), **extra}
 
 
-def grpo_train(*arguments: object, root: Path | None, timeout: float = 120, **extra: Any) -> subprocess.CompletedProcess[str]:
+def grpo_train(
+    *arguments: object, root: Path | None, timeout: float = 120, **extra: Any
+) -> subprocess.CompletedProcess[str]:
     """``grpo-train …`` to its end."""
     command = [*GRPO_TRAIN, *map(str, arguments)]
     return subprocess.run(

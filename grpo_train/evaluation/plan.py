@@ -114,7 +114,10 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
             raise EvalError(f"{run.name} has no checkpoint to evaluate yet")
         return targets, skipped
     targets, skipped = [], []
-    for word in filter(None, (part.strip() for part in request.steps.split(","))):
+    words = [part.strip() for part in request.steps.split(",") if part.strip()]
+    if not words:
+        raise EvalError("--steps names no step (say all, latest, final or numbers: 1,5,10)")
+    for word in words:
         if word not in ("latest", "final") and not word.isdigit():
             raise EvalError(f"--steps {request.steps}: '{word}' is no step (say all, latest, final or numbers: 1,5,10)")
         try:

@@ -25,7 +25,7 @@ import yaml
 from grpo_train.evaluation.plan import EvalError, EvalPlan, EvalRequest, Skipped, make_plan
 from grpo_train.files import atomic_write, read_json, utc_now
 from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, die_with_parent, sweep
-from grpo_train.run_dir import StatusWriter, prepare_root
+from grpo_train.run_dir import StatusWriter, prepare_root, remove_tree
 
 __all__ = ["EvalError", "EvalRequest", "run_evaluation"]
 
@@ -164,6 +164,8 @@ class _Evaluation:
             if self._run_id.startswith("eval_"):
                 sweep(self._run_id, exclude=frozenset({os.getpid()}))
             os.unlink(file.name)
+            for half_written in (*self._folder.glob(".*.tmp"), *self._folder.glob(".*.old")):
+                remove_tree(half_written)
         waiting = {target.name for target in plan.targets} - settled
         if self._stopped or not waiting:
             return settled

@@ -135,7 +135,11 @@ def test_changes_are_checked_again() -> None:
 def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     binary = tmp_path / "c.yaml"
     binary.write_bytes(b"run: \xff\xfe")
-    for path, reason in ((tmp_path / "no.yaml", "No such file"), (tmp_path, "Is a directory"), (binary, "no UTF-8 text")):
+    for path, reason in (
+        (tmp_path / "no.yaml", "No such file"),
+        (tmp_path, "Is a directory"),
+        (binary, "no UTF-8 text"),
+    ):
         with pytest.raises(ConfigError, match=f"cannot read the config {path}: .*{reason}"):
             read_config_text(path)
 

@@ -22,7 +22,17 @@ def loaded(module: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "module",
-    ["run_dir", "config", "preflight", "supervisor", "cli", "evaluation.runner", "policy.locate", "tasks", "tracking.gpu"],
+    [
+        "run_dir",
+        "config",
+        "preflight",
+        "supervisor",
+        "cli",
+        "evaluation.runner",
+        "policy.locate",
+        "tasks",
+        "tracking.gpu",
+    ],
 )
 def test_no_torch_outside_the_training_processes(module: str) -> None:
     assert not loaded(f"grpo_train.{module}") & set(HEAVY)

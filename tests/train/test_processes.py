@@ -39,7 +39,9 @@ def test_identity_is_of_this_process_and_survives_no_reuse() -> None:
 
 
 def test_sweep_ends_all_that_carry_the_id_and_nothing_else(run_id: str) -> None:
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
+    )
     mine = [start(run_id), start(run_id, [sys.executable, "-c", stubborn], start_new_session=True)]
     other = start(run_id + "x")
     try:

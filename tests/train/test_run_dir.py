@@ -275,8 +275,16 @@ def test_real_directories_stand_in_for_links(run: RunDir) -> None:
 
 DAMAGES = {
     "missing": (lambda f: f.unlink(), "model/weights is missing", False),
-    "truncated": (lambda f: f.write_bytes(f.read_bytes()[:-1]), "model/weights has 99 bytes, the manifest says 100", False),
-    "bit flip": (lambda f: f.write_bytes(b"\x01" + f.read_bytes()[1:]), "model/weights does not have the checksum", True),
+    "truncated": (
+        lambda f: f.write_bytes(f.read_bytes()[:-1]),
+        "model/weights has 99 bytes, the manifest says 100",
+        False,
+    ),
+    "bit flip": (
+        lambda f: f.write_bytes(b"\x01" + f.read_bytes()[1:]),
+        "model/weights does not have the checksum",
+        True,
+    ),
 }
 
 
