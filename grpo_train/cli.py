@@ -215,7 +215,9 @@ def evaluate(
     training_run: Annotated[
         str | None, typer.Option(help="The run's name or path; not needed where --ckpt-path is a step of a run.")
     ] = None,
-    steps: Annotated[str, typer.Option(help="all, latest, final, or step numbers: 1,5,10.")] = "all",
+    steps: Annotated[
+        str, typer.Option(help="all, latest, final, or step numbers: 0,5,10 (0: the model it started from).")
+    ] = "all",
     eval_dataset: Annotated[
         str | None, typer.Option(help="A task's name (default: the run's own task), held-out split.")
     ] = None,
@@ -315,7 +317,8 @@ def _supervise_new(run: RunDir) -> int:
         if run.config_file.exists():
             raise RunDirError(f"{run.name} has started before: go on with  grpo-train resume --training-run {run.name}")
         config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "the config")
-        ckpt = launch.get("ckpt")
+        # The agent's paths are relative to the root, a shell's are absolute.
+        ckpt = str(run.root / launch["ckpt"]) if launch.get("ckpt") else None
         config = check_start(config, run.root, Path(ckpt) if ckpt else None)
         atomic_write(run.config_file, dump_config(config))
         return Supervisor(run, config, ckpt=ckpt).run()

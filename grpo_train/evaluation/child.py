@@ -63,7 +63,8 @@ def evaluate(target: Target, plan: dict[str, Any], config: Config, task: Task, r
     path = Path(target.path)
     root = Path(plan["root"])
     base = plan["base"] or base_of_checkpoint(path, root)
-    policy = load_policy(config.model, root, device, weights=check_weights(path), base=base, trainable=False)
+    weights = None if path == root else check_weights(path)
+    policy = load_policy(config.model, root, device, weights=weights, base=base, trainable=False)
     backend = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop)
     torch.manual_seed(config.run.seed)
     budget = config.eval.max_completion_length or config.rollout.max_completion_length
@@ -101,7 +102,7 @@ def evaluate(target: Target, plan: dict[str, Any], config: Config, task: Task, r
     summary = {
         "metrics": metrics,
         "reasons": dict(Counter(row["reason"] for row in ordered)),
-        "checkpoint": recorded_base(target.path, root),
+        "checkpoint": recorded_base(target.path, root) if weights else policy.base,
         "manifest": read_json(path / "MANIFEST.json"),
         "task": plan["config"]["task"],
         "eval": plan["config"]["eval"],

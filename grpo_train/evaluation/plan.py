@@ -15,6 +15,9 @@ from grpo_train.run_dir import RunDir, RunDirError, list_checkpoints, open_run
 from grpo_train.tasks import TaskError, load_task
 
 
+STEPS_SAY = "(say all, latest, final or numbers: 0,5,10; 0 is the model that the run started from)"
+
+
 class EvalError(Exception):
     """An evaluation that cannot be done as asked; says what and the way out."""
 
@@ -44,6 +47,7 @@ class Target:
     """``step_10``, or the name given to ``--ckpt-path``."""
     step: int
     path: str
+    """A checkpoint's directory; the root itself for the backbone (step 0 of a run without ``--ckpt``)."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +120,17 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
     targets, skipped = [], []
     words = [part.strip() for part in request.steps.split(",") if part.strip()]
     if not words:
-        raise EvalError("--steps names no step (say all, latest, final or numbers: 1,5,10)")
+        raise EvalError(
+            f"--steps names no step {STEPS_SAY}"
+        )
     for word in words:
         if word not in ("latest", "final") and not word.isdigit():
-            raise EvalError(f"--steps {request.steps}: '{word}' is no step (say all, latest, final or numbers: 1,5,10)")
+            raise EvalError(
+                f"--steps {request.steps}: '{word}' is no step {STEPS_SAY}"
+            )
+        if word == "0":
+            targets.append(Target("step_0", 0, str(run.root / (run.read_launch().get("ckpt") or ""))))
+            continue
         try:
             checkpoint = RunDir(folder.parent if folder.name == "training_state" else folder).checkpoint(word)
         except RunDirError as error:
