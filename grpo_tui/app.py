@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.app import App, SystemCommand
 from textual.message import Message
@@ -64,7 +64,7 @@ class GrpoApp(App[None]):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
-    CSS_PATH: ClassVar[list[str]] = ["styles/app.tcss", "styles/home.tcss", "styles/dialogs.tcss"]
+    CSS_PATH = ["styles/app.tcss", "styles/home.tcss", "styles/dialogs.tcss"]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = True
     AUTO_FOCUS = None
 

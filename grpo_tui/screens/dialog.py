@@ -22,7 +22,7 @@ class Dialog(ModalScreen[Result]):
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
     ]
-    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-short"), (32, "-tall")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
     HEADING = ""
     TONE = ""
     """A class of the frame: ``-danger``, ``-warning`` or none."""

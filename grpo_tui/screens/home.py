@@ -48,8 +48,8 @@ FILTER_LIVES = "filter"
 class HomeScreen(Screen[None]):
     """Composes the panels, gives them the tick, and chooses what fits."""
 
-    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-short"), (32, "-tall"), (50, "-high")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
     ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,KeyBar"
     BINDINGS: ClassVar = [
         Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False) for action in ACTIONS
