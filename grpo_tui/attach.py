@@ -24,19 +24,10 @@ class Handover:
 
 def plan(box: Box, session: str, environment: Mapping[str, str] = os.environ) -> Handover:
     """How to attach to a session of a box from this terminal."""
-    inside = bool(environment.get("TMUX"))
-    if box.is_local:
-        prefix = tmux_prefix(box.tmux_socket)
-        socket = ["-L", box.tmux_socket] if box.tmux_socket else []
-        argv = ["tmux", *socket, "attach-session", "-t", f"={session}"]
-        if inside:
-            # tmux refuses to nest while it sees TMUX; a client inside a client works when it does not.
-            argv = ["env", "-u", "TMUX", *argv]
-    else:
-        prefix = "C-b"
-        argv = ssh_attach_argv(box, session)
-    keys = spoken(prefix)
-    if inside:
+    argv = attach_command(box, session)
+    keys = spoken(tmux_prefix(box.tmux_socket) if box.is_local else "C-b")
+    if environment.get("TMUX"):
+        # A client inside a client: the outer one takes the first prefix, and passes on the one that follows it.
         outer = spoken(tmux_prefix("")) if not box.is_local else keys
         return Handover(argv, f"{outer} {keys} d", "this program runs inside tmux itself: its prefix comes first")
     return Handover(
@@ -44,8 +35,8 @@ def plan(box: Box, session: str, environment: Mapping[str, str] = os.environ) ->
     )
 
 
-def ssh_attach_argv(box: Box, session: str) -> list[str]:
-    """The ``ssh -t … tmux attach`` of a remote box."""
+def attach_command(box: Box, session: str) -> list[str]:
+    """``tmux attach`` here, or through ``ssh -t`` on a remote box."""
     from remote.ssh import attach_argv
 
     return list(attach_argv(box, session))

@@ -79,7 +79,7 @@ class AddBoxScreen(Dialog[Box]):
         self.save = save
 
     def compose_body(self) -> ComposeResult:
-        with VerticalScroll(classes="body fields"):
+        with VerticalScroll(classes="body fields", can_focus=False):
             for key, label, example, hint in _FIELDS:
                 with Horizontal(classes="field"):
                     yield Label(label, classes="label")

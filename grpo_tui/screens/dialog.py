@@ -74,7 +74,7 @@ class MessageScreen(Dialog[None]):
         return self.title_words
 
     def compose_body(self) -> ComposeResult:
-        with VerticalScroll(classes="body"):
+        with VerticalScroll(classes="body", can_focus=False):
             yield Static(Content(self.message), classes="message")
             if self.hint:
                 yield Static(Content.from_markup("[$grpo-muted]→[/] $hint", hint=self.hint), classes="hint")

@@ -42,7 +42,7 @@ class HelpScreen(Dialog[None]):
         return line
 
     def on_mount(self) -> None:
-        self.query_one("#cancel").focus()
+        self.query_one(".body").focus()  # the arrows scroll it
 
 
 def _row(keys: str, words: str, dangerous: bool = False) -> Content:

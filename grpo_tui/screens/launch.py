@@ -106,6 +106,11 @@ class LaunchScreen(OrderScreen):
                 self.say_problem(error.message, error.hint)
                 return
         area.text = text
+        # The comment on top is for readers of the file; here one wants the keys.
+        lines = text.splitlines()
+        first = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), 0)
+        area.move_cursor((first, 0))
+        self.call_after_refresh(area.scroll_to, y=first, animate=False)
 
     @work(group="checkpoints", exit_on_error=False, description="checkpoints a run can start from")
     async def load_checkpoints(self) -> None:

@@ -60,7 +60,7 @@ class OrderScreen(Dialog[dict[str, Any]]):
     # ------------------------------------------------------------------------------------------------------
 
     def compose_body(self) -> ComposeResult:
-        with VerticalScroll(classes="body fields"):
+        with VerticalScroll(classes="body fields", can_focus=False):
             yield from self.compose_fields()
         yield Static("", id="problem")
         yield Static("", id="command")
