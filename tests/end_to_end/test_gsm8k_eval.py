@@ -1,0 +1,37 @@
+"""GSM8K's test file, every row, through ``grpo-train eval`` with the tiny model: the path is what counts."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grpo_train.files import read_jsonl
+from tests.engine import REPOSITORY, grpo_train, train_here, write_config
+
+OFFICIAL = REPOSITORY.parent / "shared" / "data" / "gsm8k_test.jsonl"
+OWN = REPOSITORY / "tests" / "train" / "data" / "gsm8k_test.jsonl"
+
+
+@pytest.mark.timeout(600)
+def test_every_row_is_answered_and_graded(make_root: Callable[[], Path]) -> None:
+    root = make_root()
+    run = train_here(root, write_config(root, run__total_steps=1), "trained")
+    data = OFFICIAL if OFFICIAL.exists() else OWN
+    questions = len(data.read_text().splitlines())
+    assert questions == (1319 if data is OFFICIAL else questions) > 0
+    done = grpo_train(
+        "eval", "--training-run", run.name, "--eval-dataset", "gsm8k_r1_template", "--eval-path", data,
+        "--max-completion-length", "32", "--batch-size", "128", "--subset-frac", "1", root=root, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = root / "eval_runs" / "trained_gsm8k_r1_template"
+    (row,) = csv.DictReader((folder / "consolidated_metrics.csv").open(newline=""))
+    assert (row["name"], row["status"], int(row["n"])) == ("step_1", "ok", questions)
+    assert 0 <= float(row["ci_low"]) <= float(row["accuracy"]) <= float(row["ci_high"]) <= 1
+    completions = [row for _, row in read_jsonl(folder / "step_1_gsm8k_r1_template" / "completions.jsonl")]
+    assert [row["index"] for row in completions] == list(range(questions))
+    assert all(row["length"] <= 32 for row in completions)
+    print(f"{questions} rows in {row['seconds']} s")
