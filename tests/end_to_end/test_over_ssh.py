@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import secrets
 import subprocess
@@ -140,6 +141,15 @@ def test_launch_stop_eval_resume_from_the_keyboard_over_ssh(world: World) -> Non
         assert (status["state"], status["nproc"]) == ("running", 2)
         assert run.name in world.tmux("list-sessions")
 
+        screen.press("a")
+        screen.wait_for("To come back here", "ssh -t", timeout=20)
+        screen.press("Enter")
+        screen.wait_gone("To come back here")
+        screen.wait_for("step ", "reward", f"[{run.name}"[:10], timeout=20)  # tmux's own status line
+        screen.press("C-b", "d")
+        screen.wait_for("grpo-tui │ h200", timeout=20)
+        assert run.observed_state().is_live
+
         screen.press("s")
         screen.wait_for("stopped", timeout=60)
         eventually(lambda: run.observed_state().state == "stopped", 30)
@@ -176,7 +186,9 @@ def test_launch_stop_eval_resume_from_the_keyboard_over_ssh(world: World) -> Non
     assert [row["from_step"] for row in resumed] == [stopped_at]
 
 
-def test_a_broken_link_is_said_and_the_run_never_notices(world: World) -> None:
+def test_a_broken_link_is_said_the_run_never_notices_and_no_byte_is_lost(world: World, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    world.environment["GRPO_TUI_REPORT"] = str(report)
     with world.app() as screen:
         screen.wait_for("SHA256:", timeout=30)
         accept(screen)
@@ -186,8 +198,10 @@ def test_a_broken_link_is_said_and_the_run_never_notices(world: World) -> None:
         def steps() -> int:
             return sum(1 for _ in run.read_log("train_log.jsonl"))
 
+        accepted = world.proxy.accepted
         world.proxy.reset()
-        screen.wait_for("●", timeout=30)
+        eventually(lambda: world.proxy.accepted > accepted, 30)  # it connects again by itself
+        screen.wait_for("ms", timeout=30)
         before = steps()
         world.proxy.black_hole()
         screen.wait_for("lost", timeout=20)  # 15 s, and the screen's own pace
@@ -195,10 +209,23 @@ def test_a_broken_link_is_said_and_the_run_never_notices(world: World) -> None:
         assert run.observed_state().state == "running"
         world.proxy.pass_through()
         screen.wait_gone("lost", timeout=60)
-        screen.press("s")
+
+        world.tmux("kill-session", "-t", f"={run.name}")  # like a first Ctrl-C
         eventually(lambda: run.observed_state().state == "stopped", 60)
         last = steps()
+        assert run.checkpoint("latest").step == last
         screen.wait_for("stopped", f"step {last}", timeout=30)
+        screen.press("l")
+        screen.wait_for("console", f"{run.name}: stopped", timeout=20)  # the console's last line
+        screen.press("q")
+        logs = json.loads(eventually(lambda: report.exists() and report.read_text(), 20))
+    train_log = logs[f"training_runs/{run.name}/logs/train_log.jsonl"]
+    data = (run.logs / "train_log.jsonl").read_bytes()
+    assert (train_log["start"], train_log["end"]) == (0, len(data))
+    for path, came in logs.items():
+        written = (world.root / path).read_bytes()
+        assert came["end"] == len(written), path
+        assert came["sha256"] == hashlib.sha256(written[came["start"] :]).hexdigest(), path
 
 
 def accept(screen: Terminal) -> None:
