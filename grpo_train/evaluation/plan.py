@@ -14,7 +14,6 @@ from grpo_train.files import read_json
 from grpo_train.run_dir import RunDir, RunDirError, list_checkpoints, open_run
 from grpo_train.tasks import TaskError, load_task
 
-
 STEPS_SAY = "(say all, latest, final or numbers: 0,5,10; 0 is the model that the run started from)"
 
 

@@ -67,7 +67,9 @@ class TransformersBackend:
 
     def __init__(self, model: Any, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         """``stop``: strings at which a completion ends; they stay in it."""
-        self._model, self._tokenizer, self._stop = model, tokenizer, list(stop)
+        self._model, self._tokenizer = model, tokenizer
+        # Made once: it looks at every token of the vocabulary.
+        self._stop = StopStringCriteria(tokenizer, list(stop)) if stop else None
 
     @torch.no_grad()
     def generate(
@@ -99,8 +101,7 @@ class TransformersBackend:
             input_ids[row, width - len(prompt) :] = torch.tensor(prompt)
             attention_mask[row, width - len(prompt) :] = 1
         eos_ids = torch.tensor([self._tokenizer.eos_token_id], device=device)
-        stop = StopStringCriteria(self._tokenizer, self._stop) if self._stop else None
-        recorder = _Recorder(width, eos_ids, stop, temperature)
+        recorder = _Recorder(width, eos_ids, self._stop, temperature)
         sampling: dict[str, Any] = {"do_sample": False}
         if temperature > 0:
             # Every sampling knob is spelled out: a checkpoint's own generation_config must not cut the support.
