@@ -181,7 +181,7 @@ class Supervisor:
         if child.returncode == 0:
             reached = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)
             return ("done", None) if stage.kind == "eval" or reached >= stage.until else ("stopped", None)
-        if stage.kind == "eval" and self._asked_at:
+        if stage.kind == "eval" and self._run.stop_requested():
             self._run.clear_stop()
             return "stopped", None
         failure = self._what_failed(child.returncode)
@@ -214,15 +214,16 @@ class Supervisor:
         kill_at = 0.0
         beat = 0.0
         live = "evaluating" if stage.kind == "eval" else "starting"
+        stopping = False
         while child.poll() is None:
             now = time.monotonic()
             if now >= beat:
                 beat = now + HEARTBEAT_S
-                stopping = self._asked_at or self._run.stop_requested()
+                stopping = self._run.stop_requested()
                 if live == "starting" and self._is_training(began):
                     live = "running"
                 self._write(state="stopping" if stopping or self._killing else live)
-            if (self._killing or (self._asked_at and stage.kind == "eval")) and not kill_at:
+            if (self._killing or (stopping and stage.kind == "eval")) and not kill_at:
                 child.terminate()
                 kill_at = now + KILL_GRACE_S
             if kill_at and now >= kill_at:
