@@ -56,8 +56,8 @@ class Inbox:
         deadline = time.monotonic() + seconds
         while self._events:
             apply(self._events.popleft())
-            if time.monotonic() > deadline:
-                return bool(self._events)
+            if self._events and time.monotonic() > deadline:
+                return True
         self._woken = False
         return bool(self._events)
 

@@ -95,6 +95,7 @@ async def test_every_size_shows_what_matters(start: Start, size: tuple[int, int]
     async with start(size=size, wait="87/200") as session:
         screen = await session.until_text("reward", "running" if size[0] > 60 else RUN[:12], "quit")
         assert max(map(len, screen.splitlines())) <= size[0]
+        assert session.app.export_screenshot().startswith("<svg")
         shown = {chart.id for chart in session.app.screen.query(".chart") if chart.display}
         assert len(shown) == (2 if size[1] < 32 else 6 if size[0] >= 170 else 4)
 

@@ -200,3 +200,12 @@ def test_inbox_wakes_once_a_batch_and_is_emptied_in_slices() -> None:
     assert len(taken) == 100
     inbox.put(RunsReported([]))
     assert len(woken) == 2
+
+
+def test_inbox_wakes_again_after_a_slice_that_ended_with_the_last_event() -> None:
+    woken: list[int] = []
+    inbox = Inbox(lambda: woken.append(1))
+    for count in (1, 2, 3):
+        inbox.put(RunsReported([]))
+        assert len(woken) == count
+        assert inbox.drain(-1.0, lambda event: None) is False
