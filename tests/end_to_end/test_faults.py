@@ -114,13 +114,15 @@ def test_torchrun_and_plain_python_start_the_same_module(two: RunDir) -> None:
         run = run_of(two.root, name)
         assert state(run) == "finished"
         assert [c.step for c in run.checkpoints()] == [1]
-        assert (run.read_status() or {})["nproc"] == len(rows(run, "rollouts.jsonl")) // 16 * (2 if "torchrun" in name else 1)
+        assert (run.read_status() or {})["nproc"] == (2 if launcher is torchrun else 1)
+        assert len(rows(run, "rollouts.jsonl")) == 16
         assert (run.read_launch()["config_name"], run.read_launch()["ckpt"]) == (str(cfg), str(ckpt))
 
 
-def test_a_killed_worker_is_named_and_nothing_is_left(root: Path) -> None:
+def test_kill_nine_of_a_worker_and_then_of_the_supervisor(root: Path) -> None:
+    """The worker's is named; the supervisor's reads 'lost'; nothing is left behind, and the run goes on after both."""
     cfg = write_config(root, "long.yaml", run__total_steps=5000, **QUICK)
-    run = run_of(root, "worker_killed")
+    run = run_of(root, "kills")
     with running(train_command(cfg, run.name, "--nproc", "2"), root, run.name) as supervisor:
         wait_for(lambda: state(run) == "running", "the run to start")
         wait_for_steps(run, 2)
@@ -139,10 +141,18 @@ def test_a_killed_worker_is_named_and_nothing_is_left(root: Path) -> None:
     assert error["summary"] in grpo_train("show", run.name, root=root).stdout
     assert "crashed" in events(run)
 
+    with running(resume_command(run.name), root, run.name) as supervisor:
+        wait_for_steps(run, 2)
+        supervisor.kill()
+        supervisor.wait()
+        assert state(run) == "lost"
+        wait_for(lambda: not find_by_run_id(run.name), "the trainer's end", timeout=45)
+
     last = run.checkpoint("latest", deep=True).step
-    done = grpo_train("resume", "--training-run", run.name, "--additional-steps", "2", root=root)
+    done = grpo_train("resume", "--training-run", run.name, "--additional-steps", "1", root=root)
     assert done.returncode == 0, done.stdout
-    assert steps_logged(run) == list(range(1, last + 3))
+    assert steps_logged(run) == list(range(1, last + 2))
+    assert state(run) == "finished"
 
 
 def rank_of(pid: int) -> int | None:
@@ -152,22 +162,6 @@ def rank_of(pid: int) -> int | None:
     except OSError:
         return None
     return int(variables["RANK"]) if "RANK" in variables else None
-
-
-def test_a_killed_supervisor_is_seen_and_its_trainer_ends(root: Path) -> None:
-    cfg = write_config(root, "long.yaml", run__total_steps=5000, **QUICK)
-    run = run_of(root, "supervisor_killed")
-    with running(train_command(cfg, run.name, "--nproc", "2"), root, run.name) as supervisor:
-        wait_for_steps(run, 1)
-        supervisor.kill()
-        supervisor.wait()
-        assert state(run) == "lost"
-        wait_for(lambda: not find_by_run_id(run.name), "the trainer's end", timeout=45)
-    last = run.checkpoint("latest", deep=True).step
-    done = grpo_train("resume", "--training-run", run.name, "--additional-steps", "1", root=root)
-    assert done.returncode == 0, done.stdout
-    assert steps_logged(run) == list(range(1, last + 2))
-    assert state(run) == "finished"
 
 
 # ----------------------------------------------------------------------------------------------- the stop ladder
@@ -197,12 +191,15 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
 
     with running(resume_command(run.name), root, run.name) as supervisor:
         wait_for_steps(run, 1)
-        supervisor.send_signal(signal.SIGSTOP)  # so that both arrive within one step, whatever the machine's load
-        supervisor.send_signal(signal.SIGTERM)
-        supervisor.send_signal(signal.SIGCONT)
+        (trainer,) = [pid for pid in find_by_run_id(run.name) if pid != supervisor.pid]
+        os.kill(trainer, signal.SIGSTOP)  # a step that hangs
+        supervisor.send_signal(signal.SIGINT)
+        wait_for(lambda: state(run) == "stopping", "the state to be 'stopping'")
+        supervisor.send_signal(signal.SIGINT)
         output, _ = supervisor.communicate(timeout=60)
     assert "ending now, without saving; the latest checkpoint is intact" in output
     assert (supervisor.returncode, state(run)) == (130, "killed")
+    assert find_by_run_id(run.name) == []
 
     with running(resume_command(run.name), root, run.name) as supervisor:
         wait_for_steps(run, 1)
@@ -226,21 +223,6 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
     assert steps_logged(run) == list(range(1, 121))
     straight = train_here(root, cfg, "never_stopped")
     assert_same_run(run, straight, 120)
-
-
-def test_a_second_ctrl_c_ends_a_run_that_does_not_come_to_its_steps_end(root: Path) -> None:
-    cfg = write_config(root, "long.yaml", run__total_steps=5000, **QUICK)
-    run = run_of(root, "twice")
-    with running(train_command(cfg, run.name), root, run.name) as supervisor:
-        wait_for_steps(run, 1)
-        (trainer,) = [pid for pid in find_by_run_id(run.name) if pid != supervisor.pid]
-        os.kill(trainer, signal.SIGSTOP)  # a step that hangs
-        supervisor.send_signal(signal.SIGINT)
-        wait_for(lambda: state(run) == "stopping", "the state to be 'stopping'")
-        supervisor.send_signal(signal.SIGINT)
-        supervisor.communicate(timeout=60)
-    assert (supervisor.returncode, state(run)) == (130, "killed")
-    assert find_by_run_id(run.name) == []
 
 
 # -------------------------------------------------------------------------------------------- errors and restarts
@@ -291,16 +273,16 @@ def test_a_crash_is_restarted_from_the_latest_checkpoint(root: Path, tmp_path: P
     assert_same_run(run, train_here(root, cfg, "restarted_never"), 6)
 
 
-def test_an_exception_shows_its_traceback_when_the_restarts_are_used_up(root: Path, tmp_path: Path) -> None:
-    cfg = write_config(root, "broken.yaml", run__max_restarts=1, **QUICK)
+def test_an_exception_shows_its_traceback(root: Path, tmp_path: Path) -> None:
+    cfg = write_config(root, "broken.yaml", **QUICK)
     run = run_of(root, "broken")
     with running(
         train_command(cfg, run.name, "--nproc", "2"), root, run.name, **with_bug(tmp_path / "bug", steps=1, once=False)
     ) as supervisor:
-        output, _ = supervisor.communicate(timeout=180)
+        supervisor.communicate(timeout=180)
     assert supervisor.returncode == 1
     status = run.read_status() or {}
-    assert (status["state"], status["restarts"], status["exit_code"]) == ("crashed", 1, 1)
+    assert (status["state"], status["restarts"], status["exit_code"]) == ("crashed", 0, 1)
     error = status["error"]
     assert error["summary"].endswith("ValueError: a bug in the grader")
     assert error["summary"].startswith(f"rank {error['rank']}: ")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from grpo_train.algorithm import group_advantages, policy_loss
 
-# Four completions, two prompts; zeros are padding. GRPO and Dr. GRPO differ in sign here: a wrong reduction cannot pass.
+# Four completions, two prompts; zeros are padding. GRPO and Dr. GRPO differ in sign here, so that a wrong reduction
+# cannot pass.
 MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
 OLD = [[-0.5, -1.0, -0.2, 0], [-2.0, -0.3, 0, 0], [-0.1, -0.7, -1.2, -0.4], [-0.9, 0, 0, 0]]
 NEW = [[-0.4, -1.3, -0.2, 0], [-1.5, -0.35, 0, 0], [-0.15, -0.7, -0.8, -0.9], [-0.6, 0, 0, 0]]

@@ -217,7 +217,10 @@ def test_a_full_disk_ends_a_run_in_words_and_it_goes_on_later(make_root: Callabl
 
 
 def test_generators_come_back_exactly() -> None:
-    draw = lambda: (random.random(), random.gauss(0, 1), float(np.random.rand()), float(np.random.randn()), torch.rand(2))  # noqa: E731
+    def draw() -> tuple[Any, ...]:
+        numbers = (random.random(), random.gauss(0, 1), float(np.random.rand()), float(np.random.randn()))
+        return *numbers, torch.rand(2)
+
     seed_everything(3, 1)
     draw()
     states = generator_states()

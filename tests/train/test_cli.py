@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir import RunDir, StatusWriter, create_run
-from tests.engine import grpo_train, train_here, write_config
+from tests.engine import GRPO_TRAIN, REPOSITORY, environment, grpo_train, train_here, write_config
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,8 @@ def test_a_live_run_is_neither_resumed_nor_named_twice(root: Path) -> None:
     status.update(state="running")
     assert "live is running: stop it first" in words(grpo_train("resume", "--training-run", "live", root=root), 2)
     status.update(state="running", host="far", boot_id="x")
-    assert "live is running on far: stop it first" in words(grpo_train("resume", "--training-run", "live", root=root), 2)
+    resume = grpo_train("resume", "--training-run", "live", root=root)
+    assert "live is running on far: stop it first" in words(resume, 2)
     assert "live runs on far" in words(grpo_train("stop", "--training-run", "live", "--now", root=root))
     status.update(state="finished")  # and yet somebody holds the lock
     (run.training_state / "step_1").mkdir()
@@ -128,10 +129,10 @@ def test_help_says_what_there_is() -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error(finished: RunDir) -> None:
+    command = f"{' '.join(GRPO_TRAIN)} show finished --json | head -1"
     done = subprocess.run(
-        f"LOCALFS_ROOT={finished.root} {os.environ.get('PYTHON', '.venv/bin/python')} -m grpo_train.cli show finished --json | head -1",
-        shell=True, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        command, shell=True, env=environment(finished.root), capture_output=True, text=True, timeout=60, cwd=REPOSITORY
+    )
     assert done.stdout == "{\n"
     assert "Traceback" not in done.stderr
 

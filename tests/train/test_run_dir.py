@@ -72,7 +72,7 @@ def test_the_root_is_the_option_then_the_variable_then_the_default(tmp_path: Pat
 
 def test_a_root_below_a_file_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirError, match="cannot write to the root .*LOCALFS_ROOT"):
+    with pytest.raises(RunDirError, match=r"cannot write to the root .*LOCALFS_ROOT"):
         prepare_root(tmp_path / "file" / "root")
 
 
@@ -106,7 +106,10 @@ def test_a_key_makes_one_run_however_many_ask_at_once(tmp_path: Path) -> None:
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
-    program = "import sys; from grpo_train.run_dir import *; print(create_run(Path(sys.argv[1]), {'idempotency_key': 'k'}).name)"
+    program = (
+        "import sys; from grpo_train.run_dir import *; "
+        "print(create_run(Path(sys.argv[1]), {'idempotency_key': 'k'}).name)"
+    )
     others = [
         subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
@@ -146,7 +149,7 @@ def test_open_run_takes_names_and_paths_and_suggests(run: RunDir, monkeypatch: p
     assert open_run(run.root, "one") == open_run(Path("/nowhere"), str(run.path)) == run
     monkeypatch.chdir(run.logs)
     assert open_run(Path("/nowhere"), "..").path == run.path
-    with pytest.raises(RunDirError, match="no run named 'onne' under .*did you mean one"):
+    with pytest.raises(RunDirError, match=r"no run named 'onne' under .*did you mean one"):
         open_run(run.root, "onne")
     with pytest.raises(RunDirError, match="it has no runs yet"):
         open_run(Path("/nowhere"), "one")
@@ -251,7 +254,7 @@ def test_aliases_and_numbers_name_checkpoints(run: RunDir) -> None:
 
 
 def test_a_run_without_checkpoints_says_so(run: RunDir) -> None:
-    with pytest.raises(RunDirError, match="has no checkpoint step_latest .it has no complete steps"):
+    with pytest.raises(RunDirError, match=r"has no checkpoint step_latest .it has no complete steps"):
         run.checkpoint("latest")
 
 
@@ -348,13 +351,12 @@ def test_any_chain_of_resumes_reads_as_one_run(
     tmp_path_factory: pytest.TempPathFactory, lives: list[tuple[int, int, bool]]
 ) -> None:
     run = create_run(tmp_path_factory.mktemp("chain"), {}, "one")
-    at, written, life = 0, {0: -1}, 0
-    for back_to, count, torn in lives:
+    at, written = 0, {0: -1}
+    for life, (back_to, count, torn) in enumerate(lives):
         start = min(back_to, at)
         make_checkpoint(run, start) if not (run.training_state / f"step_{start}").exists() else None
         resume(run, start)
         written = {step: by for step, by in written.items() if step <= start}
-        life += 1
         with (run.logs / "train_log.jsonl").open("a") as stream:
             for step in range(start + 1, start + count + 1):
                 stream.write(to_json({"step": step, "life": life}) + "\n")

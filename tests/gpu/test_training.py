@@ -1,0 +1,29 @@
+"""Training on a CUDA device: ``python -m pytest tests/gpu`` on a box that has one (not collected otherwise)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.engine import resume_here, rows, steps_logged, train_here, write_config
+
+
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_steps_run_and_a_resume_goes_on(root: Path, adapter: str, dtype: str) -> None:
+    """Steps are taken on the GPU, the sampler and the trainer agree, and a resume ends with finite numbers."""
+    assert torch.cuda.is_available(), "these tests are for a machine with a GPU"
+    cfg = write_config(root, model__adapter=adapter, model__dtype=dtype)
+    run = train_here(root, cfg, "gpu", "--until", "3")
+    resume_here(run)
+    assert steps_logged(run) == [1, 2, 3, 4, 5, 6]
+    assert torch.cuda.max_memory_allocated() > 0
+    for row in rows(run):
+        assert float(row["grad_norm"]) >= 0
+        assert float(row["ess/token"]) > (0.999 if dtype == "float32" else 0.9)
+    straight = train_here(root, cfg, "straight")
+    first, again = rows(run)[0], rows(straight)[0]
+    assert first["reward"] == again["reward"]
+    assert first["grad_norm"] == pytest.approx(again["grad_norm"], rel=0.05)

@@ -1,0 +1,78 @@
+"""An hour's worth of bad luck: a run that is killed again and again at random moments is, at its end, the run that was
+never touched, bit for bit. ``make soak``; the seed is printed and can be given as CHAOS_SEED."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grpo_train.processes import find_by_run_id
+from grpo_train.run_dir import RunDirError
+from tests.engine import (
+    GRPO_TRAIN,
+    assert_same_run,
+    grpo_train,
+    run_of,
+    running,
+    steps_logged,
+    train_here,
+    write_config,
+)
+
+STEPS = 60
+KILLS = 25
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_a_run_killed_at_random_moments_is_the_run_that_never_was(make_root: Callable[[], Path], nproc: int) -> None:
+    seed = os.environ.get("CHAOS_SEED") or secrets.token_hex(4)
+    print(f"CHAOS_SEED={seed}")
+    chance = random.Random(f"{seed} {nproc}")
+    root = make_root()
+    cfg = write_config(root, run__total_steps=STEPS, run__save_every=2, run__nproc=nproc)
+    if nproc == 1:
+        straight = train_here(root, cfg, "straight")
+    else:
+        done = grpo_train("train", "--cfg", cfg, "--run-name", "straight", root=root, timeout=600)
+        assert done.returncode == 0, done.stdout
+        straight = run_of(root, "straight")
+
+    run = run_of(root, "chaos")
+    command = [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", "chaos"]
+    for kill in range(KILLS):
+        with running(command, root, run.name) as supervisor:
+            time.sleep(chance.uniform(5, 16))  # any moment is a good one: there is no condition to wait for
+            victims = [supervisor.pid, *find_by_run_id(run.name)]
+            victim = chance.choice(victims)
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            if victim != supervisor.pid:
+                supervisor.wait(timeout=60)
+        for checkpoint in run.checkpoints():
+            run.checkpoint(checkpoint.step, deep=True)
+        try:
+            at = run.checkpoint("latest").step
+        except RunDirError:  # killed before the first save: begin again
+            run = run_of(root, f"chaos{kill}")
+            command = [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", run.name]
+            continue
+        print(f"kill {kill}: pid {victim}, at step {at}")
+        if at >= STEPS:
+            break
+        command = [*GRPO_TRAIN, "resume", "--training-run", run.name]
+    if run.checkpoint("latest").step < STEPS:
+        done = grpo_train("resume", "--training-run", run.name, root=root, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert steps_logged(run) == list(range(1, STEPS + 1))
+    assert_same_run(run, straight, STEPS)
+    assert find_by_run_id(run.name) == []
