@@ -103,7 +103,7 @@ def _can_evaluate(situation: Situation) -> str:
         return reason
     store, run = situation.store, situation.run
     assert run is not None
-    if store.shown_at is not None and not any(not view.problem for view in store.checkpoints()):
+    if store.shown_at is not None and not any(view.is_complete for view in store.checkpoints()):
         return f"{run.name} has no complete checkpoint yet"
     return ""
 

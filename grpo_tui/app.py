@@ -37,6 +37,8 @@ DRAIN_S = 0.03
 FOLLOW_AFTER_S = 0.15
 """A run is followed when the cursor has rested on it so long."""
 SHOWN_FOR_S = 10.0
+IDLE_SHOWN_FOR_S = 30.0
+"""Somebody else may evaluate a run that is over."""
 """A live run's checkpoints are asked for again after so long, besides whenever something happened."""
 
 
@@ -171,7 +173,7 @@ class GrpoApp(App[None]):
             return
         happened = store.logs.version["events"] if store.logs else 0
         busy = row.is_live or bool(store.sessions_of(row.name))
-        turn = int(self._now() // SHOWN_FOR_S) if busy else 0
+        turn = int(self._now() // (SHOWN_FOR_S if busy else IDLE_SHOWN_FOR_S))
         key = (row.name, row.state, happened, tuple(store.sessions_of(row.name)), turn)
         if key != self._shown_key:
             self._shown_key = key

@@ -8,9 +8,6 @@ from typing import Any
 
 from grpo_train.files import number
 
-_SCORES = ("accuracy", "mean_accuracy", "pass@1", "reward", "mean_reward")
-"""Columns of consolidated_metrics.csv that can be a checkpoint's score, the best first."""
-
 
 @dataclass(frozen=True)
 class EvalResult:
@@ -26,7 +23,7 @@ class EvalResult:
 
 @dataclass(frozen=True)
 class CheckpointView:
-    """One ``step_N``."""
+    """One ``step_N``; step 0, once evaluated, is the model that the run started from."""
 
     step: int
     problem: str = ""
@@ -35,6 +32,11 @@ class CheckpointView:
     @property
     def name(self) -> str:
         return f"step_{self.step}"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a run can go on from it."""
+        return self.step > 0 and not self.problem
 
 
 def checkpoint_views(run: str, shown: dict[str, Any]) -> list[CheckpointView]:
@@ -50,33 +52,18 @@ def checkpoint_views(run: str, shown: dict[str, Any]) -> list[CheckpointView]:
     for one in shown.get("checkpoints") or ():
         step = int(number(one.get("step")) or 0)
         views.append(CheckpointView(step, str(one.get("problem") or ""), tuple(results.get(step, ()))))
+    if 0 in results:
+        views.append(CheckpointView(0, "", tuple(results[0])))
     return sorted(views, key=lambda view: -view.step)
 
 
 def _result(dataset: str, row: dict[str, Any]) -> EvalResult:
-    for column in _SCORES:
-        value = number(_numeric(row.get(column)))
-        if value is not None and math.isfinite(value):
-            return EvalResult(dataset, _share(value), _half_interval(row, value), value)
-    problem = str(row.get("status") or row.get("error") or "failed")
-    return EvalResult(dataset, problem.split("\n")[0][:24])
-
-
-def _half_interval(row: dict[str, Any], value: float) -> str:
-    for low, high in (("ci_low", "ci_high"), ("accuracy_ci_low", "accuracy_ci_high"), ("ci95_low", "ci95_high")):
-        ends = number(_numeric(row.get(low))), number(_numeric(row.get(high)))
-        if ends[0] is not None and ends[1] is not None:
-            return _share((ends[1] - ends[0]) / 2)
-    for column in ("ci95", "accuracy_ci95", "ci"):
-        if (half := number(_numeric(row.get(column)))) is not None:
-            return _share(half)
-    for column in ("stderr", "accuracy_stderr", "standard_error"):
-        if (error := number(_numeric(row.get(column)))) is not None:
-            return _share(1.96 * error)
-    count = number(_numeric(row.get("n", row.get("problems", row.get("count")))))
-    if count and 0 <= value <= 1:
-        return _share(1.96 * math.sqrt(value * (1 - value) / count))
-    return ""
+    """A row of consolidated_metrics.csv: accuracy and its 95 % interval, or why there is none."""
+    value, low, high = (number(_numeric(row.get(column))) for column in ("accuracy", "ci_low", "ci_high"))
+    if value is None or not math.isfinite(value):
+        return EvalResult(dataset, str(row.get("status") or "failed").split("\n")[0][:24])
+    spread = _share((high - low) / 2) if low is not None and high is not None else ""
+    return EvalResult(dataset, _share(value), spread, value)
 
 
 def _share(value: float) -> str:

@@ -100,7 +100,7 @@ class Operations:
             self.app.show_error("the box did not answer", error)
             return None
         self.store.show(run, shown)
-        steps = sorted(view.step for view in self.store.checkpoints() if not view.problem)
+        steps = sorted(view.step for view in self.store.checkpoints() if view.is_complete)
         if not steps:
             self.app.notify(f"{run} has no complete checkpoint yet", severity="warning")
             return None
@@ -129,7 +129,7 @@ class Operations:
         row = self.store.run
         if row is None:
             return
-        saved = [view.step for view in self.store.checkpoints() if not view.problem]
+        saved = [view.step for view in self.store.checkpoints() if view.is_complete]
         last = max(saved, default=0)
         lost = max(0, self.store.step - last)
         what_is_lost = (

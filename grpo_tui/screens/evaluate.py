@@ -26,6 +26,7 @@ class EvalScreen(OrderScreen):
         newest = f" (step {self.steps[-1]})" if self.steps else ""
         choices = [(f"the latest checkpoint{newest}", "latest"), (f"all {len(self.steps)} checkpoints", "all")]
         choices += [(f"step {step}", str(step)) for step in reversed(self.steps)]
+        choices.append(("step 0: the model that the run started from", "0"))
         choices.append(("a list of steps …", "list"))
         yield from field("steps", Select(choices, id="steps", compact=True, value="latest", allow_blank=False))
         have = ",".join(map(str, self.steps[-4:])) or "1,5,10"
@@ -53,7 +54,8 @@ class EvalScreen(OrderScreen):
         )
         if wrong:
             raise FieldError(f"list: '{wrong[0]}' is no step number")
-        missing = [step for step in steps.split(",") if step.isdigit() and self.steps and int(step) not in self.steps]
+        numbers = [step for step in steps.split(",") if step.isdigit()]
+        missing = [step for step in numbers if self.steps and int(step) not in {0, *self.steps}]
         if missing:
             have = ", ".join(map(str, self.steps))
             raise FieldError(f"step {missing[0]} has no complete checkpoint (there are: {have})")

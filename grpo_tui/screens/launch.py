@@ -55,7 +55,10 @@ class LaunchScreen(OrderScreen):
         options = [(choice.label, index) for index, choice in enumerate(self.configs)]
         preferred = next((i for i, choice in enumerate(self.configs) if choice.name == self.prefer), 0)
         value = preferred if options else Select.NULL
-        yield from field("config", Select(options, id="config", compact=True, value=value, prompt="no config found"))
+        select = Select(
+            options, id="config", compact=True, value=value, prompt="no config found", allow_blank=not options
+        )
+        yield from field("config", select)
         area = TextArea("", id="text", tab_behavior="focus", compact=True, show_line_numbers=True, soft_wrap=False)
         yield area
         yield from field(

@@ -32,8 +32,11 @@ class ResumeScreen(OrderScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self._focus_go_again = True
-        self.set_focus(None)
+        if self.total and self.steps and self.steps[-1] >= self.total:
+            self.query_one("#more").focus()  # nothing can be resumed without it
+        else:
+            self._focus_go_again = True
+            self.set_focus(None)
 
     def order(self) -> Order:
         more = self.query_one("#more", Input).value.strip()

@@ -197,7 +197,16 @@ def _show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
             {
                 "name": f"{run}_addition",
                 "state": "finished",
-                "metrics": [{"step": str(step), "accuracy": str(scores[step]), "n": "1024"} for step in (10, 20)],
+                "metrics": [
+                    {
+                        "step": str(step),
+                        "status": "ok",
+                        "accuracy": str(scores[step]),
+                        "ci_low": str(scores[step] - 0.03),
+                        "ci_high": str(scores[step] + 0.03),
+                    }
+                    for step in (10, 20)
+                ],
             }
         ],
     }

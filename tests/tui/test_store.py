@@ -160,7 +160,11 @@ def test_sessions_of_a_run_are_found_by_their_mark_and_dead_ones_left_out() -> N
 def test_evaluations_stand_beside_their_checkpoints() -> None:
     store, _ = store_with(summary("a", "finished"))
     store.select("a")
-    metrics = [{"step": "10", "accuracy": "0.5", "n": "100"}, {"step": "20", "accuracy": "", "status": "timeout"}]
+    metrics = [
+        {"step": "0", "accuracy": "0.25", "ci_low": "0.2", "ci_high": "0.3", "status": "ok"},
+        {"step": "10", "accuracy": "0.5", "ci_low": "0.402", "ci_high": "0.598", "status": "ok"},
+        {"step": "20", "accuracy": "", "status": "failed: timed out"},
+    ]
     store.show(
         "a",
         {
@@ -168,11 +172,12 @@ def test_evaluations_stand_beside_their_checkpoints() -> None:
             "evaluations": [{"name": "a_gsm8k", "metrics": metrics}],
         },
     )
-    newest, oldest = store.checkpoints()
+    newest, oldest, start = store.checkpoints()
     assert newest.problem == "optimizer.pt is missing"
-    assert newest.evaluations[0].figure == "timeout"
+    assert newest.evaluations[0].figure == "failed: timed out"
     assert (oldest.evaluations[0].figure, oldest.evaluations[0].spread) == (".500", ".098")
     assert oldest.evaluations[0].dataset == "gsm8k"
+    assert (start.name, start.is_complete, start.evaluations[0].figure) == ("step_0", False, ".250")
 
 
 def test_gpus_and_stage_times() -> None:
