@@ -323,6 +323,14 @@ class GrpoApp(App[None]):
             message = f"{named} {'goes' if len(live) == 1 else 'go'} on, on box {self.store.box}. Look again: {again}"
         self.exit(message=message)
 
+    def _save_picture(self) -> None:
+        """To the downloads where there are any, else to the home directory, once the palette is off the screen."""
+        import platformdirs
+
+        downloads = Path(platformdirs.user_downloads_dir())
+        folder = downloads if downloads.is_dir() else Path.home()
+        self.set_timer(0.2, lambda: self.deliver_screenshot(path=str(folder)))
+
     async def action_quit(self) -> None:
         self._act_quit()
 
@@ -335,7 +343,7 @@ class GrpoApp(App[None]):
             words = f"{action.help}  (not now: {reason})" if reason else action.help
             yield SystemCommand(action.label, words, lambda name=action.id: self.run_worker(self.action_act(name)))
         yield SystemCommand("theme", "Choose the colours", self.action_change_theme)
-        yield SystemCommand("screenshot", "Save a picture of the screen (SVG)", self.deliver_screenshot)
+        yield SystemCommand("screenshot", "Save a picture of the screen (SVG)", self._save_picture)
 
     # the terminal ----------------------------------------------------------------------------------------
 

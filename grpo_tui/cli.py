@@ -119,6 +119,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
     from grpo_tui.app import GrpoApp, Options
+    from grpo_tui.hangup import end_with_terminal
+
+    end_with_terminal()
 
     boxes_file = Path(options.boxes) if options.boxes else None
     app = GrpoApp(Options(box, boxes_file, demo_root, options.readonly, keymap, actions))

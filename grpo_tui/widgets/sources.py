@@ -64,6 +64,7 @@ def _row_line(row: Row, width: int, palette: Palette) -> Text:
             break
         text.append(name, style=palette["muted"])
         text.append(words, style=style)
+    text.rstrip()  # or the padding of the last figure would be cut, with an ellipsis
     return text
 
 

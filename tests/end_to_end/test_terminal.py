@@ -1,0 +1,21 @@
+"""The app and its terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from grpo_train.processes import find_by_run_id
+from tests.end_to_end.terminal import Terminal
+from tests.remote.helpers import eventually
+
+
+def test_the_app_ends_with_its_terminal_even_when_its_parent_waits_for_it(tmp_path: Path) -> None:
+    app = Path(sys.executable).with_name("grpo-tui")
+    mark = f"terminal-{tmp_path.name}"  # how its processes are found again
+    environment = {"HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "TERM": "xterm-256color", "GRPO_RUN_ID": mark}
+    waiting_parent = ["sh", "-c", f"trap : HUP; {app} --root {tmp_path}; :"]
+    with Terminal(waiting_parent, environment) as screen:
+        screen.wait_for("press n", timeout=30)
+        assert find_by_run_id(mark)
+    eventually(lambda: not find_by_run_id(mark), 20)
