@@ -26,7 +26,7 @@ from tests.engine import (
     write_config,
 )
 
-STEPS = 60
+STEPS = 400
 KILLS = 25
 
 
@@ -37,7 +37,7 @@ def test_a_run_killed_at_random_moments_is_the_run_that_never_was(make_root: Cal
     print(f"CHAOS_SEED={seed}")
     chance = random.Random(f"{seed} {nproc}")
     root = make_root()
-    cfg = write_config(root, run__total_steps=STEPS, run__save_every=2, run__nproc=nproc)
+    cfg = write_config(root, run__total_steps=STEPS, run__save_every=2, run__nproc=nproc, model__adapter="lora")
     if nproc == 1:
         straight = train_here(root, cfg, "straight")
     else:
