@@ -119,14 +119,10 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
     targets, skipped = [], []
     words = [part.strip() for part in request.steps.split(",") if part.strip()]
     if not words:
-        raise EvalError(
-            f"--steps names no step {STEPS_SAY}"
-        )
+        raise EvalError(f"--steps names no step {STEPS_SAY}")
     for word in words:
         if word not in ("latest", "final") and not word.isdigit():
-            raise EvalError(
-                f"--steps {request.steps}: '{word}' is no step {STEPS_SAY}"
-            )
+            raise EvalError(f"--steps {request.steps}: '{word}' is no step {STEPS_SAY}")
         if word == "0":
             targets.append(Target("step_0", 0, str(run.root / (run.read_launch().get("ckpt") or ""))))
             continue
