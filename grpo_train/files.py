@@ -30,6 +30,11 @@ def parse_time(text: str) -> float:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
+def utc_from(seconds: float) -> str:
+    """ISO 8601 UTC of seconds since the epoch."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")
+
+
 def to_json(value: Any) -> str:
     """One line of strict JSON; NaN and infinities become the strings "NaN", "Infinity" and "-Infinity"."""
     return json.dumps(_spell_out(value), allow_nan=False, ensure_ascii=False, separators=(", ", ": "))
@@ -90,6 +95,13 @@ def atomic_symlink(alias: Path, target: str) -> None:
     fsync_directory(alias.parent)
 
 
+def remove_tree(path: Path) -> None:
+    """Remove a directory that may be half there."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None where there is no file or it holds no object (damaged)."""
     try:
@@ -97,6 +109,15 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def close_torn_line(path: Path) -> None:
+    """End a line that a crash tore with a newline, so that what is appended next starts a line of its own."""
+    with path.open("rb+") as file:
+        if size := file.seek(0, os.SEEK_END):
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
 
 
 class JsonlWriter:

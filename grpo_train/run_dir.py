@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import hashlib
 import json
 import os
 import re
@@ -20,7 +19,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,30 +29,55 @@ from grpo_train.files import (
     append_jsonl,
     atomic_symlink,
     atomic_write,
+    close_torn_line,
     last_jsonl,
     number,
     parse_time,
     read_json,
     read_jsonl,
+    remove_tree,
     to_json,
+    utc_from,
     utc_now,
 )
-from grpo_train.processes import boot_id, identity, is_alive
+from grpo_train.manifest import MANIFEST, STEP_NAME, Checkpoint, list_checkpoints, problem_of, sha256, write_manifest
+from grpo_train.status import END_STATES, FRESH_S, LIVE_STATES, ObservedState, RunDirError, StatusWriter, observe
+
+__all__ = [
+    "DEFAULT_ROOT",
+    "END_STATES",
+    "FRESH_S",
+    "LIVE_STATES",
+    "MANIFEST",
+    "ROOT_VARIABLE",
+    "SUPERSEDED_LOGS",
+    "Checkpoint",
+    "ObservedState",
+    "RunDir",
+    "RunDirError",
+    "StatusWriter",
+    "check_name",
+    "create_run",
+    "eval_folder",
+    "list_checkpoints",
+    "list_evaluations",
+    "list_older_runs",
+    "list_runs",
+    "observe",
+    "open_run",
+    "prepare_root",
+    "problem_of",
+    "remove_tree",
+    "resolve_root",
+    "sha256",
+    "utc_from",
+    "write_manifest",
+]
 
 ROOT_VARIABLE = "LOCALFS_ROOT"
 DEFAULT_ROOT = Path("/lambda/nfs/localfs")
-LIVE_STATES = frozenset({"starting", "running", "stopping", "evaluating"})
-END_STATES = frozenset({"stopped", "finished", "crashed", "killed"})
-FRESH_S = 60.0
-"""A live state of another host is believed while ``updated_at`` is younger than this."""
-MANIFEST = "MANIFEST.json"
 SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_STEP = re.compile(r"step_(\d+)")
-
-
-class RunDirError(Exception):
-    """What is wrong with a root, run or checkpoint, in words for the user: what, where, and the way out."""
 
 
 # --------------------------------------------------------------------------------------------------- the root
@@ -80,30 +104,6 @@ def prepare_root(root: Path) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------- a run
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One ``training_state/step_N``."""
-
-    step: int
-    path: Path
-    problem: str = ""
-    """Empty when complete; else what is missing or of the wrong size."""
-
-
-@dataclass(frozen=True)
-class ObservedState:
-    """A run's state as a reader on this host may state it."""
-
-    state: str
-    """One of LIVE_STATES, END_STATES, or ``lost``."""
-    host: str = ""
-    """Set when a live run is on another host."""
-
-    @property
-    def is_live(self) -> bool:
-        return self.state in LIVE_STATES
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class RunDir:
         alias, known = self.training_state / f"step_{name}", self.checkpoints()
         complete = [c for c in known if not c.problem][-1:] if name == "latest" else []
         if alias.is_symlink():
-            match = _STEP.fullmatch(os.path.basename(os.readlink(alias)))
+            match = STEP_NAME.fullmatch(os.path.basename(os.readlink(alias)))
             found = [c for c in known if match and c.step == int(match[1])]
             # A kill between the rename of a checkpoint and the move of the link leaves the link one behind.
             return complete if found and complete and complete[0].step > found[0].step else found
@@ -307,35 +307,6 @@ class RunDir:
         }
 
 
-def utc_from(seconds: float) -> str:
-    """ISO 8601 UTC of seconds since the epoch."""
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")
-
-
-def close_torn_line(path: Path) -> None:
-    """End a line that a crash tore with a newline, so that what is appended next starts a line of its own."""
-    with path.open("rb+") as file:
-        if size := file.seek(0, os.SEEK_END):
-            file.seek(size - 1)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-
-
-def observe(status: Mapping[str, Any]) -> ObservedState:
-    """What a reader on this host may say of a status.json: a live state whose process is gone is ``lost``."""
-    state = str(status.get("state", "lost"))
-    if state not in LIVE_STATES:
-        return ObservedState(state)
-    host, here = str(status.get("host", "")), identity()
-    if host == here.host and status.get("boot_id") == here.boot_id:
-        alive = is_alive(int(status.get("pid", 0)), int(status.get("pid_start", 0)))
-        return ObservedState(state if alive else "lost")
-    if host == here.host and boot_id():
-        return ObservedState("lost")  # this host has rebooted since
-    fresh = time.time() - parse_time(str(status.get("updated_at", "1970-01-01T00:00:00Z"))) < FRESH_S
-    return ObservedState(state, host) if fresh else ObservedState("lost")
-
-
 def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -> RunDir:
     """Make a run's directory with its ``launch.json``; the one place where runs come into being.
 
@@ -396,13 +367,6 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a directory that may be half there."""
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
-
-
 def check_name(name: str) -> str:
     """A run's name: letters, digits, ``. _ -``, at most 128, starting with a letter or digit."""
     if not _NAME.fullmatch(name):
@@ -449,91 +413,6 @@ def list_older_runs(root: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-# --------------------------------------------------------------------------------------------------- checkpoints
-
-
-def list_checkpoints(folder: Path) -> list[Checkpoint]:
-    """Every ``step_N`` directory of a folder, by N; symbolic links and other names are passed over."""
-    if not folder.is_dir():
-        return []
-    found = []
-    for path in folder.iterdir():
-        match = _STEP.fullmatch(path.name)
-        if match and path.is_dir() and not path.is_symlink():
-            found.append(Checkpoint(int(match[1]), path, problem_of(path)))
-    return sorted(found, key=lambda checkpoint: checkpoint.step)
-
-
-def write_manifest(folder: Path, **facts: Any) -> None:
-    """Write ``MANIFEST.json``: size and SHA-256 of every file below ``folder``. The last file of a checkpoint."""
-    files = {
-        str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
-    }
-    atomic_write(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=1) + "\n")
-
-
-def problem_of(folder: Path, *, deep: bool = False) -> str:
-    """What keeps a checkpoint from being complete ("" when nothing): a missing file, a size, or (deep) a hash."""
-    files = (read_json(folder / MANIFEST) or {}).get("files")
-    if not isinstance(files, dict):
-        return f"{MANIFEST} is {'damaged' if (folder / MANIFEST).exists() else 'missing'}"
-    for name, facts in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if not (isinstance(facts, dict) and "size" in facts and "sha256" in facts):
-            return f"{MANIFEST} is damaged"
-        if path.stat().st_size != facts["size"]:
-            return f"{name} has {path.stat().st_size} bytes, the manifest says {facts['size']}"
-        if deep and sha256(path) != facts["sha256"]:
-            return f"{name} does not have the checksum the manifest says"
-    return ""
-
-
-def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-# ------------------------------------------------------------------------------------------------------- status
-
-
-class StatusWriter:
-    """The one writer of a ``status.json``: holds the directory's lock, replaces the file atomically.
-
-    Raises RunDirError when another live process holds the lock.
-    """
-
-    def __init__(self, folder: Path, **fixed: Any) -> None:
-        import fcntl  # POSIX only, and only where a run is written
-
-        self._file = folder / "status.json"
-        self._lock = os.open(folder / ".status.lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise RunDirError(f"another process is writing {self._file}: is the run still going?") from error
-        owner = asdict(identity())
-        owner["pid_start"] = owner.pop("start")
-        self.fields: dict[str, Any] = {**(read_json(self._file) or {}), **owner, **fixed}
-
-    def update(self, **fields: Any) -> None:
-        """Set fields and write the file, with ``updated_at``."""
-        self.fields.update(fields)
-        self.fields["updated_at"] = utc_now()
-        atomic_write(self._file, json.dumps(self.fields, indent=1, ensure_ascii=False) + "\n")
-
-    def close(self) -> None:
-        os.close(self._lock)
 
 
 # -------------------------------------------------------------------------------------------------- evaluations

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_train.config import Config, load_config, with_changes
 from grpo_train.files import read_json
-from grpo_train.run_dir import RunDir, RunDirError, list_checkpoints, open_run
+from grpo_train.run_dir import RunDir, RunDirError, eval_folder, list_checkpoints, open_run
 from grpo_train.tasks import TaskError, load_task
 
 STEPS_SAY = "(say all, latest, final or numbers: 0,5,10; 0 is the model that the run started from)"
@@ -168,7 +168,7 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]
     plan = EvalPlan(
         run=run.name,
         root=str(root),
-        folder=str(root / "eval_runs" / f"{run.name}_{task.label}"),
+        folder=str(eval_folder(root, run.name, task.label)),
         label=task.label,
         config=config.model_dump(mode="json"),
         indices=subset(size, config.eval.subset_frac, config.run.seed),

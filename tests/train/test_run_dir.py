@@ -107,7 +107,7 @@ def test_a_key_makes_one_run_however_many_ask_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     program = (
-        "import sys; from grpo_train.run_dir import *; "
+        "import sys; from pathlib import Path; from grpo_train.run_dir import *; "
         "print(create_run(Path(sys.argv[1]), {'idempotency_key': 'k'}).name)"
     )
     others = [
