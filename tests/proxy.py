@@ -1,12 +1,12 @@
 """A TCP proxy on a loopback port that can delay, reset or swallow what passes: a bad network for tests.
 
-    with ChaosProxy(target_port) as proxy:
-        ...connect to proxy.port...
-        proxy.reset()          # every open connection gets a TCP reset; new ones pass
-        proxy.black_hole()     # nothing passes any more, nobody is told; new connections are accepted and hang
-        proxy.refuse()         # new connections are reset at once
-        proxy.delay(0.04)      # each way
-        proxy.pass_through()   # as new
+with ChaosProxy(target_port) as proxy:
+    ...connect to proxy.port...
+    proxy.reset()          # every open connection gets a TCP reset; new ones pass
+    proxy.black_hole()     # nothing passes any more, nobody is told; new connections are accepted and hang
+    proxy.refuse()         # new connections are reset at once
+    proxy.delay(0.04)      # each way
+    proxy.pass_through()   # as new
 """
 
 from __future__ import annotations
