@@ -16,7 +16,7 @@ from dotenv import load_dotenv
 from grpo_train.config import ConfigError, dump_config, load_config, read_config_text, with_changes
 from grpo_train.files import atomic_write
 from grpo_train.policy.locate import PolicyError
-from grpo_train.preflight import check_start
+from grpo_train.preflight import check_engine, check_start
 from grpo_train.processes import is_alive, signal_quietly, sweep
 from grpo_train.run_dir import (
     RunDir,
@@ -112,6 +112,7 @@ def resume(
     from grpo_train.supervisor import Supervisor, prepare_resume, refuse_live
 
     try:
+        check_engine()
         run = open_run(resolve_root(root), training_run)
         refuse_live(run)
         if not run.config_file.exists():
@@ -257,6 +258,7 @@ def evaluate(
         base=base,
     )
     try:
+        check_engine()
         raise typer.Exit(run_evaluation(resolve_root(root), request))
     except (*USER_ERRORS, EvalError) as error:
         fail(error, 2)
@@ -270,13 +272,15 @@ def tiny_model(
     """Make and warm-start a tiny Qwen2 model (about 1M parameters) that half knows two-digit addition."""
     if (out / "config.json").exists():
         fail(f"{out} holds a model already: remove it first, or choose another --out")
-    os.environ.setdefault("OMP_NUM_THREADS", str(min(2, len(os.sched_getaffinity(0)))))
     from grpo_train.progress import progress_printer
     from grpo_train.tiny_model import make_tiny_model
 
     with progress_printer() as show_progress:
         try:
+            check_engine()
             make_tiny_model(out, seed=seed, on_progress=show_progress)
+        except PolicyError as error:
+            fail(error, 2)
         except OSError as error:
             fail(f"cannot write the model to {out}: {error.strerror or error}")
     print(f"wrote {out}")

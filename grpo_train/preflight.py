@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
 from grpo_train.config import Config, with_changes
-from grpo_train.policy.locate import adapter_of, check_base, check_weights, resolve_backbone
+from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_weights, resolve_backbone
 from grpo_train.tasks import load_task
+
+
+def check_engine() -> None:
+    """Raise PolicyError where the box's half is not installed (the laptop's half brings this program, too)."""
+    if importlib.util.find_spec("torch") is None:
+        raise PolicyError(
+            "this environment cannot train: it has no torch. Install the engine into it:  make setup  in a checkout, "
+            "or  pip install 'grpo-tui[train]'"
+        )
 
 
 def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
@@ -15,6 +25,7 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
 
     A hub name cannot be checked without the network and passes. Raises PolicyError, TaskError.
     """
+    check_engine()
     weights = check_weights(ckpt, config.model.adapter) if ckpt else None
     if weights is None:
         resolve_backbone(config.model.backbone, root)
