@@ -43,7 +43,9 @@ class Policy:
         folder.mkdir(parents=True)
         for adapter in getattr(self.model, "peft_config", {}).values():
             adapter.base_model_name_or_path = self.base  # never an absolute path: a moved root must still work
-        self.model.save_pretrained(folder, safe_serialization=True)
+        # "auto" would look the base's vocabulary up, on the hub where the base has no directory; it never changes here.
+        extra = {"save_embedding_layers": False} if hasattr(self.model, "peft_config") else {}
+        self.model.save_pretrained(folder, safe_serialization=True, **extra)
         self.tokenizer.save_pretrained(folder)
 
 
