@@ -152,6 +152,30 @@ class LinesPanel(ScrollPanel):
 
     _end = 0
 
+    # Keys move at once: an animation that has only begun would be undone by the next line that arrives.
+
+    def action_scroll_up(self) -> None:
+        self._go_to(self.scroll_offset.y - 1)
+
+    def action_scroll_down(self) -> None:
+        self._go_to(self.scroll_offset.y + 1)
+
+    def action_page_up(self) -> None:
+        self._go_to(self.scroll_offset.y - self.scrollable_content_region.height)
+
+    def action_page_down(self) -> None:
+        self._go_to(self.scroll_offset.y + self.scrollable_content_region.height)
+
+    def action_scroll_home(self) -> None:
+        self._go_to(0)
+
+    def action_scroll_end(self) -> None:
+        self._go_to(self._end - self._first)
+
+    def _go_to(self, place: float) -> None:
+        bottom = max(0, self._end - self._first - self.scrollable_content_region.height)
+        self.scroll_to(y=min(bottom, max(0, place)), animate=False, force=True, immediate=True)
+
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         if self._setting:
