@@ -178,6 +178,8 @@ def with_keymap(keymap: Mapping[str, str], actions: tuple[Action, ...] = ACTIONS
     taken: dict[str, str] = {}
     for action in changed:
         for key in action.all_keys:
+            if not key:
+                raise KeymapError(f"no key is given to {action.id}; leave the line out to keep its own")
             if key in taken:
                 raise KeymapError(f"the key '{key}' is given to both {taken[key]} and {action.id}")
             taken[key] = action.id

@@ -52,6 +52,8 @@ class Options:
     readonly: bool = False
     keymap: dict[str, str] | None = None
     actions: tuple[Action, ...] = ACTIONS
+    look_up: Callable[[Box], Box] = lambda box: box
+    """A box as boxes.yaml has it now; the same where that has none of its name. Raises BoxesError."""
 
     @property
     def demo(self) -> bool:
@@ -235,14 +237,13 @@ class GrpoApp(App[None]):
                 self._evaluating.discard(name)
                 run, code = name.removeprefix("eval_"), session.get("exit_status")
                 if code:
-                    self.notify(
-                        f"exit code {code}: its words are in tmux session {name}",
-                        title=f"✖ evaluation of {run} failed",
-                        severity="error",
-                        markup=False,
-                    )
+                    self._work(f"words of {name}", self.operations.tell_failed_evaluation(run, name, int(code)))
                 else:
                     self.notify("its figures stand beside the checkpoints", title=f"✔ {run} evaluated")
+
+    def forget_evaluation(self, session: str) -> None:
+        """An evaluation that the user ends needs no word when it is over."""
+        self._evaluating.discard(session)
 
     def choose_when_listed(self, run: str) -> None:
         """Select a run as soon as the box lists it."""

@@ -69,7 +69,7 @@ def view_of(steps: Sequence[float], values: Sequence[float], gaps: Sequence[floa
         x_low, x_high = x_low - 1, x_high + 1
     y_low, y_high = (min(values), max(values)) if len(values) else (0.0, 1.0)
     if y_high - y_low < 1e-12 * max(abs(y_low), abs(y_high), 1e-280):  # as good as constant
-        spread = abs(y_low) * 0.1 or 1.0
+        spread = max(abs(y_low) * 0.1, 1e-280) if y_low else 1.0  # never so small that its inverse is infinite
         return View(x_low, x_high, y_low - spread, y_high + spread)
     air = (y_high - y_low) * 0.04
     return View(x_low, x_high, y_low - air, y_high + air)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,12 +60,28 @@ def choose_box(options: argparse.Namespace) -> Box:
 
     boxes = load_boxes(options.boxes)
     if options.box:
-        box = find_box(boxes, options.box)
+        box = find_box(boxes, options.box, options.boxes)
     elif options.host:
         known = next((one for one in boxes if options.host in (one.host, one.name)), None)
         box = known or Box(options.host, host=options.host)
     else:
         box = boxes[0]
+    return _today(box, options)
+
+
+def look_up(box: Box, options: argparse.Namespace) -> Box:
+    """A box as boxes.yaml has it now, or as it is where that has none of its name. Raises BoxesError."""
+    from remote.boxes import load_boxes
+
+    written = next((one for one in load_boxes(options.boxes) if one.name == box.name), None)
+    if written is None:
+        return box
+    began_with = box.name == choose_box(options).name
+    return _today(written, options if began_with else argparse.Namespace(host=None, root=None))
+
+
+def _today(box: Box, options: argparse.Namespace) -> Box:
+    """A box with what the command line and the environment say of it."""
     if options.host and not box.is_local:
         box = replace(box, host=options.host)
     if options.root:
@@ -82,15 +100,27 @@ def read_keymap() -> dict[str, str]:
         return {}
     import yaml
 
-    from grpo_tui.actions import KeymapError
+    from grpo_tui.actions import KeymapError, with_keymap
 
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise KeymapError(f"{file}{line}: no YAML: {error.problem}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise KeymapError(f"{file}: {error}") from error
     if not isinstance(found, dict):
         raise KeymapError(f"{file}: expected lines of 'action: key'")
-    return {str(name): str(keys) for name, keys in found.items()}
+    keymap = {}
+    for name, keys in found.items():
+        if isinstance(keys, list):
+            keys = ",".join(map(str, keys))
+        keymap[str(name)] = "" if keys is None else str(keys)
+    try:
+        with_keymap(keymap)
+    except KeymapError as error:
+        raise KeymapError(f"{file}: {error}") from error
+    return keymap
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -103,6 +133,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         keymap = read_keymap()
         actions = with_keymap(keymap)
+        again: Callable[[Box], Box] = lambda box: box  # noqa: E731
         if options.demo:
             from grpo_tui.demo import demo_box
             from grpo_tui.demo import demo_root as default_root
@@ -111,6 +142,7 @@ def main(argv: list[str] | None = None) -> int:
             box = demo_box(demo_root)
         else:
             box = choose_box(options)
+            again = partial(look_up, options=options)
     except (BoxesError, KeymapError) as error:
         print(f"grpo-tui: {error}", file=sys.stderr)
         return 2
@@ -124,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     end_with_terminal()
 
     boxes_file = Path(options.boxes) if options.boxes else None
-    app = GrpoApp(Options(box, boxes_file, demo_root, options.readonly, keymap, actions))
+    app = GrpoApp(Options(box, boxes_file, demo_root, options.readonly, keymap, actions, again))
     app.run()
     return app.return_code or 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui import attach, demo
-from grpo_tui.words import command_line
+from grpo_tui.words import command_line, one_line
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -137,6 +137,10 @@ class Operations:
             if lost
             else "No step is lost."
         )
+        evaluations = [name for name in self.store.sessions_of(row.name) if name.startswith("eval_")]
+        if not row.is_live and evaluations:
+            await self._end_evaluation(row.name, evaluations[0])
+            return
         lines = [
             f"Kill [bold]{_escape(row.name)}[/] on [bold]{_escape(self.store.box)}[/] "
             f"at step [bold]{self.store.step}[/] now, without saving?",
@@ -150,15 +154,43 @@ class Operations:
         except RemoteError as error:
             self.app.show_error(f"{row.name} was not killed", error)
             return
-        if left := answer.get("left"):
-            self.app.show_error(
-                f"{row.name} is not gone",
-                RemoteError(
-                    "left", f"these processes did not end: {', '.join(map(str, left))}", "look at them on the box"
-                ),
-            )
-        else:
+        if not self._told_of_survivors(row.name, answer):
             self.receipt(f"{row.name} killed", "no process of it is left")
+
+    async def _end_evaluation(self, run: str, session: str) -> None:
+        from grpo_tui.screens.dialog import ConfirmScreen
+
+        lines = [
+            f"End the evaluation of [bold]{_escape(run)}[/] on [bold]{_escape(self.store.box)}[/] now?",
+            "[$grpo-muted]Checkpoints that are evaluated already keep their figures.[/]",
+        ]
+        if not await self.app.push_screen_wait(ConfirmScreen("end an evaluation", lines, "End the evaluation")):
+            return
+        self.app.forget_evaluation(session)
+        try:
+            answer = await self.ask("kill", timeout=60.0, session=session)
+        except RemoteError as error:
+            self.app.show_error(f"the evaluation of {run} was not ended", error)
+            return
+        if not self._told_of_survivors(f"the evaluation of {run}", answer):
+            self.receipt(f"evaluation of {run} ended", "no process of it is left")
+
+    def _told_of_survivors(self, what: str, answer: dict[str, Any]) -> bool:
+        """After a kill: whether processes did not end, and the user was told which."""
+        if left := answer.get("left"):
+            words = f"these processes did not end: {', '.join(map(str, left))}"
+            self.app.show_error(f"{what} is not gone", RemoteError("left", words, "look at them on the box"))
+        return bool(left)
+
+    async def tell_failed_evaluation(self, run: str, session: str, code: int) -> None:
+        """Say that an evaluation failed, with its last words."""
+        try:
+            text = str((await self.ask("capture_pane", session=session, lines=50)).get("text", ""))
+        except RemoteError:
+            text = ""
+        said = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Pane is dead")]
+        words = one_line(" ".join(said[-2:]))[-400:] or f"exit code {code}; nothing was printed"
+        self.app.notify(words, title=f"✖ evaluation of {run} failed", severity="error", timeout=20, markup=False)
 
     # attach ----------------------------------------------------------------------------------------------
 
@@ -206,10 +238,25 @@ class Operations:
             if box is not None:
                 self.receipt(f"box {box.name} added", "connecting to it")
                 await self.app.use_box(box)
-        elif chosen is not None and chosen != current.name:
+        elif chosen == current.name:
+            await self.reconnect()
+        elif chosen is not None:
             await self.app.use_box(next(box for box in boxes if box.name == chosen))
 
     async def reconnect(self) -> None:
+        """Try again; with the box as boxes.yaml has it now, for one may have corrected it there meanwhile."""
+        from remote.boxes import BoxesError
+
+        if not self.store.connected or self.store.ailment():
+            current = self.app.connection.box
+            try:
+                box = await asyncio.to_thread(self.app.options.look_up, current)
+            except BoxesError as error:
+                self.app.show_error("the list of boxes cannot be read", RemoteError("boxes", str(error)))
+                return
+            if box != current:
+                await self.app.use_box(box)
+                return
         if (client := self.app.connection.client) is not None:
             client.reconnect_now()
         if self.store.connected:
@@ -237,7 +284,7 @@ class Operations:
         asked, client = self.store.host_key, self.app.connection.client
         if asked is None or client is None:
             return
-        screen = HostKeyScreen(self.store.box, asked.host, asked.key_type, asked.fingerprint)
+        screen = HostKeyScreen(asked.host, asked.key_type, asked.fingerprint)
         accepted: bool | None = await self.app.push_screen_wait(screen)
         client.answer_host_key(bool(accepted))
 

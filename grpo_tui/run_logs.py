@@ -9,6 +9,7 @@ from typing import Any
 from grpo_train.files import number, parse_time
 from grpo_tui.lines import LineBuffer, LineSplitter
 from grpo_tui.series import Series
+from grpo_tui.words import printable
 
 ROWS_KEPT = 5_000
 CONSOLE_KEPT = 5_000
@@ -208,9 +209,4 @@ def console_text(line: bytes) -> str:
     text = line.decode("utf-8", "replace").rstrip("\r")
     if "\r" in text:
         text = text.rpartition("\r")[2]
-    if "\x1b" in text:
-        import re
-
-        text = re.sub(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])", "", text)
-    text = text.expandtabs(4)[:CONSOLE_WIDTH]
-    return "".join(character if character.isprintable() else "·" for character in text)
+    return printable(text.expandtabs(4))[:CONSOLE_WIDTH]

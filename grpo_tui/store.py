@@ -34,7 +34,9 @@ from remote.events import (
 STALE_STEPS = 5
 """A live run's data is stale after so many typical steps without a new row …"""
 STALE_FLOOR_S = 30.0
-"""… and never sooner than this."""
+"""… and never sooner than this …"""
+STARTING_FLOOR_S = 180.0
+"""… or than this while its model is loaded."""
 
 
 class Inbox:
@@ -231,6 +233,8 @@ class Store:
         logged = row.logged_at
         if row.name == self.selected and self.logs and self.logs.last_time:
             logged = max(logged or 0.0, self.logs.last_time)
+        if row.state == "starting" and row.updated_at is not None:  # a resumed run's log is as old as its last stop
+            logged = max(logged or 0.0, row.updated_at)
         return self.age(logged if logged is not None else row.updated_at)
 
     def row_tone(self, row: RunRow) -> str:
@@ -240,7 +244,8 @@ class Store:
         if not self.connected:
             return "bad"
         age = self.row_age(row)
-        patience = max(STALE_FLOOR_S, STALE_STEPS * (self.step_seconds(row) or 0.0))
+        floor = STARTING_FLOOR_S if row.state == "starting" else STALE_FLOOR_S
+        patience = max(floor, STALE_STEPS * (self.step_seconds(row) or 0.0))
         return "warn" if age is not None and age > patience else "live"
 
     def freshness(self) -> Freshness:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 LIVE = frozenset({"starting", "running", "stopping", "evaluating"})
@@ -123,9 +124,41 @@ def bar(share: float, width: int) -> tuple[str, str]:
     return filled, " " * (width - len(filled))
 
 
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
+"""What a program writes to colour or steer a terminal."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """A text that cannot steer the terminal: escapes left out, other control characters made visible."""
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    return "".join(character if character.isprintable() or character in keep else "·" for character in text)
+
+
 def one_line(text: str) -> str:
-    """A text on one line, control characters made visible or dropped."""
-    return " ".join(text.replace("\x1b", "").split())
+    """A text on one line, escapes left out, control characters made visible."""
+    return printable(" ".join(text.split()))
+
+
+def fitted(text: str, width: int) -> str:
+    """A text padded to so many cells of a terminal: a wide character takes two."""
+    from rich.cells import cell_len
+
+    return text + " " * max(0, width - cell_len(text))
+
+
+def shortened(text: str, width: int) -> str:
+    """A text in at most ``width`` cells that keeps its beginning and, longer, its end: that tells names apart."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
+        return text
+    if width <= 8:
+        return set_cell_size(text, max(0, width - 1)).rstrip() + "…"
+    end = text
+    while cell_len(end) > width - 4:
+        end = end[1:]
+    return set_cell_size(text, 3) + "…" + end
 
 
 @dataclass(frozen=True)

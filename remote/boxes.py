@@ -110,14 +110,14 @@ def load_boxes(path: str | Path | None = None) -> list[Box]:
     return boxes if any(box.name == LOCAL_NAME for box in boxes) else [*boxes, local_box()]
 
 
-def find_box(boxes: list[Box], name: str) -> Box:
+def find_box(boxes: list[Box], name: str, path: str | Path | None = None) -> Box:
     """The box of that name. Raises BoxesError with the nearest names."""
     for box in boxes:
         if box.name == name:
             return box
     names = [box.name for box in boxes]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names
-    raise BoxesError(f"no box named '{name}' (known: {', '.join(near)}; they are in {default_path()})")
+    raise BoxesError(f"no box named '{name}' (known: {', '.join(near)}; they are in {path or default_path()})")
 
 
 def parse_boxes(text: str, file: str = "boxes.yaml") -> list[Box]:

@@ -29,7 +29,7 @@ class Dialog(ModalScreen[Result]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes=self.TONE) as frame:
-            frame.border_title = self.heading()
+            frame.border_title = Content(self.heading())
             yield from self.compose_body()
             with Horizontal(id="buttons"):
                 yield from self.compose_buttons()
@@ -121,15 +121,15 @@ class HostKeyScreen(Dialog[bool]):
     HEADING = "unknown host key"
     TONE = "-warning"
 
-    def __init__(self, box: str, host: str, key_type: str, fingerprint: str) -> None:
+    def __init__(self, host: str, key_type: str, fingerprint: str) -> None:
         super().__init__()
-        self.box, self.host, self.key_type, self.fingerprint = box, host, key_type, fingerprint
+        self.host, self.key_type, self.fingerprint = host, key_type, fingerprint
 
     def compose_body(self) -> ComposeResult:
         yield Static(
             Content.from_markup(
-                "[bold]$box[/] at [bold]$host[/] has never been seen from here. It shows this $type key:",
-                box=self.box, host=self.host, type=self.key_type,
+                "[bold]$host[/] has never been seen from here. It shows this $type key:",
+                host=self.host, type=self.key_type,
             ),
             classes="message",
         )  # fmt: skip

@@ -182,6 +182,8 @@ class HomeScreen(Screen[None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._close_filter()
+        runs = self.query_one(RunsPanel)
+        runs.call_later(runs.choose_a_shown_one)  # from its own hand: Textual ends a message's way at its sender
 
     def on_key(self, event: events.Key) -> None:
         line = self.query_one("#filter", Input)

@@ -17,6 +17,9 @@ from grpo_tui.words import figure, metric
 MIN_SMOOTHED = 12
 """Points from which on the moving average is drawn over the raw curve."""
 
+FLAT = 1e-6
+"""A change of so small a share of the value is a rounding error and no trend."""
+
 
 class MetricChart(Panel):
     """One metric over steps. The raw curve is drawn dim under its moving average."""
@@ -63,7 +66,9 @@ class MetricChart(Panel):
         if (state := self.state()) != self._trend_of[0]:
             spread = max(series.smooth) - min(series.smooth)
             change = series.smooth[-1] - series.smooth[-max(MIN_SMOOTHED, len(series) // 4)]
-            arrow = "→" if abs(change) < 0.07 * spread else "↗" if change > 0 else "↘"
+            arrow = (
+                "→" if abs(change) <= max(0.07 * spread, FLAT * abs(series.smooth[-1])) else "↗" if change > 0 else "↘"
+            )
             self._trend_of = (state, arrow)
         return self._trend_of[1]
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from textual.content import Content
 
+from grpo_tui.run_logs import console_text
 from grpo_tui.widgets.panel import Panel
 from grpo_tui.words import one_line
+
+SUMMARY_LINES = 3
 
 
 class ErrorPanel(Panel):
@@ -17,7 +22,7 @@ class ErrorPanel(Panel):
         return bool(row and row.error and row.state in ("crashed", "killed", "lost"))
 
     def state(self) -> object:
-        return (self.store.versions["runs"], self.store.selected, self.size)
+        return (self.store.versions["runs"], self.store.versions["shown"], self.store.selected, self.size)
 
     def refresh_titles(self) -> None:
         row = self.store.run
@@ -29,20 +34,32 @@ class ErrorPanel(Panel):
         if signal := row.error.get("signal"):
             facts.append(str(signal))
         title = f"[$error]✖ {row.state}[/]" + (f" [$text-muted]{' · '.join(facts)}[/]" if facts else "")
-        self.set_titles(title, "[$text-muted]r resumes from the last checkpoint[/]")
+        way = "r resumes from the last checkpoint" if any(v.is_complete for v in self.store.checkpoints()) else ""
+        self.set_titles(title, f"[$text-muted]{way}[/]" if way else "")
 
     def lines_wanted(self) -> int:
+        return len(self._summary(SUMMARY_LINES)) + min(7, len(self._tail()))
+
+    def _summary(self, most: int) -> list[str]:
+        """What happened, wrapped: it is the one thing that must not be cut off."""
+        row, width = self.store.run, max(20, self.size.width)
+        lines = wrap(one_line(str(row.error.get("summary", "unknown"))), width) if row else []
+        return [*lines[: most - 1], " ".join(lines[most - 1 :])] if len(lines) > most else lines or ["unknown"]
+
+    def _tail(self) -> list[str]:
+        """The console's last lines."""
         row = self.store.run
-        return 1 + min(7, len(row.error.get("console_tail") or ())) if row else 1
+        lines = [str(line) for line in row.error.get("console_tail") or ()] if row else []
+        return [console_text(line.encode(errors="replace"))[:400] for line in lines if line.strip()]
 
     def render(self) -> Content:
         row = self.store.run
         if row is None:
             return Content()
         width, height = self.size
-        lines = [Content.from_markup("[bold]$summary[/]", summary=one_line(str(row.error.get("summary", "unknown"))))]
-        tail = [str(line) for line in row.error.get("console_tail") or () if str(line).strip()]
-        room = max(0, height - 1)
-        shown = tail[-room:] if room else []
-        lines += [Content.from_markup("[$text-muted]$line[/]", line=line.replace("\t", "  ")[:400]) for line in shown]
+        summary = self._summary(SUMMARY_LINES if height > SUMMARY_LINES else max(1, height))
+        lines = [Content.from_markup("[bold]$line[/]", line=line) for line in summary]
+        room = max(0, height - len(lines))
+        shown = self._tail()[-room:] if room else []
+        lines += [Content.from_markup("[$text-muted]$line[/]", line=line) for line in shown]
         return Content("\n").join([line.truncate(max(1, width), ellipsis=True) for line in lines])

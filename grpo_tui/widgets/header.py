@@ -7,7 +7,7 @@ from textual.widget import Widget
 
 from grpo_tui.store import Store
 from grpo_tui.widgets.panel import TONES
-from grpo_tui.words import duration, money, state_words
+from grpo_tui.words import duration, money, printable, shortened, state_words
 from remote.events import Link
 
 
@@ -62,7 +62,9 @@ class HeaderBar(Widget):
         if row.is_live and not store.connected:
             word, tone = f"{word} when last seen", "rest"
         left = Content.from_markup(
-            f" [{TONES[tone]}]{glyph}[/] [bold]$name[/]  [{TONES[tone]}]$word[/]", name=row.name, word=word
+            f" [{TONES[tone]}]{glyph}[/] [bold]$name[/]  [{TONES[tone]}]$word[/]",
+            name=shortened(printable(row.name), max(16, width // 2 - 8)),
+            word=word,
         )
         if row.restarts:
             left += Content.from_markup(f" [$warning]restart {row.restarts}[/]")

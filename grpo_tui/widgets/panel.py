@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from textual.content import Content
 from textual.scroll_view import ScrollView
 from textual.widget import Widget
 
@@ -40,7 +41,7 @@ class PanelBehaviour(_Base):
 
     store: Store
     _seen: object = None
-    _titles: tuple[str, str] = ("", "")
+    _titles: tuple[str | Content, str] = ("", "")
 
     def state(self) -> object:
         """Whatever this panel's content depends on; when it differs, the panel repaints."""
@@ -67,8 +68,8 @@ class PanelBehaviour(_Base):
         """The age of the selected run's data."""
         return toned(self.store.freshness())
 
-    def set_titles(self, title: str, subtitle: str = "") -> None:
-        """Title above, age below; the frame is touched only when the words differ."""
+    def set_titles(self, title: str | Content, subtitle: str = "") -> None:
+        """Title above (markup, or content where it holds foreign words), age below; touched only when they differ."""
         if (title, subtitle) != self._titles:
             self._titles = (title, subtitle)
             self.border_title = title

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual import events
+from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
 from grpo_tui.store import RunRow, Store
 from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
-from grpo_tui.words import Freshness, figure, short_age, state_words
+from grpo_tui.words import Freshness, figure, fitted, printable, short_age, shortened, state_words
 
 _STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)")
 
@@ -62,9 +63,11 @@ class RunsPanel(ScrollPanel):
 
     def refresh_titles(self) -> None:
         rows = self.store.runs or []
-        title = f"runs [$text-muted]{len(self._rows)}[/]" if rows else "runs"
+        title: str | Content = f"runs [$text-muted]{len(self._rows)}[/]" if rows else "runs"
         if self.filter:
-            title = f"runs [$warning]/{self.filter}[/] [$text-muted]{len(self._rows)} of {len(rows)}[/]"
+            title = Content.from_markup(
+                f"runs [$warning]/$filter[/] [$text-muted]{len(self._rows)} of {len(rows)}[/]", filter=self.filter
+            )
         fresh = Freshness("link lost", "bad") if not self.store.connected and rows else Freshness()
         self.set_titles(title, toned(fresh))
 
@@ -86,6 +89,11 @@ class RunsPanel(ScrollPanel):
         if self._rows:
             at = min(len(self._rows) - 1, max(0, self.cursor + by))
             self.post_message(self.RunChosen(self._rows[at].name))
+
+    def choose_a_shown_one(self) -> None:
+        """After filtering: the keys act on the selected run, so it must be one of those on the screen."""
+        if self._rows and self.cursor < 0:
+            self.action_move(0)
 
     def on_click(self, event: events.Click) -> None:
         index = event.get_content_offset_capture(self).y + round(self.scroll_offset.y)
@@ -130,10 +138,10 @@ class RunsPanel(ScrollPanel):
         wide = width >= 58
         fixed = 2 + 8 + 7 + 5 + (12 if wide else 0)
         name_width = max(6, width - fixed - 1)
-        name = row.name if len(row.name) <= name_width else _shorten(row.name, name_width)
+        name = _shorten(row.name, name_width)
         text = Text(no_wrap=True)
         text.append(f"{glyph} ", style=part[tone])
-        text.append(f"{name:<{name_width}}", style="bold" if row.is_live else "")
+        text.append(fitted(name, name_width), style="bold" if row.is_live else "")
         if wide:
             text.append(f" {word:<11.11}", style=part[tone])
         text.append(f"{steps:>8}")
@@ -154,8 +162,8 @@ class RunsPanel(ScrollPanel):
 
 
 def _shorten(name: str, width: int) -> str:
-    """A long name keeps its end: that is what tells runs apart. A name that is a time becomes one."""
-    if match := _STAMP.fullmatch(name):
+    """A name that fits; one that is a time becomes one."""
+    if len(name) > width and (match := _STAMP.fullmatch(name)):
         words = f"{match[1]} {match[2]}:{match[3]}:{match[4]}"
         return words if len(words) <= width else words[:11]
-    return name[:3] + "…" + name[-(width - 4) :] if width > 8 else name[: width - 1] + "…"
+    return shortened(printable(name), width)

@@ -94,7 +94,7 @@ def launch(place: Place, params: dict[str, Any]) -> dict[str, Any]:
             "run": run_name,
             "session": session_name(run_name),
             "argv": command(run_name),
-            "by_hand": _by_hand(wanted),
+            "by_hand": [*_by_hand(wanted), *(["--run-name", name] if name else []), "--root", str(place.root)],
             "engine": engine.how,
             "dry_run": True,
         }

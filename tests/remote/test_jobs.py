@@ -57,6 +57,7 @@ def test_launch_watch_stop_and_what_is_left(link: tuple[BoxClient, Recorder], ro
     client, recorder = link
     dry = ask(client, "launch", config_text="obedient", run_name="run_a.b", overrides=["run.seed=1"], dry_run=True)
     assert not (root / "training_runs" / "run_a.b").exists()
+    assert dry["by_hand"][-4:] == ["--run-name", "run_a.b", "--root", str(root)]
     done = ask(client, "launch", config_text="obedient", run_name="run_a.b", overrides=["run.seed=1"], nproc=2, by="me")
     assert done["argv"] == dry["argv"] == [*dry["argv"][:1], "supervise", "run_a.b", "--root", str(root)]
     assert done["session"] == "run_a_b"

@@ -240,7 +240,7 @@ DEFAULT_ANSWERS: dict[str, Any] = {
     "evaluate": _evaluate,
     "resume": _resume,
     "stop": lambda client, params: {"run": params["run"], "state": "running"},
-    "kill": lambda client, params: {"run": params["run"], "state": "killed", "left": []},
+    "kill": lambda client, params: {"run": params.get("run"), "state": "killed", "left": []},
     "list_configs": {"configs": [{"name": "onbox.yaml"}], "folder": "/elsewhere"},
     "read_config": lambda client, params: {"name": params["name"], "text": "run:\n  total_steps: 5\n"},
     "doctor": {"checks": [], "ok": True},

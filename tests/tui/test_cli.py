@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,43 @@ def test_a_bad_keymap_is_told_before_the_app_starts(own_config: Path, capsys: py
     (own_config / "keymap.yaml").write_text("stpo: x\n")
     assert cli.main(["--box", "local"]) == 2
     assert "did you mean stop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("stop: [\n", ":2: no YAML"), ("stop:\n", "no key is given to stop"), ("- a\n", "expected lines")],
+)
+def test_a_keymap_that_cannot_be_used_names_its_file(
+    own_config: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    own_config.mkdir(parents=True)
+    (own_config / "keymap.yaml").write_text(text)
+    assert cli.main(["--box", "local"]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert str(own_config / "keymap.yaml") in told
+    assert told.count("\n") == 1
+
+
+def test_a_keymap_may_list_keys(own_config: Path) -> None:
+    own_config.mkdir(parents=True)
+    (own_config / "keymap.yaml").write_text("stop: [s, x]\n")
+    assert cli.read_keymap() == {"stop": "s,x"}
+
+
+def test_a_box_is_looked_up_with_what_the_command_line_said(boxes_file: Path) -> None:
+    options = cli.parser().parse_args(["--boxes", str(boxes_file), "--box", "h200-a", "--host", "192.0.2.77"])
+    box = cli.choose_box(options)
+    assert cli.look_up(box, options) == box
+    boxes_file.write_text(boxes_file.read_text().replace("name: h200-a", "name: h200-a\n    user: me"))
+    assert cli.look_up(box, options) == replace(box, user="me")
+    assert cli.look_up(Box("h200-b", host="old"), options).host == "192.0.2.11"
+    assert cli.look_up(Box("gone", host="old"), options).host == "old"
+
+
+def test_an_unknown_box_names_the_file_that_was_read(boxes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--boxes", str(boxes_file), "--box", "zz"]) == 2
+    assert str(boxes_file) in capsys.readouterr().err
 
 
 def test_the_tmux_socket_of_local_jobs_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.launch import LaunchScreen
 from grpo_tui.screens.resume import ResumeScreen
 from grpo_tui.widgets.lines_panel import LinesPanel
-from remote.boxes import Box
+from remote.boxes import Box, load_boxes
 from remote.events import HostKeyAsked, Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
@@ -195,6 +195,56 @@ async def test_filter(start: Start) -> None:
         await session.until(lambda: "1 of 4" not in session.text())
 
 
+async def test_after_filtering_the_keys_act_on_a_run_that_is_shown(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("slash", *"crash", "enter")
+        await session.until_text("crashed", "rank 1 was killed by SIGKILL")
+        assert session.app.store.run is not None
+        assert session.app.store.run.state == "crashed"
+
+
+async def test_a_filter_is_shown_as_it_was_typed(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("slash", *"[red", "enter")
+        await session.until_text("runs /[red 0 of 4", "no run matches /[red")
+        assert session.app.store.selected == RUN
+
+
+async def test_what_a_run_says_cannot_steer_the_terminal(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        error = {"summary": "\x1b[31mboom", "console_tail": ["\x1b[2J\x1b[1;1Hsteered [/] [red]", "\ttab\x07"]}
+        client.runs[0] = summary("n" * 120, "crashed", error=error)
+
+    async with start(script, size=(80, 24)) as session:
+        screen = await session.until_text("boom", "steered [/] [red]", "nnn…", "crashed")
+        assert "\x1b" not in screen
+        assert "[31m" not in screen
+
+
+async def test_why_a_run_never_began_is_told_whole(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        why = "model.backbone 'nosuchmodel' is no model directory (with a config.json), hub id or preset; " * 2 + "END"
+        client.runs = [summary("r1", "crashed", error={"summary": why})]
+
+    async with start(script) as session:
+        screen = await session.until_text("model.backbone", "END")
+        assert "r resumes" not in screen
+
+
+async def test_try_again_takes_the_box_as_it_is_written_now(start: Start, boxes_file: Path) -> None:
+    def look_up(box: Box) -> Box:
+        return next(one for one in load_boxes(boxes_file) if one.name == box.name)
+
+    async with start(wait="87/200", boxes_file=boxes_file, look_up=look_up) as session:
+        session.client.on_event(LinkChanged(Link.REFUSED, "the key was refused"))
+        await session.until_text("h200-a refused")
+        boxes_file.write_text(boxes_file.read_text().replace("192.0.2.10", "192.0.2.99"))
+        await session.press("c")
+        await session.until(lambda: len(session.clients) == 2)
+        assert session.clients[1].box.host == "192.0.2.99"
+
+
 # ------------------------------------------------------------------------------------------------------ empty states
 
 
@@ -336,6 +386,39 @@ async def test_eval(start: Start) -> None:
         order = session.client.asked_for("evaluate")[-1]
         assert (order["steps"], order["subset_frac"], order["dry_run"]) == ("10,20", 0.25, False)
         assert "evaluation started" in session.told()
+
+
+async def test_killing_where_only_an_evaluation_goes_on_ends_that(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        run = "run_2026-11-20_22-10-41"
+        session.client.sessions.append({"name": f"eval_{run}", "run": run, "dead": False})
+        session.client.report()
+        await session.press("down")
+        await session.until_text(f"{run}  finished", "evaluating")
+        await session.press("k")
+        await session.until(lambda: isinstance(session.app.screen, ConfirmScreen))
+        await session.until_text("End the evaluation of")
+        await session.press("tab", "enter")
+        await session.until(lambda: session.client.asked_for("kill"))
+        order = session.client.asked_for("kill")[-1]
+        assert (order["session"], order.get("run")) == (f"eval_{run}", None)
+        await session.until(lambda: f"evaluation of {run} ended" in session.told())
+
+
+async def test_a_failed_evaluation_says_why(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        client.answers["capture_pane"] = {
+            "text": "evaluating\n\nerror: no task is called 'gsm9k'; did you mean gsm8k?\nPane is dead (status 2)\n\n"
+        }
+        client.sessions.append({"name": f"eval_{RUN}", "run": RUN, "dead": False})
+
+    async with start(script, wait="87/200") as session:
+        await session.until(lambda: session.app.store.evaluating())
+        session.client.sessions[-1] |= {"dead": True, "exit_status": 2}
+        session.client.report()
+        await session.until(lambda: "no task is called 'gsm9k'; did you mean gsm8k?" in session.told())
+        assert "Pane is dead" not in session.told()
 
 
 async def test_eval_with_one_more_enter(start: Start) -> None:

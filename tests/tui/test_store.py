@@ -77,6 +77,15 @@ def test_versions_move_only_on_change() -> None:
     assert [view.step for view in store.checkpoints()] == [1]
 
 
+def test_a_run_that_starts_again_is_not_stale_for_its_old_log() -> None:
+    row = summary("a", "starting") | {"logged_at": at(3000), "updated_at": at(40)}
+    store, clock = store_with(row)
+    store.select("a")
+    assert (store.freshness().tone, store.freshness().text) == ("live", "40s ago")
+    clock.time += 200
+    assert store.freshness().tone == "warn"
+
+
 def test_data_of_a_live_run_goes_stale_and_of_a_finished_one_never() -> None:
     store, clock = store_with(summary("a", "running", step_seconds=3.0), summary("b", "finished"))
     store.select("a")

@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.words import STATES, bar, duration, figure, metric, short_age, state_words
+from grpo_tui.words import (
+    STATES,
+    bar,
+    duration,
+    figure,
+    fitted,
+    metric,
+    one_line,
+    printable,
+    short_age,
+    shortened,
+    state_words,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +67,26 @@ def test_every_state_of_the_contract_has_a_glyph_and_a_word() -> None:
     assert {*LIVE_STATES, *END_STATES, "lost", "old layout"} <= set(STATES)
     assert state_words("running", "h200-b")[1] == "running on h200-b"
     assert state_words("something new") == ("?", "something new", "warn")
+
+
+@given(st.text(max_size=40), st.integers(0, 30))
+def test_a_shortened_text_fits_its_cells(text: str, width: int) -> None:
+    from rich.cells import cell_len
+
+    assert cell_len(shortened(text, width)) <= max(1, width)
+    assert cell_len(fitted(shortened(text, width), width)) >= width
+
+
+def test_names_keep_their_end() -> None:
+    assert shortened("run_of_yesterday_17", 12) == "run…erday_17"
+    assert shortened("日本語の実験の名前_17", 12).endswith("_17")
+
+
+@given(st.text())
+def test_nothing_printable_steers_the_terminal(text: str) -> None:
+    assert printable(text).isprintable()
+    assert one_line(text).isprintable()
+
+
+def test_escapes_are_left_out() -> None:
+    assert one_line("\x1b[31mred\x1b[0m\tand \x1b]0;title\x07bell\x07") == "red and bell·"
