@@ -335,6 +335,10 @@ class GrpoApp(App[None]):
     async def action_quit(self) -> None:
         self._act_quit()
 
+    def action_help_quit(self) -> None:
+        """ctrl+c: out of habit, or to leave."""
+        self.notify("ctrl+q leaves from anywhere, q from here; runs on the box go on", title="ctrl+c ends nothing here")
+
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         situation = self.situation()
         for action in self.options.actions:

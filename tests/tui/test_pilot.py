@@ -421,6 +421,13 @@ async def test_a_failed_evaluation_says_why(start: Start) -> None:
         assert "Pane is dead" not in session.told()
 
 
+async def test_ctrl_c_ends_nothing_and_says_how_to_leave(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("ctrl+c")
+        await session.until(lambda: "ctrl+q leaves" in session.told())
+        assert session.app.is_running
+
+
 async def test_eval_with_one_more_enter(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("e")
