@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
+
+
+def unlink_socket(name: str) -> None:
+    """Remove the socket file that a tmux server leaves when it ends."""
+    (Path(os.environ.get("TMUX_TMPDIR", "/tmp")) / f"tmux-{os.getuid()}" / name).unlink(missing_ok=True)
 
 
 class Terminal:
@@ -30,6 +37,7 @@ class Terminal:
         if error is not None:
             print(f"the screen was:\n{self.screen()}")
         self._tmux("kill-server")
+        unlink_socket(self._socket)
 
     def _tmux(self, *arguments: str) -> str:
         command = ["tmux", "-L", self._socket, "-f", "/dev/null", *arguments]

@@ -17,7 +17,7 @@ import yaml
 
 from grpo_train.files import read_jsonl
 from grpo_train.run_dir import RunDir, list_runs
-from tests.end_to_end.terminal import Terminal
+from tests.end_to_end.terminal import Terminal, unlink_socket
 from tests.proxy import ChaosProxy
 from tests.remote.helpers import eventually
 from tests.sshd import Sshd
@@ -96,6 +96,7 @@ def world(tmp_path: Path, root: Path) -> Iterator[World]:
                 command = [str(BIN / "grpo-train"), "stop", "--now", "--training-run", run.name, "--root", str(root)]
                 subprocess.run(command, capture_output=True, timeout=60)
             world.tmux("kill-server")
+            unlink_socket(socket)
 
 
 def launch(screen: Terminal, world: World, processes: int) -> RunDir:
