@@ -128,7 +128,8 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     for factor in (1, 2, 2.5, 5, 10, 20):
         size = factor * power
         first = math.ceil(low / size - 1e-9)
-        found = [index * size for index in range(first, math.floor(high / size + 1e-9) + 1)]
+        last = math.floor(high / size + 1e-9)
+        found = [min(max(index * size, low), high) for index in range(first, last + 1)]
         if 2 <= len(found) <= count:
             return found
     return [low, high]

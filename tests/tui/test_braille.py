@@ -6,7 +6,7 @@ import time
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_tui.braille import Bitmap, gap_columns, plot, ticks, view_of
@@ -74,6 +74,7 @@ def test_only_nan_still_has_a_view() -> None:
     st.integers(2, 40),
     st.integers(1, 12),
 )
+@example([2.225073858507203e-309], [], 2, 1)
 def test_whatever_comes_is_drawn_inside_the_canvas(
     values: list[float], gaps: list[int], columns: int, rows: int
 ) -> None:
@@ -83,6 +84,7 @@ def test_whatever_comes_is_drawn_inside_the_canvas(
 
 
 @given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12), st.integers(2, 8))
+@example(30.0, 1e-9, 2)
 def test_ticks_lie_within_and_are_few(low: float, span: float, count: int) -> None:
     high = low + span
     found = ticks(low, high, count)
