@@ -175,7 +175,6 @@ class Supervisor:
         sweep(self._run.name, exclude=frozenset({os.getpid()}))
         reader.join(timeout=5)
         reap_orphans()
-        self._child = None
         if self._killing:
             return "killed", None
         if child.returncode == 0:
