@@ -204,13 +204,13 @@ class Config(Section):
     @model_validator(mode="after")
     def _divides(self) -> Config:
         per_pass = self.run.nproc * self.train.microbatch_size
-        if self.rollout.buffer_size % per_pass:
+        below = self.rollout.buffer_size // per_pass * per_pass
+        if below != self.rollout.buffer_size:
+            nearest = [str(size) for size in (below, below + per_pass) if size]
             raise ValueError(
                 f"rollout.buffer_size {self.rollout.buffer_size} does not divide by run.nproc {self.run.nproc} x "
                 f"train.microbatch_size {self.train.microbatch_size} = {per_pass}: every process must make the same "
-                f"number of forward/backward passes (the nearest buffer sizes that do are "
-                f"{self.rollout.buffer_size // per_pass * per_pass or per_pass} and "
-                f"{(self.rollout.buffer_size // per_pass + 1) * per_pass})"
+                f"number of forward/backward passes (nearest that does: {' or '.join(nearest)})"
             )
         return self
 

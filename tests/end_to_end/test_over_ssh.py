@@ -205,7 +205,8 @@ def test_a_broken_link_is_said_the_run_never_notices_and_no_byte_is_lost(world: 
         screen.wait_for("ms", timeout=30)
         before = steps()
         world.proxy.black_hole()
-        screen.wait_for("lost", timeout=20)  # 15 s, and the screen's own pace
+        screen.wait_for("silent for", timeout=15)
+        screen.wait_for("lost", timeout=20)  # 15 s after the last word, and a reconnect's own first try
         eventually(lambda: steps() > before + 5, 60)
         assert run.observed_state().state == "running"
         world.proxy.pass_through()

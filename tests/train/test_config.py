@@ -38,7 +38,7 @@ PROBLEMS = {
     "run: {seed: 1}\nmodel: {}\nrun: {seed: 2}\n": "c.yaml, line 3: 'run' is there already, in line 1: keep one",
     "rollout:\n  buffer_size: 33\n": (
         "c.yaml: rollout.buffer_size 33 does not divide by run.nproc 1 x train.microbatch_size 2 = 2: every process "
-        "must make the same number of forward/backward passes (the nearest buffer sizes that do are 32 and 34)"
+        "must make the same number of forward/backward passes (nearest that does: 32 or 34)"
     ),
 }
 
