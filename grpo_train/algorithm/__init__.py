@@ -1,6 +1,14 @@
-"""Advantages and losses: pure functions on tensors, so that anyone can check them."""
+"""The algorithm as pure functions on tensors: nothing here knows models, files or processes."""
 
-from grpo_train.algorithm.advantages import group_advantages
+from grpo_train.algorithm.advantages import combine_rewards, group_advantages, overlong_penalty
 from grpo_train.algorithm.policy_loss import PolicyLoss, policy_loss
+from grpo_train.algorithm.rollout_correction import rollout_correction
 
-__all__ = ["PolicyLoss", "group_advantages", "policy_loss"]
+__all__ = [
+    "PolicyLoss",
+    "combine_rewards",
+    "group_advantages",
+    "overlong_penalty",
+    "policy_loss",
+    "rollout_correction",
+]

@@ -1,27 +1,79 @@
-"""Group-relative advantages."""
+"""Group-relative advantages, and the rewards they are made of. NaN stands for "does not apply"."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+STD_EPSILON = 1e-4
+"""Added to a standard deviation before dividing (TRL's value)."""
 
-def group_advantages(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Each reward minus the mean of its prompt group.
 
-    Dr. GRPO (Liu et al. 2025, arXiv 2503.20783, §3.2) leaves GRPO's division by the group's standard deviation out:
-    that division weighs questions by how hard they are.
+def combine_rewards(rewards: Mapping[str, torch.Tensor], weights: Mapping[str, float] | None = None) -> torch.Tensor:
+    """Weighted sum of several reward functions.
 
     Args:
-        rewards: (B,), groups of ``num_generations`` neighbours.
+        rewards: (B,) by function name; NaN where a function does not apply to a completion.
+        weights: by function name; 1 for a function that is not named.
+
+    Returns:
+        (B,) float64; NaN where no function applies.
+    """
+    stacked = torch.stack([values.double() for values in rewards.values()])
+    scale = torch.tensor([(weights or {}).get(name, 1.0) for name in rewards], dtype=torch.float64)
+    total = (stacked * scale.unsqueeze(1)).nansum(dim=0)
+    return total.masked_fill(stacked.isnan().all(dim=0), torch.nan)
+
+
+def group_advantages(rewards: torch.Tensor, num_generations: int, scale_rewards: str = "none") -> torch.Tensor:
+    """Each reward minus the mean of its prompt group, optionally over a standard deviation.
+
+    Dr. GRPO (Liu et al. 2025, arXiv 2503.20783, §3.2) leaves GRPO's division by the group's standard deviation out:
+    that division weighs questions by how hard they are. ``group`` is GRPO as published (Shao et al. 2024, arXiv
+    2402.03300, §4.1.2), ``batch`` divides by the standard deviation of all rewards (Lite PPO, arXiv 2508.08221).
+    Standard deviations are of a sample (ddof 1) and have 1e-4 added, as in TRL.
+
+    Args:
+        rewards: (B,), groups of ``num_generations`` neighbours; all completions of a step, of every rank, where
+            ``scale_rewards`` is ``batch``. A NaN reward takes no part in its group and gets advantage 0.
         num_generations: completions per prompt.
+        scale_rewards: none, group or batch.
 
     Returns:
         (B,) in the dtype of ``rewards``; each group sums to 0.
 
     Raises:
-        ValueError: B is no multiple of ``num_generations``.
+        ValueError: B is no multiple of ``num_generations``, or ``scale_rewards`` is none of the three.
     """
     if rewards.numel() % num_generations:
         raise ValueError(f"{rewards.numel()} rewards are no whole number of groups of {num_generations}")
+    if scale_rewards not in ("none", "group", "batch"):
+        raise ValueError(f"scale_rewards '{scale_rewards}' is none of: none, group, batch")
     groups = rewards.view(-1, num_generations)
-    return (groups - groups.mean(dim=1, keepdim=True)).view(-1)
+    centred = groups - groups.nanmean(dim=1, keepdim=True)
+    # Equal rewards have advantage 0 exactly, though their mean may be rounded.
+    lowest = groups.nan_to_num(nan=torch.inf).amin(dim=1, keepdim=True)
+    highest = groups.nan_to_num(nan=-torch.inf).amax(dim=1, keepdim=True)
+    centred = centred.masked_fill(lowest >= highest, 0.0)
+    if scale_rewards == "group":
+        centred = centred / (_nanstd(groups) + STD_EPSILON)
+    elif scale_rewards == "batch":
+        centred = centred / (_nanstd(rewards.view(1, -1)) + STD_EPSILON)
+    return centred.nan_to_num(nan=0.0).view(-1)
+
+
+def overlong_penalty(lengths: torch.Tensor, max_completion_length: int, buffer: int) -> torch.Tensor:
+    """DAPO's soft overlong punishment: 0 up to L - buffer tokens, falling linearly to -1 at L.
+
+    Yu et al. 2025, arXiv 2503.14476, eq. 13. ``lengths``: (B,) tokens; returns (B,) float64.
+    """
+    return -((lengths.double() - (max_completion_length - buffer)) / buffer).clamp(0, 1)
+
+
+def _nanstd(values: torch.Tensor) -> torch.Tensor:
+    """(..., 1) sample standard deviation over the last dimension without its NaNs; 0 for fewer than two values."""
+    known = ~values.isnan()
+    count = known.sum(dim=-1, keepdim=True)
+    centred = (values - values.nanmean(dim=-1, keepdim=True)).masked_fill(~known, 0.0)
+    return (centred.square().sum(dim=-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()

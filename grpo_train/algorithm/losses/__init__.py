@@ -1,0 +1,23 @@
+"""The policy losses by name; one module each, whose docstring states the estimator and its source.
+
+``docs/algorithms.md`` has them in one table, with where other libraries mean something else by the same name.
+"""
+
+from grpo_train.algorithm.losses.bnpo import BNPO
+from grpo_train.algorithm.losses.cispo import CISPO
+from grpo_train.algorithm.losses.dapo import DAPO
+from grpo_train.algorithm.losses.dr_grpo import DR_GRPO
+from grpo_train.algorithm.losses.grpo import GRPO
+from grpo_train.algorithm.losses.gspo import GSPO
+from grpo_train.algorithm.losses.parts import LossType
+
+LOSS_TYPES: dict[str, LossType] = {
+    "dr_grpo": DR_GRPO,
+    "grpo": GRPO,
+    "bnpo": BNPO,
+    "dapo": DAPO,
+    "gspo": GSPO,
+    "cispo": CISPO,
+}
+
+__all__ = ["LOSS_TYPES", "LossType"]

@@ -1,0 +1,14 @@
+"""CISPO: REINFORCE with bounded importance weights; no token loses its gradient.
+
+    loss = 1 / sum_i |o_i| * sum_i sum_t -sg(min(rho_it, eps_high)) A_i logp_it        (sg = stop gradient)
+
+``epsilon_high`` is the bound itself (TRL's convention; 5.0 is ScaleRL's choice and a config's default), not 1 + it;
+``epsilon`` and ``delta`` take no part. Others: open-instruct bounds by 1 + eps_high, verl clips both sides to
+[1 - eps, 1 + eps].
+
+MiniMax-M1 2025, arXiv 2506.13585, eq. 4-5; TRL's ``loss_type="cispo"``.
+"""
+
+from grpo_train.algorithm.losses.parts import LossType, per_token, reinforce_surrogate, token_ratio
+
+CISPO = LossType(token_ratio, reinforce_surrogate, per_token, counts_tokens=True)

@@ -1,0 +1,15 @@
+"""DAPO: the clipped surrogate with a higher upper bound, averaged over the tokens of the step.
+
+    loss = 1 / sum_i |o_i| * sum_i sum_t -min(rho_it A_i, clip(rho_it, 1 - eps, 1 + eps_high) A_i)
+
+The sums run over all completions of the optimizer step. In a config ``epsilon_high`` defaults to DAPO's 0.28
+("clip-higher"); its other parts are ``mask_truncated_completions``, ``overlong_buffer`` and ``scale_rewards: group``.
+Its dynamic sampling (asking more questions until all groups have spread) is not done: ``frac_reward_zero_std`` says
+what that costs.
+
+Yu et al. 2025, arXiv 2503.14476, eq. 8.
+"""
+
+from grpo_train.algorithm.losses.parts import LossType, clipped_surrogate, per_token, token_ratio
+
+DAPO = LossType(token_ratio, clipped_surrogate, per_token, counts_tokens=True)
