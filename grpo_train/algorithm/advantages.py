@@ -41,7 +41,8 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale_rewards:
         scale_rewards: none, group or batch.
 
     Returns:
-        (B,) in the dtype of ``rewards``; each group sums to 0.
+        (B,) in the dtype of ``rewards`` (integers become floats); each group sums to 0, and is 0 where its rewards
+        are equal.
 
     Raises:
         ValueError: B is no multiple of ``num_generations``, or ``scale_rewards`` is none of the three.
@@ -50,7 +51,9 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale_rewards:
         raise ValueError(f"{rewards.numel()} rewards are no whole number of groups of {num_generations}")
     if scale_rewards not in ("none", "group", "batch"):
         raise ValueError(f"scale_rewards '{scale_rewards}' is none of: none, group, batch")
-    groups = rewards.view(-1, num_generations)
+    if not rewards.is_floating_point():
+        rewards = rewards.to(torch.get_default_dtype())
+    groups = rewards.reshape(-1, num_generations)
     centred = groups - groups.nanmean(dim=1, keepdim=True)
     # Equal rewards have advantage 0 exactly, though their mean may be rounded.
     lowest = groups.nan_to_num(nan=torch.inf).amin(dim=1, keepdim=True)
@@ -59,16 +62,16 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale_rewards:
     if scale_rewards == "group":
         centred = centred / (_nanstd(groups) + STD_EPSILON)
     elif scale_rewards == "batch":
-        centred = centred / (_nanstd(rewards.view(1, -1)) + STD_EPSILON)
+        centred = centred / (_nanstd(groups.view(1, -1)) + STD_EPSILON)
     return centred.nan_to_num(nan=0.0).view(-1)
 
 
 def overlong_penalty(lengths: torch.Tensor, max_completion_length: int, buffer: int) -> torch.Tensor:
     """DAPO's soft overlong punishment: 0 up to L - buffer tokens, falling linearly to -1 at L.
 
-    Yu et al. 2025, arXiv 2503.14476, eq. 13. ``lengths``: (B,) tokens; returns (B,) float64.
+    Yu et al. 2025, arXiv 2503.14476, eq. 13. ``lengths``: (B,) tokens; ``buffer``: 1 or more; returns (B,) float64.
     """
-    return -((lengths.double() - (max_completion_length - buffer)) / buffer).clamp(0, 1)
+    return (((max_completion_length - buffer) - lengths.double()) / buffer).clamp(-1, 0)
 
 
 def _nanstd(values: torch.Tensor) -> torch.Tensor:

@@ -72,16 +72,17 @@ def policy_loss(
 
     Args:
         logps: (B, T) log-probabilities of the policy, with gradient.
-        old_logps: (B, T) of the policy that the ratio rho = exp(logps - old_logps) is taken to.
+        old_logps: (B, T) of the policy that the ratio rho = exp(logps - old_logps) is taken to; a constant.
         advantages: (B,).
-        mask: (B, T), 1 on completion tokens that count.
+        mask: (B, T), 1 on completion tokens that count. What stands elsewhere has no say, even where it is not finite.
         loss_type: dr_grpo, grpo, bnpo, dapo, gspo or cispo; see :mod:`grpo_train.algorithm.losses`.
         epsilon, epsilon_high: clip range [1 - epsilon, 1 + epsilon_high]; ``epsilon_high`` defaults to ``epsilon``.
             For cispo ``epsilon_high`` is the ratio's bound itself and must be given.
         delta: two-sided clipping, the bound of a ratio whose advantage is negative; above 1 + epsilon_high.
         max_completion_length: L, the generation budget in tokens (dr_grpo).
         num_completions: N, completions of the whole step; default B: the batch is the whole step.
-        num_tokens: unmasked completion tokens of the whole step; default those of ``mask``.
+        num_tokens: unmasked completion tokens of the whole step; default those of ``mask``, where the batch is the
+            whole step.
         world_size: ranks over which the caller will average (1 where gradients are summed).
         beta, ref_logps: adds beta * k3 to each token's loss, k3 = exp(ref - logp) - (ref - logp) - 1 (Schulman's
             unbiased estimator of KL(policy || reference), joschu.net/blog/kl-approx.html), (B, T).
@@ -91,7 +92,7 @@ def policy_loss(
 
     Raises:
         ValueError: an unknown ``loss_type``; a count that the normaliser needs and cannot be known from this batch; a
-            bound or reference that is missing or senseless.
+            bound or reference that is missing or senseless; a tensor of another shape.
     """
     if loss_type not in LOSS_TYPES:
         raise ValueError(f"unknown loss_type '{loss_type}': it is one of {', '.join(LOSS_TYPES)}")
@@ -105,31 +106,42 @@ def policy_loss(
         raise ValueError(f"beta is {beta}: give ref_logps, the reference's log-probabilities")
     if entropy_coef and entropy is None:
         raise ValueError(f"entropy_coef is {entropy_coef}: give entropy")
-    whole = num_completions is None and world_size == 1
-    if num_tokens is None and not whole and (estimator.counts_tokens or entropy_coef):
-        raise ValueError(f"{loss_type} divides by the tokens of the whole step: give num_tokens with num_completions")
-    if num_completions is None and world_size > 1:
-        raise ValueError("with world_size > 1 a batch is not the whole step: give num_completions and num_tokens")
+    needs_tokens = estimator.counts_tokens or bool(entropy_coef)
+    if num_tokens is None and needs_tokens and (world_size > 1 or num_completions not in (None, len(logps))):
+        what = loss_type if estimator.counts_tokens else "an entropy bonus"
+        raise ValueError(f"{what} divides by the tokens of the whole step, and this batch is a part: give num_tokens")
+    if num_completions is None and not estimator.counts_tokens and world_size > 1:
+        raise ValueError("with world_size > 1 a batch is not the whole step: give num_completions")
+    for name, tensor in (("old_logps", old_logps), ("mask", mask), ("ref_logps", ref_logps), ("entropy", entropy)):
+        if tensor is not None and tensor.shape != logps.shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, logps {tuple(logps.shape)}")
+    if advantages.shape != logps.shape[:1]:
+        raise ValueError(f"advantages have shape {tuple(advantages.shape)}, not ({len(logps)},)")
 
+    counted = mask.bool()
     mask = mask.to(logps.dtype)
+    logps = logps.masked_fill(~counted, 0.0)
+    old_logps = old_logps.detach().masked_fill(~counted, 0.0)
     advantage = advantages.to(logps.dtype).unsqueeze(1)
-    tokens = float(mask.sum()) if num_tokens is None else num_tokens
-    counts = Counts(num_completions or logps.shape[0], tokens, max_completion_length)
+    tokens = float(counted.sum()) if num_tokens is None else num_tokens
+    completions = len(logps) if num_completions is None else num_completions
+    counts = Counts(max(completions, 1), tokens, max_completion_length)
 
     ratio = estimator.ratio(logps, old_logps, mask)
     surrogate = estimator.surrogate(ratio, advantage, logps, Clip(epsilon, high, delta))
-    value = surrogate.value if importance_weights is None else surrogate.value * importance_weights
+    value = surrogate.value
+    if importance_weights is not None:
+        value = value * importance_weights.detach().where(counted, 0.0)
     kl = None
     if ref_logps is not None:
-        difference = (ref_logps - logps) * mask
+        difference = ref_logps.detach().masked_fill(~counted, 0.0) - logps
         kl = torch.expm1(difference) - difference
         if beta:
             value = value + beta * kl
     per_token = value * mask
     loss = (per_token * estimator.weight(mask, counts)).sum()
     if entropy_coef and entropy is not None:
-        loss = loss - entropy_coef * (entropy * mask).sum() / max(tokens, 1)
-    counted = mask.bool()
+        loss = loss - entropy_coef * entropy.masked_fill(~counted, 0.0).sum() / max(tokens, 1)
     return PolicyLoss(
         loss * world_size,
         per_token,

@@ -23,7 +23,7 @@ def rollout_correction(
     Args:
         old_logps: (B, T), the trainer's, of the policy that the samples are attributed to.
         rollout_logps: (B, T), as sampled.
-        mask: (B, T), 1 on completion tokens.
+        mask: (B, T), 1 on completion tokens; elsewhere a token's weight is that of the ratio 1.
         mode: ``token_truncate``: min(p/q, cap) per token; ``token_mask``: tokens with p/q > cap are rejected (weight
             0); ``sequence_truncate``, ``sequence_mask``: the same with the product of p/q over the completion.
         cap: upper bound of the ratio.
@@ -39,7 +39,7 @@ def rollout_correction(
     if mode == "none":
         return None
     with torch.no_grad():
-        difference = (old_logps - rollout_logps) * mask
+        difference = (old_logps - rollout_logps).masked_fill(~mask.bool(), 0.0)
         if mode.startswith("sequence"):
             difference = difference.sum(dim=1, keepdim=True)
         ratio = difference.exp()

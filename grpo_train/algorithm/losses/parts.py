@@ -72,16 +72,20 @@ class LossType:
 
 # ------------------------------------------------------------------------------------------------------------ ratios
 
+MAX_LOG_RATIO = 80.0
+"""Ratios stop growing here, where exp is finite in float32: 0 * inf would make the gradient of a clipped token NaN."""
+
 
 def token_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """rho_it = exp(logps - old_logps), (B, T); 1 outside the mask."""
-    return torch.exp((logps - old_logps) * mask)
+    return torch.exp(((logps - old_logps) * mask).clamp(max=MAX_LOG_RATIO))
 
 
 def sequence_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """s_i = exp(mean over the completion's tokens of logps - old_logps), (B, 1)."""
     difference = (logps - old_logps) * mask
-    return torch.exp(difference.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1))
+    mean = difference.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.exp(mean.clamp(max=MAX_LOG_RATIO))
 
 
 # -------------------------------------------------------------------------------------------------------- surrogates
