@@ -1,0 +1,517 @@
+"""The policy losses: values computed twice by hand, values of other libraries' tests, what must hold of any batch."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from grpo_train.algorithm import PolicyLoss, group_advantages, policy_loss
+from grpo_train.algorithm.losses import LOSS_TYPES
+from grpo_train.algorithm.losses.parts import sequence_ratio, token_ratio
+
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "losses.json"
+TOLERANCE = 1e-12
+
+# Four completions, two prompts; zeros are padding. GRPO and Dr. GRPO differ in sign here, so that a wrong reduction
+# cannot pass.
+MASK = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
+OLD = [[-0.5, -1.0, -0.2, 0], [-2.0, -0.3, 0, 0], [-0.1, -0.7, -1.2, -0.4], [-0.9, 0, 0, 0]]
+NEW = [[-0.4, -1.3, -0.2, 0], [-1.5, -0.35, 0, 0], [-0.15, -0.7, -0.8, -0.9], [-0.6, 0, 0, 0]]
+REF = [[-0.5, -1.0, -0.3, 0], [-1.8, -0.3, 0, 0], [-0.2, -0.7, -1.0, -0.6], [-0.9, 0, 0, 0]]
+REWARDS = [1.0, 0.0, 1.0, 0.5]
+GRADIENT = [
+    [-0.0172682955949, -0.0115752846982, -0.015625, 0],
+    # The golden file has 0.0148629598238 here, off by 6.6e-11: the token is not clipped, so it is exp(-0.05) / 64.
+    [0.0257612698547, math.exp(-0.05) / 64, 0, 0],
+    [-0.0074314798799, -0.0078125, 0, -0.0047385207790],
+    [0.0105457719342, 0, 0, 0],
+]
+LOSSES: dict[str, tuple[float, dict[str, Any]]] = {
+    "dr_grpo: sum/(4*8), unscaled advantages": (-0.0226560794042999, {"loss_type": "dr_grpo"}),
+    "grpo: mean over completions of token mean, unscaled advantages": (0.0695652118261624, {"loss_type": "grpo"}),
+    "grpo with group std (ddof 1, +1e-4)": (0.1346270077160805, {"loss_type": "grpo", "scale": "group"}),
+    "bnpo / dapo: token mean over the whole batch": (-0.0724994540937598, {"loss_type": "bnpo"}),
+    "dapo, epsilon_high 0.28": (-0.0744994540937598, {"loss_type": "dapo", "epsilon_high": 0.28}),
+    "gspo, epsilon 3e-4 / 4e-4, mean over completions of token mean": (
+        0.0637684907609797, {"loss_type": "gspo", "epsilon": 3e-4, "epsilon_high": 4e-4},
+    ),
+    "cispo, ratio capped at 5.0 (TRL's convention: the bound itself), token mean": (
+        -0.0157413455008502, {"loss_type": "cispo", "epsilon_high": 5.0},
+    ),
+    "cispo, ratio capped at 1.2, token mean": (0.0143241379624741, {"loss_type": "cispo", "epsilon_high": 1.2}),
+    "dr_grpo + 0.04 * k3": (-0.0223907541961223, {"loss_type": "dr_grpo", "beta": 0.04}),
+}  # fmt: skip
+KL = 0.0212260166542082
+GSPO_RATIOS = [0.9355069850316177, 1.2523227161918644, 0.9631944177208217, 1.3498588075760032]
+CLIP_FRACTIONS = [0.0, 0.1]
+
+
+def tensor(values: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = TOLERANCE) -> None:
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+def golden(rows: list[int] | None = None, scale: str = "none", **arguments: Any) -> tuple[PolicyLoss, torch.Tensor]:
+    """Loss and gradient of some of the golden completions (by default all)."""
+    rows = [0, 1, 2, 3] if rows is None else rows
+    logps = tensor(NEW)[rows].requires_grad_()
+    advantages = group_advantages(tensor(REWARDS), 2, scale)[rows]
+    chosen = {"loss_type": "dr_grpo", "epsilon": 0.2, "max_completion_length": 8, "ref_logps": tensor(REF)[rows]}
+    result = policy_loss(logps, tensor(OLD)[rows], advantages, tensor(MASK)[rows], **{**chosen, **arguments})
+    (gradient,) = torch.autograd.grad(result.loss, logps)
+    return result, gradient
+
+
+# -------------------------------------------------------------------------------------------------------------- golden
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_golden_losses(name: str) -> None:
+    value, arguments = LOSSES[name]
+    assert golden(**arguments)[0].loss.item() == pytest.approx(value, abs=TOLERANCE, rel=0)
+
+
+def test_bnpo_is_dapo_with_another_default() -> None:
+    assert torch.equal(golden(loss_type="dapo")[0].loss, golden(loss_type="bnpo")[0].loss)
+
+
+def test_golden_gradient() -> None:
+    close(golden()[1], tensor(GRADIENT))
+
+
+def test_golden_kl() -> None:
+    assert golden()[0].kl.item() == pytest.approx(KL, abs=TOLERANCE, rel=0)
+    assert golden(ref_logps=None)[0].kl == 0
+
+
+def test_golden_sequence_ratios() -> None:
+    close(sequence_ratio(tensor(NEW), tensor(OLD), tensor(MASK)).squeeze(1), tensor(GSPO_RATIOS))
+
+
+def test_golden_clip_fractions() -> None:
+    result = golden()[0]
+    assert [result.clip_fraction_low.item(), result.clip_fraction_high.item()] == pytest.approx(CLIP_FRACTIONS)
+    assert result.clipped_high.nonzero().tolist() == [[2, 2]]
+
+
+def test_golden_world_size() -> None:
+    """Ranks hold completions 0 and 1-3: the mean over ranks is the step's loss."""
+    ranks = [golden(rows, num_completions=4, world_size=2) for rows in ([0], [1, 2, 3])]
+    value = LOSSES["dr_grpo: sum/(4*8), unscaled advantages"][0]
+    assert sum(result.loss.item() for result, _ in ranks) / 2 == pytest.approx(value, abs=TOLERANCE, rel=0)
+    close(torch.cat([gradient for _, gradient in ranks]) / 2, tensor(GRADIENT))
+
+
+if GOLDEN.is_file():  # beside a clone there is none
+
+    def test_the_constants_here_are_those_of_the_golden_file() -> None:
+        file = json.loads(GOLDEN.read_text())
+        given_, expected = file["input"], file["expected"]
+        assert [given_[key] for key in ("mask", "logps", "old_logps", "ref_logps", "rewards")] == [
+            MASK, NEW, OLD, REF, REWARDS,
+        ]  # fmt: skip
+        assert (given_["num_generations"], given_["max_completion_length"], given_["epsilon"]) == (2, 8, 0.2)
+        for name, (value, _) in LOSSES.items():
+            assert expected.pop(name) == value
+        assert expected.pop("k3 KL to ref, token mean") == KL
+        assert expected.pop("gspo ratios") == GSPO_RATIOS
+        assert expected.pop("clip fraction (of 10 tokens) low / high") == CLIP_FRACTIONS
+        assert torch.equal(tensor(expected.pop("dr_grpo gradient wrt logps")).sub(tensor(GRADIENT)).abs() < 1e-10,
+                           torch.ones(4, 4, dtype=torch.bool))  # fmt: skip
+        world = "world size 2, ranks hold completions 0 | 1-3: mean over ranks of sum*W/(N_global*L)"
+        assert expected.pop(world) == LOSSES["dr_grpo: sum/(4*8), unscaled advantages"][0]
+        left = {"advantages_unscaled", "ess_ratio token / sequence / sequence clipped to [0.8, 1.2]"}
+        assert set(expected) == left, "a golden value of the losses that no test here asserts"
+
+
+# ------------------------------------------------------------------------------------- values of other libraries' tests
+
+
+def reduced(values: list[list[float]], mask: list[list[int]], **arguments: Any) -> float:
+    """A matrix of per-token losses through one of the reductions."""
+    zeros = torch.zeros(len(mask), len(mask[0]), dtype=torch.float64)
+    weights = tensor(values)
+    minus = -torch.ones(len(mask), dtype=torch.float64)
+    return policy_loss(
+        zeros, zeros, minus, tensor(mask), epsilon=0.2, importance_weights=weights, **arguments
+    ).loss.item()  # fmt: skip
+
+
+def test_verl_masked_sum_over_four_ranks() -> None:
+    """verl, tests/trainer/ppo/test_loss_aggregation_on_cpu.py: token-sum 13, with dp 4 52."""
+    values, mask = [[1, 2, 30], [4, 50, 6]], [[1, 1, 0], [1, 0, 1]]
+    arguments = {"loss_type": "dr_grpo", "max_completion_length": 1, "num_completions": 1}
+    assert reduced(values, mask, **arguments) == pytest.approx(13)
+    assert reduced(values, mask, **arguments, world_size=4) == pytest.approx(52)
+
+
+def test_openrlhf_token_and_sequence_mean() -> None:
+    """OpenRLHF, tests/test_loss_aggregation.py: 22/6 whole and as the mean over two uneven ranks; 13/3."""
+    values, mask = [[1, 2, 0], [3, 4, 5], [7, 0, 0]], [[1, 1, 0], [1, 1, 1], [1, 0, 0]]
+    assert reduced(values, mask, loss_type="dapo") == pytest.approx(22 / 6)
+    ranks = [
+        reduced(values[rows], mask[rows], loss_type="dapo", num_completions=3, num_tokens=6, world_size=2)
+        for rows in (slice(0, 2), slice(2, 3))
+    ]
+    assert sum(ranks) / 2 == pytest.approx(22 / 6)
+    values, mask = [[1, 3, 9], [2, 4, 0], [8, 0, 0]], [[1, 1, 0], [1, 1, 0], [1, 0, 0]]
+    assert reduced(values, mask, loss_type="grpo") == pytest.approx(13 / 3)
+
+
+def test_torchforge_single_token() -> None:
+    one = torch.ones(1, 1)
+    assert policy_loss(one * 0, one * 0, one[0], one, loss_type="grpo", epsilon=0.2).loss.item() == -1
+
+
+# ---------------------------------------------------------------------------------------------------------- any batch
+
+
+@dataclass(frozen=True)
+class Case:
+    """A random ragged batch and settings."""
+
+    logps: torch.Tensor
+    old: torch.Tensor
+    ref: torch.Tensor
+    advantages: torch.Tensor
+    mask: torch.Tensor
+    entropy: torch.Tensor
+    weights: torch.Tensor | None
+    settings: dict[str, Any]
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The whole batch's, for its parts."""
+        return {"num_completions": len(self.logps), "num_tokens": float(self.mask.sum())}
+
+    def rows(self, index: Any) -> Case:
+        parts = {key: getattr(self, key)[index] for key in ("logps", "old", "ref", "advantages", "mask", "entropy")}
+        return replace(self, **parts, weights=None if self.weights is None else self.weights[index])
+
+    def loss(self, **changes: Any) -> tuple[PolicyLoss, torch.Tensor, torch.Tensor]:
+        """The loss, its gradient with respect to logps and to the entropy."""
+        logps, entropy = self.logps.clone().requires_grad_(), self.entropy.clone().requires_grad_()
+        settings = {"importance_weights": self.weights, "entropy": entropy, "ref_logps": self.ref, **self.settings}
+        result = policy_loss(logps, self.old, self.advantages, self.mask, **{**settings, **changes})
+        gradients = torch.autograd.grad(result.loss, (logps, entropy), allow_unused=True, materialize_grads=True)
+        return result, *gradients
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, on_policy: bool = False) -> Case:
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    rows, width = draw(st.integers(1, 7)), draw(st.integers(1, 6))
+    spread = 0.0 if on_policy else draw(st.sampled_from([0.0, 0.01, 0.5, 3.0]))
+
+    def normal(scale: float) -> torch.Tensor:
+        return scale * torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
+    logps = -torch.rand(rows, width, generator=generator, dtype=torch.float64) * 4
+    lengths = torch.randint(0 if draw(st.booleans()) else 1, width + 1, (rows, 1), generator=generator)
+    mask = (torch.arange(width) < lengths).long()
+    if draw(st.booleans()):  # tokens of a tool's answer: holes
+        mask = mask * (torch.rand(rows, width, generator=generator) < 0.8)
+    loss_type = draw(st.sampled_from(sorted(LOSS_TYPES)))
+    epsilon, epsilon_high = draw(st.sampled_from([(0.2, None), (0.2, 0.28), (0.1, 0.6), (3e-4, 4e-4)]))
+    settings: dict[str, Any] = {
+        "loss_type": loss_type,
+        "epsilon": epsilon,
+        "epsilon_high": draw(st.sampled_from([5.0, 1.2])) if loss_type == "cispo" else epsilon_high,
+        "delta": draw(st.sampled_from([None, 2.0, 4.0])),
+        "max_completion_length": draw(st.integers(width, 20)),
+    }
+    if not on_policy:
+        settings |= {"beta": draw(st.sampled_from([0.0, 0.04])), "entropy_coef": draw(st.sampled_from([0.0, 0.01]))}
+    shape = draw(st.sampled_from([None, (rows, 1), (rows, width)])) if not on_policy else None
+    return Case(
+        logps=logps,
+        old=logps + normal(spread),
+        ref=logps + normal(0.5),
+        advantages=normal(1.0)[:, 0],
+        mask=mask,
+        entropy=torch.rand(rows, width, generator=generator, dtype=torch.float64),
+        weights=None if shape is None else torch.rand(shape, generator=generator, dtype=torch.float64) * 2,
+        settings=settings,
+    )
+
+
+@given(cases(), st.data())
+def test_micro_batches_and_ranks_in_any_split_make_the_same_step(case: Case, data: st.DataObject) -> None:
+    """Each completion goes to a part of its own choice, parts may be uneven, and one of them may be empty."""
+    whole, gradient, entropy_gradient = case.loss()
+    parts = data.draw(st.integers(1, 4))
+    size = len(case.logps)
+    owner = torch.tensor(data.draw(st.lists(st.integers(0, parts - 1), min_size=size, max_size=size)))
+    for world_size in (1, parts):  # gradients summed, or averaged over ranks
+        loss, pieces, entropy_pieces = 0.0, torch.zeros_like(gradient), torch.zeros_like(gradient)
+        for part in range(parts):
+            mine = owner == part
+            result, pieces[mine], entropy_pieces[mine] = case.rows(mine).loss(**case.counts, world_size=world_size)
+            loss += result.loss.item()
+        assert loss / world_size == pytest.approx(whole.loss.item(), abs=TOLERANCE, rel=TOLERANCE)
+        close(pieces / world_size, gradient)
+        close(entropy_pieces / world_size, entropy_gradient)
+
+
+@given(cases(), st.integers(0, 3), st.sampled_from([7.0, -1e30, math.inf, -math.inf, math.nan]))
+def test_padding_has_no_gradient_and_no_say(case: Case, extra: int, garbage: float) -> None:
+    result, gradient, entropy_gradient = case.loss()
+    assert (gradient[case.mask == 0] == 0).all()
+    assert (entropy_gradient[case.mask == 0] == 0).all()
+
+    def padded(values: torch.Tensor, fill: float) -> torch.Tensor:
+        values = values.masked_fill(case.mask == 0, fill) if values.shape == case.mask.shape else values
+        return torch.cat([values, values.new_full((len(values), extra), fill)], dim=1)
+
+    fields = {key: padded(getattr(case, key), garbage) for key in ("logps", "old", "ref", "entropy")}
+    weights = case.weights if case.weights is None or case.weights.shape[1] == 1 else padded(case.weights, garbage)
+    other = replace(case, **fields, weights=weights, mask=padded(case.mask, 0))
+    wider, wider_gradient, wider_entropy_gradient = other.loss()
+    width = case.mask.shape[1]
+    close(wider.loss, result.loss)
+    close(wider.kl, result.kl)
+    assert wider.per_token.isfinite().all()
+    close(wider.per_token[:, :width], result.per_token)
+    close(wider_gradient, torch.nn.functional.pad(gradient, (0, extra)))
+    close(wider_entropy_gradient, torch.nn.functional.pad(entropy_gradient, (0, extra)))
+    for name in ("clipped_low", "clipped_high"):
+        assert not getattr(wider, name)[other.mask == 0].any()
+
+
+@given(cases(on_policy=True))
+def test_on_policy_the_gradient_is_the_plain_policy_gradient(case: Case) -> None:
+    kind, mask = case.settings["loss_type"], case.mask.double()
+    completions, lengths = len(mask), mask.sum(dim=1, keepdim=True).clamp(min=1)
+    scale = {
+        "dr_grpo": 1 / (completions * case.settings["max_completion_length"]),
+        "grpo": 1 / (completions * lengths),
+        "gspo": 1 / (completions * lengths),
+    }.get(kind, 1 / max(float(mask.sum()), 1))
+    result, gradient, _ = case.loss()
+    close(gradient, -case.advantages.unsqueeze(1) * mask * scale)
+    assert not (result.clipped_low | result.clipped_high).any()
+    # The same tensor may serve as the old policy: it is taken as a constant.
+    logps = case.logps.clone().requires_grad_()
+    policy_loss(logps, logps, case.advantages, case.mask, **case.settings).loss.backward()
+    close(logps.grad, gradient)
+
+
+@given(cases())
+def test_a_completion_masked_out_still_counts_as_one(case: Case) -> None:
+    """Truncated completions leave the tokens; N stays the number of completions."""
+    kept = replace(case, mask=case.mask * (torch.arange(len(case.mask)) > 0).unsqueeze(1))
+    result, gradient, _ = kept.loss()
+    assert (gradient[0] == 0).all()
+    rest = kept.rows(slice(1, None))
+    without, rest_gradient, _ = rest.loss(num_completions=len(case.mask), num_tokens=float(kept.mask.sum()))
+    close(result.loss, without.loss)
+    close(gradient[1:], rest_gradient)
+
+
+@given(cases())
+def test_the_loss_of_a_token_is_what_the_paper_says(case: Case) -> None:
+    """Plain Python, token by token."""
+    kind, epsilon = case.settings["loss_type"], case.settings["epsilon"]
+    high = epsilon if case.settings["epsilon_high"] is None else case.settings["epsilon_high"]
+    delta, beta, coefficient = (case.settings[key] for key in ("delta", "beta", "entropy_coef"))
+    tokens, completions, total, entropy = max(int(case.mask.sum()), 1), len(case.mask), 0.0, 0.0
+    low_clipped = high_clipped = 0
+    for i in range(completions):
+        positions = [t for t in range(case.mask.shape[1]) if case.mask[i, t]]
+        advantage = case.advantages[i].item()
+        logs = {t: case.logps[i, t].item() - case.old[i, t].item() for t in positions}
+        for t in positions:
+            ratio = math.exp(sum(logs.values()) / len(logs) if kind == "gspo" else logs[t])
+            if kind == "cispo":
+                value = -min(ratio, high) * advantage * case.logps[i, t].item()
+                high_clipped += ratio > high and advantage > 0
+            else:
+                first = min(ratio, delta or math.inf) * advantage
+                value = -min(first, min(max(ratio, 1 - epsilon), 1 + high) * advantage)
+                low_clipped += ratio < 1 - epsilon and advantage < 0
+                high_clipped += ratio > 1 + high and advantage > 0
+            if case.weights is not None:
+                value *= case.weights.expand(case.mask.shape)[i, t].item()
+            difference = case.ref[i, t].item() - case.logps[i, t].item()
+            value += beta * (math.exp(difference) - difference - 1)
+            total += value / {
+                "dr_grpo": completions * case.settings["max_completion_length"],
+                "grpo": completions * len(positions),
+                "gspo": completions * len(positions),
+            }.get(kind, tokens)
+            entropy += case.entropy[i, t].item() / tokens
+    result, _, _ = case.loss()
+    assert result.loss.item() == pytest.approx(total - coefficient * entropy, abs=1e-11, rel=1e-11)
+    assert result.clip_fraction_low.item() == pytest.approx(low_clipped / tokens)
+    assert result.clip_fraction_high.item() == pytest.approx(high_clipped / tokens)
+
+
+# ------------------------------------------------------------------------------------------------------ clipping and KL
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "advantage", "loss"),
+    [
+        (0.25, 1, -1.28),  # exp(.25) = 1.284 is above 1.28
+        (0.22, 1, -math.exp(0.22)),  # 1.246 is not, though above 1.2
+        (0.25, -1, math.exp(0.25)),  # a worse action made likelier is not excused
+        (-0.5, -1, 0.8),
+        (-0.5, 1, -math.exp(-0.5)),
+        (-0.22, -1, math.exp(-0.22)),  # .803
+        (-0.25, -1, 0.8),  # .779 is below 1 - .2, though above 1 - .28
+    ],
+)
+def test_epsilon_bounds_below_and_epsilon_high_above(log_ratio: float, advantage: float, loss: float) -> None:
+    one = torch.ones(1, 1, dtype=torch.float64)
+    for kind in ("dr_grpo", "grpo", "bnpo", "dapo", "gspo"):
+        result = policy_loss(
+            one * log_ratio, one * 0, one[0] * advantage, one,
+            loss_type=kind, epsilon=0.2, epsilon_high=0.28, max_completion_length=1,
+        )  # fmt: skip
+        assert result.loss.item() == pytest.approx(loss)
+
+
+@given(cases(), st.sampled_from([3.0, 10.0]))
+def test_delta_bounds_every_token(case: Case, delta: float) -> None:
+    assume(case.settings["loss_type"] != "cispo")
+    changes = {"delta": delta, "importance_weights": None, "beta": 0.0, "entropy_coef": 0.0}
+    result = case.loss(**changes)[0]
+    assert (result.per_token <= delta * case.advantages.abs().unsqueeze(1) + TOLERANCE).all()
+    free = case.loss(**{**changes, "delta": None})[0]
+    assert (result.per_token <= free.per_token + TOLERANCE).all()
+    inside = token_ratio(case.logps, case.old, case.mask).amax(dim=1) <= delta  # a sequence's is not above its largest
+    close(result.per_token[inside], free.per_token[inside])
+    positive = case.advantages >= 0  # delta is about negative advantages only
+    close(result.per_token[positive], free.per_token[positive])
+
+
+@pytest.mark.parametrize("kind", LOSS_TYPES)
+@pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("delta", [None, 4.0])
+def test_a_ratio_beyond_float32_makes_no_nan(kind: str, advantage: float, delta: float | None) -> None:
+    logps = torch.tensor([[-0.1, -1.0]]).requires_grad_()
+    result = policy_loss(
+        logps, torch.tensor([[-300.0, -1.0]]), torch.tensor([advantage]), torch.ones(1, 2),
+        loss_type=kind, epsilon=0.2, epsilon_high=1.5, delta=delta, max_completion_length=2,
+    )  # fmt: skip
+    result.loss.backward()
+    assert result.loss.isfinite()
+    assert logps.grad is not None
+    assert logps.grad.isfinite().all()
+
+
+@given(st.lists(st.floats(-30, 0), min_size=1, max_size=20), st.floats(-20, 20))
+def test_k3_is_never_negative_and_zero_only_without_difference(values: list[float], shift: float) -> None:
+    logps = tensor([values])
+    kl = golden_kl(logps, logps + shift)
+    assert (kl >= 0).all()
+    assert (kl[logps + shift == logps] == 0).all()
+    if abs(shift) > 1e-3:
+        assert (kl > 0).all()
+
+
+def golden_kl(logps: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    mask, zero = torch.ones_like(logps), torch.zeros(len(logps))
+    kl = policy_loss(logps, logps, zero, mask, loss_type="bnpo", epsilon=0.2, ref_logps=ref).kl_per_token
+    assert kl is not None
+    return kl
+
+
+@given(st.integers(0, 2**31))
+def test_k3_has_the_kl_divergence_as_its_mean_under_the_policy(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    p, q = torch.randn(2, 1, 9, generator=generator, dtype=torch.float64).log_softmax(-1)
+    close((p.exp() * golden_kl(p, q)).sum(), (p.exp() * (p - q)).sum())
+
+
+@given(cases())
+def test_the_kl_term_has_the_gradient_of_k3_in_the_losses_own_normaliser(case: Case) -> None:
+    """d k3 / d logp = 1 - exp(ref - logp); importance weights do not touch it."""
+    with_kl, without = case.loss(beta=0.5), case.loss(beta=0.0)
+    ones = replace(case, advantages=-torch.ones_like(case.advantages), old=case.logps, weights=None)
+    weight = ones.loss(beta=0.0, entropy_coef=0.0, loss_type=kl_weight_type(case), epsilon_high=5.0, delta=None)[1]
+    close(with_kl[1] - without[1], 0.5 * weight * (1 - torch.exp(case.ref - case.logps)), 1e-10)
+
+
+def kl_weight_type(case: Case) -> str:
+    """A loss whose on-policy gradient at A = -1 is the token's weight."""
+    kind: str = case.settings["loss_type"]
+    return {"gspo": "grpo", "cispo": "bnpo"}.get(kind, kind)
+
+
+@given(cases())
+def test_the_entropy_bonus_is_its_token_mean_for_every_type(case: Case) -> None:
+    with_bonus, without = case.loss(entropy_coef=0.3), case.loss(entropy_coef=0.0)
+    mask = case.mask.double()
+    mean = (case.entropy * mask).sum() / mask.sum().clamp(min=1)
+    close(with_bonus[0].loss, without[0].loss - 0.3 * mean)
+    close(with_bonus[2], -0.3 * mask / mask.sum().clamp(min=1))
+    close(with_bonus[1], without[1])
+
+
+def test_cispo_keeps_the_gradient_of_every_token_and_bounds_its_weight() -> None:
+    logps = tensor([[-0.1, -0.1]]).requires_grad_()
+    result = policy_loss(
+        logps, tensor([[-4.0, -0.1]]), tensor([1.0]), torch.ones(1, 2), loss_type="cispo", epsilon=0.2, epsilon_high=5.0
+    )  # fmt: skip
+    result.loss.backward()
+    assert logps.grad is not None
+    close(logps.grad, tensor([[-2.5, -0.5]]))
+    assert result.clipped_high.tolist() == [[True, False]]
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss_type": "ppo"}, "unknown loss_type 'ppo': it is one of dr_grpo, grpo, bnpo, dapo, gspo, cispo"),
+        ({"loss_type": "cispo"}, "cispo: epsilon_high is the bound of the ratio itself"),
+        ({"delta": 1.2}, "delta 1.2 must lie above the clip range's upper end 1 \\+ 0.2"),
+        ({"delta": 1.25, "epsilon_high": 0.28}, "delta 1.25 must lie above the clip range's upper end 1 \\+ 0.28"),
+        ({"beta": 0.1, "ref_logps": None}, "beta is 0.1: give ref_logps"),
+        ({"entropy_coef": 0.1}, "entropy_coef is 0.1: give entropy"),
+        ({"max_completion_length": None}, "divides by the generation budget: give max_completion_length"),
+        ({"world_size": 2}, "with world_size > 1 a batch is not the whole step: give num_completions"),
+        ({"loss_type": "grpo", "world_size": 2}, "with world_size > 1 a batch is not the whole step"),
+        ({"loss_type": "dapo", "num_completions": 8}, "dapo divides by the tokens of the whole step.*give num_tokens"),
+        ({"loss_type": "bnpo", "num_completions": 4, "world_size": 2}, "bnpo divides by the tokens of the whole step"),
+        (
+            {"entropy_coef": 0.1, "entropy": tensor(MASK), "num_completions": 8},
+            "an entropy bonus divides by the tokens",
+        ),
+        ({"ref_logps": tensor(REF)[:2]}, r"ref_logps has shape \(2, 4\), logps \(4, 4\)"),
+        ({"entropy": tensor(REF)[:, :2]}, r"entropy has shape \(4, 2\), logps \(4, 4\)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        golden(**changes)
+
+
+def test_tensors_that_would_broadcast_are_refused() -> None:
+    new, old, mask = tensor(NEW), tensor(OLD), tensor(MASK)
+    arguments: dict[str, Any] = {"loss_type": "grpo", "epsilon": 0.2}
+    with pytest.raises(ValueError, match=r"advantages have shape \(4, 1\), not \(4,\)"):
+        policy_loss(new, old, tensor(REWARDS).unsqueeze(1), mask, **arguments)
+    with pytest.raises(ValueError, match=r"old_logps has shape \(1, 4\), logps \(4, 4\)"):
+        policy_loss(new, old[:1], tensor(REWARDS), mask, **arguments)
+    with pytest.raises(ValueError, match=r"mask has shape \(4,\), logps \(4, 4\)"):
+        policy_loss(new, old, tensor(REWARDS), mask[0], **arguments)
+
+
+def test_counts_that_a_type_does_not_need_may_be_left_out() -> None:
+    assert golden(loss_type="dapo", num_completions=4)[0].loss == golden(loss_type="dapo")[0].loss
+    assert golden(loss_type="dapo", num_tokens=10, world_size=2)[0].loss == golden(loss_type="dapo")[0].loss * 2
