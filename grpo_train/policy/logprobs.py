@@ -1,80 +1,328 @@
-"""Log-probabilities of given completions under the policy.
+"""Log-probabilities of given completions under the policy, and the entropies of what they were drawn from.
 
-Shape suffixes: B completions, P padded prompt length, T padded completion length, V vocabulary.
+Padding-free and without whole logits where the model allows it, which is found out by trying it on the model itself.
+
+Shape suffixes: B completions, P padded prompt length, T padded completion length, M completion tokens, H hidden size,
+V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from grpo_train.policy.head import logps_and_entropy, logps_of_logits, logps_of_module
+from grpo_train.policy.loading import Policy
+from grpo_train.policy.packing import ATTENTION, PackedRow, RowMap, pack
 from grpo_train.rollout import Completion
 
 
 @dataclass(frozen=True)
-class PaddedBatch:
-    """Completions side by side: prompts padded on the left, completions on the right."""
+class TokenLogprobs:
+    """Of each completion token; 0 outside the mask."""
 
-    input_ids: torch.Tensor
-    """(B, P + T) int64."""
-    attention_mask: torch.Tensor
-    """(B, P + T), 1 on tokens."""
-    completion_mask: torch.Tensor
-    """(B, T), 1 on completion tokens."""
-    rollout_logps: torch.Tensor
-    """(B, T) float32, as sampled; 0 on padding."""
+    logps: Tensor
+    """(B, T) float32 (float64 where the model computes in float64), temperature applied."""
+    entropy: Tensor
+    """(B, T), of the whole distribution the token was drawn from, temperature applied."""
+    mask: Tensor
+    """(B, T) int64, 1 on completion tokens."""
+
+
+class LogprobForward:
+    """One forward pass of the policy over given completions."""
+
+    packed: bool
+    """Whether completions stand in one row without padding."""
+    chunked: bool
+    """Whether logits are made a chunk of tokens at a time."""
+    notes: list[str]
+    """A sentence for each thing asked for that this model does not allow."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        temperature: float,
+        packing: bool = True,
+        chunked: bool = True,
+        share_prompts: bool = True,
+        token_budget: int = 0,
+    ) -> None:
+        """Try packing and the chunked head on the model, and fall back where they disagree with the model alone.
+
+        Args:
+            temperature: of sampling; logits are divided by it.
+            packing: False pads: prompts on the left, completions on the right.
+            chunked: False makes whole logits, by the model itself.
+            share_prompts: when packing, a prompt that several completions have in common is computed once. The same
+                numbers, but for the order in which gradients are summed.
+            token_budget: tokens of a forward pass in :meth:`score`; 0 = no limit.
+        """
+        self.policy, self.temperature, self.token_budget = policy, temperature, token_budget
+        self.notes = []
+        self._base = policy.model.get_base_model() if hasattr(policy.model, "get_base_model") else policy.model
+        self._flash = "flash" in str(self._base.config._attn_implementation)
+        self._share_prompts = share_prompts and not self._flash
+        self.packed = self.chunked = self._plain_head = False
+        with _as_evaluated(policy), policy.autocast(), torch.no_grad():
+            if chunked:
+                self._try_head()
+            if packing:
+                self._try_packing()
+
+    def __call__(self, completions: Sequence[Completion], *, entropy_gradient: bool = False) -> TokenLogprobs:
+        """Log-probabilities with gradient where gradients are enabled; entropies only with ``entropy_gradient``.
+
+        Raises ValueError for a completion whose prompt has no token: nothing predicts its first one.
+        """
+        device = self.policy.device
+        if any(completion.ids and not completion.prompt_ids for completion in completions):
+            raise ValueError("a completion of an empty prompt has no log-probability: its first token has no context")
+        lengths = torch.tensor([len(completion.ids) for completion in completions], device=device)
+        count_B, width_T = len(completions), max((len(completion.ids) for completion in completions), default=0) or 1
+        mask_BT = (torch.arange(width_T, device=device) < lengths.unsqueeze(1)).long()
+        if not any(completion.ids for completion in completions):
+            # zeros that no parameter takes part in, and on which backward() still runs
+            zeros = torch.zeros((count_B, width_T), device=device, requires_grad=torch.is_grad_enabled())
+            return TokenLogprobs(zeros, zeros.detach() if not entropy_gradient else zeros, mask_BT)
+        with self.policy.autocast():
+            if self.packed:
+                batch: _Padded | PackedRow = pack(completions, device, width_T, self._share_prompts)
+            else:
+                batch = _Padded(completions, self._pad_id, device, width_T)
+            logps_M, entropy_M = self._tokens(batch, entropy_gradient)
+        flat = logps_M.new_zeros(count_B * width_T)
+        return TokenLogprobs(
+            flat.index_copy(0, batch.slots, logps_M).view(count_B, width_T),
+            flat.index_copy(0, batch.slots, entropy_M).view(count_B, width_T),
+            mask_BT,
+        )
+
+    @torch.no_grad()
+    def score(self, completions: Sequence[Completion], batch_size: int = 0) -> list[Tensor]:
+        """Log-probability of each token without gradient, (T_i,) a completion on the CPU, in the order given.
+
+        Args:
+            batch_size: completions of a forward pass at most, within the token budget; 0 = all.
+        """
+        size = batch_size or max(1, len(completions))
+        scores: list[Tensor] = []
+        for first in range(0, len(completions), size):
+            batch = completions[first : first + size]
+            for piece in split_by_tokens(batch, self.token_budget):
+                logps_BT = self([batch[row] for row in piece]).logps.cpu()
+                scores += [logps_BT[at, : len(batch[row].ids)].clone() for at, row in enumerate(piece)]
+        return scores
+
+    def _tokens(self, batch: _Padded | PackedRow, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (M,) and entropies (M,) of a batch's completion tokens."""
+        options: dict[str, Any] = {"temperature": self.temperature, "entropy_gradient": entropy_gradient}
+        if not self.chunked:
+            # The positions are picked by the model itself, before its head.
+            keep = batch.predictors.index if isinstance(batch, PackedRow) else batch.width_T
+            logits = self._base(**self._inputs(batch), logits_to_keep=keep).logits.flatten(0, 1)
+            if not isinstance(batch, PackedRow):
+                logits = logits.index_select(0, batch.slots)
+            return logps_of_logits(logits, batch.targets, **options)
+        hidden_MH = batch.predictors.pick(self._hidden(batch))
+        head = self._base.get_output_embeddings()
+        if self._plain_head:
+            dtype = self.policy.autocast_dtype
+            return logps_and_entropy(hidden_MH, head.weight, head.bias, batch.targets, dtype=dtype, **options)
+        vocabulary = self._base.config.get_text_config().vocab_size
+        return logps_of_module(head, hidden_MH, batch.targets, vocabulary=vocabulary, **options)
+
+    def _hidden(self, batch: _Padded | PackedRow) -> Tensor:
+        """The decoder's last hidden states, (rows · length, H)."""
+        hidden: Tensor = self._base.get_decoder()(**self._inputs(batch)).last_hidden_state
+        return hidden.flatten(0, 1)
+
+    def _inputs(self, batch: _Padded | PackedRow) -> dict[str, Any]:
+        return batch.model_inputs(flash=self._flash) if isinstance(batch, PackedRow) else batch.model_inputs()
 
     @property
-    def completion_length(self) -> int:
-        return int(self.completion_mask.shape[1])
+    def _pad_id(self) -> int:
+        return int(getattr(self.policy.tokenizer, "pad_token_id", None) or 0)
+
+    # What follows tries things on the model, before its first use.
+
+    def _trial(self) -> list[Completion]:
+        """Three short completions of different lengths, two of one prompt; fixed tokens, no random numbers."""
+        vocabulary = self._base.config.get_text_config().vocab_size
+        ids = [(37 * i * i + 11 * i + 3) % vocabulary for i in range(32)]
+        prompts = (tuple(ids[:5]), tuple(ids[:5]), tuple(ids[5:8]))
+        own = (ids[8:12], ids[12:21], ids[21:24])
+        return [Completion(p, tuple(o), (), True) for p, o in zip(prompts, own, strict=True)]
+
+    def _try_head(self) -> None:
+        """The chunked head is right where logits are exactly what the head module returns, and what it is given is
+        exactly the decoder's output; adapters, quantised weights, soft caps and scales each break one of these."""
+        head, decoder = self._base.get_output_embeddings(), self._base.get_decoder()
+        seen: dict[str, Tensor] = {}
+        hooks = []
+        if head is not None and decoder is not self._base:
+            hooks = [
+                head.register_forward_hook(lambda _, args, output: seen.update(given=args[0], returned=output)),
+                decoder.register_forward_hook(lambda _, args, output: seen.update(hidden=output[0])),
+            ]
+        completion = self._trial()[1]
+        try:
+            batch = _Padded([completion], self._pad_id, self.policy.device, len(completion.ids))
+            logits = self._base(**batch.model_inputs()).logits
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if set(seen) != {"given", "returned", "hidden"}:
+            self.notes.append(_whole_logits(self._base, "its head is not a module of its own"))
+        elif not torch.equal(seen["given"], seen["hidden"]):
+            self.notes.append(_whole_logits(self._base, "it changes the hidden states before the head"))
+        elif not torch.equal(seen["returned"].to(logits.dtype), logits):
+            self.notes.append(_whole_logits(self._base, "it caps or scales what the head returns"))
+        else:
+            self.chunked = True
+            if type(head) is torch.nn.Linear:
+                dtype = self.policy.autocast_dtype or seen["given"].dtype
+                given, weight = seen["given"].to(dtype), head.weight.to(dtype)
+                expected = torch.nn.functional.linear(given, weight, None if head.bias is None else head.bias.to(dtype))
+                self._plain_head = _near(expected, seen["returned"], _tolerance(dtype))
+            if not self._plain_head:
+                self.notes.append(
+                    f"the head of {type(self._base).__name__} is a {type(head).__name__}, not a plain linear layer: "
+                    "log-probabilities are computed through it in chunks, a little slower"
+                )
+
+    def _try_packing(self) -> None:
+        """Packing is right where a packed row gives the hidden states that each completion has alone."""
+        used = str(self._base.config._attn_implementation)
+        if used not in ("sdpa", ATTENTION) and not self._flash:
+            self._not_packed(f"the model's attention is '{used}'; 'sdpa' packs")
+            return
+        kinds = set(getattr(self._base.config.get_text_config(), "layer_types", None) or ["full_attention"])
+        if unknown := sorted(kinds - {"full_attention", "sliding_attention"}):
+            self._not_packed(f"the model has layers of the kind {', '.join(unknown)}")
+            return
+        trial, device = self._trial(), self.policy.device
+        alone = [_Padded([completion], self._pad_id, device, len(completion.ids)) for completion in trial]
+        expected = torch.cat([batch.predictors.pick(self._hidden(batch)) for batch in alone])
+        row = pack(trial, device, max(len(completion.ids) for completion in trial), self._share_prompts)
+        if used == "sdpa":
+            self._base.set_attn_implementation(ATTENTION)
+        reason = ""
+        try:
+            found = row.predictors.pick(self._hidden(row))
+            if not self._flash and not row.kernels:
+                reason = "its attention is its own"
+            elif not self._flash and _wants_window(self._base.config) and not row.windows:
+                reason = "its layers do not say how far their sliding window reaches"
+            elif not _near(found, expected, _tolerance(self.policy.autocast_dtype or found.dtype)):
+                reason = "packed sequences do not give what each gives alone"
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
+            reason = f"a packed forward pass fails: {(str(error) or type(error).__name__).strip().splitlines()[0]}"
+        if reason:
+            if used == "sdpa":
+                self._base.set_attn_implementation("sdpa")
+            self._not_packed(reason)
+            return
+        self.packed = True
+        narrow = (self.policy.autocast_dtype or found.dtype) in (torch.float16, torch.bfloat16)
+        if device.type == "cuda" and narrow and "buckets" in row.kernels:
+            self.notes.append(
+                "torch's varlen_attn does not serve this model here: packed attention runs in buckets by length"
+            )
+
+    def _not_packed(self, reason: str) -> None:
+        self.notes.append(f"{type(self._base).__name__}: log-probabilities are computed padded, because {reason}")
 
 
-def pad_batch(completions: Sequence[Completion], pad_id: int, device: torch.device) -> PaddedBatch:
-    """Pad completions to the longest prompt and the longest completion among them."""
-    width_P = max(len(c.prompt_ids) for c in completions)
-    width_T = max(1, *(len(c.ids) for c in completions))
-    batch = len(completions)
-    input_ids = torch.full((batch, width_P + width_T), pad_id, dtype=torch.long)
-    attention_mask = torch.zeros((batch, width_P + width_T), dtype=torch.long)
-    logps = torch.zeros((batch, width_T), dtype=torch.float32)
+class _Padded:
+    """Completions side by side: prompts padded on the left, completions on the right; the last column, which predicts
+    nothing, left out. The same names as :class:`~grpo_train.policy.packing.PackedRow`."""
+
+    def __init__(self, completions: Sequence[Completion], pad_id: int, device: torch.device, width_T: int) -> None:
+        self.width_T = width_T
+        width_P = max(len(c.prompt_ids) for c in completions)
+        width = width_P + width_T - 1
+        input_ids = np.full((len(completions), width + 1), pad_id, dtype=np.int64)
+        attention_mask = np.zeros_like(input_ids)
+        for row, completion in enumerate(completions):
+            start, end = width_P - len(completion.prompt_ids), width_P + len(completion.ids)
+            input_ids[row, start:end] = [*completion.prompt_ids, *completion.ids]
+            attention_mask[row, start:end] = 1
+        rows, columns = np.nonzero(attention_mask[:, width_P:])
+        self.input_ids = torch.from_numpy(input_ids[:, :-1].copy()).to(device)
+        self.attention_mask = torch.from_numpy(attention_mask[:, :-1].copy()).to(device)
+        self.targets = torch.from_numpy(input_ids[rows, width_P + columns]).to(device)
+        self.slots = torch.from_numpy(rows * width_T + columns).to(device)
+        self.predictors = RowMap(rows * width + width_P - 1 + columns, input_ids.shape[0] * width, device)
+
+    def model_inputs(self) -> dict[str, Any]:
+        position_ids = (self.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+        return {
+            "input_ids": self.input_ids,
+            "attention_mask": self.attention_mask,
+            "position_ids": position_ids,
+            "use_cache": False,
+        }
+
+
+def split_by_tokens(completions: Sequence[Completion], budget: int) -> list[range]:
+    """Neighbours together, at most ``budget`` prompt and completion tokens a part (one longer than that stands alone);
+    0 = all in one."""
+    parts: list[range] = []
+    start = tokens = 0
     for row, completion in enumerate(completions):
-        start, end = width_P - len(completion.prompt_ids), width_P + len(completion.ids)
-        input_ids[row, start:end] = torch.tensor([*completion.prompt_ids, *completion.ids], dtype=torch.long)
-        attention_mask[row, start:end] = 1
-        logps[row, : len(completion.ids)] = torch.tensor(completion.logps, dtype=torch.float32)
-    return PaddedBatch(
-        input_ids.to(device),
-        attention_mask.to(device),
-        attention_mask[:, width_P:].to(device),
-        logps.to(device),
-    )
+        length = len(completion.prompt_ids) + len(completion.ids)
+        if budget and row > start and tokens + length > budget:
+            parts.append(range(start, row))
+            start, tokens = row, 0
+        tokens += length
+    return [*parts, range(start, len(completions))] if completions else []
 
 
-def completion_logprobs(model: Any, batch: PaddedBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities of the completion tokens, and the entropy of the distributions they were drawn from.
+def pad_values(values: Sequence[Sequence[float] | Tensor], width_T: int, device: torch.device) -> Tensor:
+    """Values of each token of each completion as (B, T), 0 where there are none; float32, or float64 where given so."""
+    wide = any(isinstance(of_row, Tensor) and of_row.dtype == torch.float64 for of_row in values)
+    padded = torch.zeros((len(values), width_T), dtype=torch.float64 if wide else torch.float32)
+    for row, of_row in enumerate(values):
+        padded[row, : len(of_row)] = torch.as_tensor(of_row, dtype=padded.dtype)
+    return padded.to(device)
 
-    Float32 whatever the model's dtype; the temperature is applied, as it was in sampling. Logits are made for the
-    completion's positions only.
 
-    Returns:
-        logps (B, T) with gradient, entropy (B, T) without; 0 outside the mask.
-    """
-    length_T = batch.completion_length
-    position_ids = (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-    output = model(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        position_ids=position_ids,
-        use_cache=False,
-        logits_to_keep=length_T + 1,
-    )
-    logits_BTV = output.logits[:, :-1].float() / temperature
-    all_logps_BTV = torch.log_softmax(logits_BTV, dim=-1)
-    targets_BT = batch.input_ids[:, -length_T:]
-    logps = all_logps_BTV.gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1)
-    with torch.no_grad():
-        entropy = -(all_logps_BTV.exp() * all_logps_BTV).sum(dim=-1)
-    return logps * batch.completion_mask, entropy * batch.completion_mask
+@contextmanager
+def _as_evaluated(policy: Policy) -> Iterator[None]:
+    """Without dropout or checkpointing; each module as it was afterwards."""
+    training = [module for module in policy.model.modules() if module.training]
+    policy.model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _whole_logits(model: Any, reason: str) -> str:
+    return f"{type(model).__name__}: log-probabilities are computed from whole logits, because {reason}"
+
+
+def _near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Whether they differ by at most ``tolerance`` of the size of what is expected."""
+    found, expected = found.double(), expected.double()
+    return bool((found - expected).norm() <= tolerance * expected.norm())
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    """Of a sum of many rounded values, relative; a token that sees another sequence is off by far more."""
+    return {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2}.get(dtype, 5e-2)
+
+
+def _wants_window(config: Any) -> bool:
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None)
+    return "sliding_attention" in kinds if kinds else getattr(text, "sliding_window", None) is not None
