@@ -361,18 +361,22 @@ def test_the_loss_of_a_token_is_what_the_paper_says(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("log_ratio", "advantage", "loss"),
+    ("log_ratio", "advantage", "loss", "clipped"),
     [
-        (0.25, 1, -1.28),  # exp(.25) = 1.284 is above 1.28
-        (0.22, 1, -math.exp(0.22)),  # 1.246 is not, though above 1.2
-        (0.25, -1, math.exp(0.25)),  # a worse action made likelier is not excused
-        (-0.5, -1, 0.8),
-        (-0.5, 1, -math.exp(-0.5)),
-        (-0.22, -1, math.exp(-0.22)),  # .803
-        (-0.25, -1, 0.8),  # .779 is below 1 - .2, though above 1 - .28
+        (0.25, 1, -1.28, "high"),  # exp(.25) = 1.284 is above 1.28
+        (0.22, 1, -math.exp(0.22), ""),  # 1.246 is not, though above 1.2
+        (0.25, -1, math.exp(0.25), ""),  # a worse action made likelier is not excused
+        (-0.5, -1, 0.8, "low"),
+        (-0.5, 1, -math.exp(-0.5), ""),
+        (-0.22, -1, math.exp(-0.22), ""),  # .803
+        (-0.25, -1, 0.8, "low"),  # .779 is below 1 - .2, though above 1 - .28
+        (0.25, 0, 0, ""),
+        (-0.5, 0, 0, ""),
     ],
 )
-def test_epsilon_bounds_below_and_epsilon_high_above(log_ratio: float, advantage: float, loss: float) -> None:
+def test_epsilon_bounds_below_and_epsilon_high_above(
+    log_ratio: float, advantage: float, loss: float, clipped: str
+) -> None:
     one = torch.ones(1, 1, dtype=torch.float64)
     for kind in ("dr_grpo", "grpo", "bnpo", "dapo", "gspo"):
         result = policy_loss(
@@ -380,6 +384,7 @@ def test_epsilon_bounds_below_and_epsilon_high_above(log_ratio: float, advantage
             loss_type=kind, epsilon=0.2, epsilon_high=0.28, max_completion_length=1,
         )  # fmt: skip
         assert result.loss.item() == pytest.approx(loss)
+        assert (bool(result.clipped_low), bool(result.clipped_high)) == (clipped == "low", clipped == "high")
 
 
 @given(cases(), st.sampled_from([3.0, 10.0]))
