@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,9 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
     for path in folder.iterdir():
         match = STEP_NAME.fullmatch(path.name)
         if match and path.is_dir() and not path.is_symlink():
-            found.append(Checkpoint(int(match[1]), path, problem_of(path)))
+            problem = problem_of(path)
+            if not problem or path.is_dir():  # else it was pruned while this looked at it
+                found.append(Checkpoint(int(match[1]), path, problem))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
@@ -58,15 +62,46 @@ def problem_of(folder: Path, *, deep: bool = False) -> str:
         return f"{MANIFEST} is {'damaged' if (folder / MANIFEST).exists() else 'missing'}"
     for name, facts in files.items():
         path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
         if not (isinstance(facts, dict) and "size" in facts and "sha256" in facts):
             return f"{MANIFEST} is damaged"
-        if path.stat().st_size != facts["size"]:
-            return f"{name} has {path.stat().st_size} bytes, the manifest says {facts['size']}"
-        if deep and sha256(path) != facts["sha256"]:
-            return f"{name} does not have the checksum the manifest says"
+        try:
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != facts["size"]:
+                return f"{name} has {path.stat().st_size} bytes, the manifest says {facts['size']}"
+            if deep and sha256(path) != facts["sha256"]:
+                return f"{name} does not have the checksum the manifest says"
+        except OSError as error:  # a bad disk, or a checkpoint that is being pruned
+            return f"{name} cannot be read: {error.strerror or error}"
     return ""
+
+
+def newest_complete(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
+    """The newest one whose every checksum is right; those that are not are read once each, from the newest down."""
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True):
+        if not checkpoint.problem and not problem_of(checkpoint.path, deep=True):
+            return checkpoint
+    return None
+
+
+def untrusted(folder: Path) -> str:
+    """Why weights may not be taken from a directory, and which step beside it is complete; "" where they may.
+
+    Every size and checksum is verified. A model that has no manifest is somebody else's and may be taken; not so a
+    ``step_N`` in a run's ``training_state``, which was complete once, nor a link to a step that is gone.
+    """
+    real = folder.resolve()
+    if folder.is_symlink() and not folder.exists():
+        problem = f"it points to {os.readlink(folder)}, which is not there"
+    elif (folder / MANIFEST).exists() or (STEP_NAME.fullmatch(real.name) and "training_state" in real.parts):
+        problem = problem_of(folder, deep=True)
+    else:
+        return ""
+    if not problem:
+        return ""
+    home = (folder.parent / os.readlink(folder)).parent if folder.is_symlink() else folder.parent
+    newest = newest_complete(c for c in list_checkpoints(home) if c.path.resolve() != real)
+    return f"{problem} (newest complete: {newest.path})" if newest else problem
 
 
 def sha256(path: Path) -> str:

@@ -133,6 +133,11 @@ class Supervisor:
                     stages.pop(0)
                     continue
                 if outcome == "crashed" and restarts < config.run.max_restarts:
+                    if damage := self._damage():  # every restart would end there, after loading all there is to load
+                        told = str((error or {}).get("summary", ""))
+                        summary = told if damage in told else f"{told}; it cannot restart: {damage}"
+                        error = {**(error or {}), "summary": summary}
+                        break
                     restarts += 1
                     self._event("restarted", restart=restarts, error=error)
                     self._say(f"restart {restarts} of {config.run.max_restarts} from the latest checkpoint")
@@ -300,6 +305,14 @@ class Supervisor:
             self._say(f"these processes would not end (blocked in the kernel): {left}")
         self._say(f"{self._run.name}: {outcome}")
         return code
+
+    def _damage(self) -> str:
+        """Why a restart cannot go on from the latest checkpoint, in words that name the newest complete one; or ""."""
+        try:
+            self._run.resume_point()
+        except RunDirError as error:
+            return str(error)
+        return ""
 
     def _supersede(self) -> None:
         step = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)

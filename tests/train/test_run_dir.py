@@ -345,7 +345,7 @@ def test_resumes_from_earlier_steps_leave_each_step_once(run: RunDir) -> None:
     assert run.summary()["step"] == 4
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.booleans()), min_size=1, max_size=5))
 def test_any_chain_of_resumes_reads_as_one_run(
     tmp_path_factory: pytest.TempPathFactory, lives: list[tuple[int, int, bool]]
