@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 import random
-import secrets
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,10 +23,26 @@ from grpo_train.distributed import Group
 from grpo_train.files import atomic_symlink, atomic_write, fsync_directory, read_json, utc_now
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import adapter_of
-from grpo_train.processes import is_alive, start_ticks
-from grpo_train.run_dir import Checkpoint, RunDir, remove_tree, write_manifest
+from grpo_train.retention import hidden_name, prune_checkpoints, remove_leftovers
+from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, remove_tree, write_manifest
+
+__all__ = [
+    "CheckpointError",
+    "check_adapter",
+    "find_resume_point",
+    "generator_states",
+    "load_extra",
+    "load_training_state",
+    "prune_checkpoints",
+    "remove_leftovers",
+    "restore_generators",
+    "save_checkpoint",
+    "seed_everything",
+]
 
 FORMAT = 1
+PLAIN = frozenset({torch.Tensor, str, bytes, int, float, bool, type(None)})
+"""What an extra part may hold, in dicts, lists and tuples."""
 
 
 class CheckpointError(Exception):
@@ -42,29 +59,44 @@ def save_checkpoint(
     *,
     info: dict[str, Any],
     final: bool,
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Write ``training_state/step_N`` (rank 0; every rank gives its generators' states) and move the symlinks.
 
-    Raises CheckpointError when the files cannot be written; what was half-written is removed.
+    Args:
+        info: facts for ``training_info.json``.
+        final: the run's last step: ``step_final`` points at it, too.
+        extra: more state by name, each to be read by :func:`load_extra`: tensors and plain values in dicts, lists and
+            tuples. Rank 0's counts.
+
+    Raises CheckpointError when the files cannot be written (what was half-written is removed), and for an ``extra``
+    that could not be loaded again. A damaged ``step_N`` that is there already moves to ``superseded/``.
     """
+    extra = extra or {}
+    for name, value in extra.items():
+        _check_extra(name, value)
     states = group.gather(generator_states())
     if not group.is_main:
         group.decide(None)
         return
     target = run.training_state / f"step_{step}"
-    staging = run.training_state / f".step_{step}.{os.getpid()}-{start_ticks(os.getpid())}-{secrets.token_hex(4)}.tmp"
+    staging = run.training_state / hidden_name(step)
     try:
         staging.mkdir(parents=True)
         policy.save(staging / "model")
         torch.save(optimizer.state_dict(), staging / "optimizer.pt")
         torch.save(scheduler.state_dict(), staging / "scheduler.pt")
         torch.save({f"rank_{rank}": state for rank, state in enumerate(states)}, staging / "rng.pt")
+        for name, value in extra.items():
+            torch.save(value, staging / f"{name}.pt")
         facts = {"format": FORMAT, "step": step, "time": utc_now(), "world_size": group.world_size, **info}
         atomic_write(staging / "training_info.json", json.dumps(facts, indent=1) + "\n")
         for path in staging.rglob("*"):
             _fsync(path)
         write_manifest(staging, format=FORMAT, step=step)
         fsync_directory(staging)
+        if target.exists():
+            run.set_aside([target])
         staging.rename(target)
         fsync_directory(run.training_state)
         atomic_symlink(run.training_state / "step_latest", target.name)
@@ -81,18 +113,28 @@ def save_checkpoint(
     remove_leftovers(run)
 
 
-def remove_leftovers(run: RunDir) -> None:
-    """Remove the hidden directories and links that writers left which are dead by now."""
-    for path in run.training_state.glob(".step_*.tmp"):
-        owner = path.name.split(".")[2].split("-")
-        if owner[0].isdigit() and len(owner) > 1 and owner[1].isdigit():
-            alive = is_alive(int(owner[0]), int(owner[1]))
-            if alive and int(owner[0]) != os.getpid():
-                continue
-        if path.is_symlink():
-            path.unlink(missing_ok=True)
-        else:
-            remove_tree(path)
+def load_extra(checkpoint: Checkpoint, name: str) -> Any | None:
+    """What :func:`save_checkpoint` was given as ``extra[name]``, tensors on the CPU; None where the step has none."""
+    file = checkpoint.path / f"{name}.pt"
+    return torch.load(file, weights_only=True, map_location="cpu") if file.exists() else None
+
+
+def find_resume_point(run: RunDir, group: Group) -> Checkpoint | None:
+    """The checkpoint that every rank goes on from, or None for a fresh start.
+
+    Rank 0 verifies every size and checksum, once for all. Raises RunDirError, on every rank, when what is to be gone on
+    from is missing or damaged; the message names the newest complete step.
+    """
+    told: tuple[Checkpoint | None, str] = None, ""
+    if group.is_main:
+        try:
+            told = run.resume_point(), ""
+        except RunDirError as error:
+            told = None, str(error)
+    found, problem = group.decide(told)
+    if problem:
+        raise RunDirError(problem)
+    return cast("Checkpoint | None", found)
 
 
 def load_training_state(
@@ -166,6 +208,23 @@ def restore_generators(states: dict[str, Any]) -> None:
             "gauss": saved["gauss"],
         }
     )
+
+
+def _check_extra(name: str, value: Any) -> None:
+    """Raises CheckpointError for what ``torch.load(weights_only=True)`` would refuse, now and not at a resume."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in ("optimizer", "scheduler", "rng"):
+        raise CheckpointError(f"'{name}' cannot name an extra part of a checkpoint")
+    waiting: list[tuple[str, Any]] = [(name, value)]
+    while waiting:
+        place, item = waiting.pop()
+        if type(item) is dict:
+            waiting.append((f"{place}'s keys", list(item)))
+            waiting += [(f"{place}[{key!r}]", part) for key, part in item.items()]
+        elif type(item) in (list, tuple):
+            if not PLAIN.issuperset(map(type, item)):
+                waiting += [(f"{place}[{index}]", part) for index, part in enumerate(item)]
+        elif type(item) not in PLAIN:  # by its type: numpy.float64 is a float, and does not come back
+            raise CheckpointError(f"{place} is a {type(item).__name__}: only tensors and plain values can be saved")
 
 
 def _fsync(path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Die at a chosen instruction: an action runs in a fork that is ended by SIGKILL at its n-th touch of the disk."""
+"""Die at a chosen instruction: an action runs in a fork that is ended by SIGKILL at its n-th touch of the disk.
+
+Touches are what Python does, and torch.save; what native code does is seen by :mod:`tests.tracing`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 import torch
 
-CALLS = [(os, name) for name in ("open", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "close")]
+CALLS = [(os, name) for name in ("open", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "rmdir", "close")]
 
 
 def touches(action: Callable[[], None]) -> list[str]:

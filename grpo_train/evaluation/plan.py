@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import re
 from dataclasses import asdict, dataclass
@@ -68,11 +69,18 @@ class EvalPlan:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A checkpoint that was asked for and cannot be evaluated."""
+    """A checkpoint that was asked for and is not evaluated."""
 
     name: str
     step: int
     reason: str
+    vanished: bool = False
+    """It was there when it was asked for and has been removed since: nothing failed."""
+
+    @property
+    def status(self) -> str:
+        """What the tables say."""
+        return f"{'skipped' if self.vanished else 'failed'}: {self.reason}"
 
 
 def find_run(root: Path, name: str) -> tuple[RunDir, Path, Config]:
@@ -103,10 +111,13 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
             for name in ("config.json", "adapter_config.json")
         ):
             raise EvalError(f"--ckpt-path {request.ckpt_path}: no model there (config.json or adapter_config.json)")
+        name = request.name or path.name
+        if path.is_symlink():  # step_latest moves while training goes on
+            path = path.parent / os.readlink(path)
         match = re.fullmatch(r"step_(\d+)", path.name)
         info = read_json(path / "training_info.json") or {}
         step = int(info["step"]) if "step" in info else int(match[1]) if match else 0
-        return [Target(request.name or path.name, step, str(path))], []
+        return [Target(name, step, str(path))], []
     if request.steps == "all":
         older = folder.parent.name == "rl_runs"
         found = list_checkpoints(folder)
@@ -127,7 +138,8 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
             targets.append(Target("step_0", 0, str(run.root / (run.read_launch().get("ckpt") or ""))))
             continue
         try:
-            checkpoint = RunDir(folder.parent if folder.name == "training_state" else folder).checkpoint(word)
+            owner = RunDir(folder.parent if folder.name == "training_state" else folder)
+            checkpoint = owner.checkpoint(word, way_out="evaluate with --steps {step}")
         except RunDirError as error:
             skipped.append(Skipped(f"step_{word}", int(word) if word.isdigit() else 0, str(error)))
             continue
@@ -176,6 +188,18 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]
         base=request.base,
     )
     return plan, skipped
+
+
+def announced(plan: EvalPlan, targets: list[Target]) -> list[str]:
+    """Every place that an evaluation of ``targets`` reads, relative to the root where it lies in it.
+
+    This is ``pending`` of the evaluation's status.json: while it is live, no training removes any of it.
+    """
+    root = os.path.realpath(plan.root)
+    places = [os.path.realpath(target.path) for target in targets if target.path != plan.root]
+    if plan.base:
+        places.append(os.path.realpath(os.path.join(root, os.path.expanduser(plan.base))))
+    return [os.path.relpath(place, root) if place.startswith(root + os.sep) else place for place in places]
 
 
 def subset(size: int, fraction: float, seed: int) -> list[int]:

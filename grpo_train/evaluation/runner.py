@@ -22,9 +22,10 @@ from typing import Any
 
 import yaml
 
-from grpo_train.evaluation.plan import EvalError, EvalPlan, EvalRequest, Skipped, make_plan
+from grpo_train.evaluation.plan import EvalError, EvalPlan, EvalRequest, Skipped, Target, announced, make_plan
 from grpo_train.files import atomic_write, read_json, utc_now
 from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, die_with_parent, sweep
+from grpo_train.retention import is_there_to_stay
 from grpo_train.run_dir import StatusWriter, prepare_root, remove_tree
 
 __all__ = ["EvalError", "EvalRequest", "run_evaluation"]
@@ -37,7 +38,10 @@ COLUMNS = (
 
 
 def run_evaluation(root: Path, request: EvalRequest) -> int:
-    """Returns 0 when every step was evaluated, 1 when one failed. Raises EvalError, RunDirError, ConfigError."""
+    """Evaluate as asked; returns an exit code. Raises EvalError, RunDirError, ConfigError.
+
+    0: every step that was still there was evaluated; 1: one failed, or none was there any more; 130: it was stopped.
+    """
     plan, skipped = make_plan(root, request)
     prepare_root(Path(plan.root))
     _refuse_training_gpu(plan.run)
@@ -75,8 +79,12 @@ class _Evaluation:
             started_at=utc_now(),
             exit_code=None,
             targets=[t.name for t in plan.targets],
+            pending=announced(plan, plan.targets),
             failures=[],
+            skipped=[],
         )
+        # Announced first, looked after: what a training run removed before it could know is left out.
+        left = [target for target in plan.targets if self._is_there(target)]
         settings = {
             "training_run": plan.run,
             "dataset": plan.label,
@@ -87,18 +95,30 @@ class _Evaluation:
             "seed": plan.config["run"]["seed"],
         }
         atomic_write(self._folder / "eval_config.yaml", yaml.safe_dump(settings, sort_keys=False))
-        left = list(plan.targets)
         while left and not self._stopped:
             done = self._run_child(replace(plan, targets=left))
             left = [target for target in left if target.name not in done]
         consolidate(self._folder, plan, self._failed)
-        ok = not self._failed and not self._stopped
-        failures = [{"name": f.name, "step": f.step, "reason": f.reason} for f in self._failed]
-        state = "stopped" if self._stopped else "finished" if ok else "crashed"
-        error = {"summary": f"{failures[0]['name']}: {failures[0]['reason']}"} if failures else None
-        self._status.update(state=state, exit_code=0 if ok else 1, failures=failures, error=error, progress=None)
+        skipped, failures = (
+            [{"name": f.name, "step": f.step, "reason": f.reason} for f in self._failed if f.vanished == vanished]
+            for vanished in (True, False)
+        )
+        nothing = len(skipped) == len(plan.targets) > 0
+        state = "stopped" if self._stopped else "crashed" if failures else "finished"
+        code = 130 if self._stopped else 1 if failures or nothing else 0
+        told = failures or (skipped if nothing else [])
+        error = {"summary": f"{told[0]['name']}: {told[0]['reason']}"} if told else None
+        self._status.update(
+            state=state,
+            exit_code=min(code, 1),
+            failures=failures,
+            skipped=skipped,
+            error=error,
+            progress=None,
+            pending=[],
+        )
         self._summarise()
-        return 0 if ok else 130 if self._stopped else 1
+        return code
 
     def _run_child(self, plan: EvalPlan) -> set[str]:
         """One child over the steps that are left; returns the names that are settled, evaluated or failed."""
@@ -152,10 +172,12 @@ class _Evaluation:
                         self._status.fields["progress"] = progress
                     elif report["event"] == "done":
                         settled.add(current)
+                        self._release(plan, settled)
                         consolidate(self._folder, self._plan, self._failed)
                     elif report["event"] == "failed":
                         settled.add(current)
                         self._fail(current, report["reason"])
+                        self._release(plan, settled)
         finally:
             os.close(read_end)
             if failure or self._stopped:
@@ -172,12 +194,30 @@ class _Evaluation:
         if not failure:
             failure = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self._fail(current, failure)
+        self._release(plan, settled | {current})
         return settled | {current}
 
+    def _release(self, plan: EvalPlan, settled: set[str]) -> None:
+        """Say what is still to be read: a training run may remove the rest."""
+        left = [target for target in plan.targets if target.name not in settled]
+        self._status.update(pending=announced(plan, left) if left else [])
+
+    def _is_there(self, target: Target) -> bool:
+        """Whether a checkpoint is there; where it is not, that is noted."""
+        if is_there_to_stay(Path(target.path)):
+            return True
+        reason = "it is gone: removed after it was asked for (by hand, or by run.keep_last of its training run)"
+        self._note(Skipped(target.name, target.step, reason, vanished=True))
+        return False
+
     def _fail(self, name: str, reason: str) -> None:
-        step = next((t.step for t in self._plan.targets if t.name == name), 0)
-        self._failed.append(Skipped(name, step, reason))
-        print(f"{name}: failed: {reason}", flush=True)
+        target = next(target for target in self._plan.targets if target.name == name)
+        if self._is_there(target):
+            self._note(Skipped(name, target.step, reason))
+
+    def _note(self, skipped: Skipped) -> None:
+        self._failed.append(skipped)
+        print(f"{skipped.name}: {skipped.status}", flush=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         print("stopping the evaluation; the steps that are done are kept", flush=True)
@@ -216,7 +256,7 @@ def consolidate(folder: Path, plan: EvalPlan, failed: list[Skipped]) -> None:
                     "step": failure.step,
                     "name": failure.name,
                     "dataset": plan.label,
-                    "status": f"failed: {failure.reason}",
+                    "status": failure.status,
                 }
             )
     rows.sort(key=lambda row: (row["step"], row["name"]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import random
 import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +19,28 @@ import torch
 
 from grpo_train.checkpoint import (
     CheckpointError,
+    find_resume_point,
     generator_states,
+    load_extra,
     load_training_state,
+    prune_checkpoints,
     remove_leftovers,
     restore_generators,
-    save_checkpoint,
     seed_everything,
 )
-from grpo_train.config import Model
 from grpo_train.distributed import Group
-from grpo_train.policy.loading import Policy, load_policy
+from grpo_train.files import atomic_symlink
 from grpo_train.processes import start_ticks
-from grpo_train.run_dir import RunDir, create_run
+from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.worker import main
-from tests.engine import assert_same_run, grpo_train, resume_here, rows, run_of, train_here, write_config
+from tests.engine import REPOSITORY, assert_same_run, grpo_train, resume_here, rows, run_of, train_here, write_config
 from tests.killing import killed_at, touches
-
-
-@dataclass
-class Trainer:
-    """All that a checkpoint holds."""
-
-    policy: Policy
-    optimizer: torch.optim.Optimizer
-    scheduler: Any
-
-    def save(self, run: RunDir, step: int, final: bool = False) -> None:
-        save_checkpoint(
-            run, step, self.policy, self.optimizer, self.scheduler, Group(), info={"num_tokens": step}, final=final
-        )
+from tests.saving import EXTRA, Trainer, make_trainer, whole
 
 
 @pytest.fixture(scope="module")
 def trainer(tiny_model: Path) -> Trainer:
-    torch.set_num_threads(1)
-    policy = load_policy(Model(backbone=str(tiny_model), adapter="none"), Path("/"), torch.device("cpu"))
-    optimizer = torch.optim.AdamW(policy.trainable(), lr=1e-4)
-    for parameter in policy.trainable():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return Trainer(policy, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0))
+    return make_trainer(tiny_model, "none")
 
 
 @pytest.fixture
@@ -68,39 +51,35 @@ def run(tmp_path: Path) -> RunDir:
 # -------------------------------------------------------------------------------------------------------- kill -9
 
 
-def whole(run: RunDir) -> list[int]:
-    """Steps whose every checksum is right; fails where a visible step is not whole or an alias dangles."""
-    steps = [checkpoint.step for checkpoint in run.checkpoints()]
-    for step in steps:
-        run.checkpoint(step, deep=True)
-    for alias in run.training_state.glob("step_[lf]*"):
-        assert alias.exists(), f"{alias.name} dangles"
-    return steps
-
-
 def test_a_kill_at_any_touch_of_the_disk_leaves_whole_checkpoints(trainer: Trainer, run: RunDir) -> None:
-    trainer.save(run, 1)
-    made = touches(lambda: trainer.save(run, 2, final=True))
-    assert len(made) > 40
-    assert {"fsync", "rename", "replace", "symlink", "torch.save"} <= set(made)
-    shutil.rmtree(run.training_state)
-    trainer.save(run, 1)
+    """A sample of what Python does, with full weights: every name that appears or goes, and each third of the rest.
+
+    Every system call, and LoRA too: tests/soak.
+    """
+
+    def save_and_prune() -> None:
+        trainer.save(run, 2, final=True, extra=EXTRA)
+        prune_checkpoints(run, keep_last=1, keep_every=0)
+
+    trainer.save(run, 1, extra=EXTRA)
+    kept = shutil.copytree(run.training_state, run.path / "kept", symlinks=True)
+    made = touches(save_and_prune)
+    assert len(made) > 60
+    assert {"fsync", "rename", "replace", "symlink", "torch.save", "rmdir"} <= set(made)
     seen = set()
-    for n in range(len(made)):
-        killed_at(n, lambda: trainer.save(run, 2, final=True))
+    for n in (n for n in range(len(made)) if made[n] in ("rename", "replace", "symlink", "rmdir") or n % 3 == 0):
+        shutil.rmtree(run.training_state)
+        shutil.copytree(kept, run.training_state, symlinks=True, copy_function=os.link)
+        killed_at(n, save_and_prune)
         steps = whole(run)
-        assert steps in ([1], [1, 2])
-        assert run.checkpoint("latest").step == steps[-1]
-        seen.add(len(steps))
+        latest = run.resume_point()
+        assert latest is not None
+        assert latest.step == steps[-1]
+        assert load_extra(latest, "probes") == EXTRA["probes"]
+        seen.add(tuple(steps))
         remove_leftovers(run)
         assert not list(run.training_state.glob(".*.tmp")), f"left by a kill before touch {n}, {made[n]}"
-        if len(steps) == 2:  # as a start does that goes on from the step before
-            shutil.rmtree(run.training_state / "step_2")
-            for alias in run.training_state.glob("step_[lf]*"):
-                alias.unlink()
-    assert seen == {1, 2}, "both sides of the rename were met"
-    trainer.save(run, 2, final=True)
-    assert whole(run) == [1, 2]
+    assert seen == {(1,), (1, 2), (2,)}, "both sides of both renames were met"
 
 
 def test_a_kill_at_any_touch_of_a_rewind_leaves_a_run_to_resume(trainer: Trainer, run: RunDir) -> None:
@@ -214,6 +193,99 @@ def test_a_full_disk_ends_a_run_in_words_and_it_goes_on_later(make_root: Callabl
 
 
 # ------------------------------------------------------------------------------------------------------- what is kept
+
+
+def test_what_is_saved_beside_comes_back(trainer: Trainer, run: RunDir) -> None:
+    trainer.save(run, 1)
+    trainer.save(run, 2, extra=EXTRA)
+    assert load_extra(run.checkpoint(1), "probes") is None, "a step of an older program"
+    saved = run.checkpoint(2, deep=True)
+    assert load_extra(saved, "probes") == EXTRA["probes"]
+    buffer = load_extra(saved, "buffer")
+    assert buffer is not None
+    assert torch.equal(buffer.pop("ids"), EXTRA["buffer"]["ids"])
+    assert buffer == {key: value for key, value in EXTRA["buffer"].items() if key != "ids"}
+    manifest = json.loads((saved.path / "MANIFEST.json").read_text())
+    assert {"probes.pt", "buffer.pt"} <= manifest["files"].keys()
+    os.truncate(saved.path / "buffer.pt", 10)
+    with pytest.raises(RunDirError, match=r"buffer\.pt has 10 bytes"):
+        run.resume_point()
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"probes": {"mean": np.float64(1)}}, r"probes\['mean'\] is a float64"),
+        ({"probes": {"mean": [0.5, {3: np.zeros(1)}]}}, r"probes\['mean'\]\[1\]\[3\] is a ndarray"),
+        ({"buffer": {Path("x"): 1}}, r"buffer's keys\[0\] is a \w*Path"),
+        ({"buffer": random.Random()}, "buffer is a Random: only tensors and plain values can be saved"),
+        ({"optimizer": {}}, "'optimizer' cannot name"),
+        ({"../probes": {}}, "'../probes' cannot name"),
+    ],
+)
+def test_what_would_not_come_back_is_refused_when_it_is_saved(
+    trainer: Trainer, run: RunDir, extra: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        trainer.save(run, 1, extra=extra)
+    assert whole(run) == []
+
+
+def test_a_damaged_step_that_is_in_the_way_is_set_aside(trainer: Trainer, run: RunDir) -> None:
+    """The link says 1, step 2 is damaged: the run goes on from 1 and comes to save step 2 again."""
+    trainer.save(run, 1)
+    trainer.save(run, 2)
+    atomic_symlink(run.training_state / "step_latest", "step_1")
+    (run.training_state / "step_2" / "optimizer.pt").unlink()
+    trainer.save(run, 2)
+    assert whole(run) == [1, 2]
+    (attic,) = (run.training_state / "superseded").iterdir()
+    assert os.listdir(attic) == ["step_2"]
+
+
+def test_every_rank_is_told_where_it_goes_on(trainer: Trainer, run: RunDir) -> None:
+    assert find_resume_point(run, Group()) is None
+    trainer.save(run, 1)
+    assert find_resume_point(run, Group()) == run.checkpoint(1)
+    heard: list[Any] = []
+
+    class Two(Group):
+        def decide(self, value: Any) -> Any:
+            heard.append(value)
+            return heard[0]
+
+    os.truncate(run.training_state / "step_1" / "rng.pt", 10)
+    for rank in (0, 1):
+        with pytest.raises(RunDirError, match=r"rng\.pt has 10 bytes"):
+            find_resume_point(run, Two(rank, rank, 2))
+    assert heard[1] == (None, ""), "rank 1 read nothing"
+
+
+def test_nothing_is_unpickled() -> None:
+    """Every torch.load says weights_only=True, and nothing else that runs what a file says is used."""
+    loads = 0
+    for file in sorted((REPOSITORY / "grpo_train").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            where = f"{file.relative_to(REPOSITORY)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [f"{getattr(node, 'module', '')}.{alias.name}".lstrip(".") for alias in node.names]
+                assert not [name for name in names if name.startswith(UNPICKLERS)], where
+            if isinstance(node, ast.Attribute):
+                assert not ast.unparse(node).startswith(UNPICKLERS), where
+                loads += ast.unparse(node) == "torch.load"
+            if isinstance(node, ast.Call):
+                said = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                if ast.unparse(node.func) == "torch.load":
+                    assert said.get("weights_only") == "True", where
+                    loads -= 1
+                assert said.get("allow_pickle", "False") == said.get("trust_remote_code", "False") == "False", where
+    assert loads == 0, "torch.load is called, or not named at all"
+
+
+UNPICKLERS = (
+    *("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),
+    *("torch.serialization", "torch.jit", "torch.package", "numpy.load", "np.load", "yaml.load", "yaml.unsafe_load"),
+)
 
 
 def test_generators_come_back_exactly() -> None:

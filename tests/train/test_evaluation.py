@@ -171,6 +171,8 @@ def test_a_killed_child_costs_only_its_step(run: RunDir) -> None:
         (child,) = find_by_run_id("eval_trained_addition")
         os.kill(child, signal.SIGKILL)
         wait_for(lambda: (progress() or {}).get("name") == "step_2", "the second step's evaluation")
+        pending = (read_json(folder / "status.json") or {})["pending"]
+        assert pending == [f"training_runs/trained/training_state/step_{step}" for step in (2, 3)]
         parent.send_signal(signal.SIGINT)
         output, _ = parent.communicate(timeout=30)
     assert parent.returncode == 130
