@@ -167,3 +167,29 @@ def assert_same_run(one: RunDir, other: RunDir, step: int) -> None:
         left, right = ([without_time(row) for row in rows(run, file) if row["step"] <= step] for run in (one, other))
         assert left, file
         assert left == right, file
+
+
+# -------------------------------------------------------------------------------------------------------- damage
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[0] ^= 1
+    file.write_bytes(data)
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "missing": ("optimizer.pt", lambda f: f.unlink(), "optimizer.pt is missing"),
+    "truncated": ("rng.pt", lambda f: os.truncate(f, 100), "rng.pt has 100 bytes, the manifest says"),
+    "bit flip": ("scheduler.pt", _flip, "scheduler.pt does not have the checksum the manifest says"),
+    "manifest gone": ("MANIFEST.json", lambda f: f.unlink(), "MANIFEST.json is missing"),
+    "manifest cut": ("MANIFEST.json", lambda f: os.truncate(f, 50), "MANIFEST.json is damaged"),
+}
+"""What may happen to a checkpoint: the file, what is done to it, and the words that name it."""
+
+
+def damage(checkpoint: Path, how: str) -> str:
+    """Damage a ``step_N`` in one of the ways of :data:`DAMAGES`; returns the words to be expected."""
+    name, do, message = DAMAGES[how]
+    do(checkpoint / name)
+    return message

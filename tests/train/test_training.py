@@ -19,7 +19,9 @@ from grpo_train.supervisor import prepare_resume
 from grpo_train.tasks import data_order
 from grpo_train.worker import main
 from tests.engine import (
+    DAMAGES,
     assert_same_run,
+    damage,
     events,
     resume_here,
     rows,
@@ -285,31 +287,19 @@ def test_a_resume_with_the_other_kind_of_weights_is_refused(
 # -------------------------------------------------------------------------------------------------- refused resumes
 
 
-DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "missing": ("optimizer.pt", lambda f: f.unlink(), "optimizer.pt is missing"),
-    "truncated": ("rng.pt", lambda f: os.truncate(f, 100), "rng.pt has 100 bytes, the manifest says"),
-    "bit flip": (
-        "scheduler.pt",
-        lambda f: f.write_bytes(bytes([f.read_bytes()[0] ^ 1]) + f.read_bytes()[1:]),
-        "scheduler.pt does not have the checksum the manifest says",
-    ),
-    "manifest gone": ("MANIFEST.json", lambda f: f.unlink(), "MANIFEST.json is missing"),
-    "manifest cut": ("MANIFEST.json", lambda f: os.truncate(f, 50), "MANIFEST.json is damaged"),
-}
-
-
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_checkpoint_is_refused_before_anything_is_touched(straight: RunDir, tmp_path: Path, how: str) -> None:
     root = tmp_path / "root"
     shutil.copytree(straight.root, root, symlinks=True)
     run = run_of(root, "straight")
-    name, damage, message = DAMAGES[how]
-    damage(run.training_state / "step_5" / name)
+    message = damage(run.training_state / "step_5", how)
     before = sorted(os.listdir(run.training_state)), run.events_file.read_text()
     with pytest.raises(RunDirError) as caught:
         prepare_resume(run, "5", 6)
     assert message in str(caught.value)
-    assert "other complete steps: 1, 2, 3, 4, 6" in str(caught.value)
+    assert "other complete steps: 1, 2, 3, 4, 6; newest complete: step_6; resume with --from-step 6" in str(
+        caught.value
+    )
     assert (sorted(os.listdir(run.training_state)), run.events_file.read_text()) == before
     resume_here(run, "4")
     assert_same_run(run, straight, 6)

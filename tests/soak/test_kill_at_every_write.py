@@ -1,0 +1,133 @@
+"""SIGKILL before every system call with which a save and the pruning after it change the disk. ``make soak``.
+
+Not a sample: every write, fsync, rename, symlink, mkdir, unlink … whoever makes it, of LoRA and full weights, with the
+probes' averages and the pending buffer. After each kill: every visible step is whole to its last byte, the run can be
+resumed from the newest with all that was saved, and the next save leaves nothing of the dead one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_train.checkpoint import load_extra, load_training_state, prune_checkpoints
+from grpo_train.distributed import Group
+from grpo_train.run_dir import RunDir, create_run
+from tests.saving import EXTRA, Trainer, make_trainer, whole
+from tests.tracing import Touch, killed_before, trace
+from tests.train.test_retention import announce
+
+BEFORE = [1, 2, 3, 4]
+READ = 2
+"""An evaluation that lives as long as the test reads this one."""
+SAVED = 5
+KEPT = [READ, 3, SAVED]
+"""Of the five: the newest, the milestone, and what is read; 1 and 4 go."""
+
+
+@pytest.fixture(scope="module", params=["none", "lora"])
+def trainer(request: pytest.FixtureRequest, tiny_model: Path) -> Trainer:
+    return make_trainer(tiny_model, request.param)
+
+
+@pytest.fixture
+def run(trainer: Trainer, tmp_path: Path) -> RunDir:
+    run = create_run(tmp_path / "root", {}, "one")
+    for step in BEFORE:
+        trainer.save(run, step, extra=EXTRA)
+    announce(run, READ)
+    return run
+
+
+def save_and_prune(trainer: Trainer, run: RunDir, step: int = SAVED) -> None:
+    trainer.save(run, step, final=True, extra=EXTRA)
+    prune_checkpoints(run, keep_last=1, keep_every=3)
+
+
+def assert_resumable(run: RunDir, trainer: Trainer, step: int) -> None:
+    """All of the newest step comes back: weights, optimizer, scheduler, generators, extras."""
+    point = run.resume_point()
+    assert point is not None
+    assert point.step == step
+    again = make_trainer(Path(trainer.policy.base), _adapter(trainer), point.path / "model")
+    info = load_training_state(point, again.optimizer, again.scheduler, Group())
+    assert info["num_tokens"] == step
+    for mine, theirs in zip(again.policy.trainable(), trainer.policy.trainable(), strict=True):
+        moments, saved = again.optimizer.state[mine], trainer.optimizer.state[theirs]
+        assert torch.equal(moments["exp_avg_sq"], saved["exp_avg_sq"])
+    assert load_extra(point, "probes") == EXTRA["probes"]
+    assert torch.equal((load_extra(point, "buffer") or {})["ids"], EXTRA["buffer"]["ids"])
+
+
+def _adapter(trainer: Trainer) -> str:
+    return "lora" if hasattr(trainer.policy.model, "peft_config") else "none"
+
+
+@pytest.mark.timeout(3600)
+def test_a_kill_before_every_system_call_of_a_save_and_a_prune(trainer: Trainer, run: RunDir) -> None:
+    kept = shutil.copytree(run.training_state, run.path / "kept", symlinks=True)
+    made = trace(lambda: save_and_prune(trainer, run))
+    assert whole(run) == sorted(KEPT)
+    print(f"\n{_adapter(trainer)}: {len(made)} kill points: {dict(Counter(touch.call for touch in made))}")
+    seen: Counter[tuple[int, ...]] = Counter()
+    for n, touch in enumerate(made):
+        shutil.rmtree(run.training_state)
+        shutil.copytree(kept, run.training_state, symlinks=True, copy_function=os.link)
+        killed_before(n, lambda: save_and_prune(trainer, run))
+        steps = whole(run)
+        seen[tuple(steps)] += 1
+        assert {READ, 3} <= set(steps), f"killed before {n}, {touch}"
+        assert_resumable(run, trainer, steps[-1])
+        save_and_prune(trainer, run, steps[-1] + 1)
+        assert whole(run)[-1] == steps[-1] + 1
+        assert not list(run.training_state.glob(".*")), f"left by a kill before {n}, {touch}"
+    print(f"{_adapter(trainer)}: visible after the kills: {dict(seen)}")
+    assert set(seen) == {(1, 2, 3, 4), (1, 2, 3, 4, 5), (2, 3, 4, 5), (2, 3, 5)}, "each state in between was met"
+
+
+def test_what_is_visible_is_durable_first(trainer: Trainer, run: RunDir) -> None:
+    """A power cut forgets what was not synced, which no kill shows: so the order of the calls is looked at."""
+    state = str(run.training_state)
+    made = trace(lambda: save_and_prune(trainer, run))
+    shown = next(n for n, touch in enumerate(made) if touch.to == f"{state}/step_{SAVED}")
+    staging = made[shown].path
+
+    def in_the_end(path: str, after: int) -> str:
+        """What a file that is written under a passing name is called when the step is shown."""
+        for touch in made[after:shown]:
+            if touch.call == "rename" and touch.path == path:
+                path = touch.to
+        return path
+
+    dirty: dict[str, int] = {}
+    synced: dict[str, int] = {}
+    for n, touch in enumerate(made[:shown]):
+        if touch.call in ("fsync", "fdatasync"):
+            synced[in_the_end(touch.path, n)] = n
+        elif touch.path.startswith(staging):
+            changed = [touch.path] if touch.call in ("write", "writev", "pwrite64", "ftruncate") else []
+            made_names = [touch.path, touch.to] if touch.call in ("open", "rename", "symlink", "mkdir") else []
+            for path in [*changed, *(os.path.dirname(name) for name in made_names if name)]:
+                dirty[in_the_end(path, n)] = n
+    dirty.pop(state, None)  # the hidden name itself; what counts is the fsync after the rename
+    late = {path: n for path, n in dirty.items() if synced.get(path, -1) < n}
+    assert not late, f"shown before they were durable: {sorted(late)}"
+    assert len(dirty) > 12
+
+    def after(n: int, wanted: Touch) -> int:
+        return next(m for m in range(n, len(made)) if made[m] == wanted)
+
+    durable = after(shown, Touch("fsync", state))
+    linked = next(n for n, touch in enumerate(made) if touch.to == f"{state}/step_latest")
+    assert shown < durable < linked, "the link moves to what a power cut leaves"
+    for step in (1, 4):
+        hidden = next(n for n, touch in enumerate(made) if touch.path == f"{state}/step_{step}")
+        gone = made[hidden].to
+        assert made[hidden].call == "rename"
+        first_loss = next(n for n, t in enumerate(made) if n > hidden and t.call in ("unlink", "rmdir"))
+        assert after(hidden, Touch("fsync", state)) < first_loss, f"{gone} was taken apart under its own name"
