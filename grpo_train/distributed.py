@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -43,25 +42,10 @@ class Group:
         if self.world_size > 1:
             dist.destroy_process_group()
 
-    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Sum gradients over the ranks in one all-reduce of one flat buffer.
-
-        A parameter without a gradient counts as zeros, so a rank without work takes part like any other.
-        """
-        parameters = list(parameters)
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        if self.world_size == 1:
-            return
-        flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
-        dist.all_reduce(flat, op=dist.ReduceOp.SUM)
-        offset = 0
-        for parameter in parameters:
-            assert parameter.grad is not None
-            count = parameter.grad.numel()
-            parameter.grad.copy_(flat[offset : offset + count].view_as(parameter.grad))
-            offset += count
+    def sum_(self, tensor: torch.Tensor) -> None:
+        """Sum a tensor over the ranks in place, in one all-reduce."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""

@@ -6,13 +6,14 @@ Every rank gathers its rows; the numbers are computed once, over all completions
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from grpo_train.policy.logprobs import PaddedBatch
+from grpo_train.algorithm import PolicyLoss, effective_sample_size
+from grpo_train.policy.logprobs import TokenLogprobs
 from grpo_train.rewards import Grade
 from grpo_train.rollout import Completion
 from grpo_train.rollout.prompts import Prompt
@@ -26,17 +27,21 @@ def rollout_row(
     completion: Completion,
     text: str,
     grade: Grade,
-    advantage: float,
+    rewards: dict[str, float | None],
 ) -> dict[str, Any]:
-    """One line of ``rollouts.jsonl``. ``group`` and ``sample`` number the prompt and its completion in the step."""
+    """One line of ``rollouts.jsonl``, but for ``reward`` and ``advantage``, which need the whole buffer.
+
+    ``group`` and ``sample`` number the prompt and its completion in the buffer; ``rewards`` by function name, None
+    where one does not apply.
+    """
     return {
         "step": step,
         "group": group,
         "sample": sample,
         "index": prompt.problem.index,
-        "reward": grade.reward,
-        "advantage": advantage,
-        "rewards": grade.rewards,
+        "reward": None,
+        "advantage": None,
+        "rewards": rewards,
         "correct": grade.correct,
         "formatted": grade.formatted,
         "reason": grade.reason,
@@ -50,22 +55,32 @@ def rollout_row(
 
 
 def reward_metrics(rows: Sequence[dict[str, Any]], num_generations: int) -> dict[str, float]:
-    """Rewards and lengths of a step, under TRL's names (``trl/trainer/grpo_trainer.py``)."""
+    """Rewards, groups and lengths of a buffer, under TRL's names (``trl/trainer/grpo_trainer.py``) where it has one.
+
+    ``groups/all_right``, ``all_wrong`` and ``all_equal`` say why a group has no spread and teaches nothing: every
+    answer right, every answer wrong, or right and wrong ones that earned the same.
+    """
     groups = [rows[i : i + num_generations] for i in range(0, len(rows), num_generations)]
-    rewards = [row["reward"] for row in rows]
-    spreads = [_std([row["reward"] for row in group]) for group in groups]
+    rewards = _known(row["reward"] for row in rows)
+    spreads = [_std(_known(row["reward"] for row in group)) for group in groups]
+    flat = [group for group, spread in zip(groups, spreads, strict=True) if spread == 0]
+    right = [all(row["correct"] for row in group) for group in flat]
+    wrong = [not any(row["correct"] for row in group) for group in flat]
     names = sorted({name for row in rows for name in row["rewards"]})
     lengths = [row["length"] for row in rows]
     ended = [row["length"] for row in rows if not row["truncated"]]
     metrics = {
         "reward": _mean(rewards),
         "reward_std": _mean(spreads),
-        "frac_reward_zero_std": _mean([float(spread == 0) for spread in spreads]),
+        "frac_reward_zero_std": len(flat) / len(groups),
+        "groups/all_right": sum(right) / len(groups),
+        "groups/all_wrong": sum(wrong) / len(groups),
+        "groups/all_equal": (len(flat) - sum(right) - sum(wrong)) / len(groups),
         "accuracy": _mean([float(row["correct"]) for row in rows]),
         "format": _mean([float(row["formatted"]) for row in rows]),
     }
     for name in names:
-        values = [row["rewards"][name] for row in rows if name in row["rewards"]]
+        values = _known(row["rewards"].get(name) for row in rows)
         metrics[f"rewards/{name}/mean"], metrics[f"rewards/{name}/std"] = _mean(values), _std(values)
     return {
         **metrics,
@@ -79,56 +94,98 @@ def reward_metrics(rows: Sequence[dict[str, Any]], num_generations: int) -> dict
 
 @dataclass
 class TokenSums:
-    """Sums over the completion tokens of a rank's micro-batches; ranks' sums add up."""
+    """What the forwards and backwards of a step leave behind for the log."""
 
-    loss: float = 0.0
-    entropy: float = 0.0
-    clipped_low: float = 0.0
-    clipped_high: float = 0.0
-    differences: list[torch.Tensor] = field(default_factory=list)
-    """Trainer's minus rollout's log-probability of each token."""
+    sums: torch.Tensor = field(default_factory=lambda: torch.zeros(6, dtype=torch.float64))
+    """(6,): loss, entropy, KL to the reference, clipped low, clipped high, tokens."""
+    current: list[torch.Tensor] = field(default_factory=list)
+    """Trainer's log-probability now minus the sampler's, (T_i,) float64 a completion."""
+    old: list[torch.Tensor] = field(default_factory=list)
+    """Trainer's log-probability before the first update of the buffer minus the sampler's, likewise."""
+    weights: list[torch.Tensor] = field(default_factory=list)
+    """Importance weights of the rollout correction, likewise; empty where there is none."""
+    _pending: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
-    def add(self, loss: Any, entropy_BT: torch.Tensor, logps_BT: torch.Tensor, batch: PaddedBatch) -> None:
-        """Take in one micro-batch (``loss`` is a PolicyLoss)."""
-        mask = batch.completion_mask.bool()
-        self.loss += float(loss.loss.detach())
-        self.entropy += float(entropy_BT.double().sum())
-        self.clipped_low += float(loss.clipped_low)
-        self.clipped_high += float(loss.clipped_high)
-        self.differences.append((logps_BT.detach() - batch.rollout_logps)[mask].double().cpu())
+    @torch.no_grad()
+    def add(
+        self,
+        loss: PolicyLoss,
+        tokens: TokenLogprobs,
+        old_logps: torch.Tensor,
+        rollout_logps: torch.Tensor,
+        weights: torch.Tensor | None,
+    ) -> None:
+        """Take in one forward and backward; all (B, T). Nothing leaves the device: the next forward need not wait."""
+        kl = loss.kl_per_token.sum() if loss.kl_per_token is not None else loss.loss.new_zeros(())
+        low, high = loss.clipped_low.sum(), loss.clipped_high.sum()
+        sums = (loss.loss.detach(), (tokens.entropy.detach() * loss.mask).sum(), kl, low, high, loss.mask.sum())
+        padded = [tokens.logps.detach() - rollout_logps, old_logps - rollout_logps]
+        if weights is not None:
+            padded.append(weights.expand(loss.mask.shape))
+        self._pending.append((torch.stack([value.double() for value in sums]), loss.mask, *padded))
+
+    def collect(self) -> TokenSums:
+        """The step is over: everything to the CPU, without padding."""
+        done = TokenSums()
+        for sums, mask, *padded in self._pending:
+            done.sums = done.sums + sums.cpu()
+            counted = mask.cpu().bool()
+            lengths = [length for length in counted.sum(dim=1).tolist() if length]
+            for values, target in zip(padded, (done.current, done.old, done.weights), strict=False):
+                target += values.cpu().double()[counted].split(lengths)
+        return done
 
 
-def token_metrics(parts: Sequence[TokenSums]) -> tuple[dict[str, float], dict[str, float]]:
-    """The token-level metrics of a step and its line of importance ratios (trainer over rollout policy).
+def token_metrics(parts: Sequence[TokenSums], cap: float) -> tuple[dict[str, float], dict[str, float]]:
+    """The token-level metrics of a step and its line of importance ratios, over the ranks' ``parts``.
 
-    The effective sample size is (sum w)^2 / (n sum w^2) over tokens; the KL of the mismatch is estimated by k3.
+    All are over the completions that went through forward and backward. ``mismatch/*`` compares the trainer's policy
+    before the first update of the buffer to the sampler (their KL is estimated by k3), ``ess/*`` the present policy.
+    Clipped effective sample sizes bound the weights to [1 / cap, cap]. Without such completions (every group equal)
+    nothing was measured and nothing is reported but the loss, which is 0.
     """
-    difference = torch.cat([d for part in parts for d in part.differences])
-    tokens = max(1, difference.numel())
-    ratio = difference.exp()
-    ess = float(ratio.sum() ** 2 / (tokens * (ratio**2).sum())) if difference.numel() else math.nan
-    kl = float((torch.expm1(difference) - difference).mean()) if difference.numel() else math.nan
-    metrics = {
-        "loss": sum(part.loss for part in parts),
-        "entropy": sum(part.entropy for part in parts) / tokens,
-        "kl": 0.0,  # of the policy to a reference model; there is none while beta is 0
-        "clip_ratio/low_mean": sum(part.clipped_low for part in parts) / tokens,
-        "clip_ratio/high_mean": sum(part.clipped_high for part in parts) / tokens,
-        "ess/token": ess,
-        "mismatch/kl": kl,
+    loss, entropy, kl, low, high, tokens = torch.stack([part.sums for part in parts]).sum(dim=0).tolist()
+    metrics = {"loss": loss, "kl": kl / max(tokens, 1)}
+    if not tokens:
+        return metrics, {"tokens": 0.0}
+    current_by_completion = [c for part in parts for c in part.current]
+    current, old = torch.cat(current_by_completion), torch.cat([o for part in parts for o in part.old])
+    sequences = torch.stack([c.sum() for c in current_by_completion])
+    ratio, bounds = old.exp(), (1 / cap, cap)
+    metrics |= {
+        "entropy": entropy / tokens,
+        "clip_ratio/low_mean": low / tokens,
+        "clip_ratio/high_mean": high / tokens,
+        "clip_ratio/region_mean": (low + high) / tokens,
+        "ess/token": float(effective_sample_size(current)),
+        "ess/sequence": float(effective_sample_size(sequences)),
+        "ess/token_clipped": float(effective_sample_size(current, bounds)),
+        "ess/sequence_clipped": float(effective_sample_size(sequences, bounds)),
+        "mismatch/kl": float((torch.expm1(old) - old).mean()),
+        "mismatch/ratio_mean": float(ratio.mean()),
+        "mismatch/ratio_min": float(ratio.min()),
+        "mismatch/ratio_max": float(ratio.max()),
+        "mismatch/outside_0.9_1.1": float(((ratio < 0.9) | (ratio > 1.1)).double().mean()),
     }
+    weights = torch.cat([w for part in parts for w in part.weights]) if any(part.weights for part in parts) else None
+    if weights is not None:
+        metrics["mismatch/correction_mean"] = float(weights.mean())
+    now = current.exp()
     ratios = {
-        "tokens": float(difference.numel()),
-        "ratio/mean": float(ratio.mean()) if difference.numel() else math.nan,
-        "ratio/min": float(ratio.min()) if difference.numel() else math.nan,
-        "ratio/max": float(ratio.max()) if difference.numel() else math.nan,
-        "ratio/outside_0.9_1.1": float(((ratio < 0.9) | (ratio > 1.1)).double().mean()) if difference.numel() else 0.0,
-        "logp_difference/mean": float(difference.abs().mean()) if difference.numel() else math.nan,
-        "logp_difference/max": float(difference.abs().max()) if difference.numel() else math.nan,
-        "mismatch/kl": kl,
-        "ess/token": ess,
+        "tokens": tokens,
+        "ratio/mean": float(now.mean()),
+        "ratio/min": float(now.min()),
+        "ratio/max": float(now.max()),
+        "ratio/outside_0.9_1.1": float(((now < 0.9) | (now > 1.1)).double().mean()),
+        "logp_difference/mean": float(old.abs().mean()),
+        "logp_difference/max": float(old.abs().max()),
+        **{key: value for key, value in metrics.items() if key.startswith(("mismatch/", "ess/"))},
     }
     return metrics, ratios
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -6,8 +6,9 @@ import importlib.util
 import os
 from pathlib import Path
 
-from grpo_train.config import Config, with_changes
+from grpo_train.config import with_changes
 from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_weights, resolve_backbone
+from grpo_train.schema import Config
 from grpo_train.tasks import load_task
 
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from grpo_train.config import Config
 from grpo_train.files import read_json, read_jsonl, utc_now
 from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, find_by_run_id, reap_orphans, sweep
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
+from grpo_train.schema import Config
 from grpo_train.tracking.gpu import GpuSampler
 
 HEARTBEAT_S = 2.0

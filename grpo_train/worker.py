@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.checkpoint import CheckpointError
-from grpo_train.config import Config, ConfigError, dump_config, load_config, read_config_text, with_changes
+from grpo_train.config import ConfigError, dump_config, load_config, read_config_text, with_changes
 from grpo_train.distributed import Group
 from grpo_train.files import atomic_write, utc_now
 from grpo_train.policy.locate import PolicyError
 from grpo_train.preflight import check_start
 from grpo_train.processes import PARENT_VARIABLE, die_with_parent
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run, resolve_root
+from grpo_train.schema import Config
 from grpo_train.tasks import TaskError
 
 USER_ERRORS = (ConfigError, RunDirError, TaskError, PolicyError, CheckpointError)

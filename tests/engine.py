@@ -158,11 +158,15 @@ def without_time(row: dict[str, Any]) -> str:
 
 
 def assert_same_run(one: RunDir, other: RunDir, step: int) -> None:
-    """Weights, optimizer, scheduler, generators at ``step`` and all log rows up to it are bit for bit the same."""
+    """Bit for bit the same: the full state at ``step`` (weights, optimizer, scheduler, generators, probes, pending
+    buffer) and all log rows up to it."""
     assert weights_hash(one, step) == weights_hash(other, step)
-    for name in ("optimizer.pt", "scheduler.pt", "rng.pt"):
-        a, b = (run.training_state / f"step_{step}" / name for run in (one, other))
-        assert file_hash(a) == file_hash(b), name
+    a, b = (run.training_state / f"step_{step}" for run in (one, other))
+    names = sorted(path.name for path in a.glob("*.pt"))
+    assert {"optimizer.pt", "scheduler.pt", "rng.pt"} <= set(names)
+    assert names == sorted(path.name for path in b.glob("*.pt"))
+    for name in names:
+        assert file_hash(a / name) == file_hash(b / name), name
     for file in ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl"):
         left, right = ([without_time(row) for row in rows(run, file) if row["step"] <= step] for run in (one, other))
         assert left, file

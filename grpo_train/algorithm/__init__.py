@@ -1,12 +1,16 @@
 """The algorithm as pure functions on tensors: nothing here knows models, files or processes."""
 
 from grpo_train.algorithm.advantages import combine_rewards, group_advantages, overlong_penalty
+from grpo_train.algorithm.effective_sample_size import effective_sample_size
+from grpo_train.algorithm.noise_scale import GradientNoiseScale
 from grpo_train.algorithm.policy_loss import PolicyLoss, policy_loss
 from grpo_train.algorithm.rollout_correction import rollout_correction
 
 __all__ = [
+    "GradientNoiseScale",
     "PolicyLoss",
     "combine_rewards",
+    "effective_sample_size",
     "group_advantages",
     "overlong_penalty",
     "policy_loss",

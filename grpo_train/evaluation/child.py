@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from grpo_train.config import Config
 from grpo_train.evaluation.plan import Target, wilson_interval
 from grpo_train.evaluation.runner import metrics_csv
 from grpo_train.files import JsonlWriter, atomic_write, fsync_directory, read_json, to_json
@@ -28,6 +27,7 @@ from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weig
 from grpo_train.processes import die_with_parent
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import remove_tree
+from grpo_train.schema import Config
 from grpo_train.tasks import Task, load_task
 
 

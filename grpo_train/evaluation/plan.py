@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config import Config, load_config, with_changes
+from grpo_train.config import load_config, with_changes
 from grpo_train.files import read_json
 from grpo_train.run_dir import RunDir, RunDirError, eval_folder, list_checkpoints, open_run
+from grpo_train.schema import Config
 from grpo_train.tasks import TaskError, load_task
 
 STEPS_SAY = "(say all, latest, final or numbers: 0,5,10; 0 is the model that the run started from)"

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from grpo_train.config import Model
 from grpo_train.policy.locate import PolicyError, adapter_of, check_base, recorded_base, resolve_backbone
+from grpo_train.schema import Model
 
 
 @dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from grpo_train.config import BACKBONES
 from grpo_train.files import read_json
 from grpo_train.run_dir import MANIFEST, problem_of, sha256
+from grpo_train.schema import BACKBONES
 
 
 class PolicyError(Exception):

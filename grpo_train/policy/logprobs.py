@@ -107,18 +107,19 @@ class LogprobForward:
 
     @torch.no_grad()
     def score(self, completions: Sequence[Completion], batch_size: int = 0) -> list[Tensor]:
-        """Log-probability of each token without gradient, (T_i,) a completion on the CPU, in the order given.
+        """Log-probability of each token, without gradient or dropout: (T_i,) a completion, on the CPU, in order.
 
         Args:
             batch_size: completions of a forward pass at most, within the token budget; 0 = all.
         """
         size = batch_size or max(1, len(completions))
         scores: list[Tensor] = []
-        for first in range(0, len(completions), size):
-            batch = completions[first : first + size]
-            for piece in split_by_tokens(batch, self.token_budget):
-                logps_BT = self([batch[row] for row in piece]).logps.cpu()
-                scores += [logps_BT[at, : len(batch[row].ids)].clone() for at, row in enumerate(piece)]
+        with _as_evaluated(self.policy):
+            for first in range(0, len(completions), size):
+                batch = completions[first : first + size]
+                for piece in split_by_tokens(batch, self.token_budget):
+                    logps_BT = self([batch[row] for row in piece]).logps.cpu()
+                    scores += [logps_BT[at, : len(batch[row].ids)].clone() for at, row in enumerate(piece)]
         return scores
 
     def _tokens(self, batch: _Padded | PackedRow, entropy_gradient: bool) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Grade:
     """What a completion earned and why."""
 
-    rewards: dict[str, float]
-    """Reward by function name ("accuracy"); a completion's reward is their sum."""
+    rewards: dict[str, float | None]
+    """Reward by function name ("accuracy"); None where a function does not apply to this completion."""
     correct: bool
     """The answer is right, in the format the task asks for."""
     formatted: bool
@@ -22,5 +22,5 @@ class Grade:
 
     @property
     def reward(self) -> float:
-        """Sum of the rewards."""
-        return sum(self.rewards.values())
+        """Sum of the rewards that apply, unweighted."""
+        return sum(value for value in self.rewards.values() if value is not None)

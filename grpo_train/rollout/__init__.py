@@ -15,7 +15,8 @@ class Completion:
     ids: tuple[int, ...]
     """Tokens, the end-of-sequence token included when it was drawn."""
     logps: tuple[float, ...]
-    """Log-probability of each token as it was sampled, temperature applied; empty when decoding was greedy."""
+    """Log-probability of each token as it was sampled: temperature, top-p and top-k applied; empty when decoding was
+    greedy."""
     finished: bool
     """False when the generation budget cut it off."""
 
@@ -30,13 +31,17 @@ class RolloutBackend(Protocol):
         num_generations: int,
         max_completion_length: int,
         temperature: float,
+        top_p: float = 1.0,
+        top_k: int = 0,
         batch_size: int = 0,
     ) -> list[Completion]:
         """``num_generations`` completions of each prompt, a prompt's side by side, in the order of the prompts.
 
         Args:
             prompts: token ids of each prompt.
-            temperature: 0 = greedy; else sampling from the full distribution (no top-k, no top-p).
+            temperature: 0 = greedy.
+            top_p, top_k: cut the distribution sampled from (1 and 0: not at all); the recorded log-probabilities are
+                those of the cut one.
             batch_size: completions generated at once; 0 = all.
         """
         ...

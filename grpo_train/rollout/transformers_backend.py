@@ -7,7 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 from transformers.generation.stopping_criteria import StopStringCriteria
 
 from grpo_train.rollout import Completion
@@ -19,16 +27,31 @@ class _Recorder:
     Only one step's (B, V) log-probabilities are alive at a time.
     """
 
-    def __init__(self, prompt_width: int, eos_ids: torch.Tensor, stop: StopStringCriteria | None, temperature: float):
+    def __init__(
+        self,
+        prompt_width: int,
+        eos_ids: torch.Tensor,
+        stop: StopStringCriteria | None,
+        temperature: float,
+        cuts: Sequence[LogitsProcessor],
+    ) -> None:
+        """``cuts``: what of the distribution may not be drawn, after the temperature."""
         self._prompt_width, self._eos_ids, self._stop, self._temperature = prompt_width, eos_ids, stop, temperature
+        self._cuts = cuts
         self._step_logps: torch.Tensor | None = None
         self.logps: list[torch.Tensor] = []
         self.finished: torch.Tensor | None = None
         self.lengths: torch.Tensor | None = None
 
-    def process(self, scores: torch.Tensor) -> None:
-        if self._temperature > 0:
-            self._step_logps = torch.log_softmax(scores.float() / self._temperature, dim=-1)
+    def process(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The logits to draw from; generate itself is told temperature 1 and no cuts."""
+        if self._temperature <= 0:
+            return scores
+        scores = scores.float() / self._temperature
+        for cut in self._cuts:
+            scores = cut(input_ids, scores)
+        self._step_logps = torch.log_softmax(scores, dim=-1)
+        return scores
 
     def stop_now(self, input_ids: torch.Tensor, scores: Any) -> torch.Tensor:
         token = input_ids[:, -1]
@@ -50,8 +73,7 @@ class _RecordLogits(LogitsProcessor):
         self._recorder = recorder
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self._recorder.process(scores)
-        return scores
+        return self._recorder.process(input_ids, scores)
 
 
 class _RecordToken(StoppingCriteria):
@@ -79,19 +101,25 @@ class TransformersBackend:
         num_generations: int,
         max_completion_length: int,
         temperature: float,
+        top_p: float = 1.0,
+        top_k: int = 0,
         batch_size: int = 0,
     ) -> list[Completion]:
         """See :meth:`grpo_train.rollout.RolloutBackend.generate`."""
         repeated = [tuple(prompt) for prompt in prompts for _ in range(num_generations)]
         size = batch_size or len(repeated)
+        cuts: list[LogitsProcessor] = [TopKLogitsWarper(top_k)] if top_k else []
+        cuts += [TopPLogitsWarper(top_p)] if top_p < 1 else []
         with _generating(self._model):
             return [
                 completion
                 for start in range(0, len(repeated), size)
-                for completion in self._batch(repeated[start : start + size], max_completion_length, temperature)
+                for completion in self._batch(repeated[start : start + size], max_completion_length, temperature, cuts)
             ]
 
-    def _batch(self, prompts: list[tuple[int, ...]], budget: int, temperature: float) -> list[Completion]:
+    def _batch(
+        self, prompts: list[tuple[int, ...]], budget: int, temperature: float, cuts: Sequence[LogitsProcessor]
+    ) -> list[Completion]:
         device = self._model.device
         width = max(map(len, prompts))
         pad_id = self._tokenizer.pad_token_id
@@ -101,11 +129,11 @@ class TransformersBackend:
             input_ids[row, width - len(prompt) :] = torch.tensor(prompt)
             attention_mask[row, width - len(prompt) :] = 1
         eos_ids = torch.tensor([self._tokenizer.eos_token_id], device=device)
-        recorder = _Recorder(width, eos_ids, self._stop, temperature)
+        recorder = _Recorder(width, eos_ids, self._stop, temperature, cuts)
         sampling: dict[str, Any] = {"do_sample": False}
         if temperature > 0:
             # Every sampling knob is spelled out: a checkpoint's own generation_config must not cut the support.
-            sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+            sampling = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
         sequences = self._model.generate(
             input_ids=input_ids.to(device),
             attention_mask=attention_mask.to(device),

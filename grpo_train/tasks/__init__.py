@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from types import ModuleType
 
-from grpo_train import config as schema
+from grpo_train import schema
 from grpo_train.tasks.base import Problem, Split, Task, TaskError
 from grpo_train.tasks.order import data_order
 

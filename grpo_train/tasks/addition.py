@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 
-from grpo_train import config as schema
+from grpo_train import schema
 from grpo_train.rewards.accuracy import grade_accuracy
 from grpo_train.rewards.grade import Grade
 from grpo_train.tasks.base import Problem, Split

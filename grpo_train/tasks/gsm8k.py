@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from grpo_train import config as schema
+from grpo_train import schema
 from grpo_train.rewards.accuracy import grade_accuracy
 from grpo_train.rewards.grade import Grade
 from grpo_train.rewards.spoken_number import parse_number

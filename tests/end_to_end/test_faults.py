@@ -70,18 +70,31 @@ def error_of(run: RunDir) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------- two processes
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "full weights": {},
+    "LoRA, each buffer twice": {"model__adapter": "lora", "algorithm__num_iterations": 2},
+}
+"""Step 3 is then the end of a buffer, or the middle of one, which is saved."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return KINDS[request.param]
+
+
 @pytest.fixture(scope="module")
-def two(root: Path) -> RunDir:
+def two(make_root: Callable[[], Path], kind: dict[str, Any]) -> RunDir:
     """Six steps of two processes in one go."""
-    cfg = write_config(root, "two.yaml")
+    root = make_root()
+    cfg = write_config(root, "two.yaml", **kind)
     done = grpo_train("train", "--cfg", cfg, "--run-name", "two", "--nproc", "2", root=root)
     assert done.returncode == 0, done.stdout + done.stderr
     return run_of(root, "two")
 
 
-def test_two_processes_three_and_three_are_six_bit_for_bit(two: RunDir) -> None:
+def test_two_processes_three_and_three_are_six_bit_for_bit(two: RunDir, kind: dict[str, Any]) -> None:
     """Also: --additional-steps, and a resume with another number of processes, which says what it is not."""
-    cfg = write_config(two.root, "three.yaml", run__total_steps=3)
+    cfg = write_config(two.root, "three.yaml", run__total_steps=3, **kind)
     done = grpo_train("train", "--cfg", cfg, "--run-name", "three", "--nproc", "2", root=two.root)
     assert done.returncode == 0, done.stdout
     run = run_of(two.root, "three")

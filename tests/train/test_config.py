@@ -10,7 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_train.config import Config, ConfigError, dump_config, load_config, read_config_text, with_changes
+from grpo_train.config import ConfigError, dump_config, load_config, read_config_text, with_changes
+from grpo_train.schema import Config
 from tests.engine import REPOSITORY, config_text
 
 PRESETS = sorted(p for p in (REPOSITORY / "config").glob("*.yaml") if ".example" not in p.name)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from grpo_train.config import Model, Task
 from grpo_train.policy.loading import Policy, load_policy
-from grpo_train.policy.logprobs import completion_logprobs, pad_batch
+from grpo_train.policy.logprobs import LogprobForward, pad_values
 from grpo_train.rollout import Completion
 from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.transformers_backend import TransformersBackend
+from grpo_train.schema import Model, Task
 from grpo_train.tasks import TaskError, data_order, load_task
 
 PROMPTS = ["1+2=", "12+34=", "How many apples does Anna have? 5+5=", "99+99="]
@@ -43,20 +43,28 @@ def test_recorded_logprobs_are_the_trainers(policy: Policy, temperature: float) 
     completions = sample(policy, budget=20, temperature=temperature, stop=("</answer>",))
     assert {c.finished for c in completions} == {True, False}, "the test needs both kinds"
     assert len({len(c.prompt_ids) for c in completions}) > 1
+    forward = LogprobForward(policy, temperature=temperature)
     for first in range(0, len(completions), 8):
-        batch = pad_batch(completions[first : first + 8], policy.tokenizer.pad_token_id, policy.device)
-        logps, entropy = completion_logprobs(policy.model, batch, temperature)
-        assert_close(logps.detach(), batch.rollout_logps, atol=2e-5, rtol=1e-5)
-        assert ((entropy >= -1e-6) & (entropy <= 6.3)).all()
-        assert (logps[batch.completion_mask == 0] == 0).all()
+        batch = completions[first : first + 8]
+        tokens = forward(batch)
+        sampled = pad_values([c.logps for c in batch], tokens.logps.shape[1], policy.device)
+        assert_close(tokens.logps.detach(), sampled, atol=2e-5, rtol=1e-5)
+        assert ((tokens.entropy >= -1e-6) & (tokens.entropy <= 6.3)).all()
 
 
-def test_a_completion_has_its_own_logprobs_whoever_stands_beside_it(policy: Policy) -> None:
-    completions = sample(policy)
-    together, _ = completion_logprobs(policy.model, pad_batch(completions, 1, policy.device), 1.0)
-    for row, completion in enumerate(completions):
-        alone, _ = completion_logprobs(policy.model, pad_batch([completion], 1, policy.device), 1.0)
-        assert_close(alone[0], together[row, : alone.shape[1]], atol=2e-5, rtol=1e-5)
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.8, 0), (1.0, 3), (0.9, 5)])
+def test_a_cut_distribution_is_recorded_as_it_was_sampled(policy: Policy, top_p: float, top_k: int) -> None:
+    """Each token's probability is the policy's over the mass that was left: the correction's weight is that mass."""
+    prompts = policy.tokenizer(PROMPTS)["input_ids"]
+    torch.manual_seed(3)
+    completions = TransformersBackend(policy.model, policy.tokenizer).generate(
+        prompts, num_generations=4, max_completion_length=12, temperature=1.3, top_p=top_p, top_k=top_k
+    )
+    whole = LogprobForward(policy, temperature=1.3).score(completions)
+    kept = torch.cat([scored - torch.tensor(c.logps) for scored, c in zip(whole, completions, strict=True)]).exp()
+    assert kept.max() <= 1 + 1e-4
+    assert kept.min() >= (top_p if not top_k else 0) - 1e-4
+    assert (kept < 0.999).any()
 
 
 def test_completions_stand_in_the_order_of_their_prompts(policy: Policy) -> None:

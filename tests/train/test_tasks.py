@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.config import Task as TaskConfig
+from grpo_train.schema import Task as TaskConfig
 from grpo_train.tasks import TaskError, data_order, load_task
 
 
@@ -128,7 +128,7 @@ def test_a_missing_path_and_an_unknown_name() -> None:
 
 def test_offline_without_a_path_says_what_to_do(tmp_path: Path) -> None:
     program = (
-        "from grpo_train.config import Task; from grpo_train.tasks import load_task, TaskError\n"
+        "from grpo_train.schema import Task; from grpo_train.tasks import load_task, TaskError\n"
         "try: load_task(Task()).size('train')\nexcept TaskError as error: print(error)"
     )
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
@@ -139,7 +139,7 @@ def test_offline_without_a_path_says_what_to_do(tmp_path: Path) -> None:
 
 def test_tasks_and_rewards_load_no_torch() -> None:
     program = (
-        "import sys; from grpo_train.config import Task; from grpo_train.tasks import load_task\n"
+        "import sys; from grpo_train.schema import Task; from grpo_train.tasks import load_task\n"
         "load_task(Task(name='addition')).problem('test', 0)\n"
         "sys.exit(', '.join({'torch', 'transformers', 'datasets'} & set(sys.modules)) or 0)"
     )

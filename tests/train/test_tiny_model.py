@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.config import Task as TaskConfig
+from grpo_train.schema import Task as TaskConfig
 from grpo_train.tasks import load_task
 from grpo_train.tiny_model import WarmStart, make_tiny_model, worked_example
 

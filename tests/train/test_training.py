@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from grpo_train.config import load_config
+from grpo_train.distributed import Group
+from grpo_train.gradients import GradientSum
 from grpo_train.run_dir import RunDir, RunDirError, write_manifest
 from grpo_train.supervisor import prepare_resume
 from grpo_train.tasks import data_order
@@ -282,6 +284,125 @@ def test_a_resume_with_the_other_kind_of_weights_is_refused(
     prepare_resume(run, "3", 6)
     assert main(["--run-dir", str(run.path)]) == 1
     assert f"set model.{old}" in capfd.readouterr().err
+
+
+# --------------------------------------------------------------------------- several steps from one rollout buffer
+
+REUSE: dict[str, dict[str, object]] = {
+    "two passes": {"algorithm__num_iterations": 2},
+    "two passes of LoRA": {"algorithm__num_iterations": 2, "model__adapter": "lora"},
+    "two updates a pass": {"algorithm__updates_per_buffer": 2, "train__microbatch_size": 1},
+    "all at once": {
+        "algorithm__num_iterations": 2,
+        "algorithm__updates_per_buffer": 2,
+        "train__microbatch_size": 1,
+        "train__token_budget": 60,
+        "algorithm__loss_type": "gspo",
+        "algorithm__scale_rewards": "batch",
+        "algorithm__beta": 0.05,
+        "algorithm__entropy_coef": 0.001,
+        "algorithm__mask_truncated_completions": True,
+        "algorithm__overlong_buffer": 20,
+        "algorithm__reward_weights": {"overlong": 0.5},
+        "rollout__top_p": 0.95,
+        "algorithm__rollout_correction": "sequence_truncate",
+    },
+    "beta on a fresh adapter": {"algorithm__beta": 0.05, "model__adapter": "lora"},
+}
+
+
+@pytest.mark.parametrize("how", REUSE)
+def test_resumes_in_the_middle_of_a_buffer_are_the_run_that_never_stopped(root: Path, how: str) -> None:
+    """Stopped and resumed after steps 1, 3 and 4: the pending buffer, probes and reference come back bit for bit."""
+    cfg = write_config(root, run__total_steps=6, **REUSE[how])
+    whole = train_here(root, cfg, "whole")
+    run = train_here(root, cfg, "parts", "--until", "1")
+    for until in (3, 4, 6):
+        prepare_resume(run, "latest", 6)
+        assert main(["--run-dir", str(run.path), "--until", str(until)]) == 0
+    assert_same_run(run, whole, 6)
+    assert_same_run(run, whole, 3)
+    pending = (run.training_state / "step_3" / "buffer.pt").is_file()
+    assert pending == (load_config(cfg.read_text()).steps_per_buffer > 1)
+
+
+def test_a_buffer_is_generated_once_and_logged_once(root: Path) -> None:
+    cfg = write_config(root, run__total_steps=4, algorithm__num_iterations=2)
+    run = train_here(root, cfg, "reused")
+    assert {row["step"] for row in rows(run, "rollouts.jsonl")} == {1, 3}
+    assert [row["reward"] for row in rows(run)][::2] == [row["reward"] for row in rows(run)][1::2]
+    first, second = rows(run)[:2]
+    assert first["num_tokens"] == second["num_tokens"]
+    assert second["ess/token"] < first["ess/token"] <= 1  # the policy has moved
+
+
+def test_beta_holds_the_policy_to_where_it_started(root: Path) -> None:
+    """At step 1 policy and reference are one; a continued adapter is its own reference, and a resume finds it."""
+    changes = {"model__adapter": "lora", "run__total_steps": 3, "optimizer__learning_rate": 3e-3}
+    first = train_here(root, write_config(root, "first.yaml", **changes), "first")
+    cfg = write_config(root, "second.yaml", **changes, algorithm__beta=0.2)
+    ckpt = str(first.training_state / "step_3")
+    whole = train_here(root, cfg, "whole", "--ckpt", ckpt)
+    assert abs(rows(whole)[0]["kl"]) < 1e-9
+    assert rows(whole)[-1]["kl"] > 1e-9
+    run = train_here(root, cfg, "parts", "--ckpt", ckpt, "--until", "1")
+    shutil.rmtree(first.training_state)  # the run has kept what it needs
+    resume_here(run, total=3)
+    assert_same_run(run, whole, 3)
+
+
+def test_a_reference_that_is_gone_is_named(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first = train_here(root, write_config(root, "first.yaml", run__total_steps=1), "first")
+    cfg = write_config(root, "second.yaml", run__total_steps=3, algorithm__beta=0.2)
+    run = train_here(root, cfg, "second", "--ckpt", str(first.training_state / "step_1"), "--until", "1")
+    shutil.rmtree(first.path)
+    prepare_resume(run, "latest", 3)
+    assert main(["--run-dir", str(run.path)]) == 1
+    assert "algorithm.beta needs the model that the run started from as its reference" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("change", [{"algorithm__noise_scale": False}, {"run__save_every": 3}])
+def test_a_probe_changes_no_number(straight: RunDir, change: dict[str, object]) -> None:
+    adapter = load_config(straight.config_file.read_text()).model.adapter
+    name = "_".join(change)
+    cfg = write_config(straight.root, f"{name}.yaml", model__adapter=adapter, **change)
+    other = train_here(straight.root, cfg, name)
+    assert weights_hash(other, 6) == weights_hash(straight, 6)
+    gns = [any(key.startswith("gns/") for key in row) for row in rows(other)]
+    assert gns == [change != {"algorithm__noise_scale": False}] * 6
+
+
+def test_a_step_says_how_it_is(straight: RunDir) -> None:
+    for row in rows(straight):
+        assert isinstance(row["health"], list)
+        assert all(isinstance(line, str) for line in row["health"])
+        dead = row["groups/all_right"] + row["groups/all_wrong"] + row["groups/all_equal"]
+        assert dead == pytest.approx(row["frac_reward_zero_std"])
+        if dead < 1:
+            assert 0.99 < row["ess/sequence"] <= row["ess/token"] + 1e-9 <= 1 + 1e-9
+            assert abs(row["mismatch/kl"]) < 1e-8  # sampler and trainer are one model, in float32
+            assert row["mismatch/outside_0.9_1.1"] == 0
+
+
+def test_an_update_that_is_not_finite_is_left_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = write_config(root, run__total_steps=2)
+    monkeypatch.setattr("grpo_train.gradients.GradientSum.finish", spoil_finish)
+    run = train_here(root, cfg, "spoiled")
+    before = load_file(next((root / "models" / "tiny").glob("*.safetensors")))
+    after = load_file(next((run.training_state / "step_2" / "model").glob("*.safetensors")))
+    assert all(torch.equal(before[key], after[key]) for key in after)
+    assert all("grad_norm" in row["health"][0] and row["health"][0].startswith("alarm") for row in rows(run))
+    assert [row["grad_norm"] for row in rows(run)] == ["NaN", "NaN"]
+
+
+def spoil_finish(gradients: GradientSum, group: Group) -> list[float]:
+    """One NaN in the gradient, as an overflow would leave it."""
+    norms = original_finish(gradients, group)
+    next(p for p in gradients.parameters if p.grad is not None).grad.fill_(math.nan)  # type: ignore[union-attr]
+    return norms
+
+
+original_finish = GradientSum.finish
 
 
 # -------------------------------------------------------------------------------------------------- refused resumes

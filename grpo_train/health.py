@@ -1,0 +1,59 @@
+"""A step's state of health in plain words, from its metrics. Torch-free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_train.algorithm.noise_scale import GradientNoiseScale
+from grpo_train.schema import Config
+
+ESS_WARN, ESS_ALARM = 0.5, 0.3
+DEAD_GROUPS = 0.5
+TRUNCATED = 0.2
+MISMATCH_KL = 0.01
+NEAR_ZERO = 1e-3
+
+
+def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None = None) -> list[str]:
+    """What a person should know about a step, the worst first; an empty list says that nothing stands out."""
+    lines: list[str] = []
+    broken = [key for key in ("loss", "grad_norm", "reward") if not math.isfinite(_value(metrics, key, 0.0))]
+    if broken:
+        lines.append(f"alarm: {' and '.join(broken)} not finite: this update was left out; a lower learning rate?")
+    ess = _value(metrics, "ess/sequence", 1.0)
+    if ess < ESS_ALARM:
+        lines.append(f"alarm: effective sample size {ess:.0%} of the completions: too far off-policy to learn from")
+    elif ess < ESS_WARN:
+        lines.append(f"warning: effective sample size {ess:.0%} of the completions: samples are getting off-policy")
+    mismatch = _value(metrics, "mismatch/kl", 0.0)
+    if mismatch > MISMATCH_KL:
+        outside = _value(metrics, "mismatch/outside_0.9_1.1", 0.0)
+        lines.append(
+            f"warning: sampler and trainer disagree (KL {mismatch:.3g}, {outside:.0%} of tokens off by over 10 %): "
+            "same weights, precision and temperature? algorithm.rollout_correction weighs it out"
+        )
+    dead = _value(metrics, "frac_reward_zero_std", 0.0)
+    if dead > DEAD_GROUPS:
+        causes = {
+            "all right": "groups/all_right",
+            "all wrong": "groups/all_wrong",
+            "equal rewards": "groups/all_equal",
+        }
+        shares = [f"{_value(metrics, key, 0.0):.0%} {name}" for name, key in causes.items() if metrics.get(key)]
+        lines.append(f"warning: {dead:.0%} of the groups teach nothing ({', '.join(shares)})")
+    truncated = _value(metrics, "completions/clipped_ratio", 0.0)
+    if truncated > TRUNCATED:
+        lines.append(f"warning: {truncated:.0%} of the completions hit the budget: raise rollout.max_completion_length")
+    if config.steps_per_buffer == 1 and not broken and abs(_value(metrics, "loss", 1.0)) < NEAR_ZERO:
+        lines.append("a loss near zero is expected here: on-policy its value says nothing, its gradient does")
+    if noise_scale is not None and noise_scale.resolved:
+        prompts = config.rollout.buffer_size // config.algorithm.updates_per_buffer
+        lines.append(noise_scale.advice(prompts, config.rollout.num_generations))
+    return lines
+
+
+def _value(metrics: Mapping[str, Any], key: str, default: float) -> float:
+    value = metrics.get(key, default)
+    return float(value) if isinstance(value, (int, float)) else default

@@ -1,0 +1,172 @@
+"""The state of a training process: all that a step needs or changes, from the latest checkpoint and back into one."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from grpo_train import buffer as buffers
+from grpo_train.algorithm import GradientNoiseScale
+from grpo_train.buffer import RolloutBuffer
+from grpo_train.checkpoint import (
+    check_adapter,
+    load_extra,
+    load_training_state,
+    remove_leftovers,
+    save_checkpoint,
+    seed_everything,
+)
+from grpo_train.distributed import Group
+from grpo_train.gradients import GradientSum
+from grpo_train.policy.loading import load_policy, pick_device
+from grpo_train.policy.locate import base_of_checkpoint, check_weights, resolve_backbone, weight_hash
+from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.policy.reference import Reference, load_reference
+from grpo_train.rollout.prompts import PromptSource
+from grpo_train.rollout.transformers_backend import TransformersBackend
+from grpo_train.run_dir import RunDir
+from grpo_train.schema import Config
+from grpo_train.tasks import load_task
+
+PROBES = "probes"
+"""Name of the file of the probes' averages in a checkpoint."""
+
+
+class TrainingState:
+    """Made alike on every rank; what is public here is what the loop in :mod:`grpo_train.train` works with."""
+
+    def __init__(self, run: RunDir, config: Config, group: Group, ckpt: Path | None) -> None:
+        """Restore the latest checkpoint, or start from ``ckpt``'s weights, or from the backbone's.
+
+        Raises RunDirError, CheckpointError, PolicyError, TaskError.
+        """
+        self._run, self._config, self._group = run, config, group
+        seed_everything(config.run.seed, 0)  # alike on every rank: new adapters must start the same
+        latest = run.checkpoint("latest", deep=True) if run.checkpoints() else None
+        weights = latest.path / "model" if latest else check_weights(ckpt, config.model.adapter) if ckpt else None
+        if latest:
+            check_adapter(latest, config.model.adapter)
+        self.task = load_task(config.task)
+        self.policy = load_policy(
+            config.model,
+            run.root,
+            pick_device(group.local_rank),
+            weights=weights,
+            base=base_of_checkpoint(latest.path, run.root) if latest else None,
+            gradient_checkpointing=config.train.gradient_checkpointing,
+        )
+        self.optimizer = torch.optim.AdamW(
+            self.policy.trainable(),
+            lr=config.optimizer.learning_rate,
+            betas=(config.optimizer.adam_beta1, config.optimizer.adam_beta2),
+            eps=config.optimizer.adam_epsilon,
+            weight_decay=config.optimizer.weight_decay,
+            fused=True,
+        )
+        warmup = config.optimizer.warmup_steps
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda done: min(1.0, (done + 1) / (warmup + 1))
+        )
+        self.gradients = GradientSum(self.policy.trainable())
+        self.backend = TransformersBackend(self.policy.model, self.policy.tokenizer, stop=self.task.stop)
+        self.forward = LogprobForward(
+            self.policy,
+            temperature=config.rollout.temperature,
+            packing=config.train.packing,
+            chunked=config.train.chunked_logprobs,
+            token_budget=config.train.token_budget,
+        )
+        self.reference: Reference | None = None
+        if config.algorithm.beta > 0:
+            started_from = run.read_launch().get("ckpt")
+            self.reference = load_reference(
+                run, config.model, self.policy, self.forward, group, started_from, fresh=latest is None
+            )
+        self.source = PromptSource(
+            self.task,
+            self.policy.tokenizer,
+            seed=config.run.seed,
+            max_prompt_length=config.rollout.max_prompt_length,
+            limit=config.task.limit,
+        )
+        decay = config.algorithm.noise_scale_decay
+        self.noise_scale = GradientNoiseScale(decay=decay) if config.algorithm.noise_scale else None
+
+        seed_everything(config.run.seed, group.rank)
+        self._restored = load_training_state(latest, self.optimizer, self.scheduler, group) if latest else {}
+        self.step = latest.step if latest else 0
+        self.num_tokens = int(self._restored.get("num_tokens", 0))
+        self.buffer: RolloutBuffer | None = None
+        """The rollout buffer that the next step goes on with; None = it makes a new one."""
+        if latest and (pending := load_extra(latest, buffers.FILE)):
+            self.buffer = buffers.from_state(pending, group, config)
+        if latest and self.noise_scale and (probes := load_extra(latest, PROBES)):
+            self.noise_scale.load_state_dict(probes["noise_scale"])
+        self._base = self._restored.get("base_model") or {
+            "name": self.policy.base,
+            "weights_sha256": weight_hash(resolve_backbone(self.policy.base, run.root)),
+        }
+
+    def save(self, step: int, *, final: bool) -> None:
+        """Write ``training_state/step_N``. Raises CheckpointError when it cannot be written."""
+        extra: dict[str, Any] = {}
+        if self.noise_scale:
+            extra[PROBES] = {"noise_scale": self.noise_scale.state_dict()}
+        if self.buffer is not None and step % self._config.steps_per_buffer:
+            extra[buffers.FILE] = buffers.to_state(self.buffer, self._group, self._config)
+        info = {
+            "seed": self._config.run.seed,
+            "base_model": self._base,
+            "adapter": self._config.model.adapter,
+            "num_tokens": self.num_tokens,
+            "threads": torch.get_num_threads(),
+            "versions": {
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        save_checkpoint(
+            self._run,
+            step,
+            self.policy,
+            self.optimizer,
+            self.scheduler,
+            self._group,
+            info=info,
+            final=final,
+            extra=extra,
+        )
+
+    def announce(self, until: int) -> None:
+        """Say what starts, what falls back, and what of a resume cannot be identical."""
+        if not self._group.is_main:
+            return
+        remove_leftovers(self._run)
+        config, prompts, left_out = self._config, len(self.source.prompts), self.source.left_out
+        print(
+            f"{self._run.name}: steps {self.step + 1} to {until} of {config.run.total_steps}, "
+            f"{self._group.world_size} process(es), {config.rollout.buffer_size} prompts x "
+            f"{config.rollout.num_generations} completions a buffer, {config.steps_per_buffer} step(s) a buffer, "
+            f"{config.grad_accum_steps} micro-batch(es) a step and process; {prompts} training prompts"
+            + (f" ({left_out} longer than rollout.max_prompt_length left out)" if left_out else ""),
+            flush=True,
+        )
+        for note in self.forward.notes:
+            print(note, flush=True)
+        info, differences = self._restored, []
+        if info and info.get("world_size") != self._group.world_size:
+            differences.append(f"{info.get('world_size')} processes saved it, {self._group.world_size} go on")
+        if info and info.get("threads") != torch.get_num_threads():
+            differences.append(f"{info.get('threads')} threads saved it, {torch.get_num_threads()} go on")
+        if self.step % config.steps_per_buffer and self.buffer is None:
+            differences.append("no rollout buffer was saved with it, a new one is made")
+        if differences:
+            print(f"not bit for bit the run that never stopped: {'; '.join(differences)}", flush=True)
+        self._run.log_event(
+            "training", step=self.step, until=until, prompts=prompts, left_out=left_out, differences=differences
+        )

@@ -1,0 +1,258 @@
+"""One recorded rollout buffer, one gradient: however it is split, packed, chunked or shared among processes.
+
+Completions are recorded once (splitting ``generate``'s own batch would change the samples) and carry real rewards, with
+groups that have no spread among them. In float64 the step's loss and gradient may not move by more than 1e-12.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpo_train import buffer as buffers
+from grpo_train.buffer import groups_of, make_buffer
+from grpo_train.config import load_config
+from grpo_train.distributed import Group
+from grpo_train.gradients import GradientSum
+from grpo_train.policy.loading import Policy, load_policy
+from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.rollout.prompts import PromptSource
+from grpo_train.rollout.transformers_backend import TransformersBackend
+from grpo_train.schema import Config
+from grpo_train.tasks import load_task
+from grpo_train.update import accumulate_gradients
+from tests.engine import config_text
+from tests.two_processes import run_in_two
+
+GROUPS, GENERATIONS = 8, 4
+LOSSES = ("dr_grpo", "grpo", "bnpo", "dapo", "gspo", "cispo")
+RECORDED = {"rollout__buffer_size": GROUPS, "rollout__num_generations": GENERATIONS, "train__microbatch_size": 2}
+PLAIN = {
+    "train__microbatch_size": GROUPS,
+    "train__packing": False,
+    "train__chunked_logprobs": False,
+    "train__skip_zero_advantages": False,
+}
+Recording = tuple[Policy, dict[str, Any]]
+
+
+def config_of(**changes: Any) -> Config:
+    return load_config(config_text(**{**RECORDED, **changes}))
+
+
+@pytest.fixture(scope="module")
+def small_root(make_root: Callable[[], Path]) -> Path:
+    return make_root()
+
+
+@pytest.fixture(scope="module")
+def recording(small_root: Path) -> Recording:
+    """A float64 policy and the state of a buffer that it filled: old and reference log-probabilities included."""
+    torch.set_num_threads(1)
+    root, config = small_root, config_of()
+    policy = load_policy(config.model, root, torch.device("cpu"))
+    task = load_task(config.task)
+    source = PromptSource(task, policy.tokenizer, seed=0, max_prompt_length=64, limit=None)
+    prompts = source.at(1, GROUPS)
+    torch.manual_seed(0)
+    completions = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop).generate(
+        [p.ids for p in prompts], num_generations=GENERATIONS, max_completion_length=40, temperature=1.0
+    )
+    texts = policy.tokenizer.batch_decode([c.ids for c in completions])
+    grades = [
+        task.grade(text, prompts[i // GENERATIONS].problem, truncated=not completions[i].finished)
+        for i, text in enumerate(texts)
+    ]
+    mine = groups_of(0, 1, GROUPS, 1)
+    buffer, _, _ = make_buffer(1, mine, prompts, completions, texts, grades, config, Group())
+    in_float64(policy.model)
+    noise = torch.Generator().manual_seed(1)
+    for values in (buffer.old_logps, buffer.ref_logps):  # a policy that has moved since
+        values += [torch.tensor(c.logps) + 0.1 * torch.randn(len(c.ids), generator=noise) for c in buffer.completions]
+    spread = buffer.advantages.view(GROUPS, GENERATIONS).abs().sum(dim=1) > 0
+    assert 2 <= spread.sum() < GROUPS, "the seed must give groups with and without spread"
+    return policy, buffers.to_state(buffer, Group(), config)
+
+
+def in_float64(model: torch.nn.Module) -> None:
+    """All of it: transformers' RMSNorm would compute in float32 whatever comes in."""
+    model.double()
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            norm = functools.partial(torch.nn.functional.rms_norm, normalized_shape=module.weight.shape)
+            module.forward = functools.partial(norm, weight=module.weight, eps=module.variance_epsilon)
+
+
+class Share(Group):
+    """A rank of a simulated group: what it would have summed is summed by the test."""
+
+    def sum_(self, tensor: torch.Tensor) -> None:
+        pass
+
+
+def gradient_of(recording: Recording, config: Config, rank: int = 0, world_size: int = 1) -> tuple[float, torch.Tensor]:
+    """Loss and flat gradient of a rank's share of the first update."""
+    policy, state = recording
+    state = copy.deepcopy(state)
+    if not config.algorithm.beta:
+        state["ref_logps"] = []
+    group = Share(rank, rank, world_size)
+    forward = LogprobForward(
+        policy,
+        temperature=config.rollout.temperature,
+        packing=config.train.packing,
+        chunked=config.train.chunked_logprobs,
+    )
+    inner = policy.model
+    if config.train.gradient_checkpointing:
+        inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    else:
+        inner.gradient_checkpointing_disable()
+    assert forward.packed == config.train.packing
+    assert forward.chunked == config.train.chunked_logprobs
+    gradients = GradientSum(policy.trainable())
+    gradients.start()
+    sums = accumulate_gradients(forward, buffers.from_state(state, group, config), 0, gradients, config)
+    gradients.finish(group)
+    gradients.close()
+    flat = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
+    return float(sums.collect().sums[0]), flat.clone()
+
+
+def assert_same(one: tuple[float, torch.Tensor], other: tuple[float, torch.Tensor], tolerance: float = 1e-12) -> None:
+    assert one[0] == pytest.approx(other[0], abs=tolerance)
+    assert one[1].norm() > 1e-6
+    torch.testing.assert_close(one[1], other[1], atol=tolerance, rtol=0)
+
+
+@pytest.fixture(scope="module", params=[*LOSSES, "dr_grpo with beta and entropy"])
+def straight(request: pytest.FixtureRequest, recording: Recording) -> tuple[dict[str, Any], tuple[float, torch.Tensor]]:
+    """Changes that select the loss, and its gradient in the plainest way: one padded micro-batch, full logits, all
+    completions."""
+    changes: dict[str, Any] = {"algorithm__loss_type": request.param.split()[0]}
+    if "beta" in request.param:
+        changes |= {"algorithm__beta": 0.05, "algorithm__entropy_coef": 0.01}
+    return changes, gradient_of(recording, config_of(**changes, **PLAIN))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "one group a micro-batch": {"train__microbatch_size": 1},
+    "four groups a micro-batch": {"train__microbatch_size": 4},
+    "a budget of tokens": {"train__microbatch_size": 4, "train__token_budget": 100},
+    "padded": {"train__packing": False},
+    "full logits": {"train__chunked_logprobs": False},
+    "nothing skipped": {"train__skip_zero_advantages": False},
+    "gradient checkpointing": {"train__gradient_checkpointing": True},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_gradient_does_not_depend_on_how_it_is_computed(
+    recording: Recording, straight: tuple[dict[str, Any], tuple[float, torch.Tensor]], way: str
+) -> None:
+    changes, expected = straight
+    assert_same(gradient_of(recording, config_of(**changes, **WAYS[way])), expected)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_gradient_does_not_depend_on_the_number_of_ranks(
+    recording: Recording, straight: tuple[dict[str, Any], tuple[float, torch.Tensor]], world_size: int
+) -> None:
+    changes, expected = straight
+    config = config_of(**changes, run__nproc=world_size)
+    shares = [gradient_of(recording, config, rank, world_size) for rank in range(world_size)]
+    total = sum(loss for loss, _ in shares), torch.stack([gradient for _, gradient in shares]).sum(dim=0)
+    assert_same(total, expected)
+
+
+@pytest.mark.parametrize("updates", [2, 4])
+def test_an_update_learns_from_the_same_groups_on_any_number_of_ranks(recording: Recording, updates: int) -> None:
+    changes = {"algorithm__updates_per_buffer": updates, "train__microbatch_size": 1}
+    expected = gradient_of(recording, config_of(**changes))
+    shares = [gradient_of(recording, config_of(**changes, run__nproc=2), rank, 2) for rank in range(2)]
+    assert_same((sum(loss for loss, _ in shares), shares[0][1] + shares[1][1]), expected)
+
+
+def test_in_float32_the_gradient_norm_holds_to_1e_5(recording: Recording, small_root: Path) -> None:
+    single = load_policy(config_of().model, small_root, torch.device("cpu"))
+    norms = [gradient_of((single, recording[1]), config_of(**way))[1].norm().item() for way in (PLAIN, *WAYS.values())]
+    assert norms == pytest.approx([norms[0]] * len(norms), rel=1e-5)
+
+
+def test_masked_completions_leave_the_gradient_and_the_token_count(recording: Recording) -> None:
+    """Masked out in the loss or taken out of the buffer altogether: the same, but for the completions counted."""
+    policy, state = recording
+    masked = copy.deepcopy(state)
+    masked["counted"] = torch.arange(GROUPS * GENERATIONS) % 3 != 0
+    lengths = torch.tensor([len(c["ids"]) for c in masked["completions"]], dtype=torch.float64)
+    masked["tokens_per_update"] = [float((lengths * masked["counted"]).sum())]
+    zeroed = copy.deepcopy(masked)
+    zeroed["advantages"] = masked["advantages"] * masked["counted"]
+    zeroed["counted"] = torch.ones(GROUPS * GENERATIONS, dtype=torch.bool)
+    for skip in (True, False):
+        for loss in ("dr_grpo", "dapo"):
+            config = config_of(algorithm__loss_type=loss, train__skip_zero_advantages=skip)
+            assert_same(gradient_of((policy, masked), config), gradient_of((policy, zeroed), config))
+
+
+def test_the_micro_batch_norms_are_those_of_the_parts(recording: Recording) -> None:
+    """What the noise-scale probe sees: the norm of each micro-batch's contribution, in pieces or whole."""
+    policy, state = recording
+    parts = []
+    for first in range(GROUPS):
+        alone = copy.deepcopy(state)
+        keep = torch.zeros(GROUPS * GENERATIONS)
+        keep[first * GENERATIONS : (first + 1) * GENERATIONS] = 1
+        alone["advantages"] = state["advantages"] * keep
+        parts.append(
+            gradient_of((policy, alone), config_of())[1].square().sum().item() if alone["advantages"].any() else 0
+        )
+    for budget in (0, 60):
+        config = config_of(train__microbatch_size=1, train__token_budget=budget)
+        state_1 = {**copy.deepcopy(state), "ref_logps": []}
+        gradients = GradientSum(policy.trainable())
+        gradients.start()
+        forward = LogprobForward(policy, temperature=1.0)
+        accumulate_gradients(forward, buffers.from_state(state_1, Group(), config), 0, gradients, config)
+        assert gradients.finish(Group()) == pytest.approx(parts, rel=1e-9)
+        gradients.close()
+
+
+def rank_with_little_work(root: Path, state: dict[str, Any], live: int) -> dict[str, Any]:
+    """Runs on both processes: rank 1 has no group with spread, rank 0 ``live`` of them."""
+    policy = load_policy(config_of().model, root, torch.device("cpu"))
+    in_float64(policy.model)
+    keep = torch.zeros(GROUPS, GENERATIONS)
+    with_spread = (state["advantages"].view(GROUPS, GENERATIONS).abs().sum(dim=1) > 0).nonzero().flatten().tolist()
+    source = state["advantages"].view(GROUPS, GENERATIONS)[with_spread[0]]
+    for number in range(live):
+        keep[number] = source
+    state["advantages"] = keep.flatten()
+    config = config_of(run__nproc=2)
+    group = Group.join()
+    gradients = GradientSum(policy.trainable())
+    gradients.start()
+    forward = LogprobForward(policy, temperature=1.0)
+    accumulate_gradients(forward, buffers.from_state(state, group, config), 0, gradients, config)
+    gradients.finish(group)
+    gradients.close()
+    flat = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
+    alone = gradient_of((policy, state), config_of()) if group.is_main else (0.0, flat)
+    group.leave()
+    return {"rank": group.rank, "difference": float((flat - alone[1]).abs().max()), "norm": float(flat.norm())}
+
+
+@pytest.mark.parametrize("live", [0, 3])
+def test_two_processes_one_without_work(recording: Recording, small_root: Path, live: int) -> None:
+    """Over gloo, for real: no hang, and the gradient of one process."""
+    results = run_in_two(rank_with_little_work, small_root, {**recording[1], "ref_logps": []}, live)
+    assert [result["rank"] for result in results] == [0, 1]
+    assert results[0]["norm"] == results[1]["norm"]
+    assert (results[0]["norm"] > 0) == (live > 0)
+    assert results[0]["difference"] <= 1e-12

@@ -1,0 +1,46 @@
+"""Runs a function in two processes of one gloo group, as torchrun would start them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+
+def _child(rank: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...], queue: Any) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    torch.set_num_threads(1)
+    try:
+        queue.put((rank, function(*arguments), ""))
+    except BaseException:
+        queue.put((rank, None, traceback.format_exc()))
+
+
+def run_in_two(function: Callable[..., Any], *arguments: Any, timeout: float = 120) -> list[Any]:
+    """Return values of ``function(*arguments)`` on rank 0 and rank 1. Fails when one raises or they hang."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    queue = mp.get_context("spawn").Queue()
+    processes = mp.spawn(_child, (port, function, arguments, queue), nprocs=2, join=False)  # type: ignore[no-untyped-call]
+    try:
+        results = sorted((queue.get(timeout=timeout) for _ in range(2)), key=lambda item: item[0])
+        processes.join(timeout=30)
+    finally:
+        for process in processes.processes:
+            if process.is_alive():
+                process.kill()
+    for rank, _, error in results:
+        assert not error, f"rank {rank}: {error}"
+    return [result for _, result, _ in results]
