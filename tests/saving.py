@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from grpo_train.checkpoint import save_checkpoint
-from grpo_train.config import Model
 from grpo_train.distributed import Group
 from grpo_train.files import atomic_symlink
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.run_dir import RunDir, problem_of, write_manifest
+from grpo_train.schema import Model
 
 EXTRA: dict[str, Any] = {
     "probes": {"signal": [0.25, -1.5], "noise": [3.0], "steps": 7},

@@ -450,7 +450,7 @@ def test_a_stop_that_is_asked_saves_and_ends(root: Path) -> None:
 def test_an_error_is_left_for_the_supervisor_and_in_the_status(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("grpo_train.train.policy_loss", lambda *args, **keys: 1 / 0)
+    monkeypatch.setattr("grpo_train.update.policy_loss", lambda *args, **keys: 1 / 0)
     arguments = ["--cfg", str(write_config(root)), "--root", str(root), "--run-name", "broken"]
     assert main(arguments) == 1
     run = run_of(root, "broken")
