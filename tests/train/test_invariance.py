@@ -53,10 +53,17 @@ def small_root(make_root: Callable[[], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def recording(small_root: Path) -> Recording:
-    """A float64 policy and the state of a buffer that it filled: old and reference log-probabilities included."""
+    """A policy in float64 and the buffer that it filled."""
     torch.set_num_threads(1)
-    root, config = small_root, config_of()
-    policy = load_policy(config.model, root, torch.device("cpu"))
+    policy = load_policy(config_of().model, small_root, torch.device("cpu"))
+    state = record(policy)
+    in_float64(policy.model)
+    return policy, state
+
+
+def record(policy: Policy) -> dict[str, Any]:
+    """The state of a buffer: old and reference log-probabilities included, as of a policy that has moved since."""
+    config = config_of()
     task = load_task(config.task)
     source = PromptSource(task, policy.tokenizer, seed=0, max_prompt_length=64, limit=None)
     prompts = source.at(1, GROUPS)
@@ -71,13 +78,12 @@ def recording(small_root: Path) -> Recording:
     ]
     mine = groups_of(0, 1, GROUPS, 1)
     buffer, _, _ = make_buffer(1, mine, prompts, completions, texts, grades, config, Group())
-    in_float64(policy.model)
     noise = torch.Generator().manual_seed(1)
-    for values in (buffer.old_logps, buffer.ref_logps):  # a policy that has moved since
+    for values in (buffer.old_logps, buffer.ref_logps):
         values += [torch.tensor(c.logps) + 0.1 * torch.randn(len(c.ids), generator=noise) for c in buffer.completions]
     spread = buffer.advantages.view(GROUPS, GENERATIONS).abs().sum(dim=1) > 0
     assert 2 <= spread.sum() < GROUPS, "the seed must give groups with and without spread"
-    return policy, buffers.to_state(buffer, Group(), config)
+    return buffers.to_state(buffer, Group(), config)
 
 
 def in_float64(model: torch.nn.Module) -> None:

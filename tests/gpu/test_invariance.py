@@ -1,0 +1,120 @@
+"""One recorded buffer, one gradient, on CUDA: packed by varlen_attn or in buckets, chunked, in pieces, skipped or not.
+
+Float32 has TF32 off and must agree closely; bfloat16 rounds each product, and what it may differ by is what bfloat16
+differs from float32 anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from grpo_train.policy.loading import Policy, load_policy
+from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.rollout import Completion
+from grpo_train.rollout.transformers_backend import TransformersBackend
+from tests.train.test_invariance import PLAIN, WAYS, config_of, gradient_of, record
+
+LOSSES = ("dr_grpo", "gspo", "dapo")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _exact() -> Iterator[None]:
+    assert torch.cuda.is_available(), "these tests are for a machine with a GPU"
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.fixture(scope="module")
+def gpu_root(make_root: Callable[[], Path]) -> Path:
+    return make_root()
+
+
+def on_gpu(root: Path, dtype: str, adapter: str = "none") -> Policy:
+    model = config_of(model__dtype=dtype, model__adapter=adapter).model
+    return load_policy(model, root, torch.device("cuda", 0))
+
+
+@pytest.fixture(scope="module")
+def state(gpu_root: Path) -> dict[str, Any]:
+    return record(on_gpu(gpu_root, "float32"))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.05)])
+def test_the_gradient_does_not_depend_on_how_it_is_computed(
+    gpu_root: Path, state: dict[str, Any], loss: str, dtype: str, tolerance: float
+) -> None:
+    """Relative difference of the whole gradient, to the plain way in the same precision. Nothing is clipped: a token
+    at the edge of the range would be in or out by its rounding."""
+    recording = on_gpu(gpu_root, dtype), state
+    estimator = {"algorithm__loss_type": loss, "algorithm__epsilon": 5.0}
+    expected = gradient_of(recording, config_of(**estimator, **PLAIN))
+    for way, changes in WAYS.items():
+        found = gradient_of(recording, config_of(**estimator, **changes))
+        difference = ((found[1] - expected[1]).norm() / expected[1].norm()).item()
+        print(f"{loss} {dtype} {way}: relative difference of the gradient {difference:.2e}")
+        assert difference < tolerance, way
+
+
+def test_bfloat16_is_near_float32(gpu_root: Path, state: dict[str, Any]) -> None:
+    exact = gradient_of((on_gpu(gpu_root, "float32"), state), config_of())[1]
+    narrow = gradient_of((on_gpu(gpu_root, "bfloat16"), state), config_of())[1]
+    cosine = torch.nn.functional.cosine_similarity(exact, narrow, dim=0).item()
+    print(f"bfloat16 against float32: cosine {cosine:.6f}, norm ratio {(narrow.norm() / exact.norm()).item():.4f}")
+    assert cosine > 0.99
+
+
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+def test_nothing_falls_back_on_cuda(gpu_root: Path, adapter: str) -> None:
+    """Packing and the chunked head hold on this machine's versions, by varlen_attn in 16 bits."""
+    forward = LogprobForward(on_gpu(gpu_root, "bfloat16", adapter), temperature=1.0)
+    assert (forward.packed, forward.chunked, forward.notes) == (True, True, [])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sampler_and_trainer_agree(gpu_root: Path, dtype: str) -> None:
+    policy = on_gpu(gpu_root, dtype)
+    prompts = policy.tokenizer(["12+34=", "7+5=", "99+99="])["input_ids"]
+    with policy.autocast():
+        completions = TransformersBackend(policy.model, policy.tokenizer).generate(
+            prompts, num_generations=16, max_completion_length=30, temperature=1.0
+        )
+    scored = LogprobForward(policy, temperature=1.0).score(completions)
+    d = torch.cat([s - torch.tensor(c.logps) for s, c in zip(scored, completions, strict=True)]).double()
+    kl = (torch.expm1(d) - d).mean().item()
+    print(f"{dtype}: mismatch KL {kl:.2e}, largest difference {d.abs().max().item():.3f}")
+    assert kl < (1e-8 if dtype == "float32" else 1e-2)
+
+
+def test_memory_is_flat_in_the_vocabulary(gpu_root: Path) -> None:
+    """Peak of forward and backward above weights and gradients: 16k completion tokens, 8k and 152k of vocabulary."""
+    peaks = []
+    for vocabulary in (8_000, 152_064):
+        settings = Qwen2Config(
+            vocab_size=vocabulary, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+        )  # fmt: skip
+        model = Qwen2ForCausalLM(settings).cuda().bfloat16()
+        policy = Policy(model, on_gpu(gpu_root, "bfloat16").tokenizer, torch.device("cuda", 0), "none")
+        forward = LogprobForward(policy, temperature=1.0)
+        ids = torch.randint(vocabulary, (32, 512)).tolist()
+        batch = [Completion(tuple(row[:8]), tuple(row[8:]), (), True) for row in ids]
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        forward(batch).logps.sum().backward()
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        peaks.append((torch.cuda.max_memory_allocated() - before - weights) / 2**20)
+        del policy, forward, model
+        torch.cuda.empty_cache()
+    print(f"MiB above weights and gradients, vocabulary 8k and 152k: {peaks[0]:.0f} {peaks[1]:.0f}")
+    whole = 32 * 504 * 152_064 * 4 / 2**20
+    assert peaks[1] < whole / 4, "whole float32 logits would take that four times over"
