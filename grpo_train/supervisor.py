@@ -32,7 +32,8 @@ KILL_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
 HANGUP_ECHO_S = 3.0
 """A closing terminal may send SIGHUP twice; so close together they are one."""
-TAIL_LINES = 20
+TAIL_LINES = 60
+"""Enough for what a rank says when another is killed, and the steps before it."""
 
 
 @dataclass(frozen=True)
