@@ -1,0 +1,423 @@
+"""Our training step beside ``trl.GRPOTrainer``'s: ``python tests/bench/train_step.py [--quick]``, minutes.
+
+Both get the same weights, the same recorded completions and rewards, micro-batches of the same size, Dr. GRPO with
+unscaled advantages, gradient clipping and torch's fused AdamW, in float32 on the CPU. TRL trains in its own loop, with
+``rollout_func`` in place of generation, without gradient checkpointing. Wherever the two are compared they must first
+agree on the loss and on every parameter's gradient.
+
+Time is processor seconds of the one thread that computes: other users of the machine count for little. Ours is all that
+``train()`` does from the advantages to the optimizer's step, with what is logged of it; TRL's runs from
+``on_step_begin`` to ``on_step_end`` without ``_generate_and_score_completions`` (generation, rewards, advantages,
+padding). They take turns in one process, a step each; a ratio is of neighbours.
+
+What TRL spends more time on: it pads every micro-batch to the longest completion of the step, computes a prompt once
+for each of its completions and completions without advantage like any other, and off CUDA it also makes the logits of
+prompts and padding.
+
+Memory is the resident set's high-water mark over two steps of a process of its own; "net" is what of it came on top of
+the process with its model loaded: gradients, optimizer state, activations, logits. "whole" is ours with
+``chunked_logprobs: false``. On CUDA TRL's fused head works in place, which these figures do not show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import math
+import multiprocessing
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.update(
+    TRL_EXPERIMENTAL_SILENCE="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", CUDA_VISIBLE_DEVICES=""
+)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from grpo_train.algorithm import group_advantages
+from grpo_train.buffer import RolloutBuffer
+from grpo_train.config import Config, load_config
+from grpo_train.distributed import Group
+from grpo_train.gradients import GradientSum
+from grpo_train.policy.loading import Policy
+from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.rollout import Completion
+from grpo_train.tiny_model import new_model
+from grpo_train.tiny_tokenizer import make_tokenizer
+from grpo_train.update import accumulate_gradients
+from tests.engine import config_text
+
+GENERATIONS, PROMPT = 8, 12
+HIDDEN, MEASURED = 64, 16
+"""Hidden size and completions where memory is measured."""
+TOLERANCE = 1e-4
+"""Of a parameter's gradient, relative to its norm, in float32."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Completions with rewards; a group's stand side by side."""
+
+    completions: list[Completion]
+    rewards: list[float]
+
+    @property
+    def groups(self) -> int:
+        return len(self.completions) // GENERATIONS
+
+
+def record(lengths: Sequence[int], flat_groups: int = 0) -> Recording:
+    """Random tokens of the given lengths; the rewards of ``flat_groups`` groups, evenly spread, are all alike."""
+    draw, words = random.Random(0), len(make_tokenizer())
+    completions, rewards = [], []
+    groups = len(lengths) // GENERATIONS
+    for i, length in enumerate(lengths):
+        group, sample = divmod(i, GENERATIONS)
+        if sample == 0:
+            prompt_ids = tuple(draw.choices(range(words), k=PROMPT))
+        ids = tuple(draw.choices(range(words), k=length))
+        completions.append(Completion(prompt_ids, ids, (-math.log(words),) * length, finished=False))
+        flat = flat_groups * group // groups != flat_groups * (group + 1) // groups
+        rewards.append(1.0 if flat or sample % 3 == 0 else 0.0)
+    return Recording(completions, rewards)
+
+
+def tiny(**changes: int) -> tuple[Qwen2ForCausalLM, Any]:
+    """The tiny model with random weights, some of its configuration changed, and its tokenizer."""
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    model = new_model(tokenizer)
+    if changes:
+        model = Qwen2ForCausalLM(Qwen2Config(**{**model.config.to_dict(), **changes}))
+    return model, tokenizer
+
+
+def settings_of(recording: Recording, microbatch: int, **changes: Any) -> Config:
+    """Ours; ``microbatch`` in prompt groups."""
+    return load_config(
+        config_text(
+            rollout__buffer_size=recording.groups,
+            rollout__num_generations=GENERATIONS,
+            rollout__max_completion_length=512,
+            optimizer__learning_rate=1e-6,
+            optimizer__warmup_steps=0,
+            train__microbatch_size=microbatch,
+            **changes,
+        )
+    )
+
+
+@dataclass
+class Step:
+    """One optimizer step."""
+
+    seconds: float
+    loss: float
+    gradient: list[torch.Tensor] = field(default_factory=list)
+    """Before clipping, a parameter each; of the first step only."""
+
+
+class Ours:
+    """What ``train()`` has set up when its loop begins."""
+
+    def __init__(self, model: Any, tokenizer: Any, recording: Recording, config: Config) -> None:
+        model.train()
+        policy = Policy(model, tokenizer, torch.device("cpu"), "tiny")
+        self.config, self.parameters = config, policy.trainable()
+        options = config.optimizer
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
+        )
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda done: 1.0)
+        self.forward = LogprobForward(
+            policy, temperature=1.0, packing=config.train.packing, chunked=config.train.chunked_logprobs
+        )
+        assert self.forward.packed
+        assert self.forward.chunked == config.train.chunked_logprobs
+        self.gradients = GradientSum(self.parameters)
+        self.buffer = RolloutBuffer(
+            completions=recording.completions,
+            advantages=group_advantages(torch.tensor(recording.rewards), GENERATIONS, "none"),
+            counted=torch.ones(len(recording.completions), dtype=torch.bool),
+            tokens_per_update=[float(sum(len(c.ids) for c in recording.completions))],
+            metrics={},
+        )
+
+    def step(self, look: Callable[[Sequence[torch.nn.Parameter]], list[torch.Tensor]] | None = None) -> Step:
+        """The same calls in the same order as in ``train()``; ``look`` sees the gradient, outside the time taken."""
+        began, aside, gradient = time.process_time(), 0.0, []
+        self.gradients.start()
+        sums = accumulate_gradients(self.forward, self.buffer, 0, self.gradients, self.config)
+        self.gradients.finish(Group())
+        if look is not None:
+            paused = time.process_time()
+            gradient = look(self.parameters)
+            aside = time.process_time() - paused
+        grad_norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimizer.max_grad_norm))
+        assert math.isfinite(grad_norm)
+        self.optimizer.step()
+        self.scheduler.step()
+        collected = sums.collect()
+        return Step(time.process_time() - began - aside, float(collected.sums[0]), gradient)
+
+
+def trl_steps(
+    model: Any,
+    tokenizer: Any,
+    recording: Recording,
+    config: Config,
+    steps: int,
+    look: Callable[[Sequence[torch.nn.Parameter]], list[torch.Tensor]],
+    before_first: Callable[[], None] = lambda: None,
+    between: Callable[[Step], None] = lambda step: None,
+) -> None:
+    """``GRPOTrainer.train()``, with ``between`` called after each of its steps and ``look`` within the first."""
+    from datasets import Dataset
+    from transformers import PrinterCallback, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        rows = [int(p) % recording.groups * GENERATIONS + k % GENERATIONS for k, p in enumerate(prompts)]
+        completions = [recording.completions[row] for row in rows]
+        return {
+            "prompt_ids": [list(c.prompt_ids) for c in completions],
+            "completion_ids": [list(c.ids) for c in completions],
+            "logprobs": [list(c.logps) for c in completions],
+            "recorded": [recording.rewards[row] for row in rows],
+        }
+
+    def reward(recorded: list[float], **kwargs: Any) -> list[float | None]:
+        return list(recorded)
+
+    class Watched(GRPOTrainer):
+        aside = 0.0
+        gradient: list[torch.Tensor] | None = None
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            paused = time.process_time()
+            batch = super()._generate_and_score_completions(inputs)
+            self.aside += time.process_time() - paused
+            return batch
+
+        def _clip_grad_norm(self, model: Any) -> Any:
+            if self.gradient is None:
+                paused = time.process_time()
+                self.gradient = look([p for p in model.parameters() if p.requires_grad])
+                self.aside += time.process_time() - paused
+            return super()._clip_grad_norm(model)
+
+    class Clock(TrainerCallback):
+        began = lost = 0.0
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 0:
+                before_first()
+            trainer.aside, self.began = 0.0, time.process_time()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            seconds = time.process_time() - self.began - trainer.aside
+            total = float(trainer._tr_loss)
+            between(Step(seconds, total - self.lost, (trainer.gradient or []) if state.global_step == 1 else []))
+            self.lost = total
+
+    with tempfile.TemporaryDirectory() as folder:
+        microbatch = config.train.microbatch_size
+        trainer = Watched(
+            model=model,
+            processing_class=tokenizer,
+            reward_funcs=reward,
+            rollout_func=rollouts,
+            train_dataset=Dataset.from_dict({"prompt": [str(i) for i in range(steps * recording.groups)]}),
+            callbacks=[Clock()],
+            args=GRPOConfig(
+                output_dir=folder,
+                max_steps=steps,
+                per_device_train_batch_size=microbatch * GENERATIONS,
+                gradient_accumulation_steps=recording.groups // microbatch,
+                num_generations=GENERATIONS,
+                max_completion_length=config.rollout.max_completion_length,
+                loss_type="dr_grpo",
+                scale_rewards="none",
+                optim="adamw_torch_fused",
+                learning_rate=config.optimizer.learning_rate,
+                lr_scheduler_type="constant",
+                max_grad_norm=config.optimizer.max_grad_norm,
+                shuffle_dataset=False,
+                use_cpu=True,
+                bf16=False,
+                gradient_checkpointing=False,
+                report_to="none",
+                save_strategy="no",
+                logging_strategy="no",
+                disable_tqdm=True,
+            ),
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+
+
+# ------------------------------------------------------------------------------------------------------------- time
+
+
+def whole_gradient(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
+    return [p.grad.clone() for p in parameters if p.grad is not None]
+
+
+def take_turns(recording: Recording, steps: int, microbatch: int = 2) -> tuple[list[float], list[float], float]:
+    """Seconds of our steps and of TRL's, and how far apart the gradients of the first two were, of their norm."""
+    model, tokenizer = tiny()
+    config = settings_of(recording, microbatch)
+    ours = Ours(copy.deepcopy(model), tokenizer, recording, config)
+    our_seconds: list[float] = []
+    trl_seconds: list[float] = []
+    apart = math.nan
+
+    def turn(trl: Step) -> None:
+        nonlocal apart
+        if trl.gradient:  # the first step warms up and must be the same
+            step = ours.step(whole_gradient)
+            apart = compare(step, trl)
+            return
+        trl_seconds.append(trl.seconds)
+        our_seconds.append(ours.step().seconds)
+
+    trl_steps(model, tokenizer, recording, config, steps + 1, whole_gradient, between=turn)
+    return our_seconds, trl_seconds, apart
+
+
+def compare(ours: Step, trl: Step) -> float:
+    """The largest difference of a parameter's gradients, of its norm; fails where the steps are not the same step."""
+    assert abs(ours.loss - trl.loss) <= 1e-6, f"the losses differ: {ours.loss:g} and TRL's {trl.loss:g}"
+    pairs = zip(ours.gradient, trl.gradient, strict=True)
+    apart = max(float((one - other).norm() / other.norm()) for one, other in pairs)
+    assert apart <= TOLERANCE, f"the gradients differ by {apart:.1e} of their norm"
+    return apart
+
+
+def time_line(name: str, recording: Recording, steps: int, aim: str) -> str:
+    ours, trl, apart = take_turns(recording, steps)
+    low, middle, high = statistics.quantiles([one / other for one, other in zip(ours, trl, strict=True)], n=4)
+    return (
+        f"{name:<36} {statistics.median(ours):6.3f} {statistics.median(trl):6.3f}   "
+        f"{middle:4.2f} ({low:.2f}-{high:.2f})  {1 / middle:5.2f}x {aim:<7}  {apart:.0e}"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- memory
+
+
+def resident(name: str) -> float:
+    """VmRSS or VmHWM of this process in MB."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[name].split()[0]) * 1024 / 1e6
+
+
+def sample_of_gradient(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
+    """Some of each parameter's gradient, relative to its norm, and the norm: no memory to speak of."""
+    samples = []
+    for grad in (p.grad for p in parameters if p.grad is not None):
+        norm = torch.linalg.vector_norm(grad)
+        samples.append(torch.cat([grad.flatten()[:: max(1, grad.numel() // 50)] / norm, norm.view(1)]))
+    return samples
+
+
+def measure(side: str, vocabulary: int, completions: int) -> dict[str, Any]:
+    """Two steps at this size, in this process: high-water mark, baseline, the second's seconds, the first's numbers."""
+    recording = record([128] * completions)
+    model, tokenizer = tiny(vocab_size=vocabulary, hidden_size=HIDDEN, intermediate_size=256, num_attention_heads=4)
+    config = settings_of(recording, recording.groups, train__chunked_logprobs=side != "whole")
+    steps: list[Step] = []
+    base = 0.0
+
+    def start() -> None:
+        nonlocal base
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins here
+        base = resident("VmRSS")
+
+    if side == "TRL":
+        trl_steps(model, tokenizer, recording, config, 2, sample_of_gradient, start, steps.append)
+    else:
+        ours = Ours(model, tokenizer, recording, config)
+        start()
+        steps += [ours.step(sample_of_gradient), ours.step()]
+    return {
+        "peak": (peak := resident("VmHWM")),
+        "net": peak - base,
+        "seconds": steps[1].seconds,
+        "loss": steps[0].loss,
+        "gradient": [part.tolist() for part in steps[0].gradient],
+    }
+
+
+def in_a_process(side: str, vocabulary: int, completions: int) -> dict[str, Any]:
+    """:func:`measure` in a process of its own, which starts as this one is now."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(measure, side, vocabulary, completions).result()
+
+
+def memory_lines(vocabularies: Sequence[int], completions: int) -> Iterator[str]:
+    """A line a vocabulary."""
+    rows = {side: [in_a_process(side, size, completions) for size in vocabularies] for side in ("ours", "whole")}
+    importlib.import_module("trl.trainer.grpo_trainer")  # only now: none of our processes is charged with it
+    rows["TRL"] = [in_a_process("TRL", size, completions) for size in vocabularies]
+    for vocabulary, ours, whole, trl in zip(vocabularies, *rows.values(), strict=True):
+        first = [Step(0.0, r["loss"], [torch.tensor(part) for part in r["gradient"]]) for r in (ours, whole, trl)]
+        compare(first[0], first[2])
+        compare(first[1], first[2])
+        cells = "   ".join(f"{r['peak']:5.0f} {r['net']:5.0f} {r['seconds']:5.2f}" for r in (ours, whole, trl))
+        ratios = "  ".join(f"{ours[key] / trl[key]:4.2f}" for key in ("peak", "net", "seconds"))
+        yield f"{vocabulary:>10,} {vocabulary * HIDDEN * 4 / 1e6:4.0f}   {cells}   {ratios}"
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, two vocabularies")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl"))
+    print(f"{versions}, Python {platform.python_version()}, CPU, float32, 1 thread", flush=True)
+
+    # before anything has been computed here: what forks inherits it
+    vocabularies = (1_000, 32_000) if quick else (1_000, 8_000, 32_000, 152_064)
+    print(f"\n{MEASURED} completions of 128 tokens in one micro-batch, hidden size {HIDDEN}: peak MB, net MB, s a step")
+    sides = "   ".join(f"{side:^17}" for side in ("ours", "whole", "TRL"))
+    print(f"{'vocabulary':>10} head   {sides}   ours/TRL: peak (aim <= 0.5), net, s")
+    for line in memory_lines(vocabularies, MEASURED):
+        print(line, flush=True)
+
+    draw = random.Random(1)
+    tail = [draw.randint(20, 60) for _ in range(60)] + [400] * 4
+    draw.shuffle(tail)
+    spread = [min(400, round(draw.lognormvariate(math.log(64), 0.5))) for _ in range(64)]
+    print("\nthe tiny model, 64 completions of 8 prompts in 4 micro-batches: s a step, medians")
+    print(f"{'':<36} {'ours':>6} {'TRL':>6}   {'ours/TRL (quartiles)':<17} {'faster':>5} {'aim':<7}  gradients apart")
+    for name, lengths, flat, steps, aim in (
+        ("64 tokens each", [64] * 64, 0, 15, ">= 1x"),
+        ("20 to 60, four of 400", tail, 0, 5, ">= 1.5x"),
+        (f"log-normal, {min(spread)} to {max(spread)}, mean {sum(spread) / 64:.0f}", spread, 0, 9, ">= 1.5x"),
+        ("64 each, half of the groups all equal", [64] * 64, 4, 11, ""),
+    ):
+        print(time_line(name, record(lengths, flat), 3 if quick else steps, aim), flush=True)
+
+
+if __name__ == "__main__":
+    main()
