@@ -14,6 +14,7 @@ from grpo_train.algorithm import GradientNoiseScale
 from grpo_train.buffer import RolloutBuffer
 from grpo_train.checkpoint import (
     check_adapter,
+    find_resume_point,
     load_extra,
     load_training_state,
     remove_leftovers,
@@ -46,7 +47,7 @@ class TrainingState:
         """
         self._run, self._config, self._group = run, config, group
         seed_everything(config.run.seed, 0)  # alike on every rank: new adapters must start the same
-        latest = run.checkpoint("latest", deep=True) if run.checkpoints() else None
+        latest = find_resume_point(run, group)
         weights = latest.path / "model" if latest else check_weights(ckpt, config.model.adapter) if ckpt else None
         if latest:
             check_adapter(latest, config.model.adapter)

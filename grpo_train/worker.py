@@ -130,7 +130,7 @@ def _make_run(options: argparse.Namespace, group: Group) -> tuple[RunDir, Config
     """A new run from ``--cfg``: rank 0 makes the directory, the others are told its path or its error."""
     text = read_config_text(Path(options.cfg))
     overrides = [*options.set, f"run.nproc={group.world_size}"]
-    ckpt = Path(options.ckpt) if options.ckpt else None
+    ckpt = Path(options.ckpt).expanduser().absolute() if options.ckpt else None
     config = load_config(text, overrides, source=options.cfg)
     config = check_start(config, resolve_root(options.root), ckpt)
     told: dict[str, str] = {}
@@ -140,7 +140,7 @@ def _make_run(options: argparse.Namespace, group: Group) -> tuple[RunDir, Config
             "config_name": options.cfg,
             "config_text": text,
             "overrides": overrides,
-            "ckpt": options.ckpt,
+            "ckpt": str(ckpt) if ckpt else None,
             "nproc": group.world_size,
             "by": "shell",
         }

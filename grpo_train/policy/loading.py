@@ -132,11 +132,14 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=attention)
     except (OSError, ValueError, SafetensorError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise PolicyError(
-            f"cannot load the model '{source}': {first_line} (a directory must hold config.json, weights and a "
-            "tokenizer; a hub name needs the network or a filled cache)"
-        ) from error
+        reason = str(error).strip().splitlines()[0]
+        way_out = (
+            "set model.attention: eager"
+            if "attn_implementation" in reason
+            else "a directory must hold config.json, weights and a tokenizer; a hub name needs the network or a filled "
+            "cache"
+        )
+        raise PolicyError(f"cannot load the model '{source}': {reason} ({way_out})") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer

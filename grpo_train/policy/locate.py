@@ -6,7 +6,8 @@ import difflib
 from pathlib import Path
 
 from grpo_train.files import read_json
-from grpo_train.run_dir import MANIFEST, problem_of, sha256
+from grpo_train.manifest import untrusted
+from grpo_train.run_dir import sha256
 from grpo_train.schema import BACKBONES
 
 
@@ -81,12 +82,13 @@ def base_of_checkpoint(checkpoint: Path, root: Path) -> str | None:
 def check_weights(path: Path, adapter: str | None = None) -> Path:
     """The model directory of a ``--ckpt`` or ``--ckpt-path``, its checksums verified where it has a manifest.
 
-    Raises PolicyError when there is none, it is damaged, or it is an adapter and ``model.adapter`` is ``none``.
+    Raises PolicyError when there is none, it is damaged (the message names the newest complete step beside it), or it
+    is an adapter and ``model.adapter`` is ``none``.
     """
+    checkpoint = path.parent if path.name == "model" else path
+    if reason := untrusted(checkpoint):
+        raise PolicyError(f"checkpoint {checkpoint} cannot be used: {reason}")
     folder = model_folder(path)
-    checkpoint = folder.parent if folder.name == "model" else folder
-    if (checkpoint / MANIFEST).exists() and (problem := problem_of(checkpoint, deep=True)):
-        raise PolicyError(f"checkpoint {checkpoint} cannot be used: {problem}")
     if adapter == "none" and adapter_of(folder) == "lora":
         raise PolicyError(
             f"{folder} holds a LoRA adapter but model.adapter is 'none': set model.adapter: lora to train it on, "

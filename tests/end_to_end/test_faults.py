@@ -115,9 +115,9 @@ def test_two_processes_three_and_three_are_six_bit_for_bit(two: RunDir, kind: di
     assert steps_logged(run) == [1, 2, 3, 4, 5, 6]
 
 
-def test_torchrun_and_plain_python_start_the_same_module(two: RunDir) -> None:
+def test_torchrun_and_plain_python_start_the_same_module(two: RunDir, kind: dict[str, Any]) -> None:
     """From a step of another run, from its model, and with the contract's files."""
-    cfg = write_config(two.root, "plain.yaml", run__total_steps=1)
+    cfg = write_config(two.root, "plain.yaml", run__total_steps=1, **kind)
     step = two.training_state / "step_6"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     for name, launcher, ckpt in (("by_torchrun", torchrun, step), ("by_python", [sys.executable], step / "model")):

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,13 +32,19 @@ KILLS = 25
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("nproc", [1, 2])
-def test_a_run_killed_at_random_moments_is_the_run_that_never_was(make_root: Callable[[], Path], nproc: int) -> None:
+@pytest.mark.parametrize(
+    ("nproc", "changes"),
+    [(1, {"model__adapter": "lora"}), (2, {"algorithm__num_iterations": 2})],
+    ids=["one process, LoRA", "two processes, full weights, each buffer twice"],
+)
+def test_a_run_killed_at_random_moments_is_the_run_that_never_was(
+    make_root: Callable[[], Path], nproc: int, changes: dict[str, Any]
+) -> None:
     seed = os.environ.get("CHAOS_SEED") or secrets.token_hex(4)
     print(f"CHAOS_SEED={seed}")
     chance = random.Random(f"{seed} {nproc}")
     root = make_root()
-    cfg = write_config(root, run__total_steps=STEPS, run__save_every=2, run__nproc=nproc, model__adapter="lora")
+    cfg = write_config(root, run__total_steps=STEPS, run__save_every=3, run__nproc=nproc, **changes)
     if nproc == 1:
         straight = train_here(root, cfg, "straight")
     else:

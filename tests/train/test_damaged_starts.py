@@ -174,6 +174,30 @@ def test_weights_are_not_taken_from_a_damaged_step(run: RunDir, how: str) -> Non
         assert reason.endswith(f"(newest complete: {run.training_state / 'step_2'})")
 
 
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("name", ["step_3", "step_3/model", "step_latest"])
+def test_a_run_does_not_start_from_a_damaged_step(
+    run: RunDir, how: str, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """``--ckpt``, by both programs that make a run."""
+    message = damage(run.training_state / "step_3", how)
+    arguments = ["--cfg", str(run.config_file), "--ckpt", str(run.training_state / name), "--root", str(run.root)]
+    done = CliRunner().invoke(app, ["train", *arguments])
+    assert (done.exit_code, main(arguments)) == (2, 1)
+    for said in (done.stderr, capfd.readouterr().err):
+        assert f"cannot be used: {message}" in said
+        assert f"(newest complete: {run.training_state / 'step_2'})" in said
+    assert os.listdir(run.root / "training_runs") == ["one"]
+
+
+def test_a_link_to_nothing_is_no_fresh_start(run: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
+    for step in (1, 2, 3):
+        shutil.rmtree(run.training_state / f"step_{step}")
+    assert main(["--run-dir", str(run.path)]) == 1
+    assert "step_latest points to step_3, which is not there (it has no other complete steps)" in capfd.readouterr().err
+    assert "training" not in events(run)
+
+
 def test_weights_are_not_taken_through_a_link_to_nothing(run: RunDir, tmp_path: Path) -> None:
     shutil.rmtree(run.training_state / "step_3")
     reason = untrusted(run.training_state / "step_latest")
