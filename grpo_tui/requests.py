@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 
 def new_key() -> str:
     """An idempotency key: a launch repeated with it (a double Enter, a broken link) starts nothing twice."""
     return secrets.token_hex(12)
+
+
+def _chosen(**fields: Any) -> dict[str, Any]:
+    """The fields that were filled in; the box has its own defaults for the others."""
+    return {name: value for name, value in fields.items() if value not in ("", None)}
 
 
 @dataclass(frozen=True)
@@ -27,19 +32,14 @@ class LaunchOrder:
     op = "launch"
 
     def params(self, dry_run: bool) -> dict[str, Any]:
-        chosen: dict[str, Any] = {
+        return {
             "config_text": self.config_text,
             "config_name": self.config_name,
             "overrides": list(self.overrides),
             "idempotency_key": self.idempotency_key,
+            **_chosen(ckpt=self.ckpt, nproc=self.nproc, run_name=self.run_name),
+            "dry_run": dry_run,
         }
-        if self.ckpt:
-            chosen["ckpt"] = self.ckpt
-        if self.nproc is not None:
-            chosen["nproc"] = self.nproc
-        if self.run_name:
-            chosen["run_name"] = self.run_name
-        return {**chosen, "dry_run": dry_run}
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,8 @@ class EvalOrder:
     op = "evaluate"
 
     def params(self, dry_run: bool) -> dict[str, Any]:
-        chosen: dict[str, Any] = {"run": self.run, "steps": self.steps}
-        if self.dataset:
-            chosen["eval_dataset"] = self.dataset
-        if self.subset_frac is not None:
-            chosen["subset_frac"] = self.subset_frac
-        return {**chosen, "dry_run": dry_run}
+        chosen = _chosen(eval_dataset=self.dataset, subset_frac=self.subset_frac)
+        return {"run": self.run, "steps": self.steps, **chosen, "dry_run": dry_run}
 
 
 @dataclass(frozen=True)
@@ -74,15 +70,8 @@ class ResumeOrder:
     op = "resume"
 
     def params(self, dry_run: bool) -> dict[str, Any]:
-        chosen: dict[str, Any] = {"run": self.run, "from_step": self.from_step}
-        if self.additional_steps is not None:
-            chosen["additional_steps"] = self.additional_steps
-        return {**chosen, "dry_run": dry_run}
+        chosen = _chosen(additional_steps=self.additional_steps)
+        return {"run": self.run, "from_step": self.from_step, **chosen, "dry_run": dry_run}
 
 
 Order = LaunchOrder | EvalOrder | ResumeOrder
-
-
-def with_new_key(order: LaunchOrder) -> LaunchOrder:
-    """The same launch, meant as another one."""
-    return replace(order, idempotency_key=new_key())

@@ -22,7 +22,7 @@ class Dialog(ModalScreen[Result]):
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
     ]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-short"), (32, "-tall")]  # noqa: RUF012
     HEADING = ""
     TONE = ""
     """A class of the frame: ``-danger``, ``-warning`` or none."""
@@ -83,7 +83,22 @@ class MessageScreen(Dialog[None]):
         self.query_one("#cancel").focus()
 
 
-class ConfirmScreen(Dialog[bool]):
+class Question(Dialog[bool]):
+    """Two buttons, ``cancel`` and ``yes``."""
+
+    FOCUS = "#cancel"
+
+    def on_mount(self) -> None:
+        self.query_one(self.FOCUS).focus()
+
+    def chosen(self, button: str) -> None:
+        self.dismiss(True)
+
+    def action_cancel(self) -> None:
+        self.dismiss(False)
+
+
+class ConfirmScreen(Question):
     """A question whose answer cannot be taken back. Cancel has the focus."""
 
     TONE = "-danger"
@@ -105,17 +120,8 @@ class ConfirmScreen(Dialog[bool]):
         yield Button("Cancel", id="cancel", compact=True)
         yield Button(self.yes, id="yes", variant="error", compact=True)
 
-    def on_mount(self) -> None:
-        self.query_one("#cancel").focus()
 
-    def chosen(self, button: str) -> None:
-        self.dismiss(True)
-
-    def action_cancel(self) -> None:
-        self.dismiss(False)
-
-
-class HostKeyScreen(Dialog[bool]):
+class HostKeyScreen(Question):
     """An unknown box shows its key; the user compares the fingerprint."""
 
     HEADING = "unknown host key"
@@ -146,20 +152,12 @@ class HostKeyScreen(Dialog[bool]):
         yield Button("Reject", id="cancel", compact=True)
         yield Button("Accept and remember", id="yes", variant="warning", compact=True)
 
-    def on_mount(self) -> None:
-        self.query_one("#cancel").focus()
 
-    def chosen(self, button: str) -> None:
-        self.dismiss(True)
-
-    def action_cancel(self) -> None:
-        self.dismiss(False)
-
-
-class AttachScreen(Dialog[bool]):
+class AttachScreen(Question):
     """Before the terminal is handed over: what will run, and how to come back."""
 
     HEADING = "attach"
+    FOCUS = "#yes"
 
     def __init__(self, session: str, box: str, command: str, detach: str, note: str = "") -> None:
         super().__init__()
@@ -184,9 +182,3 @@ class AttachScreen(Dialog[bool]):
     def compose_buttons(self) -> ComposeResult:
         yield Button("Cancel", id="cancel", compact=True)
         yield Button("Attach", id="yes", variant="primary", compact=True)
-
-    def on_mount(self) -> None:
-        self.query_one("#yes").focus()
-
-    def chosen(self, button: str) -> None:
-        self.dismiss(True)

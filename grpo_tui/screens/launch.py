@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from dataclasses import dataclass
 
 from textual import work
@@ -147,7 +148,7 @@ class LaunchScreen(OrderScreen):
             config_name=choice.name,
             ckpt=ckpt if isinstance(ckpt, str) else "",
             nproc=int(nproc) if nproc else None,
-            overrides=tuple(self.query_one("#overrides", Input).value.split()),
+            overrides=overrides_of(self.query_one("#overrides", Input).value),
             run_name=self.query_one("#run-name", Input).value.strip(),
             idempotency_key=self.key,
         )
@@ -155,6 +156,15 @@ class LaunchScreen(OrderScreen):
     async def check(self, order: Order) -> str:
         assert isinstance(order, LaunchOrder)
         return await asyncio.to_thread(summary_of, order)
+
+
+def overrides_of(text: str) -> tuple[str, ...]:
+    """``KEY=VALUE`` words as a shell would split them. Raises FieldError for a quote that is not closed."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        problem = str(error).lower()  # "No closing quotation", "No escaped character"
+        raise FieldError(f"overrides: {problem}; a value with spaces goes in quotes: 'task.path=/my data'") from error
 
 
 def summary_of(order: LaunchOrder) -> str:
