@@ -149,7 +149,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("filter", "slash", "filter", "Show only runs whose name or state has these words", "Look", _has_runs),
     Action("zoom", "enter,z", "zoom", "Fill the screen with the panel in focus", "Look", in_bar=False),
     Action("back", "escape", "back", "Back: from a zoomed panel, from a filter", "Look", in_bar=False),
-    Action("log_next", "l", "log tab", "Turn to the next log: train_log, console, rollouts", "Look", in_bar=False),
+    Action(
+        "log_next", "l", "log tab", "Turn to the next log: train_log, console, rollouts, health", "Look", in_bar=False
+    ),
     Action("smooth", "tilde,m", "smooth", "Smooth the curves, or not", "Look", in_bar=False),
     Action("palette", "colon,ctrl+p", "command", "Find any command by its words", "Program"),
     Action("help", "question_mark,f1", "help", "Every key and what it does", "Program"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.files import number, parse_time
+from grpo_tui.health import Health
 from grpo_tui.lines import LineBuffer, LineSplitter
 from grpo_tui.series import Series
 from grpo_tui.words import printable
@@ -73,6 +75,7 @@ class RunLogs:
     version: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
     last_time: float | None = None
     """When the newest row was logged, by the box's clock."""
+    health: Health = field(default_factory=Health)
     problems: dict[str, str] = field(default_factory=dict)
     """Why a log cannot be followed, in the box's words."""
     unreadable: int = 0
@@ -87,7 +90,7 @@ class RunLogs:
         self.splitters[log] = LineSplitter()
         self.version[log] += 1
         if log == "train_log":
-            self.series, self.rows, self.last_time = {}, LineBuffer(ROWS_KEPT), None
+            self.series, self.rows, self.last_time, self.health = {}, LineBuffer(ROWS_KEPT), None, Health()
         elif log == "events":
             self.events, self.superseded = LineBuffer(EVENTS_KEPT), {}
         elif log == "rollouts":
@@ -140,11 +143,12 @@ class RunLogs:
 
     def _add_metrics(self, offset: int, row: dict[str, Any]) -> None:
         step = number(row.get("step"))
-        if step is None:
+        if step is None or not math.isfinite(step):
             self.unreadable += 1
             return
         self.rows.append(Row(offset, row))
         self.last_time = row_time(row) or self.last_time
+        self.health.take(int(step), row.get("health"))
         for key, value in row.items():
             if key != "step" and (found := number(value)) is not None:
                 series = self.series.get(key)
@@ -167,6 +171,9 @@ class RunLogs:
                 self.series = {key: series for key, series in self.series.items() if len(series) or len(series.gaps)}
                 self.rows.keep(lambda row, low=low, high=high: not low <= row.offset < high)  # type: ignore[misc]
                 self.last_time = row_time(self.rows.last.fields) if self.rows.last else None
+                self.health = Health()
+                for row in self.rows:
+                    self.health.take(int(number(row.fields.get("step")) or 0), row.fields.get("health"))
                 self.version["train_log"] += 1
             elif file == FILES["rollouts"]:
                 self.completions.keep(lambda one, low=low, high=high: not low <= one.offset < high)  # type: ignore[misc]

@@ -319,14 +319,17 @@ class Store:
         return any(name.startswith("eval_") for name in self.sessions_of(self.selected or ""))
 
     def stage_times(self) -> list[tuple[str, float]]:
-        """Typical seconds of each stage of a step (``time/*`` without ``time/step``), longest first."""
+        """Typical seconds of each stage of a step (``time/*`` without ``time/step``), longest first.
+
+        A stage that takes no time is one that this run does without.
+        """
         if self.logs is None:
             return []
         found = []
         for key, series in self.logs.series.items():
             if key.startswith("time/") and key != "time/step" and (recent := series.recent(15)):
                 found.append((key.removeprefix("time/"), statistics.median(recent)))
-        return sorted(found, key=lambda stage: -stage[1])
+        return sorted((stage for stage in found if stage[1] > 0), key=lambda stage: -stage[1])
 
     def link_words(self) -> tuple[str, str]:
         """The link in words, and the tone: ``live warn bad busy``."""

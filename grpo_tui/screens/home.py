@@ -18,6 +18,7 @@ from grpo_tui.widgets.chart import MetricChart
 from grpo_tui.widgets.error_panel import ErrorPanel
 from grpo_tui.widgets.gpu import GpuPanel
 from grpo_tui.widgets.header import HeaderBar
+from grpo_tui.widgets.health import HealthLine, HealthSource
 from grpo_tui.widgets.key_bar import KeyBar
 from grpo_tui.widgets.lines_panel import LineSource, LinesPanel
 from grpo_tui.widgets.notice import Notice
@@ -75,10 +76,11 @@ class HomeScreen(Screen[None]):
                     for metric, name in CHARTS:
                         yield MetricChart(store, metric, id=f"chart-{name}")
                 yield StageBar(store, id="stages")
+                yield HealthLine(store, id="health")
                 with Container(id="texts"):
                     sources: list[LineSource] = [
                         TrainSource(store), ConsoleSource(store), RolloutsSource(store),
-                        CompletionSource(store), CheckpointsSource(store),
+                        CompletionSource(store), CheckpointsSource(store), HealthSource(store),
                     ]  # fmt: skip
                     yield LinesPanel(store, sources, id="log")
                     yield LinesPanel(store, [CompletionSource(store)], id="completion")
@@ -114,6 +116,8 @@ class HomeScreen(Screen[None]):
         self.set_class(error.wanted, "-error")
         if error.wanted:
             self._set_height(error, 2 + min(error.lines_wanted(), 3 if self.has_class("-short") else 8))
+        health = self.query_one(HealthLine)
+        health.display = health.wanted(has_room=not self.has_class("-short"))
         gpu = self.query_one(GpuPanel)
         self._set_height(gpu, gpu.lines_wanted() + (0 if self.has_class("-short") else 2))
         compact = self.has_class("-narrow") or self.has_class("-short")
@@ -121,7 +125,7 @@ class HomeScreen(Screen[None]):
         hidden = frozenset() if compact else COMPACT_TABS
         if log.hidden != hidden:
             log.hide_tabs(hidden)
-        for widget in self.query("HeaderBar, Notice, .panel, StageBar, KeyBar"):
+        for widget in self.query("HeaderBar, Notice, .panel, StageBar, HealthLine, KeyBar"):
             widget.tick()  # type: ignore[attr-defined]
 
     @staticmethod
@@ -132,6 +136,11 @@ class HomeScreen(Screen[None]):
     def action_log_tab(self, index: int) -> None:
         """A click on a tab in the log panel's frame."""
         self.query_one("#log", LinesPanel).show_tab(int(index))
+
+    def on_health_line_opened(self) -> None:
+        """The whole of it is a tab of the log panel."""
+        log = self.query_one("#log", LinesPanel)
+        log.show_tab(next(at for at, source in enumerate(log.sources) if isinstance(source, HealthSource)))
 
     # zoom ----------------------------------------------------------------------------------------------
 

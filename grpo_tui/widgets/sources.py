@@ -8,6 +8,7 @@ import time
 from rich.cells import cell_len
 from rich.text import Text
 
+from grpo_tui.health import sentences_of, tone_of
 from grpo_tui.run_logs import Completion, Row, row_time
 from grpo_tui.store import Store
 from grpo_tui.widgets.lines_panel import Palette
@@ -15,6 +16,8 @@ from grpo_tui.words import figure, metric, one_line
 
 _FIRST = ("reward", "loss", "completions/mean_length", "grad_norm", "time/step")
 _SHORT = {"completions/mean_length": "len", "time/step": "s/step", "grad_norm": "grad"}
+MARKS = {"bad": "✖", "warn": "▲", "muted": "·"}
+"""Of a health sentence, by its tone: never colour alone."""
 _TAG = re.compile(r"</?[a-zA-Z_]+>")
 
 
@@ -49,15 +52,19 @@ def _row_line(row: Row, width: int, palette: Palette) -> Text:
     """Time, step, then as many metrics as fit, the telling ones first."""
     fields = row.fields
     text = Text(clock(row_time(fields)), style=palette["muted"], no_wrap=True)
-    text.append(f"  step {fields.get('step', '?'):<5}", style="bold")
+    text.append(f"  step {fields.get('step', '?'):<4}", style="bold")
+    tone = next((tone_of(sentence) for sentence in sentences_of(fields.get("health"))), "muted")
+    text.append(" " if tone == "muted" else MARKS[tone], style=palette[tone])
     rest = [key for key in fields if key not in (*_FIRST, "step", "time") and not key.startswith("time/")]
     for key in [key for key in _FIRST if key in fields] + rest:
+        if isinstance(fields[key], (list, dict)):  # no figure
+            continue
         value, style = fields[key], "" if key in _FIRST else palette["muted"]
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             words = f"{metric(float(value)):<7}"
             style = palette["reward"] if key == "reward" else style
         else:
-            words = str(value)[:24]
+            words = one_line(str(value)[:24])
             style = palette["bad"] if value in ("NaN", "Infinity", "-Infinity") else style
         name = f" {_SHORT.get(key, key)} "
         if text.cell_len + len(name) + len(words.rstrip()) > width:
@@ -192,8 +199,8 @@ def completion_page(one: Completion, width: int, palette: Palette) -> list[Text]
     if len(prompt) > 320:
         prompt = "…" + prompt[-320:]
     lines = [head]
-    lines += _wrap(Text(_clean(prompt), style=palette["muted"]), width)
-    lines += _wrap(_tagged(_clean(one.text.strip()) or "(nothing)", palette), width)
+    lines += wrapped(Text(_clean(prompt), style=palette["muted"]), width)
+    lines += wrapped(_tagged(_clean(one.text.strip()) or "(nothing)", palette), width)
     return lines
 
 
@@ -215,12 +222,12 @@ def _tagged(text: str, palette: Palette) -> Text:
     return styled
 
 
-def _wrap(text: Text, width: int) -> list[Text]:
+def wrapped(text: Text, width: int) -> list[Text]:
     """Wrap at words; a word longer than the line is cut."""
-    wrapped: list[Text] = []
+    lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
         if cell_len(line.plain) <= width:
-            wrapped.append(line)
+            lines.append(line)
             continue
         start, plain = 0, line.plain
         while start < len(plain):
@@ -229,9 +236,9 @@ def _wrap(text: Text, width: int) -> list[Text]:
                 end -= 1
             if end < len(plain) and (space := plain.rfind(" ", start + width // 3, end)) > 0:
                 end = space + 1
-            wrapped.append(line[start:end])
+            lines.append(line[start:end])
             start = end
-    return wrapped
+    return lines
 
 
 class CheckpointsSource:

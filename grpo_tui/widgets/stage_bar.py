@@ -8,7 +8,11 @@ from textual.widget import Widget
 from grpo_tui.store import Store
 from grpo_tui.words import figure
 
-_COLOURS = ("$chart-reward", "$chart-loss", "$chart-length", "$chart-grad", "$chart-entropy", "$chart-zero")
+_COLOURS = {
+    "rollout": "$chart-reward", "train": "$chart-loss", "save": "$chart-length", "score": "$chart-grad",
+    "reward": "$chart-entropy", "other": "$grpo-faint",
+}  # fmt: skip
+"""By name: two stages that take about as long must not swap colours from step to step."""
 
 
 class StageBar(Widget):
@@ -41,13 +45,13 @@ class StageBar(Widget):
         room = max(0, self.size.width - head.cell_length)
         parts = [head]
         used = 0
-        for index, (name, seconds) in enumerate(stages):
+        for name, seconds in stages:
             width = min(room - used, max(1, round(room * seconds / total)))
             if width <= 0:
                 break
             used += width
             label = f" {name} {figure(round(seconds, 2))}"
             label = label if len(label) < width else f" {name}" if len(name) + 1 < width else ""
-            colour = _COLOURS[index % len(_COLOURS)] if name != "other" else "$grpo-faint"
+            colour = _COLOURS.get(name, "$chart-zero")
             parts.append(Content.from_markup(f"[$background on {colour}]{label:<{width}}[/]"))
         return Content.assemble(*parts)

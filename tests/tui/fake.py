@@ -59,6 +59,50 @@ def train_rows(steps: int, seed: int = 0, last_age: float = 2.0, nan_at: int | N
     return rows
 
 
+DEAD = "warning: {share:.0%} of the groups teach nothing ({share:.0%} all right)"
+OFF_POLICY = "warning: effective sample size {ess:.0%} of the completions: samples are getting off-policy"
+NEAR_ZERO = "a loss near zero is expected here: on-policy its value says nothing, its gradient does"
+ADVICE = (
+    "The gradient noise scale recommends about {scale:.0f} prompt groups ({completions:.0f} completions) a step "
+    "(95% interval 131 to 402); the present 8 prompt groups (64 completions) a step are far below it: "
+    "a larger batch would need far fewer steps."
+)
+
+
+def healthy(row: dict[str, Any], *sentences: str) -> dict[str, Any]:
+    """A row of an engine that logs its health, whatever else it logs since then."""
+    return {
+        **row, "groups/all_right": 0.5, "groups/all_wrong": 0.0, "groups/all_equal": 0.03125, "ess/token": 0.9987,
+        "ess/sequence": 0.4412, "ess/token_clipped": 0.9989, "ess/sequence_clipped": 0.52, "clip_ratio/low_mean": 0.001,
+        "clip_ratio/high_mean": 0.0, "mismatch/kl": 0.00018, "mismatch/outside_0.9_1.1": 0.004,
+        "gns/b_simple": 212.4, "gns/b_simple_low": math.nan, "gns/b_simple_high": math.nan,
+        "gns/b_simple_completions": 1699.0, "time/score": 0.4, "health": list(sentences),
+    }  # fmt: skip
+
+
+def ailing_rows(steps: int) -> list[dict[str, Any]]:
+    """Off-policy at step 30 for three steps; from step 60 on most groups are equal; the figures move."""
+    rows = []
+    for row in train_rows(steps):
+        step, said = row["step"], []
+        if 30 <= step < 33:
+            said.append(OFF_POLICY.format(ess=0.4 + step / 1000))
+        if step >= 60:
+            said.append(DEAD.format(share=0.4 + step / 500))
+        said.append(NEAR_ZERO)
+        if step >= 10:
+            said.append(ADVICE.format(scale=200 + step / 7, completions=8 * (200 + step / 7)))
+        rows.append(healthy(row, *said))
+    return rows
+
+
+def ailing_box(client: FakeClient) -> FakeClient:
+    """As :func:`learning_box`, the live run told by a newer engine."""
+    learning_box(client)
+    client.files["training_runs/run_gsm8k_demo/logs/train_log.jsonl"] = jsonl(ailing_rows(87))
+    return client
+
+
 def rollout_rows(step: int, count: int = 8) -> list[dict[str, Any]]:
     dice = random.Random(step)
     rows = []

@@ -16,12 +16,24 @@ from grpo_tui.screens.help import HelpScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.launch import LaunchScreen
 from grpo_tui.screens.resume import ResumeScreen
+from grpo_tui.widgets.health import HealthLine
 from grpo_tui.widgets.lines_panel import LinesPanel
 from remote.boxes import Box, load_boxes
 from remote.events import HostKeyAsked, Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import FakeClient, jsonl, learning_box, rollout_rows, summary, train_rows
+from tests.tui.fake import (
+    NEAR_ZERO,
+    FakeClient,
+    ailing_box,
+    ailing_rows,
+    healthy,
+    jsonl,
+    learning_box,
+    rollout_rows,
+    summary,
+    train_rows,
+)
 
 RUN = "run_gsm8k_demo"
 LOGS = f"training_runs/{RUN}/logs"
@@ -102,7 +114,8 @@ async def test_every_size_shows_what_matters(start: Start, size: tuple[int, int]
 
 async def test_compact_has_completion_and_checkpoints_as_tabs(start: Start) -> None:
     async with start(size=(80, 24), wait="87/200") as session:
-        for words in (["[087] step 87 done"], ["→"], ["right answer"], ["step_20", ".710"], ["step 87"]):
+        console, health = ["[087] step 87 done"], ["no word of its health"]
+        for words in (console, ["→"], ["right answer"], ["step_20", ".710"], health, ["step 87"]):
             await session.press("l")
             if words == ["[087] step 87 done"]:
                 words = ["UserWarning"]
@@ -175,6 +188,78 @@ async def test_nan_is_shown_and_breaks_nothing(start: Start) -> None:
 
     async with start(script, wait="87/200") as session:
         await session.until_text("reward  NaN", "×")
+
+
+def healthy_box(client: FakeClient, *sentences: str) -> None:
+    learning_box(client)
+    client.files[f"{LOGS}/train_log.jsonl"] = jsonl([healthy(row, *sentences) for row in train_rows(87)])
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40), (200, 60)])
+async def test_a_warning_stands_on_home_at_every_size_and_goes_when_it_is_over(
+    start: Start, size: tuple[int, int]
+) -> None:
+    async with start(ailing_box, size=size, wait="87/200") as session:
+        screen = await session.until_text("▲ warning: 57% of the groups teach nothing", "+2")
+        assert "['" not in screen
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl([healthy(row) for row in train_rows(88)[87:]]))
+        await session.until_text("88/200")
+        await session.until(lambda: "▲ warning: " not in session.text())
+
+
+async def test_an_alarm_comes_first_and_is_red(start: Start) -> None:
+    async with start(ailing_box, wait="87/200") as session:
+        row = healthy(train_rows(88)[87], "alarm: loss not finite: this update was left out", NEAR_ZERO)
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl([row]))
+        await session.until_text("✖ alarm: loss not finite: this update was left out  +1", "step 88  ✖ reward")
+        line = session.app.screen.query_one(HealthLine).render()
+        assert any("$error" in str(span.style) for span in line.spans)
+
+
+async def test_a_remark_takes_no_row_where_there_is_none_to_spare(start: Start) -> None:
+    for size, shown in (((80, 24), False), ((120, 40), True)):
+        async with start(lambda client: healthy_box(client, NEAR_ZERO), size=size, wait="87/200") as session:
+            await session.until_text("step 87  ")
+            line = session.app.screen.query_one(HealthLine)
+            await session.until(lambda line=line, shown=shown: line.display is shown)
+            await session.until(lambda shown=shown: (NEAR_ZERO[:40] in session.text()) is shown)
+
+
+async def test_an_old_log_has_no_health_line(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.until_text("step 87")
+        assert not session.app.screen.query_one(HealthLine).display
+
+
+async def test_the_health_page_has_every_sentence_what_held_before_and_the_figures(start: Start) -> None:
+    async with start(ailing_box, wait="87/200") as session:
+        await session.until_text("57% of the groups")
+        await session.pilot.click(HealthLine)
+        session.app.screen.query_one("#log", LinesPanel).focus()
+        await session.press("enter")
+        screen = await session.until_text(
+            "since 60", "since 1 ", "a loss near zero is expected", "since 10", "about 212 prompt groups",
+            "last 32", "effective sample size 43%", "· in 3 steps", "sequence 0.441", "b_simple 212.4",
+            "b_simple_low NaN",
+        )  # fmt: skip
+        assert screen.index("since 60") < screen.index("since 10") < screen.index("last 32")
+
+
+async def test_nothing_that_stands_out_is_said_in_words(start: Start) -> None:
+    async with start(healthy_box, wait="87/200") as session:
+        await session.press("l", "l", "l")
+        await session.until_text("✔ nothing stands out", "all_right 0.500")
+
+
+async def test_scoring_has_its_share_of_the_stage_bar_and_what_takes_no_time_has_none(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        rows = [{**row, "time/reward": 0.0} for row in ailing_rows(87)]
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+
+    async with start(script, size=(200, 60), wait="87/200") as session:
+        await session.until_text("rollout 1.9", "score 0.4")
+        assert "reward" not in [name for name, _ in session.app.store.stage_times()]
 
 
 async def test_browsing_completions(start: Start) -> None:
@@ -317,6 +402,27 @@ async def test_launch(start: Start) -> None:
         assert len(keys) == 1, "a repeated launch must be known as the same"
         await session.until(lambda: session.app.store.selected == "mine")
         assert "mine launched" in session.told()
+
+
+async def test_overrides_are_split_as_a_shell_would(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("n")
+        await session.until_text("5 steps of 32 prompts")
+        session.app.screen.query_one("#overrides", Input).value = "'task.path=/my data"
+        await session.until_text("overrides: no closing quotation", "a value with spaces goes in quotes")
+        assert session.app.screen.query_one("#go").disabled
+        session.app.screen.query_one("#overrides", Input).value = "'task.path=/my data' run.total_steps=9"
+        await session.until_text("9 steps of 32 prompts")
+        assert session.client.asked_for("launch")[-1]["overrides"] == ["task.path=/my data", "run.total_steps=9"]
+
+
+async def test_the_launch_form_scrolls_where_it_does_not_fit(start: Start) -> None:
+    async with start(size=(60, 15), wait="87/200") as session:
+        await session.press("n")
+        screen = await session.until_text("5 steps of", "supervise run_new", "Cancel", "Launch")
+        assert "run name" not in screen
+        session.app.screen.query_one("#run-name").focus()
+        await session.until_text("run name", "Cancel", "Launch")
 
 
 async def test_the_configs_text_can_be_changed_and_is_checked(start: Start) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_tui.run_logs import COMPLETIONS_KEPT, FILES, LOGS, TEXT_KEPT, RunLogs, console_text
-from tests.tui.fake import jsonl, rollout_rows, train_rows
+from tests.tui.fake import DEAD, OFF_POLICY, jsonl, rollout_rows, train_rows
 
 
 def pieces(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:
@@ -27,14 +27,16 @@ def facts(logs: RunLogs) -> dict[str, Any]:
         "completions": list(logs.completions),
         "console": list(logs.console),
         "events": [row.fields["event"] for row in logs.events],
+        "health": (logs.health.is_logged, logs.health.now, logs.health.past),
         "last": (logs.last_step, logs.last_time),
     }
 
 
 def resumed_files() -> dict[str, bytes]:
     """A run of 8 steps that was resumed from step 4 and went to 6."""
-    rows = train_rows(8, seed=1, nan_at=3)
-    first, again = jsonl(rows), jsonl(train_rows(6, seed=2)[4:])
+    rows = [{**row, "health": [DEAD.format(share=row["step"] / 10)]} for row in train_rows(8, seed=1, nan_at=3)]
+    first = jsonl(rows)
+    again = jsonl([{**row, "health": [OFF_POLICY.format(ess=0.4)]} for row in train_rows(6, seed=2)[4:]])
     start = len(jsonl(rows[:4]))
     rollouts = [row for step in range(1, 9) for row in rollout_rows(step, 2)]
     rollouts_again = [row for step in (5, 6) for row in rollout_rows(step + 100, 2)]
@@ -79,6 +81,8 @@ def test_superseded_points_are_gone_and_new_ones_stand() -> None:
     seen = expected()
     assert seen["series"]["reward"][0] == [1, 2, 3, 4, 5, 6]
     assert seen["last"][0] == 6
+    assert [(one.since, one.last) for one in seen["health"][1]] == [(5, 6)]
+    assert [(one.first, one.last) for one in seen["health"][2]] == [(1, 4)]
     assert len(seen["completions"]) == 8 + 4
 
 
@@ -104,10 +108,11 @@ def test_remains_of_a_crash_are_passed_over() -> None:
     logs.feed(
         "train_log",
         0,
-        b'{"step": 1, "reward": 0.5}\n{"step": 2, "rew\n[1]\n{"reward": 1}\n{"step": 3, "reward": true}\n',
+        b'{"step": 1, "reward": 0.5}\n{"step": 2, "rew\n[1]\n{"reward": 1}\n{"step": "NaN", "reward": 1}\n'
+        b'{"step": 3, "reward": true}\n',
     )
     assert list(logs.series["reward"].steps) == [1]
-    assert logs.unreadable == 3
+    assert logs.unreadable == 4
     assert logs.last_step == 3
 
 
