@@ -187,6 +187,7 @@ def show(
     facts: dict[str, Any] = {
         **found.summary(),
         "path": str(found.path),
+        "health": found.last_step_row().get("health", []),
         "launch": found.read_launch(),
         "checkpoints": [
             {"step": c.step, "path": str(c.path), "complete": not c.problem, "problem": c.problem}
@@ -199,6 +200,8 @@ def show(
         return
     print(f"{facts['run']}: {facts['state']}, step {facts['step']}/{facts['total_steps']}, reward {facts['reward']}")
     print(f"  {facts['path']}")
+    for line in facts["health"]:
+        print(f"  {line}")
     if facts["error"]:
         print(f"  error: {facts['error']['summary']}")
         told = facts["error"].get("traceback") or "\n".join(facts["error"].get("console_tail") or [])

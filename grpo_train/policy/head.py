@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-CHUNK_ELEMENTS = {"cpu": 2**23, "cuda": 2**27}
+CHUNK_ELEMENTS = {"cpu": 2**23, "cuda": 2**25}
 """Logits alive at once, by kind of device: large enough for efficient products, small beside a model (on the CPU, small
 enough for its caches)."""
 
