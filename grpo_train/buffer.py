@@ -21,6 +21,7 @@ from grpo_train.rewards import Grade
 from grpo_train.rollout import Completion
 from grpo_train.rollout.prompts import Prompt
 from grpo_train.schema import Config
+from grpo_train.tasks import TaskError
 
 FILE = "buffer"
 """Name of the file of a pending buffer in a checkpoint."""
@@ -32,7 +33,7 @@ class RolloutBuffer:
 
     completions: list[Completion]
     advantages: torch.Tensor
-    """(B,) float32; 0 for completions that are masked out."""
+    """(B,) float32, a masked completion's too: ``counted`` keeps it out of the loss."""
     counted: torch.Tensor
     """(B,) bool; False = masked out of the loss (``mask_truncated_completions``)."""
     tokens_per_update: list[float]
@@ -91,6 +92,10 @@ def make_buffer(
     rows = sorted((row for part, _ in gathered for row in part), key=lambda row: (row["group"], row["sample"]))
 
     names = sorted({name for row in rows for name in row["rewards"]})
+    if unknown := sorted(set(algorithm.reward_weights) - set(names)):
+        raise TaskError(
+            f"algorithm.reward_weights: no reward function is called {', '.join(unknown)}; there are {', '.join(names)}"
+        )
     by_name = {name: torch.tensor([_or_nan(row["rewards"].get(name)) for row in rows]) for name in names}
     rewards_B = combine_rewards(by_name, algorithm.reward_weights)
     advantages = group_advantages(rewards_B, generations, algorithm.scale_rewards)

@@ -168,11 +168,12 @@ def check_adapter(checkpoint: Checkpoint, adapter: str) -> None:
         )
 
 
-def seed_everything(seed: int, rank: int) -> None:
-    """Seed every generator of this process; ranks draw different streams."""
-    random.seed(seed * 100_003 + rank)
-    np.random.seed((seed * 100_003 + rank) % 2**32)
-    torch.manual_seed(seed * 100_003 + rank)
+def seed_everything(seed: int, rank: int, step: int = 0) -> None:
+    """Seed every generator of this process; ranks, and starts at different steps, draw different streams."""
+    mixed = seed * 100_003 + rank + step * 1_000_003
+    random.seed(mixed)
+    np.random.seed(mixed % 2**32)
+    torch.manual_seed(mixed)
 
 
 def generator_states() -> dict[str, Any]:

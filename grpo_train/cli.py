@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -14,10 +11,10 @@ import typer
 from dotenv import load_dotenv
 
 from grpo_train.config import ConfigError, dump_config, load_config, read_config_text, with_changes
+from grpo_train.ending import end_by_force, write_end
 from grpo_train.files import atomic_write
-from grpo_train.policy.locate import PolicyError
+from grpo_train.policy.locate import PolicyError, recorded_base
 from grpo_train.preflight import check_engine, check_start
-from grpo_train.processes import is_alive, signal_quietly, sweep
 from grpo_train.run_dir import (
     RunDir,
     RunDirError,
@@ -78,7 +75,7 @@ def train(
             "config_name": str(cfg),
             "config_text": text,
             "overrides": overrides,
-            "ckpt": str(ckpt) if ckpt else None,
+            "ckpt": recorded_base(str(ckpt), resolve_root(root)) if ckpt else None,
             "by": "shell",
         }
         run = create_run(resolve_root(root), launch, run_name)
@@ -289,27 +286,17 @@ def tiny_model(
     print(f"wrote {out}")
 
 
-def end_now(run: RunDir, grace_s: float = 20.0) -> list[int]:
-    """SIGTERM to the supervisor, then SIGKILL to what is left; returns pids that would not end."""
+def end_now(run: RunDir) -> list[int]:
+    """End a run by force and write it down; returns pids that would not end."""
     status = run.read_status() or {}
     pid, start = int(status.get("pid", 0)), int(status.get("pid_start", 0))
-    if pid and is_alive(pid, start):
-        signal_quietly(pid, signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
-        while is_alive(pid, start) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if is_alive(pid, start):
-            signal_quietly(pid, signal.SIGKILL)
-    left = sweep(run.name, exclude=frozenset({os.getpid()}))
+    ended = end_by_force(run, [(pid, start)] if pid else [])
     if run.observed_state().state == "lost":
         try:
-            writer = StatusWriter(run.path)
-        except RunDirError:
-            return left
-        writer.update(state="killed", exit_code=137)
-        writer.close()
-        run.log_event("killed")
-    return left
+            write_end(run, "killed", by="shell", exit_code=137)
+        except RunDirError:  # a new supervisor holds it
+            return ended.left
+    return ended.left
 
 
 def _supervise_new(run: RunDir) -> int:
@@ -324,7 +311,6 @@ def _supervise_new(run: RunDir) -> int:
         if run.config_file.exists():
             raise RunDirError(f"{run.name} has started before: go on with  grpo-train resume --training-run {run.name}")
         config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "the config")
-        # The agent's paths are relative to the root, a shell's are absolute.
         ckpt = str(run.root / launch["ckpt"]) if launch.get("ckpt") else None
         config = check_start(config, run.root, Path(ckpt) if ckpt else None)
         atomic_write(run.config_file, dump_config(config))

@@ -7,6 +7,7 @@ is reported with the file, the line, the key and, where a name was misspelled, t
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -147,9 +148,23 @@ def _explain(problem: Any, source: str, lines: dict[tuple[str, ...], int], from_
             hint = f"known here: {', '.join(known)}"
         return f"{where}: unknown key '{key}'; {hint}"
     if problem["type"] == "value_error":
-        return f"{where}: {problem['ctx']['error']}"
+        return _where_said(str(problem["ctx"]["error"]), where, source, lines, from_overrides)
     got = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
     return f"{where}: {key}: {problem['msg'][0].lower()}{problem['msg'][1:]}{got}"
+
+
+def _where_said(
+    message: str, where: str, source: str, lines: dict[tuple[str, ...], int], from_overrides: set[tuple[str, ...]]
+) -> str:
+    """A problem between keys, with the place of one that it names: an override, else the first that has a line."""
+    named = [tuple(found) for found in re.findall(r"\b([a-z]+)\.([a-z_]+)\b", message)]
+    for path in named:
+        if path in from_overrides:
+            return f"--set {'.'.join(path)}: {message}"
+    for path in named:
+        if path in lines:
+            return f"{source}, line {lines[path]}: {message}"
+    return f"{where}: {message}"
 
 
 def _known_keys(section: str) -> list[str]:

@@ -19,20 +19,23 @@ NEAR_ZERO = 1e-3
 def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None = None) -> list[str]:
     """What a person should know about a step, the worst first; an empty list says that nothing stands out."""
     lines: list[str] = []
-    broken = [key for key in ("loss", "grad_norm", "reward") if not math.isfinite(_value(metrics, key, 0.0))]
-    if broken:
-        lines.append(f"alarm: {' and '.join(broken)} not finite: this update was left out; a lower learning rate?")
-    ess = _value(metrics, "ess/sequence", 1.0)
-    if ess < ESS_ALARM:
-        lines.append(f"alarm: effective sample size {ess:.0%} of the completions: too far off-policy to learn from")
-    elif ess < ESS_WARN:
-        lines.append(f"warning: effective sample size {ess:.0%} of the completions: samples are getting off-policy")
+    if not math.isfinite(_value(metrics, "grad_norm", 0.0)):
+        lines.append("alarm: the gradient is not finite: this update was left out; a lower learning rate?")
+    unscored = _value(metrics, "groups/unscored", 0.0)
+    if unscored > 0:
+        lines.append(f"alarm: no reward function applied to {unscored:.0%} of the groups")
+    correction = config.algorithm.rollout_correction
+    level = "sequence" if correction.startswith("sequence") else "token"
+    ess = _value(metrics, f"ess/{level}", 1.0)
+    if ess < ESS_WARN:
+        word = "alarm" if ess < ESS_ALARM else "warning"
+        lines.append(f"{word}: effective sample size {ess:.0%} of the {level}s: far off the policy that sampled them")
     mismatch = _value(metrics, "mismatch/kl", 0.0)
-    if mismatch > MISMATCH_KL:
+    if mismatch > MISMATCH_KL and config.rollout.top_p == 1 and config.rollout.top_k == 0:
         outside = _value(metrics, "mismatch/outside_0.9_1.1", 0.0)
         lines.append(
-            f"warning: sampler and trainer disagree (KL {mismatch:.3g}, {outside:.0%} of tokens off by over 10 %): "
-            "same weights, precision and temperature? algorithm.rollout_correction weighs it out"
+            f"warning: sampler and trainer disagree (KL {mismatch:.3g}, {outside:.0%} of tokens off by over 10 %)"
+            + (": algorithm.rollout_correction would weigh it out" if correction == "none" else "; it is corrected for")
         )
     dead = _value(metrics, "frac_reward_zero_std", 0.0)
     if dead > DEAD_GROUPS:
@@ -46,9 +49,9 @@ def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
     truncated = _value(metrics, "completions/clipped_ratio", 0.0)
     if truncated > TRUNCATED:
         lines.append(f"warning: {truncated:.0%} of the completions hit the budget: raise rollout.max_completion_length")
-    if config.steps_per_buffer == 1 and not broken and abs(_value(metrics, "loss", 1.0)) < NEAR_ZERO:
+    if config.steps_per_buffer == 1 and dead < 1 and abs(_value(metrics, "loss", 1.0)) < NEAR_ZERO:
         lines.append("a loss near zero is expected here: on-policy its value says nothing, its gradient does")
-    if noise_scale is not None and noise_scale.resolved:
+    if noise_scale is not None and math.isfinite(noise_scale.interval()[1]):
         prompts = config.rollout.buffer_size // config.algorithm.updates_per_buffer
         lines.append(noise_scale.advice(prompts, config.rollout.num_generations))
     return lines

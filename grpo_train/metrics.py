@@ -58,12 +58,14 @@ def reward_metrics(rows: Sequence[dict[str, Any]], num_generations: int) -> dict
     """Rewards, groups and lengths of a buffer, under TRL's names (``trl/trainer/grpo_trainer.py``) where it has one.
 
     ``groups/all_right``, ``all_wrong`` and ``all_equal`` say why a group has no spread and teaches nothing: every
-    answer right, every answer wrong, or right and wrong ones that earned the same.
+    answer right, every answer wrong, or right and wrong ones that earned the same; ``unscored``: no reward function
+    applied to any of its completions.
     """
     groups = [rows[i : i + num_generations] for i in range(0, len(rows), num_generations)]
     rewards = _known(row["reward"] for row in rows)
-    spreads = [_std(_known(row["reward"] for row in group)) for group in groups]
-    flat = [group for group, spread in zip(groups, spreads, strict=True) if spread == 0]
+    scored = [_known(row["reward"] for row in group) for group in groups]
+    spreads = [_std(values) if min(values, default=0) < max(values, default=0) else 0.0 for values in scored]
+    flat = [group for group, values, spread in zip(groups, scored, spreads, strict=True) if values and spread == 0]
     right = [all(row["correct"] for row in group) for group in flat]
     wrong = [not any(row["correct"] for row in group) for group in flat]
     names = sorted({name for row in rows for name in row["rewards"]})
@@ -72,10 +74,11 @@ def reward_metrics(rows: Sequence[dict[str, Any]], num_generations: int) -> dict
     metrics = {
         "reward": _mean(rewards),
         "reward_std": _mean(spreads),
-        "frac_reward_zero_std": len(flat) / len(groups),
+        "frac_reward_zero_std": sum(spread == 0 for spread in spreads) / len(groups),
         "groups/all_right": sum(right) / len(groups),
         "groups/all_wrong": sum(wrong) / len(groups),
         "groups/all_equal": (len(flat) - sum(right) - sum(wrong)) / len(groups),
+        "groups/unscored": sum(not values for values in scored) / len(groups),
         "accuracy": _mean([float(row["correct"]) for row in rows]),
         "format": _mean([float(row["formatted"]) for row in rows]),
     }
@@ -165,7 +168,7 @@ def token_metrics(parts: Sequence[TokenSums], cap: float) -> tuple[dict[str, flo
         "mismatch/ratio_mean": float(ratio.mean()),
         "mismatch/ratio_min": float(ratio.min()),
         "mismatch/ratio_max": float(ratio.max()),
-        "mismatch/outside_0.9_1.1": float(((ratio < 0.9) | (ratio > 1.1)).double().mean()),
+        "mismatch/outside_0.9_1.1": _outside(ratio),
     }
     weights = torch.cat([w for part in parts for w in part.weights]) if any(part.weights for part in parts) else None
     if weights is not None:
@@ -176,12 +179,16 @@ def token_metrics(parts: Sequence[TokenSums], cap: float) -> tuple[dict[str, flo
         "ratio/mean": float(now.mean()),
         "ratio/min": float(now.min()),
         "ratio/max": float(now.max()),
-        "ratio/outside_0.9_1.1": float(((now < 0.9) | (now > 1.1)).double().mean()),
+        "ratio/outside_0.9_1.1": _outside(now),
         "logp_difference/mean": float(old.abs().mean()),
         "logp_difference/max": float(old.abs().max()),
         **{key: value for key, value in metrics.items() if key.startswith(("mismatch/", "ess/"))},
     }
     return metrics, ratios
+
+
+def _outside(ratio: torch.Tensor) -> float:
+    return math.nan if ratio.isnan().any() else float(((ratio < 0.9) | (ratio > 1.1)).double().mean())
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 from grpo_train.config import with_changes
+from grpo_train.files import read_json
 from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_weights, resolve_backbone
 from grpo_train.schema import Config
 from grpo_train.tasks import load_task
@@ -22,7 +24,8 @@ def check_engine() -> None:
 
 
 def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
-    """Check what a start needs; returns the config with ``task.path`` made absolute, for resumes from elsewhere.
+    """Check what a start needs; returns the config as it will be: ``task.path`` absolute, for resumes from elsewhere,
+    and the ``lora_*`` keys those of an adapter that is continued.
 
     A hub name cannot be checked without the network and passes. Raises PolicyError, TaskError.
     """
@@ -32,8 +35,24 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
         resolve_backbone(config.model.backbone, root)
     elif adapter_of(weights) == "lora":
         check_base(weights, resolve_backbone(config.model.backbone, root), root)
+        config = with_changes(config, model=_shape_of(weights))
     task = load_task(config.task)
     if config.task.path is None:
         return config
     task.size("train")
     return with_changes(config, task={"path": os.path.abspath(Path(config.task.path).expanduser())})
+
+
+def _shape_of(adapter: Path) -> dict[str, Any]:
+    """The ``lora_*`` keys that an adapter was made with: a continued one keeps them, whatever the config says."""
+    made = read_json(adapter / "adapter_config.json") or {}
+    keys = {
+        "lora_rank": "r",
+        "lora_alpha": "lora_alpha",
+        "lora_dropout": "lora_dropout",
+        "lora_targets": "target_modules",
+    }
+    found = {key: made[name] for key, name in keys.items() if made.get(name) is not None}
+    if isinstance(found.get("lora_targets"), list):
+        found["lora_targets"] = sorted(found["lora_targets"])
+    return found

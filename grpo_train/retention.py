@@ -1,4 +1,4 @@
-"""Which checkpoints a run keeps, and how the others go. Standard library only.
+"""Which checkpoints a run keeps, and how the others go. Torch-free.
 
 Must: a visible ``step_N`` is whole at every moment. So a checkpoint is first renamed to a hidden name, that is made
 durable, and only then it is deleted; whatever a kill leaves is cleared by :func:`remove_leftovers`.
@@ -17,6 +17,8 @@ import shutil
 import time
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from grpo_train.files import fsync_directory, read_json, remove_tree
 from grpo_train.manifest import STEP_NAME
@@ -117,7 +119,7 @@ def _linked(run: RunDir) -> set[str]:
 
 
 def _is_read(run: RunDir, checkpoint: Checkpoint) -> bool:
-    """Whether a live evaluation, or a run that started from it, needs a checkpoint (or something in it)."""
+    """Whether a live evaluation needs a checkpoint or a part of it, or a run that started from it or lies over it."""
     place = os.path.join(os.path.realpath(run.training_state), checkpoint.path.name)
     return any(path == place or path.startswith(place + os.sep) for path in _places_read(run.root))
 
@@ -138,6 +140,11 @@ def _places_read(root: Path) -> list[str]:
             raise ValueError(f"{file} is damaged: {error}") from error
     for file in sorted(root.glob("training_runs/*/launch.json")):
         named += [str(ckpt)] if (ckpt := (read_json(file) or {}).get("ckpt")) else []
+    for file in sorted(root.glob("training_runs/*/config.yaml")):
+        try:
+            named.append(str(yaml.safe_load(file.read_text(encoding="utf-8"))["model"]["backbone"]))
+        except (yaml.YAMLError, TypeError, KeyError) as error:
+            raise ValueError(f"{file} is damaged: {error}") from error
     return [os.path.realpath(root / path) for path in named]
 
 

@@ -74,7 +74,7 @@ class Model(Section):
     lora_alpha: PositiveInt = 64
     """Scale of the adapter: its product is multiplied by alpha / rank."""
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout in front of the adapter."""
+    """Dropout in front of the adapter; only strictly on-policy, where no ratio is taken to a pass without it."""
     lora_targets: str | list[str] = "all-linear"
     """Modules that get an adapter: ``all-linear``, or their names."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -143,8 +143,8 @@ class Algorithm(Section):
     rollout_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "none"
     """Importance weights from the sampler's to the trainer's probabilities: truncated at the cap, or rejected (weight
     0) above it, per token or per completion."""
-    rollout_correction_cap: PositiveFloat = 2.0
-    """Upper bound of those weights."""
+    rollout_correction_cap: Annotated[float, Field(ge=1)] = 2.0
+    """Upper bound of those weights; ess/*_clipped bounds them to [1 / cap, cap]."""
     noise_scale: bool = True
     """Measure the gradient noise scale; changes no number of the training."""
     noise_scale_decay: Annotated[float, Field(ge=0, lt=1)] = 0.95
@@ -200,7 +200,8 @@ class Train(Section):
     tf_micro_batch: PositiveInt = 32
     """Completions per forward without gradient."""
     token_budget: NonNegativeInt = 0
-    """Tokens (prompts and completions) per forward and backward at most: a longer micro-batch is cut; 0 = no limit."""
+    """Tokens (prompts and completions) per forward and backward at most: a longer micro-batch is cut; 0 = no limit. The
+    pieces' gradient is held beside the step's: it saves activations and costs the size of the trained weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     packing: bool = True
@@ -282,6 +283,12 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _samples_what_it_trains(self) -> Config:
+        if self.model.lora_dropout and self.steps_per_buffer > 1:
+            raise ValueError(
+                f"model.lora_dropout {self.model.lora_dropout} with {self.steps_per_buffer} updates from a buffer: "
+                "ratios to the policy before would be noise that clips; set it to 0, or num_iterations and "
+                "updates_per_buffer to 1"
+            )
         cut = [f"rollout.{key} {value:g}" for key, value, full in self._sampling() if value != full]
         if cut and self.algorithm.rollout_correction == "none":
             raise ValueError(

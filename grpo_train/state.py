@@ -13,6 +13,7 @@ from grpo_train import buffer as buffers
 from grpo_train.algorithm import GradientNoiseScale
 from grpo_train.buffer import RolloutBuffer
 from grpo_train.checkpoint import (
+    CheckpointError,
     check_adapter,
     find_resume_point,
     load_extra,
@@ -97,20 +98,36 @@ class TrainingState:
         decay = config.algorithm.noise_scale_decay
         self.noise_scale = GradientNoiseScale(decay=decay) if config.algorithm.noise_scale else None
 
-        seed_everything(config.run.seed, group.rank)
+        # Replaced by the saved generators where as many ranks go on; else a step never draws what an earlier one drew.
+        seed_everything(config.run.seed, group.rank, latest.step if latest else 0)
         self._restored = load_training_state(latest, self.optimizer, self.scheduler, group) if latest else {}
         self.step = latest.step if latest else 0
+        self._changed = _changes(self._restored.get("config") or {}, config)
+        if any(key.startswith("optimizer.") for key in self._changed):
+            self._set_rates()
         self.num_tokens = int(self._restored.get("num_tokens", 0))
         self.buffer: RolloutBuffer | None = None
         """The rollout buffer that the next step goes on with; None = it makes a new one."""
-        if latest and (pending := load_extra(latest, buffers.FILE)):
-            self.buffer = buffers.from_state(pending, group, config)
-        if latest and self.noise_scale and (probes := load_extra(latest, PROBES)):
-            self.noise_scale.load_state_dict(probes["noise_scale"])
+        if latest:
+            self._check_position()
+            if pending := load_extra(latest, buffers.FILE):
+                self.buffer = buffers.from_state(pending, group, config)
+            if self.noise_scale and (probes := load_extra(latest, PROBES)):
+                self.noise_scale.load_state_dict(probes["noise_scale"])
         self._base = self._restored.get("base_model") or {
             "name": self.policy.base,
             "weights_sha256": weight_hash(resolve_backbone(self.policy.base, run.root)),
         }
+
+    def check_weights(self, step: int) -> None:
+        """Raises CheckpointError where an update has left weights that are no numbers: nothing of them is saved."""
+        largest = torch.stack([parameter.detach().abs().max() for parameter in self.policy.trainable()]).max()
+        if not bool(torch.isfinite(largest)):
+            raise CheckpointError(
+                f"step {step} has left weights that are not finite (optimizer.learning_rate "
+                f"{self._config.optimizer.learning_rate:g}): they are not saved; set a lower rate in "
+                f"{self._run.config_file} and resume, or start anew"
+            )
 
     def save(self, step: int, *, final: bool) -> None:
         """Write ``training_state/step_N``. Raises CheckpointError when it cannot be written."""
@@ -124,12 +141,9 @@ class TrainingState:
             "base_model": self._base,
             "adapter": self._config.model.adapter,
             "num_tokens": self.num_tokens,
+            "config": self._config.model_dump(mode="json"),
             "threads": torch.get_num_threads(),
-            "versions": {
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-                "python": platform.python_version(),
-            },
+            "versions": _versions(),
         }
         save_checkpoint(
             self._run,
@@ -142,6 +156,33 @@ class TrainingState:
             final=final,
             extra=extra,
         )
+
+    def _set_rates(self) -> None:
+        """Take the config's optimizer keys: the saved state holds those it was saved under."""
+        wanted = self._config.optimizer
+        self.scheduler.base_lrs = [wanted.learning_rate for _ in self.scheduler.base_lrs]
+        for options in self.optimizer.param_groups:
+            options["initial_lr"] = wanted.learning_rate
+            options["lr"] = wanted.learning_rate * self.scheduler.lr_lambdas[0](self.scheduler.last_epoch)
+            options["betas"] = (wanted.adam_beta1, wanted.adam_beta2)
+            options["eps"], options["weight_decay"] = wanted.adam_epsilon, wanted.weight_decay
+        self.scheduler._last_lr = [options["lr"] for options in self.optimizer.param_groups]
+
+    def _check_position(self) -> None:
+        """Raises CheckpointError where keys have changed on which the position in data and buffer depends."""
+        frozen = ["algorithm.num_iterations", "algorithm.updates_per_buffer"]
+        place = self.step % self._config.steps_per_buffer
+        if place:
+            frozen += ["rollout.buffer_size", "rollout.num_generations", "algorithm.beta"]
+        changed = [
+            f"{key} ({old} -> {self._changed[key][1]})" for key, (old, _) in self._changed.items() if key in frozen
+        ]
+        if changed:
+            where = f"; or resume from step_{self.step - place}, where a buffer ends" if place else ""
+            raise CheckpointError(
+                f"{self._run.config_file}: {', '.join(changed)} cannot change at step {self.step}, which goes on with "
+                f"the buffer or the position in the data that was saved: set it back{where}"
+            )
 
     def announce(self, until: int) -> None:
         """Say what starts, what falls back, and what of a resume cannot be identical."""
@@ -159,11 +200,30 @@ class TrainingState:
         )
         for note in self.forward.notes:
             print(note, flush=True)
+        epsilon = config.algorithm.epsilon
+        if config.algorithm.loss_type == "gspo" and epsilon is not None and epsilon > 0.01:
+            print(
+                f"algorithm.epsilon {epsilon:g} hardly clips with gspo, whose ratio is a mean over tokens: its paper "
+                "has 0.0003 and 0.0004",
+                flush=True,
+            )
+        measured = config.grad_accum_steps * self._group.world_size > 1
+        if self.noise_scale and not measured:
+            print(
+                "gns/* is not measured: the noise scale needs two micro-batches a step (train.microbatch_size)",
+                flush=True,
+            )
         info, differences = self._restored, []
         if info and info.get("world_size") != self._group.world_size:
             differences.append(f"{info.get('world_size')} processes saved it, {self._group.world_size} go on")
         if info and info.get("threads") != torch.get_num_threads():
             differences.append(f"{info.get('threads')} threads saved it, {torch.get_num_threads()} go on")
+        for library, saved in (info.get("versions") or {}).items():
+            if saved != _versions()[library]:
+                differences.append(f"{library} {saved} saved it, {_versions()[library]} goes on")
+        differences += [f"{key} was {old}, is {new}" for key, (old, new) in self._changed.items()]
+        if self.step and self.noise_scale and measured and not self.noise_scale.steps:
+            differences.append("no averages of the noise scale were saved with it, they start anew")
         if self.step % config.steps_per_buffer and self.buffer is None:
             differences.append("no rollout buffer was saved with it, a new one is made")
         if differences:
@@ -171,3 +231,22 @@ class TrainingState:
         self._run.log_event(
             "training", step=self.step, until=until, prompts=prompts, left_out=left_out, differences=differences
         )
+
+
+def _changes(saved: dict[str, Any], config: Config) -> dict[str, tuple[Any, Any]]:
+    """Keys that training depends on and that are not what they were, as section.key: (then, now)."""
+    now = config.model_dump(mode="json")
+    return {
+        f"{section}.{key}": (saved[section][key], value)
+        for section in ("model", "rollout", "algorithm", "optimizer", "task")
+        for key, value in now[section].items()
+        if key in saved.get(section, {}) and saved[section][key] != value
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }

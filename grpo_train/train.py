@@ -29,7 +29,7 @@ from grpo_train.run_dir import RunDir
 from grpo_train.schema import Config
 from grpo_train.state import TrainingState
 from grpo_train.tracking.logs import RunLogs
-from grpo_train.update import accumulate_gradients
+from grpo_train.update import accumulate_gradients, score_old_policy
 
 
 def train(run: RunDir, config: Config, group: Group, *, until: int, ckpt: Path | None = None) -> int:
@@ -75,7 +75,7 @@ def train(run: RunDir, config: Config, group: Group, *, until: int, ckpt: Path |
             state.num_tokens += tokens
             clock.lap("reward")
             if config.steps_per_buffer > 1:
-                state.buffer.old_logps = state.forward.score(completions, config.train.tf_micro_batch)
+                state.buffer.old_logps = score_old_policy(state.forward, state.buffer, config)
             if state.reference is not None:
                 state.buffer.ref_logps = state.reference.score(completions, config.train.tf_micro_batch)
             clock.lap("score")
@@ -89,6 +89,7 @@ def train(run: RunDir, config: Config, group: Group, *, until: int, ckpt: Path |
         if math.isfinite(grad_norm):  # else the weights would be lost
             state.optimizer.step()
             state.scheduler.step()
+            state.check_weights(step)
         clock.lap("train")
 
         # log
@@ -149,6 +150,8 @@ class _Clock:
         self.laps = {f"time/{stage}": 0.0 for stage in ("rollout", "reward", "score", "train")}
 
     def lap(self, stage: str) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # a stage is over when its work is
         now = time.perf_counter()
         self.laps[f"time/{stage}"], self._last = now - self._last, now
 

@@ -7,6 +7,8 @@ pieces and ranks.
 
 from __future__ import annotations
 
+import torch
+
 from grpo_train.algorithm import policy_loss, rollout_correction
 from grpo_train.buffer import RolloutBuffer
 from grpo_train.gradients import GradientSum
@@ -40,6 +42,14 @@ def accumulate_gradients(
                 sums=sums,
             )
     return sums
+
+
+def score_old_policy(forward: LogprobForward, buffer: RolloutBuffer, config: Config) -> list[torch.Tensor]:
+    """Log-probabilities before the buffer's first update, (T_i,) a completion; zeros for those that take no part."""
+    rows = [i for i in range(len(buffer.completions)) if _takes_part(buffer, i, config)]
+    scored = forward.score([buffer.completions[i] for i in rows], config.train.tf_micro_batch)
+    by_row = dict(zip(rows, scored, strict=True))
+    return [by_row.get(i, torch.zeros(len(c.ids))) for i, c in enumerate(buffer.completions)]
 
 
 def _takes_part(buffer: RolloutBuffer, i: int, config: Config) -> bool:

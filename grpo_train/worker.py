@@ -20,7 +20,7 @@ from grpo_train.checkpoint import CheckpointError
 from grpo_train.config import ConfigError, dump_config, load_config, read_config_text, with_changes
 from grpo_train.distributed import Group
 from grpo_train.files import atomic_write, utc_now
-from grpo_train.policy.locate import PolicyError
+from grpo_train.policy.locate import PolicyError, recorded_base
 from grpo_train.preflight import check_start
 from grpo_train.processes import PARENT_VARIABLE, die_with_parent
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run, resolve_root
@@ -140,7 +140,7 @@ def _make_run(options: argparse.Namespace, group: Group) -> tuple[RunDir, Config
             "config_name": options.cfg,
             "config_text": text,
             "overrides": overrides,
-            "ckpt": str(ckpt) if ckpt else None,
+            "ckpt": recorded_base(str(ckpt), resolve_root(options.root)) if ckpt else None,
             "nproc": group.world_size,
             "by": "shell",
         }

@@ -19,7 +19,7 @@ from pathlib import Path
 ENTRY = "import sys\nfrom remote.agent.serve import main\nsys.exit(main(sys.argv[1:]))\n"
 OURS = (
     *("remote/__init__.py", "remote/protocol.py"),
-    *(f"grpo_train/{name}.py" for name in ("run_dir", "run", "files", "manifest", "processes", "status")),
+    *(f"grpo_train/{name}.py" for name in ("run_dir", "run", "files", "manifest", "processes", "status", "ending")),
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LIBTMUX_LEFT_OUT = ("test", "pytest_plugin.py", "__pycache__")

@@ -23,6 +23,10 @@ FAR = 4.0
 paper's §2.3, steps / least steps = 1 + B_simple / B and samples / least samples = 1 + B / B_simple."""
 
 
+ROUNDING = 1e-5
+"""Share of the mean gradient's squared norm below which a difference of float32 norms says nothing."""
+
+
 @dataclass(frozen=True)
 class NoiseScaleSample:
     """What one optimizer step says. Noisy: only averages over steps mean something."""
@@ -160,6 +164,8 @@ class GradientNoiseScale:
         if not (math.isfinite(signal) and math.isfinite(noise)):
             self.dropped += 1
             return None
+        if abs(signal) <= ROUNDING * squared_norm_of_mean:
+            signal = 0.0  # what is left of it is float32's rounding, as when one micro-batch alone has a gradient
         self.steps += 1
         self._weight = self.decay * self._weight + 1.0
         self._signal_sum = self.decay * self._signal_sum + signal

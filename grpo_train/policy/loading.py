@@ -118,7 +118,8 @@ def load_policy(
         model.enable_input_require_grads()
     model.to(device)
     recorded = recorded_base(resolved, root)
-    autocast = torch.bfloat16 if wants_master and dtype == torch.bfloat16 else None
+    # Trained weights are float32 (peft keeps adapters so, too); without autocast an adapter would compute in float32.
+    autocast = torch.bfloat16 if trainable and dtype == torch.bfloat16 else None
     return Policy(model, tokenizer, device, recorded, autocast)
 
 

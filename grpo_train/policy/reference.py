@@ -70,7 +70,7 @@ def load_reference(
     if settings.adapter == "lora":
         folder = run.path / FOLDER
         if fresh and ckpt and adapter_of(check_weights(run.root / ckpt)) == "lora":
-            if group.is_main:
+            if group.is_main and not folder.is_dir():  # there already: an attempt before this one ended unsaved
                 _keep(policy, folder)
             group.decide(None)
         if not folder.is_dir():
@@ -88,7 +88,7 @@ def load_reference(
             raise PolicyError(
                 f"algorithm.beta needs the model that the run started from as its reference: {error}"
             ) from error
-    return Reference(policy, forward, _copy(start))
+    return Reference(policy, forward, [parameter.detach() for parameter in start.trainable()])
 
 
 def _copy(policy: Policy) -> list[torch.Tensor]:

@@ -15,13 +15,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grpo_train.processes import boot_id, find_by_run_id, identity, is_alive, signal_quietly, start_ticks, sweep
+from grpo_train.ending import TERM_WAIT_S, end_by_force, write_end
+from grpo_train.processes import boot_id, find_by_run_id, identity, is_alive, signal_quietly, start_ticks
 from grpo_train.run_dir import (
     END_STATES,
     LIVE_STATES,
     RunDir,
-    RunDirError,
-    StatusWriter,
     check_name,
     create_run,
     list_runs,
@@ -31,10 +30,6 @@ from grpo_train.run_dir import (
 from remote.agent.place import Place, find_engine, verify_engine
 from remote.agent.sessions import Sessions, session_name
 from remote.protocol import RemoteError
-
-TERM_WAIT_S = 15.0
-"""So long a supervisor may take to end its workers after SIGTERM."""
-SWEEP_S = 8.0
 
 
 def text(params: dict[str, Any], key: str, default: str | None = None) -> str:
@@ -113,7 +108,7 @@ def launch(place: Place, params: dict[str, Any]) -> dict[str, Any]:
         try:
             sessions.start(session, argv, place.directory, place.session_environment(), run.name)
         except RemoteError as error:
-            _end_as(run, "crashed", f"its tmux session could not be started: {error.message}")
+            write_end(run, "crashed", by="agent", error=f"its tmux session could not be started: {error.message}")
             raise
     return {**result, "started": True}
 
@@ -250,25 +245,16 @@ def kill(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     if not observed.is_live and not supervisors and not find_by_run_id(run.name, frozenset({os.getpid()})):
         raise RemoteError("not_running", f"{run.name} is not running: it is {observed.state}")
     run.log_event("kill_asked", by=text(params, "by", ""))
-    for pid, _ in supervisors:
-        signal_quietly(pid, signal.SIGTERM)
     patience = params.get("patience_s")
-    deadline = time.monotonic() + (TERM_WAIT_S if patience is None else min(float(patience), TERM_WAIT_S))
-    while any(is_alive(*supervisor) for supervisor in supervisors) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    survivors = [supervisor for supervisor in supervisors if is_alive(*supervisor)]
-    for pid, _ in survivors:  # before its workers: it would restart them
-        signal_quietly(pid, signal.SIGKILL)
-    strays = find_by_run_id(run.name, frozenset({os.getpid()}))
-    left = sweep(run.name, exclude=frozenset({os.getpid()}), timeout_s=SWEEP_S)
-    left += [pid for pid, start in survivors if is_alive(pid, start) and pid not in left]
+    ended = end_by_force(run, supervisors, TERM_WAIT_S if patience is None else min(float(patience), TERM_WAIT_S))
     if (run.read_status() or {}).get("state", "starting") not in END_STATES:
-        _end_as(run, "killed", f"{len(left)} processes could not be ended" if left else None)
+        error = f"{len(ended.left)} processes could not be ended" if ended.left else None
+        write_end(run, "killed", by="agent", error=error)
     return {
         "run": run.name,
         "state": run.observed_state().state,
-        "left": left,
-        "forced": bool(survivors or strays),
+        "left": ended.left,
+        "forced": ended.forced,
     }
 
 
@@ -306,21 +292,3 @@ def _supervisors(place: Place, run: RunDir, status: dict[str, Any]) -> list[tupl
         if ticks is not None and (session["pid"], ticks) not in found:
             found.append((session["pid"], ticks))
     return found
-
-
-def _end_as(run: RunDir, state: str, error: str | None) -> None:
-    """Write a run's end where its supervisor could not."""
-    deadline = time.monotonic() + 3.0
-    while True:
-        try:
-            writer = StatusWriter(run.path)
-            break
-        except RunDirError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)  # the lock of a process that was just killed
-    try:
-        writer.update(state=state, **({"error": {"summary": error}} if error else {}))
-    finally:
-        writer.close()
-    run.log_event(state, by="agent")

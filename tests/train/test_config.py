@@ -38,8 +38,8 @@ PROBLEMS = {
     "run:\n  seed: 1\n  seed: 2\n": "c.yaml, line 3: 'run.seed' is there already, in line 2: keep one",
     "run: {seed: 1}\nmodel: {}\nrun: {seed: 2}\n": "c.yaml, line 3: 'run' is there already, in line 1: keep one",
     "rollout:\n  buffer_size: 33\n": (
-        "c.yaml: rollout.buffer_size 33 does not divide by run.nproc 1 x train.microbatch_size 2 = 2: every process "
-        "must make the same number of forward/backward passes (nearest that does: 32 or 34)"
+        "c.yaml, line 2: rollout.buffer_size 33 does not divide by run.nproc 1 x train.microbatch_size 2 = 2: every "
+        "process must make the same number of forward/backward passes (nearest that does: 32 or 34)"
     ),
 }
 
@@ -162,3 +162,51 @@ def test_the_presets_that_are_promised() -> None:
         assert (config.run.total_steps, config.run.save_every, config.model.backbone) == (steps, every, "qwen2_5_15")
         assert (config.rollout.buffer_size, config.train.microbatch_size) == (32, 2)
         assert (config.rollout.num_generations, config.train.tf_micro_batch) == (8, 32)
+
+
+def test_a_problem_between_keys_names_the_one_that_was_given() -> None:
+    text = "algorithm:\n  epsilon: 0.3\n  delta: 1.1\n"
+    with pytest.raises(
+        ConfigError, match=r"c.yaml, line 3: algorithm.delta 1.1 must lie above 1 \+ epsilon_high"
+    ):
+        load_config(text, source="c.yaml")
+    with pytest.raises(ConfigError, match=r"--set algorithm.delta: algorithm.delta 1.2 must lie above"):
+        load_config("algorithm: {epsilon: 0.3}\n", ["algorithm.delta=1.2"], source="c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "given", "range_"),
+    [
+        ("dr_grpo", {}, (0.2, 0.2)),
+        ("dapo", {}, (0.2, 0.28)),
+        ("dapo", {"epsilon": 0.1}, (0.1, 0.1)),
+        ("gspo", {}, (3e-4, 4e-4)),
+        ("cispo", {}, (0.2, 5.0)),
+        ("cispo", {"epsilon": 0.1}, (0.1, 5.0)),
+        ("grpo", {"epsilon_high": 0.3}, (0.2, 0.3)),
+    ],
+)
+def test_clip_ranges_are_each_methods_own(loss_type: str, given: dict[str, float], range_: tuple[float, float]) -> None:
+    keys = "".join(f"  {key}: {value}\n" for key, value in given.items())
+    algorithm = load_config(f"algorithm:\n  loss_type: {loss_type}\n{keys}").algorithm
+    assert (algorithm.epsilon, algorithm.epsilon_high) == range_
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.loss_type=cispo", "algorithm.epsilon_high=0.2"], "it is the bound of the ratio itself, 1 or more"),
+        (["algorithm.loss_type=cispo", "algorithm.delta=9"], "algorithm.delta takes no part in cispo"),
+        (["rollout.top_p=0.9"], "rollout.top_p 0.9: training would sample from a cut distribution"),
+        (["rollout.top_k=5"], "rollout.top_k 5: training would sample from a cut distribution"),
+        (["algorithm.overlong_buffer=512"], "must be shorter than rollout.max_completion_length 512"),
+        (["algorithm.updates_per_buffer=3"], "x algorithm.updates_per_buffer 3 = 6"),
+        (["model.lora_dropout=0.1", "algorithm.num_iterations=2"], "ratios to the policy before would be noise"),
+        (["algorithm.rollout_correction_cap=0.5"], "--set algorithm.rollout_correction_cap: "),
+        (["algorithm.loss_type=drgrpo"], "--set algorithm.loss_type: "),
+    ],
+)
+def test_senseless_estimators_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("", overrides)
+    assert message in str(caught.value)

@@ -185,9 +185,11 @@ def test_an_update_learns_from_the_same_groups_on_any_number_of_ranks(recording:
     assert_same((sum(loss for loss, _ in shares), shares[0][1] + shares[1][1]), expected)
 
 
-def test_in_float32_the_gradient_norm_holds_to_1e_5(recording: Recording, small_root: Path) -> None:
+@pytest.mark.parametrize("loss", ["dr_grpo", "dapo", "gspo"])
+def test_in_float32_the_gradient_norm_holds_to_1e_5(recording: Recording, small_root: Path, loss: str) -> None:
     single = load_policy(config_of().model, small_root, torch.device("cpu"))
-    norms = [gradient_of((single, recording[1]), config_of(**way))[1].norm().item() for way in (PLAIN, *WAYS.values())]
+    ways = [config_of(algorithm__loss_type=loss, **way) for way in (PLAIN, *WAYS.values())]
+    norms = [gradient_of((single, recording[1]), config)[1].norm().item() for config in ways]
     assert norms == pytest.approx([norms[0]] * len(norms), rel=1e-5)
 
 
@@ -230,17 +232,21 @@ def test_the_micro_batch_norms_are_those_of_the_parts(recording: Recording) -> N
         gradients.close()
 
 
-def rank_with_little_work(root: Path, state: dict[str, Any], live: int) -> dict[str, Any]:
-    """Runs on both processes: rank 1 has no group with spread, rank 0 ``live`` of them."""
+def rank_with_its_share(root: Path, state: dict[str, Any], live: int | None) -> dict[str, Any]:
+    """Runs on both processes: rank 1 has no group with spread, rank 0 ``live`` of them. None = all as recorded, with a
+    KL penalty and an entropy bonus."""
     policy = load_policy(config_of().model, root, torch.device("cpu"))
     in_float64(policy.model)
     keep = torch.zeros(GROUPS, GENERATIONS)
     with_spread = (state["advantages"].view(GROUPS, GENERATIONS).abs().sum(dim=1) > 0).nonzero().flatten().tolist()
     source = state["advantages"].view(GROUPS, GENERATIONS)[with_spread[0]]
-    for number in range(live):
-        keep[number] = source
-    state["advantages"] = keep.flatten()
-    config = config_of(run__nproc=2)
+    changes: dict[str, Any] = {"algorithm__beta": 0.05, "algorithm__entropy_coef": 0.01}
+    if live is not None:
+        changes = {}
+        keep[:live] = source
+        state["advantages"] = keep.flatten()
+        state["ref_logps"] = []
+    config = config_of(run__nproc=2, **changes)
     group = Group.join()
     gradients = GradientSum(policy.trainable())
     gradients.start()
@@ -249,16 +255,16 @@ def rank_with_little_work(root: Path, state: dict[str, Any], live: int) -> dict[
     gradients.finish(group)
     gradients.close()
     flat = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
-    alone = gradient_of((policy, state), config_of()) if group.is_main else (0.0, flat)
+    alone = gradient_of((policy, state), config_of(**changes)) if group.is_main else (0.0, flat)
     group.leave()
     return {"rank": group.rank, "difference": float((flat - alone[1]).abs().max()), "norm": float(flat.norm())}
 
 
-@pytest.mark.parametrize("live", [0, 3])
-def test_two_processes_one_without_work(recording: Recording, small_root: Path, live: int) -> None:
-    """Over gloo, for real: no hang, and the gradient of one process."""
-    results = run_in_two(rank_with_little_work, small_root, {**recording[1], "ref_logps": []}, live)
+@pytest.mark.parametrize("live", [0, 3, None])
+def test_two_processes_are_one(recording: Recording, small_root: Path, live: int | None) -> None:
+    """Over gloo, for real: no hang where one has no work, and the gradient of one process."""
+    results = run_in_two(rank_with_its_share, small_root, recording[1], live)
     assert [result["rank"] for result in results] == [0, 1]
     assert results[0]["norm"] == results[1]["norm"]
-    assert (results[0]["norm"] > 0) == (live > 0)
+    assert (results[0]["norm"] > 0) == (live != 0)
     assert results[0]["difference"] <= 1e-12

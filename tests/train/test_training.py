@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from grpo_train.checkpoint import seed_everything
 from grpo_train.config import load_config
 from grpo_train.distributed import Group
 from grpo_train.gradients import GradientSum
@@ -351,6 +352,44 @@ def test_beta_holds_the_policy_to_where_it_started(root: Path) -> None:
     assert_same_run(run, whole, 3)
 
 
+def test_a_start_that_died_unsaved_can_be_repeated_with_its_reference(root: Path) -> None:
+    """What the first attempt kept of the starting adapter is there already when the supervisor starts again."""
+    changes = {"model__adapter": "lora", "run__total_steps": 1}
+    first = train_here(root, write_config(root, "first.yaml", **changes), "first")
+    cfg = write_config(root, "second.yaml", **{**changes, "algorithm__beta": 0.2, "model__lora_rank": 64})
+    ckpt = str(first.training_state / "step_1")
+    run = train_here(root, cfg, "again", "--ckpt", ckpt)
+    assert run.read_launch()["ckpt"] == "training_runs/first/training_state/step_1"
+    assert load_config(run.config_file.read_text()).model.lora_rank == 4  # the adapter's own, not the config's
+    weights = weights_hash(run, 1)
+    shutil.rmtree(run.training_state)
+    run.training_state.mkdir()
+    assert main(["--run-dir", str(run.path), "--ckpt", ckpt]) == 0
+    assert weights_hash(run, 1) == weights
+
+
+def test_another_number_of_processes_draws_anew(root: Path) -> None:
+    """Generators that fit no longer are not those of step 0 again: a resume never repeats old sampling noise."""
+    run = train_here(root, write_config(root, run__total_steps=2), "alone", "--until", "1")
+    info = run.training_state / "step_1" / "training_info.json"
+    info.write_text(info.read_text().replace('"world_size": 1', '"world_size": 3').replace('"torch": "', '"torch": "x'))
+    write_manifest(info.parent, format=1, step=1)
+    resume_here(run, total=2)
+    (told,) = [row["differences"] for row in rows(run, "events.jsonl") if row["event"] == "training"][-1:]
+    assert told[0] == "3 processes saved it, 1 go on"
+    assert told[1].startswith("torch x")
+    seed_everything(3, 0)
+    fresh = torch.rand(1)
+    seed_everything(3, 0, 1)
+    assert torch.rand(1) != fresh
+
+
+def test_a_reward_function_that_is_not_there_is_named(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    cfg = write_config(root, algorithm__reward_weights={"acuracy": 2.0})
+    assert main(["--cfg", str(cfg), "--root", str(root), "--run-name", "typo"]) == 1
+    assert "no reward function is called acuracy; there are accuracy" in capfd.readouterr().err
+
+
 def test_a_reference_that_is_gone_is_named(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     first = train_here(root, write_config(root, "first.yaml", run__total_steps=1), "first")
     cfg = write_config(root, "second.yaml", run__total_steps=3, algorithm__beta=0.2)
@@ -384,6 +423,48 @@ def test_a_step_says_how_it_is(straight: RunDir) -> None:
             assert row["mismatch/outside_0.9_1.1"] == 0
 
 
+def test_changed_keys_are_named_and_the_learning_rate_counts(root: Path) -> None:
+    run = train_here(root, write_config(root, run__total_steps=4), "edited", "--until", "3")
+    text = run.config_file.read_text()
+    run.config_file.write_text(text.replace("learning_rate: 0.0003", "learning_rate: 0.00001"))
+    resume_here(run, total=4)
+    assert rows(run)[-1]["learning_rate"] == pytest.approx(1e-5)
+    (told,) = [row["differences"] for row in rows(run, "events.jsonl") if row["event"] == "training"][-1:]
+    assert told == ["optimizer.learning_rate was 0.0003, is 1e-05"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("num_iterations: 2", "num_iterations: 1"),
+        ("buffer_size: 4", "buffer_size: 8"),
+        ("num_generations: 4", "num_generations: 2"),
+        ("beta: 0.0", "beta: 0.5"),
+    ],
+)
+def test_a_buffer_that_no_longer_fits_is_refused(
+    root: Path, capfd: pytest.CaptureFixture[str], old: str, new: str
+) -> None:
+    cfg = write_config(root, run__total_steps=4, algorithm__num_iterations=2)
+    run = train_here(root, cfg, "halfway", "--until", "3")
+    run.config_file.write_text(run.config_file.read_text().replace(old, new))
+    prepare_resume(run, "latest", 4)
+    assert main(["--run-dir", str(run.path)]) == 1
+    error = capfd.readouterr().err
+    assert f"{old.split(':')[0]} (" in error
+    assert "cannot change at step 3" in error
+    assert "Traceback" not in error
+
+
+def test_weights_that_are_no_numbers_are_never_saved(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    cfg = write_config(root, run__total_steps=4, optimizer__learning_rate=1e38, optimizer__warmup_steps=0)
+    assert main(["--cfg", str(cfg), "--root", str(root), "--run-name", "blown_up"]) == 1
+    assert "has left weights that are not finite (optimizer.learning_rate 1e+38)" in capfd.readouterr().err
+    for checkpoint in run_of(root, "blown_up").checkpoints():
+        weights = load_file(next((checkpoint.path / "model").glob("*.safetensors")))
+        assert all(torch.isfinite(value).all() for value in weights.values())
+
+
 def test_an_update_that_is_not_finite_is_left_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = write_config(root, run__total_steps=2)
     monkeypatch.setattr("grpo_train.gradients.GradientSum.finish", spoil_finish)
@@ -391,7 +472,9 @@ def test_an_update_that_is_not_finite_is_left_out(root: Path, monkeypatch: pytes
     before = load_file(next((root / "models" / "tiny").glob("*.safetensors")))
     after = load_file(next((run.training_state / "step_2" / "model").glob("*.safetensors")))
     assert all(torch.equal(before[key], after[key]) for key in after)
-    assert all("grad_norm" in row["health"][0] and row["health"][0].startswith("alarm") for row in rows(run))
+    assert torch.load(run.training_state / "step_2" / "optimizer.pt", weights_only=True)["state"] == {}
+    assert torch.load(run.training_state / "step_2" / "scheduler.pt", weights_only=True)["last_epoch"] == 0
+    assert all(row["health"][0].startswith("alarm: the gradient is not finite") for row in rows(run))
     assert [row["grad_norm"] for row in rows(run)] == ["NaN", "NaN"]
 
 
