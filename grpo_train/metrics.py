@@ -121,7 +121,14 @@ class TokenSums:
         """Take in one forward and backward; all (B, T). Nothing leaves the device: the next forward need not wait."""
         kl = loss.kl_per_token.sum() if loss.kl_per_token is not None else loss.loss.new_zeros(())
         low, high = loss.clipped_low.sum(), loss.clipped_high.sum()
-        sums = (loss.loss.detach(), (tokens.entropy.detach() * loss.mask).sum(), kl, low, high, loss.mask.sum())
+        sums = (
+            loss.loss.detach(),
+            (tokens.entropy.detach() * loss.mask).sum(dtype=torch.float64),
+            kl,
+            low,
+            high,
+            loss.mask.sum(),
+        )
         padded = [tokens.logps.detach() - rollout_logps, old_logps - rollout_logps]
         if weights is not None:
             padded.append(weights.expand(loss.mask.shape))

@@ -47,4 +47,4 @@ def test_the_agent_imports_what_its_bundle_carries_and_nothing_else(path: Path) 
             assert name.partition(".")[0] in allowed, name
             if name.startswith(("remote.", "grpo_train.")):
                 assert name.startswith(("remote.agent", "remote.protocol", "grpo_train.run_dir", "grpo_train.files",
-                                        "grpo_train.processes")), name  # fmt: skip
+                                        "grpo_train.processes", "grpo_train.ending")), name  # fmt: skip

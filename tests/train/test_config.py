@@ -166,9 +166,7 @@ def test_the_presets_that_are_promised() -> None:
 
 def test_a_problem_between_keys_names_the_one_that_was_given() -> None:
     text = "algorithm:\n  epsilon: 0.3\n  delta: 1.1\n"
-    with pytest.raises(
-        ConfigError, match=r"c.yaml, line 3: algorithm.delta 1.1 must lie above 1 \+ epsilon_high"
-    ):
+    with pytest.raises(ConfigError, match=r"c.yaml, line 3: algorithm.delta 1.1 must lie above 1 \+ epsilon_high"):
         load_config(text, source="c.yaml")
     with pytest.raises(ConfigError, match=r"--set algorithm.delta: algorithm.delta 1.2 must lie above"):
         load_config("algorithm: {epsilon: 0.3}\n", ["algorithm.delta=1.2"], source="c.yaml")
