@@ -319,7 +319,7 @@ class Store:
         return any(name.startswith("eval_") for name in self.sessions_of(self.selected or ""))
 
     def stage_times(self) -> list[tuple[str, float]]:
-        """Typical seconds of each stage of a step (``time/*`` without ``time/step``), longest first.
+        """Mean seconds of each stage of the last 15 steps (``time/*`` without ``time/step``), longest first.
 
         A stage that takes no time is one that this run does without.
         """
@@ -328,7 +328,7 @@ class Store:
         found = []
         for key, series in self.logs.series.items():
             if key.startswith("time/") and key != "time/step" and (recent := series.recent(15)):
-                found.append((key.removeprefix("time/"), statistics.median(recent)))
+                found.append((key.removeprefix("time/"), statistics.fmean(recent)))
         return sorted((stage for stage in found if stage[1] > 0), key=lambda stage: -stage[1])
 
     def link_words(self) -> tuple[str, str]:

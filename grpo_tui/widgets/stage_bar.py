@@ -16,7 +16,7 @@ _COLOURS = {
 
 
 class StageBar(Widget):
-    """``step 3.1 s ▐ rollout 1.9 ▌▐ train 1.1 ▌``, median of the last 15 steps."""
+    """``step 3.1 s ▐ rollout 1.9 ▌▐ train 1.1 ▌``, mean of the last 15 steps."""
 
     def __init__(self, store: Store, *, id: str) -> None:
         super().__init__(id=id)

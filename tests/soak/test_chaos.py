@@ -1,5 +1,6 @@
 """An hour's worth of bad luck: a run that is killed again and again at random moments is, at its end, the run that was
-never touched, bit for bit. ``make soak``; the seed is printed and can be given as CHAOS_SEED."""
+never touched, bit for bit. ``make soak``; the seed is printed and can be given as CHAOS_SEED, and the number of kills
+as CHAOS_KILLS."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import random
 import secrets
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,11 +26,22 @@ from tests.engine import (
     running,
     steps_logged,
     train_here,
+    wait_for,
     write_config,
 )
 
 STEPS = 400
-KILLS = 25
+KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
+
+
+def wait_for_a_step(log: Path, supervisor: subprocess.Popen[str]) -> None:
+    """Until the run has logged something new, or has ended."""
+
+    def size() -> int:
+        return log.stat().st_size if log.exists() else 0
+
+    before = size()
+    wait_for(lambda: size() > before or supervisor.poll() is not None, "a step", timeout=300)
 
 
 @pytest.mark.timeout(3600)
@@ -56,7 +69,9 @@ def test_a_run_killed_at_random_moments_is_the_run_that_never_was(
     command = [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", "chaos"]
     for kill in range(KILLS):
         with running(command, root, run.name) as supervisor:
-            time.sleep(chance.uniform(5, 16))  # any moment is a good one: there is no condition to wait for
+            if kill % 4:  # else it is hit while it starts
+                wait_for_a_step(run.logs / "train_log.jsonl", supervisor)
+            time.sleep(chance.uniform(0, 6))  # any moment is a good one: there is no condition to wait for
             victims = [supervisor.pid, *find_by_run_id(run.name)]
             victim = chance.choice(victims)
             try:
