@@ -96,7 +96,9 @@ def make_buffer(
         raise TaskError(
             f"algorithm.reward_weights: no reward function is called {', '.join(unknown)}; there are {', '.join(names)}"
         )
-    by_name = {name: torch.tensor([_or_nan(row["rewards"].get(name)) for row in rows]) for name in names}
+    by_name = {
+        name: torch.tensor([_or_nan(row["rewards"].get(name)) for row in rows], dtype=torch.float64) for name in names
+    }
     rewards_B = combine_rewards(by_name, algorithm.reward_weights)
     advantages = group_advantages(rewards_B, generations, algorithm.scale_rewards)
     for row, reward, advantage in zip(rows, rewards_B.tolist(), advantages.tolist(), strict=True):
