@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from pathlib import Path
 from typing import Any
@@ -121,8 +122,8 @@ class TrainingState:
 
     def check_weights(self, step: int) -> None:
         """Raises CheckpointError where an update has left weights that are no numbers: nothing of them is saved."""
-        largest = torch.stack([parameter.detach().abs().max() for parameter in self.policy.trainable()]).max()
-        if not bool(torch.isfinite(largest)):
+        largest = [torch.linalg.vector_norm(weight.detach(), math.inf) for weight in self.policy.trainable()]
+        if not bool(torch.isfinite(torch.stack(largest)).all()):
             raise CheckpointError(
                 f"step {step} has left weights that are not finite (optimizer.learning_rate "
                 f"{self._config.optimizer.learning_rate:g}): they are not saved; set a lower rate in "
