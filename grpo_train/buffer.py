@@ -14,14 +14,12 @@ from typing import Any
 
 import torch
 
-from grpo_train.algorithm import combine_rewards, group_advantages, overlong_penalty
+from grpo_train.algorithm import RoleBaselines, combine_rewards, group_advantages, overlong_penalty
 from grpo_train.distributed import Group
 from grpo_train.metrics import reward_metrics, rollout_row
-from grpo_train.rewards import Grade
 from grpo_train.rollout import Completion
-from grpo_train.rollout.prompts import Prompt
+from grpo_train.rollout.collect import Sample
 from grpo_train.schema import Config
-from grpo_train.tasks import TaskError
 
 FILE = "buffer"
 """Name of the file of a pending buffer in a checkpoint."""
@@ -29,13 +27,18 @@ FILE = "buffer"
 
 @dataclass
 class RolloutBuffer:
-    """This rank's share; a group's completions stand side by side, groups in the order of :func:`groups_of`."""
+    """This rank's share; a group's completions stand side by side, groups in the order of :func:`groups_of`.
+
+    A place of a group that no sample took (a game that ended early) holds a completion without tokens.
+    """
 
     completions: list[Completion]
     advantages: torch.Tensor
     """(B,) float32, a masked completion's too: ``counted`` keeps it out of the loss."""
     counted: torch.Tensor
-    """(B,) bool; False = masked out of the loss (``mask_truncated_completions``)."""
+    """(B,) bool; False = masked out of the loss (``mask_truncated_completions``), or a place that no sample took."""
+    completions_per_update: list[int]
+    """Completions of each update's part, over all ranks: a normaliser."""
     tokens_per_update: list[float]
     """Unmasked completion tokens of each update's part, over all ranks: a normaliser."""
     metrics: dict[str, float]
@@ -60,19 +63,18 @@ def groups_of(rank: int, world_size: int, buffer_size: int, updates: int) -> lis
 def make_buffer(
     step: int,
     my_groups: Sequence[int],
-    prompts: Sequence[Prompt],
-    completions: Sequence[Completion],
-    texts: Sequence[str],
-    grades: Sequence[Grade],
+    samples: Sequence[Sample | None],
     config: Config,
     group: Group,
+    baselines: RoleBaselines | None = None,
 ) -> tuple[RolloutBuffer, list[dict[str, Any]], int]:
-    """Rewards and advantages over all ranks' completions.
+    """Rewards and advantages over all ranks' samples.
 
     Args:
         step: the first step that learns from the buffer.
-        my_groups, prompts: this rank's prompt groups: their numbers in the buffer, and what was asked.
-        completions, texts, grades: ``num_generations`` of each prompt, side by side.
+        my_groups: the numbers of this rank's groups in the buffer.
+        samples: ``num_generations`` places of each group, side by side.
+        baselines: self-play: what each role's reward is compared to; it learns from the buffer's games.
 
     Returns:
         This rank's share; the rows of ``rollouts.jsonl`` of all ranks; tokens of all prompts and completions.
@@ -80,41 +82,61 @@ def make_buffer(
     generations, budget = config.rollout.num_generations, config.rollout.max_completion_length
     algorithm = config.algorithm
     my_rows = []
-    for i, (completion, text, grade) in enumerate(zip(completions, texts, grades, strict=True)):
-        rewards: dict[str, float | None] = dict(grade.rewards)
+    for i, sample in enumerate(samples):
+        if sample is None:
+            continue
+        rewards: dict[str, float | None] = dict(sample.grade.rewards)
         if algorithm.overlong_buffer:
-            length = torch.tensor([len(completion.ids)])
+            length = torch.tensor([len(sample.completion.ids)])
             rewards["overlong"] = float(overlong_penalty(length, budget, algorithm.overlong_buffer))
-        number, sample = my_groups[i // generations], i % generations
-        my_rows.append(rollout_row(step, number, sample, prompts[i // generations], completion, text, grade, rewards))
-    my_tokens = sum(len(c.prompt_ids) + len(c.ids) for c in completions)
-    gathered = group.gather((my_rows, my_tokens))
-    rows = sorted((row for part, _ in gathered for row in part), key=lambda row: (row["group"], row["sample"]))
+        my_rows.append(rollout_row(step, my_groups[i // generations], i % generations, sample, rewards))
+    my_tokens = sum(len(s.completion.prompt_ids) + len(s.completion.ids) for s in samples if s)
+    my_metrics = [sample.grade.verdict.metrics for sample in samples if sample]
+    gathered = group.gather((my_rows, my_tokens, my_metrics))
+    rows = sorted((row for part, _, _ in gathered for row in part), key=lambda row: (row["group"], row["sample"]))
 
     names = sorted({name for row in rows for name in row["rewards"]})
-    if unknown := sorted(set(algorithm.reward_weights) - set(names)):
-        raise TaskError(
-            f"algorithm.reward_weights: no reward function is called {', '.join(unknown)}; there are {', '.join(names)}"
-        )
     by_name = {
         name: torch.tensor([_or_nan(row["rewards"].get(name)) for row in rows], dtype=torch.float64) for name in names
     }
     rewards_B = combine_rewards(by_name, algorithm.reward_weights)
-    advantages = group_advantages(rewards_B, generations, algorithm.scale_rewards)
+    if baselines is None:
+        advantages = group_advantages(rewards_B, generations, algorithm.scale_rewards)
+    else:
+        advantages = _role_advantages(rows, rewards_B, baselines)
     for row, reward, advantage in zip(rows, rewards_B.tolist(), advantages.tolist(), strict=True):
         row["reward"], row["advantage"] = None if math.isnan(reward) else reward, advantage
 
-    counted = torch.tensor([not (algorithm.mask_truncated_completions and row["truncated"]) for row in rows])
-    lengths = torch.tensor([row["length"] for row in rows], dtype=torch.float64)
+    # All ranks' rows laid out in places: the same for every rank, so that shares of it are, too.
+    places = config.rollout.buffer_size * generations
+    filled = {row["group"] * generations + row["sample"]: i for i, row in enumerate(rows)}
+    counted, present = torch.zeros(places, dtype=torch.bool), torch.zeros(places, dtype=torch.long)
+    lengths, placed = torch.zeros(places, dtype=torch.float64), torch.zeros(places, dtype=torch.float64)
+    for place, i in filled.items():
+        counted[place] = not (algorithm.mask_truncated_completions and rows[i]["truncated"])
+        lengths[place], present[place], placed[place] = rows[i]["length"], 1, advantages[i]
     mine = [number * generations + k for number in my_groups for k in range(generations)]
+    nothing = Completion((), (), (), finished=True)
     buffer = RolloutBuffer(
-        completions=list(completions),
-        advantages=advantages.float()[mine],
+        completions=[sample.completion if sample else nothing for sample in samples],
+        advantages=placed.float()[mine],
         counted=counted[mine],
+        completions_per_update=present.view(algorithm.updates_per_buffer, -1).sum(dim=1).tolist(),
         tokens_per_update=(lengths * counted).view(algorithm.updates_per_buffer, -1).sum(dim=1).tolist(),
-        metrics=reward_metrics(rows, generations),
+        metrics=reward_metrics(rows, [each for _, _, part in gathered for each in part]),
     )
-    return buffer, rows, sum(tokens for _, tokens in gathered)
+    return buffer, rows, sum(tokens for _, tokens, _ in gathered)
+
+
+def _role_advantages(rows: Sequence[dict[str, Any]], rewards_B: torch.Tensor, baselines: RoleBaselines) -> torch.Tensor:
+    """(B,): each role's reward in its game against that role's baseline; all its turns have the same."""
+    games: dict[int, tuple[str, dict[str, float]]] = {}
+    for row, reward in zip(rows, rewards_B.tolist(), strict=True):
+        game, _, role = row["role"].rpartition("/")
+        games.setdefault(row["group"], (game, {}))[1][role] = reward
+    scored = dict(zip(games, baselines.advantages(games.values()), strict=True))
+    advantages = [scored[row["group"]][row["role"].rpartition("/")[2]] for row in rows]
+    return torch.tensor(advantages, dtype=rewards_B.dtype)
 
 
 def _or_nan(value: float | None) -> float:
@@ -144,6 +166,7 @@ def to_state(buffer: RolloutBuffer, group: Group, config: Config) -> dict[str, A
         "counted": torch.stack([share.counted[i] for share, i in order]),
         "old_logps": [share.old_logps[i] for share, i in order if share.old_logps],
         "ref_logps": [share.ref_logps[i] for share, i in order if share.ref_logps],
+        "completions_per_update": buffer.completions_per_update,
         "tokens_per_update": buffer.tokens_per_update,
         "metrics": buffer.metrics,
     }
@@ -158,6 +181,7 @@ def from_state(state: dict[str, Any], group: Group, config: Config) -> RolloutBu
         completions=[_completion(state["completions"][i]) for i in mine],
         advantages=state["advantages"][mine],
         counted=state["counted"][mine],
+        completions_per_update=list(state["completions_per_update"]),
         tokens_per_update=list(state["tokens_per_update"]),
         metrics=dict(state["metrics"]),
         old_logps=_pick(state["old_logps"], mine),

@@ -6,80 +6,69 @@ Every rank gathers its rows; the numbers are computed once, over all completions
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
 
 from grpo_train.algorithm import PolicyLoss, effective_sample_size
 from grpo_train.policy.logprobs import TokenLogprobs
-from grpo_train.rewards import Grade
-from grpo_train.rollout import Completion
-from grpo_train.rollout.prompts import Prompt
+from grpo_train.rollout.collect import Sample
+from grpo_train.tasks.base import means
 
 
-def rollout_row(
-    step: int,
-    group: int,
-    sample: int,
-    prompt: Prompt,
-    completion: Completion,
-    text: str,
-    grade: Grade,
-    rewards: dict[str, float | None],
-) -> dict[str, Any]:
+def rollout_row(step: int, group: int, place: int, sample: Sample, rewards: dict[str, float | None]) -> dict[str, Any]:
     """One line of ``rollouts.jsonl``, but for ``reward`` and ``advantage``, which need the whole buffer.
 
-    ``group`` and ``sample`` number the prompt and its completion in the buffer; ``rewards`` by function name, None
-    where one does not apply.
+    ``group`` and ``place`` number the prompt and its completion (or the game and its turn) in the buffer; ``rewards``
+    by function name, None where one does not apply.
     """
+    verdict, problem = sample.grade.verdict, sample.prompt.problem
     return {
         "step": step,
         "group": group,
-        "sample": sample,
-        "index": prompt.problem.index,
+        "sample": place,
+        "index": problem.index,
         "reward": None,
         "advantage": None,
         "rewards": rewards,
-        "correct": grade.correct,
-        "formatted": grade.formatted,
-        "reason": grade.reason,
-        "answer": grade.answer,
-        "gold": prompt.problem.answer,
-        "length": len(completion.ids),
-        "truncated": not completion.finished,
-        "prompt": prompt.problem.prompt,
-        "completion": text,
+        "correct": verdict.correct,
+        "formatted": verdict.formatted,
+        "tolerant": verdict.tolerant,
+        "reason": verdict.reason,
+        "answer": verdict.answer,
+        "gold": problem.answer,
+        "length": len(sample.completion.ids),
+        "truncated": not sample.completion.finished,
+        "prompt": problem.prompt,
+        "completion": sample.text,
+        **({"role": sample.role} if sample.role else {}),
+        **({"facts": dict(verdict.facts)} if verdict.facts else {}),
     }
 
 
-def reward_metrics(rows: Sequence[dict[str, Any]], num_generations: int) -> dict[str, float]:
+def reward_metrics(
+    rows: Sequence[dict[str, Any]], verdict_metrics: Sequence[Mapping[str, float]] = ()
+) -> dict[str, float]:
     """Rewards, groups and lengths of a buffer, under TRL's names (``trl/trainer/grpo_trainer.py``) where it has one.
 
     ``groups/all_right``, ``all_wrong`` and ``all_equal`` say why a group has no spread and teaches nothing: every
     answer right, every answer wrong, or right and wrong ones that earned the same; ``unscored``: no reward function
-    applied to any of its completions.
+    applied to any of its completions. In self-play, where a group is a game and a role's reward is compared to that
+    role's baseline, nothing is said of groups. ``verdict_metrics``: what the task itself measured of each attempt.
     """
-    groups = [rows[i : i + num_generations] for i in range(0, len(rows), num_generations)]
     rewards = _known(row["reward"] for row in rows)
-    scored = [_known(row["reward"] for row in group) for group in groups]
-    spreads = [_std(values) if min(values, default=0) < max(values, default=0) else 0.0 for values in scored]
-    flat = [group for group, values, spread in zip(groups, scored, spreads, strict=True) if values and spread == 0]
-    right = [all(row["correct"] for row in group) for group in flat]
-    wrong = [not any(row["correct"] for row in group) for group in flat]
     names = sorted({name for row in rows for name in row["rewards"]})
     lengths = [row["length"] for row in rows]
     ended = [row["length"] for row in rows if not row["truncated"]]
+    tolerant = [float(row["tolerant"]) for row in rows if row.get("tolerant") is not None]
     metrics = {
         "reward": _mean(rewards),
-        "reward_std": _mean(spreads),
-        "frac_reward_zero_std": sum(spread == 0 for spread in spreads) / len(groups),
-        "groups/all_right": sum(right) / len(groups),
-        "groups/all_wrong": sum(wrong) / len(groups),
-        "groups/all_equal": (len(flat) - sum(right) - sum(wrong)) / len(groups),
-        "groups/unscored": sum(not values for values in scored) / len(groups),
+        **(_role_metrics(rows) if any("role" in row for row in rows) else _group_metrics(rows)),
         "accuracy": _mean([float(row["correct"]) for row in rows]),
+        **({"accuracy/tolerant": _mean(tolerant)} if tolerant else {}),
         "format": _mean([float(row["formatted"]) for row in rows]),
     }
     for name in names:
@@ -87,11 +76,41 @@ def reward_metrics(rows: Sequence[dict[str, Any]], num_generations: int) -> dict
         metrics[f"rewards/{name}/mean"], metrics[f"rewards/{name}/std"] = _mean(values), _std(values)
     return {
         **metrics,
+        **means(verdict_metrics),
         "completions/mean_length": _mean(lengths),
         "completions/min_length": float(min(lengths)),
         "completions/max_length": float(max(lengths)),
         "completions/mean_terminated_length": _mean(ended) if ended else 0.0,
         "completions/clipped_ratio": 1 - len(ended) / len(rows),
+    }
+
+
+def _group_metrics(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    groups = [list(group) for _, group in groupby(rows, key=lambda row: row["group"])]
+    scored = [_known(row["reward"] for row in group) for group in groups]
+    spreads = [_std(values) if min(values, default=0) < max(values, default=0) else 0.0 for values in scored]
+    flat = [group for group, values, spread in zip(groups, scored, spreads, strict=True) if values and spread == 0]
+    right = [all(row["correct"] for row in group) for group in flat]
+    wrong = [not any(row["correct"] for row in group) for group in flat]
+    return {
+        "reward_std": _mean(spreads),
+        "frac_reward_zero_std": sum(spread == 0 for spread in spreads) / len(groups),
+        "groups/all_right": sum(right) / len(groups),
+        "groups/all_wrong": sum(wrong) / len(groups),
+        "groups/all_equal": (len(flat) - sum(right) - sum(wrong)) / len(groups),
+        "groups/unscored": sum(not values for values in scored) / len(groups),
+    }
+
+
+def _role_metrics(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of self-play: each role's mean reward over the games, and turns a game."""
+    games = {(row["group"], row["role"]): row["reward"] for row in rows}
+    roles = sorted({role for _, role in games})
+    by_role = {role: [reward for (_, each), reward in games.items() if each == role] for role in roles}
+    return {
+        "reward_std": _std(_known(games.values())),
+        **{f"self_play/{role}/reward": _mean(_known(rewards)) for role, rewards in by_role.items()},
+        "self_play/turns": len(rows) / len({row["group"] for row in rows}),
     }
 
 

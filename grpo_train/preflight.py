@@ -10,6 +10,7 @@ from typing import Any
 from grpo_train.config import with_changes
 from grpo_train.files import read_json
 from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_weights, resolve_backbone
+from grpo_train.rewards import load_rewards
 from grpo_train.schema import Config
 from grpo_train.tasks import load_task
 
@@ -24,8 +25,8 @@ def check_engine() -> None:
 
 
 def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
-    """Check what a start needs; returns the config as it will be: ``task.path`` absolute, for resumes from elsewhere,
-    and the ``lora_*`` keys those of an adapter that is continued.
+    """Check what a start needs; returns the config as it will be: paths of the task absolute, for resumes from
+    elsewhere, and the ``lora_*`` keys those of an adapter that is continued.
 
     A hub name cannot be checked without the network and passes. Raises PolicyError, TaskError.
     """
@@ -37,10 +38,30 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
         check_base(weights, resolve_backbone(config.model.backbone, root), root)
         config = with_changes(config, model=_shape_of(weights))
     task = load_task(config.task)
-    if config.task.path is None:
-        return config
-    task.size("train")
-    return with_changes(config, task={"path": os.path.abspath(Path(config.task.path).expanduser())})
+    load_rewards(task, config)
+    here = with_changes(config, task=_absolute(config))
+    if config.task.path is not None:
+        task.size("train")
+    return here
+
+
+def _absolute(config: Config) -> dict[str, Any]:
+    """The paths of the ``task`` section, as they are from anywhere; names and module names stay what they are."""
+
+    def place(text: str) -> str:
+        return os.path.abspath(Path(text).expanduser())
+
+    def function(name: str) -> str:
+        file, _, inner = name.rpartition(":")
+        return f"{place(file)}:{inner}" if file.endswith(".py") else name
+
+    task = config.task
+    return {
+        "path": None if task.path is None else place(task.path),
+        "name": function(task.name),
+        "grader": function(task.grader),
+        "rewards": [function(name) for name in task.rewards],
+    }
 
 
 def _shape_of(adapter: Path) -> dict[str, Any]:

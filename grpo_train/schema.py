@@ -48,7 +48,9 @@ class Run(Section):
     save_every: PositiveInt = 10
     """Full training state every so many steps (and always at a stop and at the end)."""
     eval_every: NonNegativeInt = 0
-    """Between training stages, evaluate every so many steps in a process of its own; 0 = never."""
+    """Between training stages, evaluate every so many steps (and at the end) in a process of its own; 0 = never."""
+    eval_initial: bool = False
+    """Evaluate the model that the run starts from, too, before the first step."""
     seed: NonNegativeInt = 0
     """Seed of the data order, of sampling and of new weights."""
     max_restarts: NonNegativeInt = 0
@@ -213,32 +215,91 @@ class Train(Section):
 
 
 class Task(Section):
-    """What is asked and what is right."""
+    """What is asked, what is right, and what that is worth."""
 
     name: str = "gsm8k"
-    """A task of ``grpo_train/tasks``: gsm8k, addition."""
+    """A task of ``grpo_train/tasks`` (``grpo-train tasks`` lists them), or one of your own: ``module:function``."""
     path: str | None = None
-    """The task's data: a JSONL file, or a directory with train.jsonl and test.jsonl. Without it gsm8k comes from
-    the hub."""
+    """The task's data: a JSONL file, or a directory with train.jsonl and test.jsonl. Without it gsm8k and mbpp come
+    from the hub."""
     limit: PositiveInt | None = None
     """Use only the first so many training problems (100 rows to overfit on)."""
+    level: Annotated[int, Field(ge=1, le=10)] = 1
+    """Generated tasks: how hard, 1 to 10; each task's file says what grows with it."""
     digits: Annotated[int, Field(ge=1, le=6)] = 2
-    """addition: digits of each number."""
+    """addition, arithmetic, comparison: digits of each number."""
+    operators: str = "+-"
+    """arithmetic: which of + - * are asked."""
+    template: str | None = None
+    """How a question becomes a prompt: r1, chat (the model's own chat template), question (nothing around it), compact,
+    or a text of your own with {question} in it. Default: the task's own."""
+    system_prompt: str | None = None
+    """With template chat: the system message."""
+    few_shot: Annotated[int, Field(ge=0, le=8)] = 0
+    """mbpp: solved examples in the prompt (3 = as published)."""
+    visible_tests: Annotated[int, Field(ge=0)] = 1
+    """mbpp: tests shown in the prompt; a program is judged by all of them, so that hard-coding these does not pay."""
+    prompt_field: str = "prompt"
+    """jsonl: the field that holds the question."""
+    answer_field: str = "answer"
+    """jsonl: the field that holds the gold answer."""
+    template_field: str = "template"
+    """jsonl: the field that holds a row's own template, where it has one."""
+    grader: str = "number"
+    """jsonl: how an answer is compared: number, text, math, or your own ``module:function``."""
+    dataset: str = "leg_counting"
+    """reasoning_gym: which of its datasets."""
+    opponent: str = "start"
+    """code_game: who predicts: ``start`` (the model the run started from), or a model's or checkpoint's directory."""
+    rewards: list[str] = Field(default_factory=list)
+    """Reward functions: accuracy, format, reasoning, correct_and_short, score, or your own ``module:function``.
+    Empty: the task's own. algorithm.reward_weights weighs them."""
+    reward_control: Literal["none", "random", "inverted", "format_only"] = "none"
+    """Replaces every reward by a control, for honest baselines."""
     correct_reward: float = 2.0
-    """Reward of a right answer in the right format; every other completion gets 0."""
+    """accuracy: reward of a right answer in the right format."""
+    incorrect_reward: float = 0.0
+    """accuracy: reward of every other completion."""
+
+
+class Sandbox(Section):
+    """Where programs that a model wrote are run."""
+
+    cpu_seconds: PositiveFloat = 3.0
+    """Processor time of one program."""
+    memory_mb: Annotated[int, Field(ge=64)] = 1024
+    """Address space of one program."""
+    workers: NonNegativeInt = 0
+    """Programs run at once by a process; 0 = its share of the cores."""
+    allow_weak: bool = False
+    """Run programs even where the kernel lacks seccomp or Landlock: they can then read what you can read."""
 
 
 class Eval(Section):
     """Evaluation, always in a process of its own."""
 
-    batch_size: PositiveInt = 32
-    """Prompts generated at once."""
+    datasets: list[str] = Field(default_factory=list)
+    """Tasks that the scheduled evaluations (run.eval_every) use; empty: the task that is trained."""
+    split: Literal["test", "validation", "train"] = "test"
+    """Which problems; train to see whether a run has overfitted as it was meant to."""
+    batch_size: PositiveInt | Literal["auto"] = 32
+    """Completions generated at once; auto = what free memory holds."""
     max_completion_length: PositiveInt | None = None
     """Generation budget in tokens; default ``rollout.max_completion_length``."""
-    temperature: NonNegativeFloat = 0.0
-    """0 = greedy."""
+    temperature: NonNegativeFloat | None = None
+    """0 = greedy. Default: the task's own (0; mbpp 0.2)."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling."""
+    num_samples: PositiveInt = 1
+    """Completions of each problem, for pass@k and maj@k."""
     subset_frac: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the held-out split, seeded and nested: a larger share contains the smaller."""
+    """Share of the split, seeded and nested: a larger share contains the smaller."""
+    num_problems: PositiveInt | None = None
+    """At most so many problems, seeded and nested like subset_frac."""
+    problem_seconds: PositiveFloat = 10.0
+    """Tasks that run code: processor time that all tests of one problem may take."""
+    nproc: PositiveInt = 1
+    """Processes, one a GPU; each takes its own share of the problems."""
     timeout: PositiveFloat = 3600.0
     """Seconds that one checkpoint's evaluation may take."""
 
@@ -262,6 +323,7 @@ class Config(Section):
     optimizer: Optimizer = Field(default_factory=Optimizer)
     train: Train = Field(default_factory=Train)
     task: Task = Field(default_factory=Task)
+    sandbox: Sandbox = Field(default_factory=Sandbox)
     eval: Eval = Field(default_factory=Eval)
     tracking: Tracking = Field(default_factory=Tracking)
 

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from grpo_train import buffer as buffers
-from grpo_train.algorithm import GradientNoiseScale
+from grpo_train.algorithm import GradientNoiseScale, RoleBaselines
 from grpo_train.buffer import RolloutBuffer
 from grpo_train.checkpoint import (
     CheckpointError,
@@ -29,6 +29,8 @@ from grpo_train.policy.loading import load_policy, pick_device
 from grpo_train.policy.locate import base_of_checkpoint, check_weights, resolve_backbone, weight_hash
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.policy.reference import Reference, load_reference
+from grpo_train.rewards import load_rewards
+from grpo_train.rollout.collect import Collector, SingleTurn
 from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import RunDir
@@ -37,6 +39,8 @@ from grpo_train.tasks import load_task
 
 PROBES = "probes"
 """Name of the file of the probes' averages in a checkpoint."""
+BASELINES = "baselines"
+"""Name of the file of self-play's baselines in a checkpoint."""
 
 
 class TrainingState:
@@ -54,6 +58,7 @@ class TrainingState:
         if latest:
             check_adapter(latest, config.model.adapter)
         self.task = load_task(config.task)
+        rewards = load_rewards(self.task, config)
         self.policy = load_policy(
             config.model,
             run.root,
@@ -75,7 +80,10 @@ class TrainingState:
             self.optimizer, lambda done: min(1.0, (done + 1) / (warmup + 1))
         )
         self.gradients = GradientSum(self.policy.trainable())
-        self.backend = TransformersBackend(self.policy.model, self.policy.tokenizer, stop=self.task.stop)
+        backend = TransformersBackend(self.policy.model, self.policy.tokenizer, stop=self.task.stop)
+        self.collector: Collector = SingleTurn(self.task, rewards, backend, self.policy.tokenizer, config)
+        self.baselines: RoleBaselines | None = None
+        """Self-play: what each role's rewards are compared to."""
         self.forward = LogprobForward(
             self.policy,
             temperature=config.rollout.temperature,
@@ -113,6 +121,8 @@ class TrainingState:
             self._check_position()
             if pending := load_extra(latest, buffers.FILE):
                 self.buffer = buffers.from_state(pending, group, config)
+            if self.baselines and (saved := load_extra(latest, BASELINES)):
+                self.baselines.load_state_dict(saved)
             if self.noise_scale and (probes := load_extra(latest, PROBES)):
                 self.noise_scale.load_state_dict(probes["noise_scale"])
         self._base = self._restored.get("base_model") or {
@@ -135,6 +145,8 @@ class TrainingState:
         extra: dict[str, Any] = {}
         if self.noise_scale:
             extra[PROBES] = {"noise_scale": self.noise_scale.state_dict()}
+        if self.baselines:
+            extra[BASELINES] = self.baselines.state_dict()
         if self.buffer is not None and step % self._config.steps_per_buffer:
             extra[buffers.FILE] = buffers.to_state(self.buffer, self._group, self._config)
         info = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_train.tasks.gsm8k import R1_TEMPLATE
+from grpo_train.tasks.template import R1_TEMPLATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -48,36 +48,18 @@ def train(run: RunDir, config: Config, group: Group, *, until: int, ckpt: Path |
         number, place = divmod(step - 1, config.steps_per_buffer)
         rows: list[dict[str, Any]] = []
         if place == 0 or state.buffer is None:
-            # prompts → rollouts (completions of a prompt stand side by side)
+            # prompts → rollouts, judged as they come → rewards → advantages
             asked = state.source.at(number + 1, config.rollout.buffer_size)
-            prompts = [asked[k] for k in my_groups]
             with state.policy.autocast():
-                completions = state.backend.generate(
-                    [prompt.ids for prompt in prompts],
-                    num_generations=generations,
-                    max_completion_length=config.rollout.max_completion_length,
-                    temperature=config.rollout.temperature,
-                    top_p=config.rollout.top_p,
-                    top_k=config.rollout.top_k,
-                    batch_size=config.rollout.generation_batch_size,
-                )
+                samples = state.collector.collect(number, my_groups, [asked[k] for k in my_groups])
             clock.lap("rollout")
-
-            # rewards → advantages
-            texts = state.policy.tokenizer.batch_decode([c.ids for c in completions], skip_special_tokens=True)
-            grades = [
-                state.task.grade(text, prompts[i // generations].problem, truncated=not completions[i].finished)
-                for i, text in enumerate(texts)
-            ]
-            state.buffer, rows, tokens = make_buffer(
-                step, my_groups, prompts, completions, texts, grades, config, group
-            )
+            state.buffer, rows, tokens = make_buffer(step, my_groups, samples, config, group, state.baselines)
             state.num_tokens += tokens
             clock.lap("reward")
             if config.steps_per_buffer > 1:
                 state.buffer.old_logps = score_old_policy(state.forward, state.buffer, config)
             if state.reference is not None:
-                state.buffer.ref_logps = state.reference.score(completions, config.train.tf_micro_batch)
+                state.buffer.ref_logps = state.reference.score(state.buffer.completions, config.train.tf_micro_batch)
             clock.lap("score")
 
         # micro-batches → log-probabilities → loss → step

@@ -23,7 +23,6 @@ def accumulate_gradients(
     """Add this rank's share of update number ``update`` of a pass to ``gradients``; returns what is to be logged."""
     part = buffer.part(update, config.algorithm.updates_per_buffer)
     size = config.train.microbatch_size * config.rollout.num_generations
-    num_completions = config.rollout.buffer_size // config.algorithm.updates_per_buffer * config.rollout.num_generations
     sums = TokenSums()
     for first in range(part.start, part.stop, size):
         gradients.start_microbatch()
@@ -36,7 +35,7 @@ def accumulate_gradients(
                 [rows[i] for i in piece],
                 gradients,
                 config,
-                num_completions=num_completions,
+                num_completions=max(1, buffer.completions_per_update[update]),
                 num_tokens=buffer.tokens_per_update[update],
                 last_piece=number == len(pieces) - 1,
                 sums=sums,

@@ -28,7 +28,7 @@ from grpo_train.processes import die_with_parent
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import remove_tree
 from grpo_train.schema import Config
-from grpo_train.tasks import Task, load_task
+from grpo_train.tasks import Attempt, Task, load_task
 
 
 def main() -> int:
@@ -72,17 +72,19 @@ def evaluate(target: Target, plan: dict[str, Any], config: Config, task: Task, r
     prompts = policy.tokenizer([problem.prompt for problem in problems])["input_ids"]
     order = sorted(range(len(problems)), key=lambda k: len(prompts[k]))  # like lengths side by side: little padding
     rows: dict[int, dict[str, Any]] = {}
-    for first in range(0, len(order), config.eval.batch_size):
-        chosen = order[first : first + config.eval.batch_size]
+    batch_size = 32 if config.eval.batch_size == "auto" else config.eval.batch_size
+    for first in range(0, len(order), batch_size):
+        chosen = order[first : first + batch_size]
         completions = backend.generate(
             [prompts[k] for k in chosen],
             num_generations=1,
             max_completion_length=budget,
-            temperature=config.eval.temperature,
+            temperature=config.eval.temperature or 0.0,
         )
         texts = policy.tokenizer.batch_decode([c.ids for c in completions], skip_special_tokens=True)
         for k, completion, text in zip(chosen, completions, texts, strict=True):
-            grade = task.grade(text, problems[k], truncated=not completion.finished)
+            attempt = Attempt(problems[k], text, truncated=not completion.finished, length=len(completion.ids))
+            grade = task.judge(attempt)
             rows[k] = {
                 "step": target.step,
                 "index": problems[k].index,

@@ -1,7 +1,9 @@
-"""Rewards: graders and what their verdicts are worth. Torch-free."""
+"""Rewards: graders, and what their verdicts are worth. Torch-free."""
 
-from grpo_train.rewards.accuracy import grade_accuracy
-from grpo_train.rewards.grade import Grade
+from grpo_train.rewards.accuracy import judge_number
+from grpo_train.rewards.functions import Grade, RewardFunction, Rewards, load_rewards
 from grpo_train.rewards.number import NumberGrade, grade_number
 
-__all__ = ["Grade", "NumberGrade", "grade_accuracy", "grade_number"]
+__all__ = [
+    "Grade", "NumberGrade", "RewardFunction", "Rewards", "grade_number", "judge_number", "load_rewards",
+]  # fmt: skip

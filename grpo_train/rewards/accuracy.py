@@ -1,22 +1,25 @@
-"""The accuracy reward: all or nothing for a right number in the right format."""
+"""The verdict on a completion whose answer is a number."""
 
 from __future__ import annotations
 
-from grpo_train.rewards.grade import Grade
 from grpo_train.rewards.number import grade_number
+from grpo_train.tasks.base import Attempt, Verdict
 
 
-def grade_accuracy(completion: str, gold: str, truncated: bool, correct_reward: float) -> Grade:
-    """Grade a completion whose answer is a number: ``correct_reward`` for a right one in strict format, else 0.
+def judge_number(attempt: Attempt) -> Verdict:
+    """Right is the gold number in strict format; the tolerant reading stands beside it.
 
-    A truncated completion earns 0, as in understand-r1-zero's train_zero_math.py: what it would have said is unknown.
+    A truncated completion is wrong, as in understand-r1-zero's train_zero_math.py: what it would have said is unknown.
     """
-    verdict = grade_number(completion, gold, mode="strict")
-    correct = verdict.correct and not truncated
-    return Grade(
-        rewards={"accuracy": correct_reward if correct else 0.0},
-        correct=correct,
-        formatted=verdict.formatted and not truncated,
-        reason="truncated" if truncated else verdict.reason,
-        answer=verdict.answer,
+    gold = attempt.problem.answer
+    strict = grade_number(attempt.completion, gold, mode="strict")
+    tolerant = grade_number(attempt.completion, gold, mode="tolerant")
+    cut = attempt.truncated
+    return Verdict(
+        correct=strict.correct and not cut,
+        formatted=strict.formatted and not cut,
+        reason="truncated" if cut else strict.reason,
+        answer=strict.answer,
+        tolerant=tolerant.correct,
+        metrics={"hacking/multiple_answers": float(strict.reason == "multiple_answers")},
     )

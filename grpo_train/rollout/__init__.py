@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,7 @@ class RolloutBackend(Protocol):
         top_p: float = 1.0,
         top_k: int = 0,
         batch_size: int = 0,
+        on_batch: Callable[[Sequence[Completion]], None] | None = None,
     ) -> list[Completion]:
         """``num_generations`` completions of each prompt, a prompt's side by side, in the order of the prompts.
 
@@ -43,5 +44,6 @@ class RolloutBackend(Protocol):
             top_p, top_k: cut the distribution sampled from (1 and 0: not at all); the recorded log-probabilities are
                 those of the cut one.
             batch_size: completions generated at once; 0 = all.
+            on_batch: called with each batch's completions as soon as they are there, in order.
         """
         ...

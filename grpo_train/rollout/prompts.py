@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +25,9 @@ class PromptSource:
         self._seed = seed
         size = min(limit or task.size("train"), task.size("train"))
         problems = [task.problem("train", index) for index in range(size)]
-        encoded = tokenizer([problem.prompt for problem in problems])["input_ids"]
+        encoded = encode(problems, tokenizer)
         self.prompts = [
-            Prompt(problem, tuple(ids))
+            Prompt(problem, ids)
             for problem, ids in zip(problems, encoded, strict=True)
             if len(ids) <= max_prompt_length
         ]
@@ -46,3 +47,28 @@ class PromptSource:
     def epoch(self, step: int, buffer_size: int) -> float:
         """Epochs of data seen after ``step`` steps."""
         return step * buffer_size / len(self.prompts)
+
+
+def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]:
+    """The tokens of each prompt; those with messages go through the model's chat template.
+
+    Raises TaskError where the model has no chat template.
+    """
+    chats = any(problem.messages for problem in problems)
+    if chats and not getattr(tokenizer, "chat_template", None):
+        raise TaskError(
+            "task.template chat: this model has no chat template (base models have none): use r1, or a text of your own"
+        )
+    texts = [_chat(problem, tokenizer) if problem.messages else problem.prompt for problem in problems]
+    # A chat template writes its special tokens itself.
+    encoded = tokenizer(texts, add_special_tokens=not chats)["input_ids"] if texts else []
+    return [tuple(ids) for ids in encoded]
+
+
+def _chat(problem: Problem, tokenizer: Any) -> str:
+    messages = [{"role": role, "content": text} for role, text in problem.messages]
+    goes_on = messages[-1]["role"] == "assistant"
+    text: str = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=not goes_on, continue_final_message=goes_on
+    )
+    return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -104,18 +104,21 @@ class TransformersBackend:
         top_p: float = 1.0,
         top_k: int = 0,
         batch_size: int = 0,
+        on_batch: Callable[[Sequence[Completion]], None] | None = None,
     ) -> list[Completion]:
         """See :meth:`grpo_train.rollout.RolloutBackend.generate`."""
         repeated = [tuple(prompt) for prompt in prompts for _ in range(num_generations)]
         size = batch_size or len(repeated)
         cuts: list[LogitsProcessor] = [TopKLogitsWarper(top_k)] if top_k else []
         cuts += [TopPLogitsWarper(top_p)] if top_p < 1 else []
+        done: list[Completion] = []
         with _generating(self._model):
-            return [
-                completion
-                for start in range(0, len(repeated), size)
-                for completion in self._batch(repeated[start : start + size], max_completion_length, temperature, cuts)
-            ]
+            for start in range(0, len(repeated), size):
+                batch = self._batch(repeated[start : start + size], max_completion_length, temperature, cuts)
+                done += batch
+                if on_batch is not None:
+                    on_batch(batch)
+        return done
 
     def _batch(
         self, prompts: list[tuple[int, ...]], budget: int, temperature: float, cuts: Sequence[LogitsProcessor]

@@ -1,7 +1,8 @@
 """Tasks, one file each; :func:`load_task` finds the file by ``task.name``. Torch-free.
 
 A task's file ``tasks/NAME.py`` has ``LABEL`` (the name in evaluation trees, also accepted as ``task.name``) and
-``load(config) -> Task``. Nothing else has to be told about a new file.
+``load(config) -> Task``. Nothing else has to be told about a new file. A task of a user's own is a function
+``module:function`` or ``file.py:function`` that does what ``load`` does.
 """
 
 from __future__ import annotations
@@ -12,29 +13,45 @@ import pkgutil
 from types import ModuleType
 
 from grpo_train import schema
-from grpo_train.tasks.base import Problem, Split, Task, TaskError
+from grpo_train.tasks.base import Attempt, Problem, Split, Task, TaskError, Verdict
 from grpo_train.tasks.order import data_order
+from grpo_train.tasks.own import load_function
 
-__all__ = ["Problem", "Split", "Task", "TaskError", "data_order", "load_task", "task_names"]
+__all__ = [
+    "Attempt", "Problem", "Split", "Task", "TaskError", "Verdict", "data_order", "load_task", "task_names",
+]  # fmt: skip
 
-_NO_TASKS = {"base", "order"}
+_NO_TASKS = {"base", "order", "own", "template"}
 
 
 def task_names() -> dict[str, str]:
     """Every accepted ``task.name`` and the file that serves it: {"gsm8k": "gsm8k", "gsm8k_r1_template": "gsm8k", …}."""
-    files = [module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NO_TASKS]
-    return {name: file for file in files for name in (file, _module(file).LABEL)}
+    return {name: file for file in task_files() for name in (file, str(_module(file).LABEL))}
+
+
+def task_files() -> list[str]:
+    """The tasks, by the names of their files."""
+    files = (module.name for module in pkgutil.iter_modules(__path__))
+    return [name for name in files if name not in _NO_TASKS and not name.startswith("_")]
 
 
 def load_task(config: schema.Task) -> Task:
     """The task that ``config.name`` names. Raises TaskError (unknown name, missing or malformed data)."""
+    if ":" in config.name:
+        task: Task = load_function(config.name, "task.name")(config)
+        return task
     names = task_names()
     if config.name not in names:
         near = difflib.get_close_matches(config.name, names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
         raise TaskError(f"task.name: no task is called '{config.name}'; {hint}(known: {', '.join(sorted(names))})")
-    task: Task = _module(names[config.name]).load(config)
+    task = _module(names[config.name]).load(config)
     return task
+
+
+def describe(file: str) -> str:
+    """The first line of a task's file: what it asks."""
+    return (_module(file).__doc__ or "").strip().split("\n")[0]
 
 
 def _module(file: str) -> ModuleType:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from grpo_train import schema
-from grpo_train.rewards.accuracy import grade_accuracy
-from grpo_train.rewards.grade import Grade
-from grpo_train.tasks.base import Problem, Split
+from grpo_train.rewards.accuracy import judge_number
+from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, Verdict, limited
 
 LABEL = "addition"
 HELD_OUT = 1024
@@ -19,8 +18,8 @@ MAX_TRAIN = 65_536
 
 
 def load(config: schema.Task) -> AdditionTask:
-    """The task for ``config.digits``, ``config.limit`` and ``config.correct_reward``."""
-    return AdditionTask(config.digits, config.limit, config.correct_reward)
+    """The task for ``config.digits`` and ``config.limit``."""
+    return AdditionTask(name="addition", label=LABEL, digits=config.digits, limit=config.limit)
 
 
 def prompt_of(a: int, b: int) -> str:
@@ -44,23 +43,18 @@ def splits(digits: int) -> dict[Split, list[tuple[int, int]]]:
 
 
 @dataclass(frozen=True)
-class AdditionTask:
+class AdditionTask(TaskDefaults):
     """Sums of two numbers with ``digits`` digits each."""
 
     digits: int = 2
     limit: int | None = None
-    correct_reward: float = 2.0
-    name: str = "addition"
-    label: str = LABEL
-    stop: tuple[str, ...] = ("</answer>",)
 
     def size(self, split: Split) -> int:
-        size = len(splits(self.digits)[split])
-        return min(size, self.limit) if split == "train" and self.limit else size
+        return limited(len(splits(self.digits)[split]), split, self.limit)
 
     def problem(self, split: Split, index: int) -> Problem:
         a, b = splits(self.digits)[split][index]
         return Problem(index=index, prompt=prompt_of(a, b), answer=str(a + b), question=f"{a}+{b}")
 
-    def grade(self, completion: str, problem: Problem, truncated: bool) -> Grade:
-        return grade_accuracy(completion, problem.answer, truncated, self.correct_reward)
+    def judge(self, attempt: Attempt) -> Verdict:
+        return judge_number(attempt)

@@ -14,27 +14,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from grpo_train import schema
-from grpo_train.rewards.accuracy import grade_accuracy
-from grpo_train.rewards.grade import Grade
+from grpo_train.rewards.accuracy import judge_number
 from grpo_train.rewards.spoken_number import parse_number
-from grpo_train.tasks.base import Problem, Split, TaskError
+from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.template import ask
 
 LABEL = "gsm8k_r1_template"
-
-R1_TEMPLATE = (
-    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant "
-    "first thinks about the reasoning process in the mind and then provides the User with the answer. "
-    "The reasoning process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, "
-    "respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>.\n"
-    "User: {question}\nAssistant: <think>"
-)
-"""understand-r1-zero, ``apply_r1_template``; the prompt holds the opening <think>."""
 
 
 @dataclass(frozen=True)
@@ -51,37 +42,31 @@ def load(config: schema.Task) -> Gsm8kTask:
             f"task.path: '{config.path}' does not exist; give a JSONL file, or a directory with train.jsonl and "
             "test.jsonl"
         )
-    return Gsm8kTask(config.path, config.limit, config.correct_reward)
+    label = LABEL if config.template in (None, "r1") else "gsm8k"
+    task = Gsm8kTask(name="gsm8k", label=label, config=config)
+    ask(config, 0, "", "")  # a template that is none is told here
+    return task
 
 
 @dataclass(frozen=True)
-class Gsm8kTask:
+class Gsm8kTask(TaskDefaults):
     """GSM8K; each split is read when first asked for."""
 
-    path: str | None = None
-    limit: int | None = None
-    correct_reward: float = 2.0
-    name: str = "gsm8k"
-    label: str = LABEL
-    stop: tuple[str, ...] = ("</answer>",)
+    config: schema.Task = field(default_factory=schema.Task)
 
     def size(self, split: Split) -> int:
-        size = len(self._rows(split))
-        return min(size, self.limit) if split == "train" and self.limit else size
+        return limited(len(self._rows(split)), split, self.config.limit)
 
     def problem(self, split: Split, index: int) -> Problem:
         row = self._rows(split)[index]
-        # Not str.format: a question may hold braces.
-        prompt = R1_TEMPLATE.replace("{question}", row.question)
-        return Problem(index=index, prompt=prompt, answer=row.answer, question=row.question)
+        return ask(self.config, index, row.question, row.answer)
 
-    def grade(self, completion: str, problem: Problem, truncated: bool) -> Grade:
-        return grade_accuracy(completion, problem.answer, truncated, self.correct_reward)
+    def judge(self, attempt: Attempt) -> Verdict:
+        return judge_number(attempt)
 
     def _rows(self, split: Split) -> list[Row]:
-        if self.path is None:
-            return _rows_of_hub(split)
-        return _rows_of_file(file_of(Path(self.path).expanduser(), split).resolve())
+        path = self.config.path
+        return _rows_of_hub(split) if path is None else _rows_of_file(file_of(Path(path).expanduser(), split).resolve())
 
 
 def file_of(path: Path, split: Split) -> Path:

@@ -22,6 +22,8 @@ from grpo_train.distributed import Group
 from grpo_train.gradients import GradientSum
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.rewards import load_rewards
+from grpo_train.rollout.collect import SingleTurn
 from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.schema import Config
@@ -68,16 +70,10 @@ def record(policy: Policy) -> dict[str, Any]:
     source = PromptSource(task, policy.tokenizer, seed=0, max_prompt_length=64, limit=None)
     prompts = source.at(1, GROUPS)
     torch.manual_seed(0)
-    completions = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop).generate(
-        [p.ids for p in prompts], num_generations=GENERATIONS, max_completion_length=40, temperature=1.0
-    )
-    texts = policy.tokenizer.batch_decode([c.ids for c in completions])
-    grades = [
-        task.grade(text, prompts[i // GENERATIONS].problem, truncated=not completions[i].finished)
-        for i, text in enumerate(texts)
-    ]
+    backend = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop)
+    collector = SingleTurn(task, load_rewards(task, config), backend, policy.tokenizer, config)
     mine = groups_of(0, 1, GROUPS, 1)
-    buffer, _, _ = make_buffer(1, mine, prompts, completions, texts, grades, config, Group())
+    buffer, _, _ = make_buffer(1, mine, collector.collect(0, mine, prompts), config, Group())
     noise = torch.Generator().manual_seed(1)
     for values in (buffer.old_logps, buffer.ref_logps):
         values += [torch.tensor(c.logps) + 0.1 * torch.randn(len(c.ids), generator=noise) for c in buffer.completions]

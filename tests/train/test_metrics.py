@@ -30,10 +30,11 @@ from grpo_train.metrics import TokenSums, reward_metrics, token_metrics
 from grpo_train.policy.logprobs import TokenLogprobs
 from grpo_train.rewards import Grade
 from grpo_train.rollout import Completion
+from grpo_train.rollout.collect import Sample
 from grpo_train.rollout.prompts import Prompt
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import RunDir
-from grpo_train.tasks.base import Problem
+from grpo_train.tasks.base import Problem, Verdict
 from tests.engine import config_text, file_hash, rows, train_here, weights_hash, write_config
 from tests.train.test_invariance import in_float64
 
@@ -337,6 +338,7 @@ def test_what_a_run_says_of_its_buffers(recorded: Recorded, number: int) -> None
         "groups/all_equal": sum(0 < count < GENERATIONS for count in share) / PROMPTS,
         "groups/unscored": 0.0,
         "accuracy": statistics.fmean(right),
+        "accuracy/tolerant": statistics.fmean(row["tolerant"] for row in lines),
         "format": statistics.fmean(row["formatted"] for row in lines),
         "completions/mean_length": statistics.fmean(len(c.ids) for c in made),
         "completions/min_length": min(len(c.ids) for c in made),
@@ -412,10 +414,13 @@ def test_an_update_that_is_not_finite_is_left_out(root: Path, monkeypatch: pytes
 # ----------------------------------------------------------------------------------------------------- by hand: rewards
 
 
-def told(earned: Sequence[float | None], right: Sequence[bool] | None = None, **columns: Any) -> list[dict[str, Any]]:
-    """Rows of ``rollouts.jsonl`` with one reward function, "score"; ``columns``: lists of other values."""
+def told(
+    earned: Sequence[float | None], size: int, right: Sequence[bool] | None = None, **columns: Any
+) -> list[dict[str, Any]]:
+    """Rows of ``rollouts.jsonl``, ``size`` a group, with one reward function, "score"; ``columns``: other values."""
     return [
         {
+            "group": i // size,
             "reward": reward,
             "rewards": {"score": reward},
             "correct": bool(right and right[i]),
@@ -430,7 +435,7 @@ def told(earned: Sequence[float | None], right: Sequence[bool] | None = None, **
 
 def test_equal_rewards_have_no_spread_whatever_their_mean_rounds_to() -> None:
     """Six times 0.7 sum to something else than 6 x 0.7."""
-    line = reward_metrics(told([0.7] * 12), 6)
+    line = reward_metrics(told([0.7] * 12, size=6))
     assert line["frac_reward_zero_std"] == 1.0
     assert line["reward_std"] == 0.0
     assert line["groups/all_wrong"] == 1.0
@@ -439,7 +444,7 @@ def test_equal_rewards_have_no_spread_whatever_their_mean_rounds_to() -> None:
 
 def test_why_a_group_has_no_spread() -> None:
     rewards = [2.0, 2.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0]
-    line = reward_metrics(told(rewards, right=[True, True, False, False, True, False, True, False]), 2)
+    line = reward_metrics(told(rewards, right=[True, True, False, False, True, False, True, False], size=2))
     assert line["frac_reward_zero_std"] == 0.75
     assert [line[f"groups/{why}"] for why in ("all_right", "all_wrong", "all_equal")] == [0.25, 0.25, 0.25]
     assert line["groups/unscored"] == 0
@@ -450,16 +455,16 @@ def test_why_a_group_has_no_spread() -> None:
 
 
 def test_completions_that_ended_and_that_did_not() -> None:
-    line = reward_metrics(told([1.0, 0.0, 0.0, 0.0], length=[3, 9, 5, 9], truncated=[False, True, False, True]), 2)
+    line = reward_metrics(told([1.0, 0.0, 0.0, 0.0], length=[3, 9, 5, 9], truncated=[False, True, False, True], size=2))
     names = ("mean_length", "min_length", "max_length", "mean_terminated_length", "clipped_ratio")
     assert [line[f"completions/{name}"] for name in names] == [6.5, 3.0, 9.0, 4.0, 0.5]
-    all_cut = reward_metrics(told([1.0, 0.0], truncated=[True, True]), 2)
+    all_cut = reward_metrics(told([1.0, 0.0], truncated=[True, True], size=2))
     assert (all_cut["completions/mean_terminated_length"], all_cut["completions/clipped_ratio"]) == (0.0, 1.0)
 
 
 def test_rewards_that_apply_to_some_completions_only() -> None:
     scores = [{"score": 1.0, "other": None}, {"score": 3.0, "other": 4.0}, {"score": None}, {"score": 2.0}]
-    line = reward_metrics(told([1.0, 7.0, None, 2.0], rewards=scores), 2)
+    line = reward_metrics(told([1.0, 7.0, None, 2.0], rewards=scores, size=2))
     assert line["reward"] == pytest.approx(10 / 3)
     assert line["reward_std"] == pytest.approx(math.sqrt(18) / 2), "a group of one known reward has a spread of 0"
     assert line["frac_reward_zero_std"] == 0.5
@@ -468,12 +473,12 @@ def test_rewards_that_apply_to_some_completions_only() -> None:
 
 
 def test_rewards_that_apply_to_no_completion() -> None:
-    line = reward_metrics(told([None] * 4), 2)
+    line = reward_metrics(told([None] * 4, size=2))
     assert math.isnan(line["reward"])
     assert math.isnan(line["rewards/score/mean"])
     assert (line["reward_std"], line["frac_reward_zero_std"], line["groups/unscored"]) == (0.0, 1.0, 1.0)
     assert [line[f"groups/{why}"] for why in ("all_right", "all_wrong", "all_equal")] == [0, 0, 0]
-    half = reward_metrics(told([None, None, 1.0, 0.0]), 2)
+    half = reward_metrics(told([None, None, 1.0, 0.0], size=2))
     assert (half["reward"], half["frac_reward_zero_std"], half["groups/unscored"]) == (0.5, 0.5, 0.5)
 
 
@@ -482,10 +487,9 @@ def test_a_buffer_without_a_reward_says_so_and_moves_nothing(nothing: float | No
     config = load_config(config_text(rollout__buffer_size=2, rollout__num_generations=2))
     prompts = [Prompt(Problem(index=k, prompt="1+1=", answer="2", question="1+1"), (1, 2, 3)) for k in range(2)]
     completions = [Completion((1, 2, 3), (4,) * (k + 1), (-0.5,) * (k + 1), True) for k in range(4)]
-    grades = [Grade({"accuracy": nothing}, False, False, "none", None)] * 4
-    buffer, lines, tokens = make_buffer(
-        1, groups_of(0, 1, 2, 1), prompts, completions, [""] * 4, grades, config, Group()
-    )
+    grade = Grade(Verdict(False, False, "none", None), {"accuracy": nothing})
+    samples = [Sample(prompts[k // 2], completion, "", grade) for k, completion in enumerate(completions)]
+    buffer, lines, tokens = make_buffer(1, groups_of(0, 1, 2, 1), samples, config, Group())
     assert [line["reward"] for line in lines] == [None] * 4
     assert buffer.advantages.tolist() == [0.0] * 4
     assert math.isnan(buffer.metrics["reward"])

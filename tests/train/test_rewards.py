@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_train.rewards import grade_accuracy, grade_number
+from grpo_train.rewards import Grade, Rewards, grade_number, judge_number
+from grpo_train.schema import Task
+from grpo_train.tasks import Attempt, Problem
 
 RIGHT = [
     ("18.", "18"), ("18.0", "18"), ("18.00", "18"), ("$18", "18"), ("1,800", "1800"), ("1800", "1,800"),
@@ -156,12 +158,35 @@ def test_equality_is_exact(said: int, gold: int) -> None:
 
 
 def test_accuracy_is_all_or_nothing() -> None:
-    right = grade_accuracy(tagged("18"), "18", truncated=False, correct_reward=2.0)
-    assert (right.reward, right.rewards, right.correct, right.formatted) == (2.0, {"accuracy": 2.0}, True, True)
-    wrong = grade_accuracy(tagged("17"), "18", truncated=False, correct_reward=2.0)
-    assert (wrong.reward, wrong.correct, wrong.formatted, wrong.answer) == (0.0, False, True, "17")
-    cut = grade_accuracy(tagged("18"), "18", truncated=True, correct_reward=2.0)
-    assert (cut.reward, cut.correct, cut.formatted, cut.reason) == (0.0, False, False, "truncated")
+    problem = Problem(index=0, prompt="9+9=", answer="18", question="9+9")
+    rewards = Rewards(Task(), ("accuracy",), max_completion_length=10, seed=0)
+
+    def grade(completion: str, truncated: bool = False) -> Grade:
+        attempt = Attempt(problem, completion, truncated)
+        return rewards(attempt, judge_number(attempt))
+
+    right = grade(tagged("18"))
+    assert (right.reward, right.rewards, right.verdict.correct, right.verdict.formatted) == (
+        2.0,
+        {"accuracy": 2.0},
+        True,
+        True,
+    )
+    wrong = grade(tagged("17"))
+    assert (wrong.reward, wrong.verdict.correct, wrong.verdict.formatted, wrong.verdict.answer) == (
+        0.0,
+        False,
+        True,
+        "17",
+    )
+    cut = grade(tagged("18"), truncated=True)
+    assert (cut.reward, cut.verdict.correct, cut.verdict.formatted, cut.verdict.reason) == (
+        0.0,
+        False,
+        False,
+        "truncated",
+    )
+    assert cut.verdict.tolerant, "the lenient reading takes what is there"
 
 
 def test_an_unknown_mode_is_refused() -> None:

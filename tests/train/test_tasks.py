@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.schema import Task as TaskConfig
-from grpo_train.tasks import TaskError, data_order, load_task
+from grpo_train.tasks import Attempt, TaskError, data_order, load_task
 
 
 def test_addition_holds_out_1024_problems() -> None:
@@ -35,17 +35,17 @@ def test_addition_of_any_length(digits: int) -> None:
     a, b = problem.question.split("+")
     assert len(a) == len(b) == digits
     assert problem.answer == str(int(a) + int(b))
-    assert task.grade(f"<think></think><answer>{problem.answer}</answer>", problem, truncated=False).reward == 2.0
+    assert task.judge(Attempt(problem, f"<think></think><answer>{problem.answer}</answer>")).correct
 
 
 def test_gsm8k_of_a_directory(gsm8k_dir: Path) -> None:
-    task = load_task(TaskConfig(name="gsm8k", path=str(gsm8k_dir), correct_reward=1.5))
+    task = load_task(TaskConfig(name="gsm8k", path=str(gsm8k_dir)))
     assert (task.name, task.label) == ("gsm8k", "gsm8k_r1_template")
     problem = task.problem("test", 1)
     assert problem.prompt.startswith("A conversation between User and Assistant. The User asks a question")
     assert problem.prompt.endswith(f"</answer>.\nUser: {problem.question}\nAssistant: <think>")
     assert problem == task.problem("test", 1)
-    assert task.grade(f"so</think> <answer>{problem.answer}</answer>", problem, truncated=False).reward == 1.5
+    assert task.judge(Attempt(problem, f"so</think> <answer>{problem.answer}</answer>")).correct
     if gsm8k_dir.parent.name == "shared":
         assert (task.size("train"), task.size("test")) == (7473, 1319)
 

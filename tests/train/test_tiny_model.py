@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.schema import Task as TaskConfig
-from grpo_train.tasks import load_task
+from grpo_train.tasks import Attempt, load_task
 from grpo_train.tiny_model import WarmStart, make_tiny_model, worked_example
 
 SHORT = WarmStart(steps=12, batch_size=8)
@@ -102,8 +102,8 @@ def test_the_worked_example_earns_the_reward_only_without_slips() -> None:
     for index in range(200):
         problem = task.problem("test", index)
         a, b = map(int, problem.question.split("+"))
-        assert task.grade(worked_example(a, b), problem, truncated=False).correct
+        assert task.judge(Attempt(problem, worked_example(a, b))).correct
         carries = a % 10 + b % 10 >= 10
-        assert task.grade(worked_example(a, b, forget_carry=True), problem, truncated=False).correct is not carries
-        assert not task.grade(worked_example(a, b, miscount=1), problem, truncated=False).correct
-        assert task.grade(worked_example(a, b, miscount=1), problem, truncated=False).formatted
+        assert task.judge(Attempt(problem, worked_example(a, b, forget_carry=True))).correct is not carries
+        assert not task.judge(Attempt(problem, worked_example(a, b, miscount=1))).correct
+        assert task.judge(Attempt(problem, worked_example(a, b, miscount=1))).formatted
