@@ -43,7 +43,7 @@ class NumberGrade:
 def grade_number(completion: str, gold: str, mode: Literal["strict", "tolerant"] = "strict") -> NumberGrade:
     """Does ``completion`` give the number ``gold``? Never raises and never hangs, whatever the text."""
     if mode == "strict":
-        answer, problem = _strict_answer(completion)
+        answer, problem = strict_answer(completion)
     elif mode == "tolerant":
         answer, problem = _tolerant_answer(completion)
     else:
@@ -59,8 +59,8 @@ def grade_number(completion: str, gold: str, mode: Literal["strict", "tolerant"]
     return NumberGrade(found == expected, "ok" if found == expected else "wrong", answer)
 
 
-def _strict_answer(completion: str) -> tuple[str | None, str]:
-    """The answer's text, or None and the reason."""
+def strict_answer(completion: str) -> tuple[str | None, str]:
+    """The text between the tags, stripped, and ``ok``; or None and what is wrong with the format."""
     _, closed, rest = completion.partition(CLOSE_THINK)
     if not closed:
         return None, "no_close_think"
