@@ -26,7 +26,7 @@ from grpo_train.run_dir import (
     open_run,
     resolve_root,
 )
-from grpo_train.tasks import TaskError
+from grpo_train.tasks import TaskError, describe, task_files
 
 USER_ERRORS = (ConfigError, RunDirError, TaskError, PolicyError)
 """Failures whose message is all that a user needs."""
@@ -61,11 +61,16 @@ def train(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="section.key=value", help="Override a key; repeatable.")
     ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(help="A control instead of the rewards: random, inverted or format-only (task.reward_control)."),
+    ] = None,
     run_name: Annotated[str | None, typer.Option(help="Name of the run (default: run_DATE_TIME).")] = None,
     root: Root = None,
 ) -> None:
     """Make a new run and train it here, in the foreground. Ctrl-C stops after the step under way, saved."""
     overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
+    overrides += [f"task.reward_control={reward.replace('-', '_')}"] if reward else []
     ckpt = ckpt.expanduser().absolute() if ckpt else None
     try:
         text = read_config_text(cfg)
@@ -262,6 +267,36 @@ def evaluate(
         raise typer.Exit(run_evaluation(resolve_root(root), request))
     except (*USER_ERRORS, EvalError) as error:
         fail(error, 2)
+
+
+@app.command()
+def sweep(
+    configs: Annotated[list[Path], typer.Argument(help="The configs, run one after the other.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Override a key in all of them.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the sweep (default: sweep_DATE_TIME); an existing one goes on.")
+    ] = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="Processes of each run.")] = None,
+    root: Root = None,
+) -> None:
+    """Train several configs one after the other and compare them. Ctrl-C stops the run under way, saved."""
+    from grpo_train.sweep import SweepError, run_sweep
+
+    overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
+    try:
+        check_engine()
+        raise typer.Exit(run_sweep(resolve_root(root), configs, overrides, name))
+    except (*USER_ERRORS, SweepError) as error:
+        fail(error, 2)
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks that can be trained and evaluated."""
+    for file in task_files():
+        print(describe(file))
 
 
 @app.command("tiny-model")

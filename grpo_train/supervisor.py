@@ -17,14 +17,14 @@ import sys
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from grpo_train.files import read_json, read_jsonl, utc_now
-from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, find_by_run_id, reap_orphans, sweep
+from grpo_train.processes import become_subreaper, find_by_run_id, reap_orphans, sweep
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.schema import Config
+from grpo_train.stages import Stage, plan, stage_environment, thread_count
 from grpo_train.tracking.gpu import GpuSampler
 
 HEARTBEAT_S = 2.0
@@ -34,49 +34,6 @@ HANGUP_ECHO_S = 3.0
 """A closing terminal may send SIGHUP twice; so close together they are one."""
 TAIL_LINES = 60
 """Enough for what a rank says when another is killed, and the steps before it."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One process tree of a run."""
-
-    kind: str
-    """``train`` or ``eval``."""
-    until: int
-    """The step that the stage trains to, or evaluates."""
-
-
-def plan(start: int, total: int, eval_every: int) -> list[Stage]:
-    """The stages from step ``start`` to ``total``: training cut at every multiple of ``eval_every``, evaluation after.
-
-    >>> plan(0, 5, 2) == [Stage("train", 2), Stage("eval", 2), Stage("train", 4), Stage("eval", 4),
-    ...                   Stage("train", 5), Stage("eval", 5)]
-    True
-    """
-    if not eval_every:
-        return [Stage("train", total)] if start < total else []
-    boundaries = [step for step in range(start + 1, total + 1) if step % eval_every == 0 or step == total]
-    return [Stage(kind, boundary) for boundary in boundaries for kind in ("train", "eval")]
-
-
-def thread_count(nproc: int) -> int:
-    """Threads of a training process: what the user set, else the cores shared out."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else max(1, len(os.sched_getaffinity(0)) // nproc)
-
-
-def stage_environment(run: RunDir, threads: int) -> dict[str, str]:
-    """The environment of a stage: the run's id, a fixed thread count, passive OpenMP waiting, unbuffered output."""
-    return {
-        **os.environ,
-        RUN_ID_VARIABLE: run.name,
-        PARENT_VARIABLE: str(os.getpid()),
-        "LOCALFS_ROOT": str(run.root),
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "passive",
-        "PYTHONUNBUFFERED": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
 
 
 class Supervisor:
@@ -118,7 +75,7 @@ class Supervisor:
         sampler = GpuSampler(self._run, config.tracking.gpu_interval)
         sampler.start()
         restarts = 0
-        stages = plan(start, config.run.total_steps, config.run.eval_every)
+        stages = plan(start, config)
         outcome, error = "finished", None
         try:
             while stages:
@@ -129,7 +86,9 @@ class Supervisor:
                     stages.pop(0)
                     continue
                 if outcome == "crashed" and stage.kind == "eval":
-                    self._say(f"the evaluation of step {stage.until} failed; training goes on")
+                    self._say(
+                        f"the evaluation of step {stage.until} {stage.dataset}".rstrip() + " failed; training goes on"
+                    )
                     outcome = "finished"
                     stages.pop(0)
                     continue
@@ -164,9 +123,10 @@ class Supervisor:
         self._tail.clear()
         stage_began = utc_now()
         self._write(state="starting" if stage.kind == "train" else "evaluating", stage=stage.kind)
+        command = stage.command(self._run, self._nproc, self._ckpt)
         try:
             child = self._child = subprocess.Popen(
-                self._command(stage),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -174,7 +134,7 @@ class Supervisor:
                 start_new_session=True,  # the terminal's own signals reach the supervisor alone
             )
         except OSError as error:
-            return "crashed", {"summary": f"cannot start {self._command(stage)[0]}: {error.strerror}"}
+            return "crashed", {"summary": f"cannot start {command[0]}: {error.strerror}"}
         reader = threading.Thread(target=self._copy_output, args=(child,), name="console", daemon=True)
         reader.start()
         self._watch(child, stage, stage_began)
@@ -192,27 +152,6 @@ class Supervisor:
         failure = self._what_failed(child.returncode)
         self._event("crashed", stage=stage.kind, error=failure)
         return "crashed", failure
-
-    def _command(self, stage: Stage) -> list[str]:
-        python = [sys.executable, "-m"]
-        if stage.kind == "eval":
-            return [
-                *python,
-                "grpo_train.cli",
-                "eval",
-                "--training-run",
-                str(self._run.path),
-                "--steps",
-                str(stage.until),
-            ]
-        train = ["grpo_train.train", "--run-dir", str(self._run.path), "--until", str(stage.until)]
-        if self._ckpt:
-            train += ["--ckpt", self._ckpt]
-        if self._nproc == 1:
-            return [*python, *train]
-        report = str(self._run.path / "control" / "error_torchrun.json")
-        torchrun = ["grpo_train.elastic", report, "--standalone", f"--nproc_per_node={self._nproc}", "--max-restarts=0"]
-        return [*python, *torchrun, "-m", *train]
 
     def _watch(self, child: subprocess.Popen[bytes], stage: Stage, began: str) -> None:
         """Wait for the stage with a heartbeat; walk down the stop ladder when asked."""

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, RunDirError, create_run
-from grpo_train.supervisor import Stage, Supervisor, plan, refuse_live, stage_environment, thread_count
+from grpo_train.stages import Stage, plan, stage_environment, thread_count
+from grpo_train.supervisor import Supervisor, refuse_live
 from tests.engine import config_text
 
 
 @given(st.integers(0, 30), st.integers(1, 30), st.integers(0, 12))
 def test_a_plan_trains_to_the_end_and_evaluates_at_every_multiple(start: int, total: int, every: int) -> None:
-    stages = plan(start, total, every)
+    stages = plan(start, load_config(config_text(run__total_steps=total, run__eval_every=every)))
     trained = [stage.until for stage in stages if stage.kind == "train"]
     evaluated = [stage.until for stage in stages if stage.kind == "eval"]
     if start >= total:
@@ -31,6 +32,21 @@ def test_a_plan_trains_to_the_end_and_evaluates_at_every_multiple(start: int, to
     if every:
         assert set(trained) == {s for s in range(start + 1, total + 1) if s % every == 0} | {total}
         assert stages == [Stage(kind, step) for step in trained for kind in ("train", "eval")]
+
+
+def test_an_initial_evaluation_and_several_datasets() -> None:
+    text = config_text(
+        run__total_steps=4, run__eval_every=2, run__eval_initial=True, eval__datasets=["addition", "mbpp"]
+    )
+    both = [(step, dataset) for step in (0, 2, 4) for dataset in ("addition", "mbpp")]
+    config = load_config(text)
+    stages = plan(0, config)
+    assert [(stage.until, stage.dataset) for stage in stages if stage.kind == "eval"] == both
+    assert [stage.kind for stage in stages[:3]] == ["eval", "eval", "train"], "the start before the first step"
+    assert [(stage.until, stage.dataset) for stage in plan(2, config) if stage.kind == "eval"] == both[4:]
+    assert plan(4, config) == []
+    run = RunDir(Path("/root/training_runs/x"))
+    assert stages[1].command(run, 2, None)[-4:] == ["--steps", "0", "--eval-dataset", "mbpp"]
 
 
 def test_threads_are_what_the_user_set_or_the_cores_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
