@@ -21,18 +21,14 @@ __all__ = [
     "Attempt", "Problem", "Split", "Task", "TaskError", "Verdict", "data_order", "load_task", "task_names",
 ]  # fmt: skip
 
-_NO_TASKS = {"base", "order", "own", "template"}
-
-
 def task_names() -> dict[str, str]:
     """Every accepted ``task.name`` and the file that serves it: {"gsm8k": "gsm8k", "gsm8k_r1_template": "gsm8k", …}."""
     return {name: file for file in task_files() for name in (file, str(_module(file).LABEL))}
 
 
 def task_files() -> list[str]:
-    """The tasks, by the names of their files."""
-    files = (module.name for module in pkgutil.iter_modules(__path__))
-    return [name for name in files if name not in _NO_TASKS and not name.startswith("_")]
+    """The tasks, by the names of their files; a file without a ``LABEL`` is something that tasks share."""
+    return [module.name for module in pkgutil.iter_modules(__path__) if hasattr(_module(module.name), "LABEL")]
 
 
 def load_task(config: schema.Task) -> Task:
