@@ -28,7 +28,7 @@ def task_names() -> dict[str, str]:
 
 def task_files() -> list[str]:
     """The tasks, by the names of their files; a file without a ``LABEL`` is something that tasks share."""
-    return [module.name for module in pkgutil.iter_modules(__path__) if hasattr(_module(module.name), "LABEL")]
+    return [name for name in _modules() if _is_task(name)]
 
 
 def load_task(config: schema.Task) -> Task:
@@ -36,18 +36,27 @@ def load_task(config: schema.Task) -> Task:
     if ":" in config.name:
         task: Task = load_function(config.name, "task.name")(config)
         return task
-    names = task_names()
-    if config.name not in names:
+    file = config.name if config.name in _modules() and _is_task(config.name) else task_names().get(config.name)
+    if file is None:
+        names = task_names()
         near = difflib.get_close_matches(config.name, names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
         raise TaskError(f"task.name: no task is called '{config.name}'; {hint}(known: {', '.join(sorted(names))})")
-    task = _module(names[config.name]).load(config)
+    task = _module(file).load(config)
     return task
 
 
 def describe(file: str) -> str:
     """The first line of a task's file: what it asks."""
     return (_module(file).__doc__ or "").strip().split("\n")[0]
+
+
+def _modules() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(__path__)]
+
+
+def _is_task(file: str) -> bool:
+    return hasattr(_module(file), "LABEL")
 
 
 def _module(file: str) -> ModuleType:
