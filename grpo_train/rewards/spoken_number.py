@@ -1,9 +1,10 @@
 """Reading the one number that an answer says, or refusing to.
 
-"18", "18.00", "$1,800", "0018", "1e3", "−18", "3 1/2", "18 dollars" and "The answer is 18" say a number. Refused are
-arithmetic ("17+1", "36/2", "17=18", "9**9"), other scales ("18%", "18 million", "18x"), hedges ("18 or 20", "not 18")
-and anything with a second number: were equality looser than "said the number", a policy would learn the looseness.
-Nothing is evaluated, so nothing can hang.
+"18", "18.00", "$1,800", "0018", "1e3", "−18", "negative 18", "3 1/2", "18 dollars", "$18 a day" and "The answer is 18"
+say a number. Refused are arithmetic ("17+1", "36/2", "17=18", "9**9", "-(18)"), other scales ("18%", "18 million",
+"18x", "18 tenths", "root of 18"), hedges ("18 or 20", "not 18", "anything but 18") and anything with a second number:
+were equality looser than "said the number", a policy would learn the looseness. Nothing is evaluated, so nothing can
+hang.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _CURRENCY = "$€£¥"
 _MINUS = "−–‐‑﹣-"  # U+2212 and what tokenizers make of it
 _NUMBER = re.compile(
     rf"""
-    (?:(?P<sign>[-+])\s?)?(?:[{_CURRENCY}]\s?)?(?P<inner_sign>-?)
+    (?:(?P<sign>[-+])[ ]*)?(?:[{_CURRENCY}]\s?)?(?P<inner_sign>-?)
     (?: (?P<whole>[0-9]+)\s(?=[0-9]+/[0-9]) )?                       # the 3 of 3 1/2
     (?: (?P<top>[0-9]+)/(?P<bottom>[0-9]+)
       | (?P<grouped>[1-9][0-9]{{0,2}}(?:,[0-9]{{3}})+(?:\.[0-9]*)?)  # thousands in valid groups
@@ -30,49 +31,78 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
+_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
+_INVISIBLE = re.compile("[\u200b\u200e\u200f\u2060\ufeff]")
 _HEDGES = """
-    not never neither nor isn't isn’t aren't wasn't cannot can't don't without or either maybe perhaps possibly about
-    approximately around roughly almost nearly over under above below between than least most wrong incorrect false
-    except
+    not never neither nor cannot without or either maybe perhaps possibly about approximately around roughly almost
+    nearly over under above below between than least most wrong incorrect false untrue except but anything unlikely
+    hardly barely scarcely doubt nicht kein keine pas não не
 """
+"""And every word in n't."""
 _SCALES = """
-    percent percentage pct cent hundred hundreds thousand thousands million millions mil mio mn bn billion billions
-    trillion trillions dozen dozens score gross half halves third thirds quarter quarters twice double triple squared
-    cubed factorial plus minus times divided multiplied mod modulo choose zero one two three four five six seven eight
-    nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty
-    seventy eighty ninety st nd rd th
+    percent percentage pct cent ppm ppb mille permille hundred hundreds thousand thousands thou grand lakh lakhs crore
+    crores million millions mil mio mn bn billion billions milliard milliarden mrd trillion trillions dozen dozens score
+    gross tens half halves third thirds quarter quarters fourths fifth fifths sixth sixths seventh sevenths eighth
+    eighths ninth ninths tenth tenths sixteenths hundredth hundredths thousandth thousandths millionths twice double
+    triple squared cubed factorial root sqrt log ln exp sin cos tan pi inverse reciprocal opposite multiple multiples
+    power plus minus times divided multiplied mod modulo choose zero one two three four five six seven eight nine ten
+    eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy
+    eighty ninety st nd rd th
 """
 _HEDGE_WORDS = frozenset(_HEDGES.split())
 _SCALE_WORDS = frozenset(_SCALES.split())
-_CLEAN = re.compile(r"[\s.,;:'\"’“”()!$€£¥°-]*")
+_CLEAN = re.compile(r"[\s.,;:'\"“”()!$€£¥°-]*")
+_RATE = re.compile(
+    r"^/(?=(?:second|sec|minute|min|hour|hr|day|week|month|year|person|piece|item|unit)s?\b)|(?<=[a-z])/(?=[a-z])"
+)
+_OPERAND_BEFORE = re.compile(
+    r"""
+    [^\W_]'?[-(]?$          # x18, x-18, f(18
+    | \w\s*[-+(]\s*$        # x - 18 with its sign not part of the number
+    | [-+][\s($€£¥'"“]*$    # -(18), and a minus sign on the line before
+    """,
+    re.VERBOSE,
+)
+_OPERAND_AFTER = re.compile(
+    r"""
+    [^\W\d_](?![^\W\d_])                       # 18x
+    | \s(?!a\s[^\W\d_]{2})[^\W\d_](?![^\W\d_])  # 18 M, but "18 a day"
+    | \(                                         # 18(x)
+    | -\s|\s+-|-$|-[^\W\d_](?![^\W\d_])          # 18 - tax, 18-x, and 18- as accountants write -18; but "18-inch"
+    | !|\s*\?
+    """,
+    re.VERBOSE,
+)
 
 
-def parse_number(text: str) -> Fraction | str:
-    """The number that ``text`` says, exactly; or why it says none: ``ambiguous`` or ``not_numeric``."""
+def parse_number(text: str, *, prose: bool = False) -> Fraction | str:
+    """The number that ``text`` says, exactly; or why it says none: ``ambiguous`` or ``not_numeric``.
+
+    With ``prose`` the text is a sentence out of free text: words far from the number do not count against it, so that
+    "The last two people lost 28 kg, more than Tom" says 28.
+    """
     if len(text) > MAX_CHARS:
         return "not_numeric"
     text = _plain(text)
-    if any(unicodedata.category(character) == "No" for character in text):
-        return "not_numeric"  # 18², ½
+    if any(unicodedata.numeric(character, None) is not None and character not in "0123456789" for character in text):
+        return "not_numeric"  # 18², ½, １８, 18百万
     found = _NUMBER.search(text)
     if not found:
         return "not_numeric"
-    before, after = text[: found.start()], text[found.end() :]
-    if any(character.isdigit() for character in before + after):
+    before, after = text[: found.start()], _RATE.sub(" per ", text[found.end() :])
+    if re.search("[0-9]", before + after):
         return "ambiguous" if _is_prose(re.sub("[0-9]", "", before + after)) else "not_numeric"
     value = _value_of(found)
-    if value is None:
+    if value is None or "_" in before + after or _OPERAND_BEFORE.search(before) or _OPERAND_AFTER.match(after):
         return "not_numeric"
-    if re.search(r"[^\W_]['’]?[-(]?$", before) or re.search(r"\w\s*[-+(]\s*$", before):
-        return "not_numeric"  # x18, x-18, f(18
-    # A letter glued to a number, or standing alone behind it, is a variable or a scale (18x, 18 M), not a unit.
-    if re.match(r"[^\W\d_](?![^\W\d_])|\s[^\W\d_](?![^\W\d_])|!|\s*\?", after) or "_" in before + after:
+    if found["sign"] and re.search(r"(?<![^\W\d_])[^\W\d_]\s+$", before):
+        return "not_numeric"  # x -18
+    words_before, words_after = (_WORD.findall(part.lower()) for part in (before, after))
+    scales = {*words_before[-2:], *words_after[:2]} if prose else {*words_before, *words_after}
+    if scales & _SCALE_WORDS or (prose and re.search(r"\band (a|one) (half|third|quarter)\b|\bbelow zero\b", after)):
         return "not_numeric"
-    words = {word.lower() for word in _WORD.findall(f"{before} {after}")}
-    if words & _SCALE_WORDS:
-        return "not_numeric"
-    if words & _HEDGE_WORDS:
+    hedges = {*words_before[-5:], *words_after[:1]} if prose else {*words_before, *words_after}
+    if hedges & _HEDGE_WORDS or any(word.endswith("n't") for word in hedges):
         return "ambiguous"
     return value if _is_prose(before) and _is_prose(after) else "not_numeric"
 
@@ -96,7 +126,7 @@ def last_number(text: str) -> str | None:
         left, equals, right = segment.partition("=")
         # "9 + 9 = 18" is a result; "17 = 18" is a false statement that says two numbers.
         if equals and _is_prose(left):
-            return right.strip() if re.search(r"[-+*/×÷]", previous[1:]) else plain.strip()
+            return right.strip() if re.search(r"[-+*/×÷]|[0-9] ?x ?\$?[0-9]", previous[1:]) else plain.strip()
         # Glued to the number before it, or behind an operator: part of an expression, not a number of its own.
         if not re.match(r"[,;:.]?\s+(?![-+*/×÷^]\s*[0-9])|-?[^\W\d_]", segment):
             return plain.strip()
@@ -106,9 +136,12 @@ def last_number(text: str) -> str | None:
 
 def _plain(text: str) -> str:
     """Without the dress: emphasis, LaTeX's box and dollar signs, odd minus signs and spaces."""
-    text = re.sub(rf"[{_MINUS}]", "-", text).replace("\u00a0", " ").replace("\u202f", " ")
-    text = re.sub(r"\\boxed\{([^{}]*)\}|\\text\{([^{}]*)\}", lambda match: match.group(1) or match.group(2) or "", text)
-    text = re.sub(r"\\\(|\\\)|\\\[|\\\]|\\[,!; ]", " ", text).replace("\\$", "$")
+    text = re.sub(rf"[{_MINUS}]", "-", text).replace("\u00a0", " ").replace("\u202f", " ").replace("’", "'")
+    text = _INVISIBLE.sub("", text).replace("{,}", ",").replace("\\!", "")
+    for _ in range(2):  # a box around a text
+        text = re.sub(r"\\(?:boxed|text|mathrm|textbf)\{([^{}]*)\}", r"\1", text)
+    text = re.sub(r"\\\(|\\\)|\\\[|\\\]|\\[,; ]", " ", text).replace("\\$", "$")
+    text = re.sub(r"\bnegative (?=[$€£¥]?[0-9.])", "-", text, flags=re.IGNORECASE)
     text = re.sub(r"(?<![\w)*])(\*\*|\*|__|`)(?=\S)([^*`]*?)(?<=\S)\1(?![\w(*])", r"\2", text)
     return re.sub(r"\$([^$]+)\$", r"\1", text).strip()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grpo_train.rewards.number import CLOSE_ANSWER, CLOSE_THINK, OPEN_ANSWER, strict_answer
+from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer
 from grpo_train.tasks.base import Attempt, Verdict
 
 MAX_CHARS = 300
@@ -12,7 +12,7 @@ MAX_CHARS = 300
 
 
 def judge_text(attempt: Attempt, matches: Callable[[str], bool]) -> Verdict:
-    """Right is an answer in strict format (see :mod:`grpo_train.rewards.number`) that ``matches``.
+    """Right is an answer in strict format (see :mod:`grpo_train.rewards.tags`) that ``matches``.
 
     ``matches`` gets the answer without the space around it, at most :data:`MAX_CHARS` long, and must not raise. Reasons
     are ``ok``, ``wrong``, ``truncated`` (wrong, whatever it says: as for numbers) and those of the format.
@@ -34,7 +34,8 @@ def judge_text(attempt: Attempt, matches: Callable[[str], bool]) -> Verdict:
 
 def last_answer(completion: str) -> str:
     """The tolerant reading: the last pair of tags, else the last line that has anything on it, without the thoughts."""
-    if OPEN_ANSWER in completion:
-        return completion.rpartition(OPEN_ANSWER)[2].partition(CLOSE_ANSWER)[0].strip()
-    lines = completion.rpartition(CLOSE_THINK)[2].strip().splitlines()
+    tagged = last_tagged(completion)
+    if tagged is not None:
+        return tagged
+    lines = after_thoughts(completion).strip().splitlines()
     return lines[-1].strip() if lines else ""

@@ -90,20 +90,10 @@ def test_tolerant_takes_the_last_answer(completion: str, correct: bool) -> None:
     assert grade_number(completion, "18", "tolerant").correct is correct
 
 
-def test_gold_answers_of_gsm8k_are_right_and_their_neighbours_wrong(gsm8k_dir: Path) -> None:
-    for file in sorted(gsm8k_dir.glob("gsm8k_*.jsonl")):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            solution = json.loads(line)["answer"]
-            gold = solution.rpartition("####")[2].strip()
-            number = int(gold.replace(",", ""))
-            for mode in ("strict", "tolerant"):
-                assert grade_number(tagged(gold), gold, mode).correct
-                neighbours = file.stem == "gsm8k_test"  # of the test split only: seconds
-                for other in (
-                    {number + 1, number - 1, number * 10, -number, number / 100} - {number} if neighbours else ()
-                ):
-                    assert not grade_number(tagged(f"{other}"), gold, mode).correct
-            assert grade_number(solution, gold, "tolerant").correct
+def test_the_written_solutions_of_gsm8k_end_in_their_gold_answers(gsm8k_dir: Path) -> None:
+    for line in (gsm8k_dir / "gsm8k_test.jsonl").read_text(encoding="utf-8").splitlines():
+        solution = json.loads(line)["answer"]
+        assert grade_number(solution, solution.rpartition("####")[2], "tolerant").correct
 
 
 @pytest.mark.parametrize(
