@@ -67,7 +67,8 @@ class Verdict:
     score: float | None = None
     """The task's own points (+1, -0.5, …), for the reward function ``score``; None where it has none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers for the log by full key ("hacking/hardcoded"); each is logged as its mean over those that have it."""
+    """Numbers for the log by full key ("hacking/hardcoded"); each is logged as its mean over those that have it, one
+    whose key ends in ``_count`` as their sum."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else is written beside the completion: {"isolation": "strong", "passed": [true, false], …}; plain JSON."""
 
@@ -123,7 +124,7 @@ def limited(size: int, split: Split, limit: int | None) -> int:
 
 
 def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of every key over the mappings that have it, in order of the keys."""
+    """The mean of every key over the mappings that have it, in order of the keys; of a key in ``_count``, the sum."""
     names = sorted({name for each in metrics for name in each})
     values = {name: [each[name] for each in metrics if name in each] for name in names}
-    return {name: sum(found) / len(found) for name, found in values.items()}
+    return {name: sum(found) if name.endswith("_count") else sum(found) / len(found) for name, found in values.items()}

@@ -1,0 +1,63 @@
+"""``grpo-train sweep``: several configs, one after the other, and what is said of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from grpo_train.config import load_config
+from tests.engine import GRPO_TRAIN, events, grpo_train, run_of, running, wait_for, write_config
+
+
+def sweep(root: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    return grpo_train("sweep", *words, root=root, timeout=240)
+
+
+def test_a_sweep_compares_its_runs_and_goes_on_where_it_was_stopped(root: Path, tmp_path: Path) -> None:
+    short = write_config(tmp_path, "short.yaml", run__total_steps=2)
+    long = write_config(tmp_path, "long.yaml", run__total_steps=400, run__save_every=400)
+    command = [*GRPO_TRAIN, "sweep", str(short), str(long), "--name", "two", "--set", "run.seed=5"]
+    with running(command, root, "two_long") as process:
+        wait_for(lambda: len(list(run_of(root, "two_long").read_log("train_log.jsonl"))) > 1, "the second run's steps")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    assert run_of(root, "two_long").observed_state().state == "stopped"
+
+    other = sweep(root, short, "--name", "two")
+    assert other.returncode == 2
+    assert "is a sweep of other configs" in other.stderr
+
+    (run := run_of(root, "two_long")).config_file.write_text(
+        run.config_file.read_text().replace("total_steps: 400", f"total_steps: {run.last_step_row()['step'] + 1}")
+    )
+    again = sweep(root, short, long, "--name", "two", "--set", "run.seed=5")
+    assert again.returncode == 0, again.stderr
+    assert "two_short is finished" in again.stdout
+    assert events(run).count("resumed") == 1
+    with (root / "sweeps" / "two" / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["config"], row["run"], row["state"]) for row in rows] == [
+        ("short", "two_short", "finished"),
+        ("long", "two_long", "finished"),
+    ]
+    lines = list(run_of(root, "two_short").read_log("train_log.jsonl"))
+    assert float(rows[0]["reward"]) == pytest.approx(lines[-1]["reward"])
+    assert float(rows[0]["best_reward"]) == pytest.approx(max(line["reward"] for line in lines))
+    assert json.loads((root / "sweeps" / "two" / "sweep.json").read_text())["overrides"] == ["run.seed=5"]
+    assert load_config(run_of(root, "two_short").config_file.read_text()).run.seed == 5
+
+
+def test_a_config_that_is_refused_stops_a_sweep_before_it_starts(root: Path, tmp_path: Path) -> None:
+    good, bad = write_config(tmp_path, "good.yaml"), write_config(tmp_path, "bad.yaml", task__name="adition")
+    result = sweep(root, good, bad, "--name", "x")
+    assert result.returncode == 2
+    assert "did you mean addition?" in result.stderr
+    assert not (root / "training_runs").exists() or not list((root / "training_runs").iterdir())
+    same = sweep(root, good, tmp_path / "sub" / ".." / "good.yaml")
+    assert same.returncode == 2
+    assert "have the same name" in same.stderr
