@@ -41,7 +41,7 @@ class RolloutBuffer:
     """Completions of each update's part, over all ranks: a normaliser."""
     tokens_per_update: list[float]
     """Unmasked completion tokens of each update's part, over all ranks: a normaliser."""
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
     """What is logged of the buffer with each of its steps."""
     old_logps: list[torch.Tensor] = field(default_factory=list)
     """Per completion (T_i,): the trainer's log-probabilities before the first update; empty when strictly on-policy."""

@@ -14,6 +14,14 @@ DEAD_GROUPS = 0.5
 TRUNCATED = 0.2
 MISMATCH_KL = 0.01
 NEAR_ZERO = 1e-3
+HACKING = {
+    "hacking/hardcoded": (0.05, "pass the visible tests and fail the hidden ones: hard-coded answers?"),
+    "hacking/multiple_answers": (0.2, "give several answers"),
+}
+"""Share of a buffer's completions from which an indicator is worth a word, and the word."""
+DENIALS = 0.05
+INVALID_GAMES = 0.2
+WEAK_LEVELS = ("medium", "weak")
 
 
 def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None = None) -> list[str]:
@@ -49,11 +57,39 @@ def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
     truncated = _value(metrics, "completions/clipped_ratio", 0.0)
     if truncated > TRUNCATED:
         lines.append(f"warning: {truncated:.0%} of the completions hit the budget: raise rollout.max_completion_length")
+    lines += _hacking(metrics)
+    invalid = _value(metrics, "self_play/invalid_rate", 0.0)
+    if invalid > INVALID_GAMES:
+        lines.append(f"warning: {invalid:.0%} of the games end with a move that is none")
     if config.steps_per_buffer == 1 and dead < 1 and abs(_value(metrics, "loss", 1.0)) < NEAR_ZERO:
         lines.append("a loss near zero is expected here: on-policy its value says nothing, its gradient does")
     if noise_scale is not None and math.isfinite(noise_scale.interval()[1]):
         prompts = config.rollout.buffer_size // config.algorithm.updates_per_buffer
         lines.append(noise_scale.advice(prompts, config.rollout.num_generations))
+    return sorted(lines, key=lambda line: (not line.startswith("alarm"), not line.startswith("warning")))
+
+
+def _hacking(metrics: Mapping[str, Any]) -> list[str]:
+    """Signs that a policy is after the reward instead of the answer, the worst first."""
+    lines: list[str] = []
+    if metrics.get("sandbox/isolation") in WEAK_LEVELS:
+        lines.append(
+            f"alarm: programs run in a {metrics['sandbox/isolation']} sandbox: they can read what you can "
+            "(sandbox.allow_weak)"
+        )
+    if _value(metrics, "hacking/canary", 0.0) > 0:
+        lines.append("alarm: an output holds the canary that no program may see: the sandbox leaks, stop the run")
+    for key, (share, what) in HACKING.items():
+        if (value := _value(metrics, key, 0.0)) > share:
+            lines.append(f"warning: {value:.0%} of the completions {what}")
+    denied = {
+        key.removeprefix("sandbox/denied_"): _value(metrics, key, 0.0)
+        for key in metrics
+        if key.startswith("sandbox/denied_")
+    }
+    if denied and max(denied.values()) > DENIALS:
+        most = max(denied, key=lambda kind: denied[kind])
+        lines.append(f"warning: programs are probing the sandbox ({denied[most]:.2g} {most} attempts a program denied)")
     return lines
 
 

@@ -18,6 +18,9 @@ from grpo_train.policy.logprobs import TokenLogprobs
 from grpo_train.rollout.collect import Sample
 from grpo_train.tasks.base import means
 
+LEVELS = ("weak", "medium", "strong", "full")
+"""Levels of the sandbox, the weakest first."""
+
 
 def rollout_row(step: int, group: int, place: int, sample: Sample, rewards: dict[str, float | None]) -> dict[str, Any]:
     """One line of ``rollouts.jsonl``, but for ``reward`` and ``advantage``, which need the whole buffer.
@@ -51,7 +54,7 @@ def rollout_row(step: int, group: int, place: int, sample: Sample, rewards: dict
 
 def reward_metrics(
     rows: Sequence[dict[str, Any]], verdict_metrics: Sequence[Mapping[str, float]] = ()
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Rewards, groups and lengths of a buffer, under TRL's names (``trl/trainer/grpo_trainer.py``) where it has one.
 
     ``groups/all_right``, ``all_wrong`` and ``all_equal`` say why a group has no spread and teaches nothing: every
@@ -64,12 +67,13 @@ def reward_metrics(
     lengths = [row["length"] for row in rows]
     ended = [row["length"] for row in rows if not row["truncated"]]
     tolerant = [float(row["tolerant"]) for row in rows if row.get("tolerant") is not None]
-    metrics = {
+    metrics: dict[str, Any] = {
         "reward": _mean(rewards),
         **(_role_metrics(rows) if any("role" in row for row in rows) else _group_metrics(rows)),
         "accuracy": _mean([float(row["correct"]) for row in rows]),
         **({"accuracy/tolerant": _mean(tolerant)} if tolerant else {}),
         "format": _mean([float(row["formatted"]) for row in rows]),
+        **_isolation(rows),
     }
     for name in names:
         values = _known(row["rewards"].get(name) for row in rows)
@@ -83,6 +87,13 @@ def reward_metrics(
         "completions/mean_terminated_length": _mean(ended) if ended else 0.0,
         "completions/clipped_ratio": 1 - len(ended) / len(rows),
     }
+
+
+def _isolation(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The weakest sandbox that a program of the buffer ran in; {} where none ran."""
+    levels = {row.get("facts", {}).get("isolation") for row in rows} - {None}
+    ordered = sorted(levels, key=lambda level: LEVELS.index(level) if level in LEVELS else -1)
+    return {"sandbox/isolation": ordered[0]} if ordered else {}
 
 
 def _group_metrics(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

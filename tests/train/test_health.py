@@ -40,6 +40,35 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"algorithm__rollout_correction": "sequence_truncate"},
         ["alarm: effective sample size 20% of the sequences: far off the policy that sampled them"],
     ),
+    "hard-coded answers": (
+        {"hacking/hardcoded": 0.3, "hacking/multiple_answers": 0.1},
+        {},
+        [
+            "warning: 30% of the completions pass the visible tests and fail the hidden ones: hard-coded answers?",
+        ],
+    ),
+    "an attack on the sandbox": (
+        {"sandbox/denied_socket": 0.02, "sandbox/denied_process": 0.5, "hacking/canary": 0.01},
+        {},
+        [
+            "alarm: an output holds the canary that no program may see: the sandbox leaks, stop the run",
+            "warning: programs are probing the sandbox (0.5 process attempts a program denied)",
+        ],
+    ),
+    "a weak sandbox": (
+        {"sandbox/isolation": "medium", "completions/clipped_ratio": 0.5},
+        {},
+        [
+            "alarm: programs run in a medium sandbox: they can read what you can (sandbox.allow_weak)",
+            "warning: 50% of the completions hit the budget: raise rollout.max_completion_length",
+        ],
+    ),
+    "a strong one": ({"sandbox/isolation": "strong"}, {}, []),
+    "games that end illegally": (
+        {"self_play/invalid_rate": 0.4},
+        {},
+        ["warning: 40% of the games end with a move that is none"],
+    ),
     "mismatch": (
         {"mismatch/kl": 0.02},
         {},
