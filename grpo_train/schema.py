@@ -147,6 +147,8 @@ class Algorithm(Section):
     0) above it, per token or per completion."""
     rollout_correction_cap: Annotated[float, Field(ge=1)] = 2.0
     """Upper bound of those weights; ess/*_clipped bounds them to [1 / cap, cap]."""
+    role_baseline_decay: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Self-play: decay per game of each role's running mean return, which is its baseline (SPIRAL's value)."""
     noise_scale: bool = True
     """Measure the gradient noise scale; changes no number of the training."""
     noise_scale_decay: Annotated[float, Field(ge=0, lt=1)] = 0.95
@@ -251,6 +253,10 @@ class Task(Section):
     """reasoning_gym: which of its datasets."""
     opponent: str = "start"
     """code_game: who predicts: ``start`` (the model the run started from), or a model's or checkpoint's directory."""
+    invalid_move_return: float = -1.5
+    """Games: what the match is worth to who writes no legal move; it ends there (SPIRAL's value)."""
+    invalid_move_other_return: float = 0.5
+    """Games: what it is then worth to the other player."""
     rewards: list[str] = Field(default_factory=list)
     """Reward functions: accuracy, format, reasoning, correct_and_short, score, or your own ``module:function``.
     Empty: the task's own. algorithm.reward_weights weighs them."""
