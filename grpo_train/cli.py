@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from dotenv import load_dotenv
 
+from grpo_train import schema
 from grpo_train.config import ConfigError, dump_config, load_config, read_config_text, with_changes
 from grpo_train.ending import end_by_force, write_end
 from grpo_train.files import atomic_write
@@ -303,8 +304,10 @@ def tasks() -> None:
 def tiny_model(
     out: Annotated[Path, typer.Option(help="Directory to write; ROOT/models/tiny is what backbone: tiny means.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and data.")] = 0,
+    task: Annotated[str, typer.Option(help="The task it half knows, one that is generated.")] = "addition",
+    level: Annotated[int, typer.Option(min=1, max=10, help="How hard, as task.level.")] = 1,
 ) -> None:
-    """Make and warm-start a tiny Qwen2 model (about 1M parameters) that half knows two-digit addition."""
+    """Make and warm-start a tiny Qwen2 model (about 1M parameters) that half knows two-digit addition, or --task."""
     if (out / "config.json").exists():
         fail(f"{out} holds a model already: remove it first, or choose another --out")
     from grpo_train.progress import progress_printer
@@ -313,8 +316,8 @@ def tiny_model(
     with progress_printer() as show_progress:
         try:
             check_engine()
-            make_tiny_model(out, seed=seed, on_progress=show_progress)
-        except PolicyError as error:
+            make_tiny_model(out, seed=seed, on_progress=show_progress, task=schema.Task(name=task, level=level))
+        except (PolicyError, TaskError) as error:
             fail(error, 2)
         except OSError as error:
             fail(f"cannot write the model to {out}: {error.strerror or error}")

@@ -1,10 +1,10 @@
-"""A tiny but real model: Qwen2 architecture, ~0.9M parameters, its own byte-level tokenizer, warm-started on additions.
+"""A tiny but real model: Qwen2 architecture, ~0.9M parameters, its own byte-level tokenizer, warm-started on a task.
 
 It exists so that everything that is done to a large model can be done within minutes on two CPU cores: train, stop,
-evaluate, resume. The warm start imitates a careless pupil. Its worked examples have the right method in the right
-format, but carries are often forgotten and digits miscounted, and the model learns the slips along with the method:
-sampled answers come out right about half of the time. Reinforcement learning on the verified answer then has
-something real to remove.
+evaluate, resume. The warm start imitates a careless pupil of one task (additions, unless another is asked for). The
+task's worked examples have the right method in the right format, but with slips (of additions: carries are often
+forgotten and digits miscounted), and the model learns the slips along with the method: sampled answers come out right
+about half of the time. Reinforcement learning on the verified answer then has something real to remove.
 """
 
 from __future__ import annotations
@@ -16,20 +16,28 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
-from grpo_train.tasks.addition import prompt_of, splits
+from grpo_train import schema
+from grpo_train.tasks import Problem, Task, TaskError, load_task
 from grpo_train.tiny_tokenizer import make_tokenizer
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-DIGITS = 2
-"""The warm start's additions."""
+ADDITION = schema.Task(name="addition", digits=2)
+"""What the model is warm-started on unless another task is asked for."""
 THREADS = 1
 """Fixed, because the order of summation, and with it the last bits of the weights, depends on it. One, because a second
 thread helps little at this size and waits in a busy loop for a core that something else is using."""
+
+
+class Taught(Task, Protocol):
+    """A task that can show how a pupil solves its problems."""
+
+    def example(self, problem: Problem, draw: random.Random, careless: bool) -> str:
+        """A completion in the right format that solves the problem, with slips now and then where it is careless."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +50,6 @@ class WarmStart:
     """Reached after 30 steps, falling linearly to 0 over the second half."""
     careful_share: float = 0.6
     """The first part of the examples is free of slips: the method first, then the carelessness."""
-    forgotten_carry: float = 0.7
-    """Share of carries that the pupil forgets. Above one half, so that greedy decoding forgets them too."""
-    miscounted: float = 0.3
-    """Share of unit sums that are off by one."""
 
 
 def make_tiny_model(
@@ -53,13 +57,15 @@ def make_tiny_model(
     seed: int = 0,
     on_progress: Callable[[float, str], None] = lambda fraction, message: None,
     warm_start: WarmStart = WarmStart(),
+    task: schema.Task = ADDITION,
 ) -> None:
     """Make, warm-start and save the model and its tokenizer to the directory ``out``, in Hugging Face format.
 
-    About a minute on two cores. The same seed gives the same files. ``on_progress`` gets a fraction in [0, 1] and a
-    message. ``out`` appears only when complete and replaces an older model. Raises FileExistsError where ``out`` holds
-    anything else, OSError where it cannot be written.
+    About a minute on two cores. The same seed and task give the same files. ``on_progress`` gets a fraction in [0, 1]
+    and a message. ``out`` appears only when complete and replaces an older model. Raises FileExistsError where ``out``
+    holds anything else, OSError where it cannot be written, TaskError for a task without worked examples.
     """
+    taught = _taught(task)
     out = Path(out)
     if out.exists() and not _replaceable(out):
         raise FileExistsError(f"'{out}' exists and is no model directory; it is left alone, give another --out")
@@ -75,7 +81,7 @@ def make_tiny_model(
             torch.manual_seed(seed)
             tokenizer = make_tokenizer()
             model = new_model(tokenizer)
-            _train(model, tokenizer, seed, warm_start, on_progress)
+            _train(model, tokenizer, taught, seed, warm_start, on_progress)
     finally:
         torch.set_num_threads(threads)
     on_progress(1.0, "saving")
@@ -106,18 +112,18 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     )
 
 
-def worked_example(a: int, b: int, forget_carry: bool = False, miscount: int = 0) -> str:
-    """The pupil's completion for ``a+b=``: the digit sums from the right, then the answer that follows from them."""
-    units = max(a % 10 + b % 10 + miscount, 0)
-    carry = 0 if forget_carry else units // 10
-    tens = a // 10 + b // 10 + carry
-    thinking = f"{a % 10}+{b % 10}={units},{a // 10}+{b // 10}+{carry}={tens}"
-    return f"<think>{thinking}</think><answer>{10 * tens + units % 10}</answer>"
+def _taught(task: schema.Task) -> Taught:
+    """Raises TaskError where there is no such task, or it has no worked examples."""
+    taught = load_task(task)
+    if not hasattr(taught, "example"):
+        raise TaskError(f"task '{task.name}' has no worked examples to warm-start a model on")
+    return cast(Taught, taught)
 
 
 def _train(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
+    task: Taught,
     seed: int,
     warm_start: WarmStart,
     on_progress: Callable[[float, str], None],
@@ -126,7 +132,7 @@ def _train(
     import torch
     from torch.nn.functional import cross_entropy
 
-    tokens, targets = _examples(tokenizer, seed, warm_start)
+    tokens, targets = _examples(tokenizer, task, seed, warm_start)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm_start.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     model.train()
     for step in range(warm_start.steps):
@@ -146,22 +152,20 @@ def _train(
 
 
 def _examples(
-    tokenizer: PreTrainedTokenizerFast, seed: int, warm_start: WarmStart
+    tokenizer: PreTrainedTokenizerFast, task: Taught, seed: int, warm_start: WarmStart
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """All batches of the warm start, (steps x batch_size, length): token ids, and targets with -100 where none."""
     import torch
 
     draw = random.Random(f"warm start {seed}")
-    pairs = splits(DIGITS)["train"]
+    size = task.size("train")
     count = warm_start.steps * warm_start.batch_size
     prompts, completions = [], []
     for row in range(count):
-        a, b = draw.choice(pairs)
+        problem = task.problem("train", draw.randrange(size))
         careless = row >= warm_start.careful_share * count
-        forget = careless and draw.random() < warm_start.forgotten_carry
-        miscount = draw.choice([-1, 1]) if careless and draw.random() < warm_start.miscounted else 0
-        prompts.append(prompt_of(a, b))
-        completions.append(worked_example(a, b, forget, miscount) + str(tokenizer.eos_token))
+        prompts.append(problem.prompt)
+        completions.append(task.example(problem, draw, careless) + str(tokenizer.eos_token))
     prompt_ids = tokenizer(prompts)["input_ids"]
     completion_ids = tokenizer(completions)["input_ids"]
     length = max(len(p) + len(c) for p, c in zip(prompt_ids, completion_ids, strict=True))

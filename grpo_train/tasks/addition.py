@@ -9,6 +9,7 @@ from functools import lru_cache
 from grpo_train import schema
 from grpo_train.rewards.accuracy import judge_number
 from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, Verdict, limited
+from grpo_train.tasks.generated import slips, worked
 
 LABEL = "addition"
 HELD_OUT = 1024
@@ -25,6 +26,15 @@ def load(config: schema.Task) -> AdditionTask:
 def prompt_of(a: int, b: int) -> str:
     """The prompt: as short as it gets, because rollouts of a tiny model cost by the token."""
     return f"{a}+{b}="
+
+
+def worked_example(a: int, b: int, forget_carry: bool = False, miscount: int = 0) -> str:
+    """A pupil's completion for ``a+b=``: the digit sums from the right, then the answer that follows from them."""
+    units = max(a % 10 + b % 10 + miscount, 0)
+    carry = 0 if forget_carry else units // 10
+    tens = a // 10 + b // 10 + carry
+    thinking = f"{a % 10}+{b % 10}={units},{a // 10}+{b // 10}+{carry}={tens}"
+    return worked(thinking, 10 * tens + units % 10)
 
 
 @lru_cache(maxsize=8)
@@ -58,3 +68,9 @@ class AdditionTask(TaskDefaults):
 
     def judge(self, attempt: Attempt) -> Verdict:
         return judge_number(attempt)
+
+    def example(self, problem: Problem, draw: random.Random, careless: bool) -> str:
+        """See :func:`worked_example`. Bad habit: carries are forgotten. Accident: units are off by one."""
+        forget, miscounted = slips(draw, careless)
+        a, b = map(int, problem.question.split("+"))
+        return worked_example(a, b, forget, draw.choice([-1, 1]) if miscounted else 0)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from grpo_train.schema import Task as TaskConfig
-from grpo_train.tasks import Attempt, load_task
-from grpo_train.tiny_model import WarmStart, make_tiny_model, worked_example
+from grpo_train.tasks import Attempt, TaskError, load_task
+from grpo_train.tasks.addition import worked_example
+from grpo_train.tiny_model import WarmStart, make_tiny_model
 
 SHORT = WarmStart(steps=12, batch_size=8)
 
@@ -107,3 +108,16 @@ def test_the_worked_example_earns_the_reward_only_without_slips() -> None:
         assert task.judge(Attempt(problem, worked_example(a, b, forget_carry=True))).correct is not carries
         assert not task.judge(Attempt(problem, worked_example(a, b, miscount=1))).correct
         assert task.judge(Attempt(problem, worked_example(a, b, miscount=1))).formatted
+
+
+def test_another_task_gives_another_model(made: tuple[Path, list[tuple[float, str]]], tmp_path: Path) -> None:
+    make_tiny_model(tmp_path / "echo", 0, warm_start=SHORT, task=TaskConfig(name="echo"))
+    files = [(folder / "model.safetensors").read_bytes() for folder in (made[0], tmp_path / "echo")]
+    assert files[0] != files[1]
+    assert (tmp_path / "echo" / "tokenizer.json").read_bytes() == (made[0] / "tokenizer.json").read_bytes()
+
+
+def test_a_task_without_worked_examples_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="'gsm8k' has no worked examples"):
+        make_tiny_model(tmp_path / "tiny", task=TaskConfig(name="gsm8k"))
+    assert not list(tmp_path.iterdir())
