@@ -55,45 +55,59 @@ class SingleTurn:
     def collect(self, number: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
         """See :meth:`Collector.collect`."""
         generations = self._config.rollout.num_generations
-        texts: list[str] = []
         attempts: list[Attempt] = []
         grades: list[Future[Grade]] = []
 
-        def judge(completions: Sequence[Completion]) -> None:
-            decoded = self._tokenizer.batch_decode([c.ids for c in completions], skip_special_tokens=True)
-            for completion, text in zip(completions, decoded, strict=True):
-                group, sample = divmod(len(texts), generations)
-                attempt = Attempt(
+        def judge(attempt: Attempt) -> None:
+            attempts.append(attempt)
+            grades.append(self._judges.submit(attempt))
+
+        completions = write(self._backend, self._tokenizer, self._config, number, groups, prompts, judge)
+        return [
+            Sample(prompts[i // generations], completions[i], attempts[i].completion, grade.result())
+            for i, grade in enumerate(grades)
+        ]
+
+
+def write(
+    backend: RolloutBackend,
+    tokenizer: Any,
+    config: Config,
+    number: int,
+    groups: Sequence[int],
+    prompts: Sequence[Prompt],
+    on_attempt: Callable[[Attempt], None],
+) -> list[Completion]:
+    """``rollout.num_generations`` completions of each prompt, side by side; each is handed to ``on_attempt`` as soon as
+    its batch is there, in order. ``number`` and ``groups`` as in :meth:`Collector.collect`."""
+    rollout, written = config.rollout, 0
+
+    def hand_over(completions: Sequence[Completion]) -> None:
+        nonlocal written
+        decoded = tokenizer.batch_decode([c.ids for c in completions], skip_special_tokens=True)
+        for completion, text in zip(completions, decoded, strict=True):
+            group, place = divmod(written, rollout.num_generations)
+            written += 1
+            on_attempt(
+                Attempt(
                     problem=prompts[group].problem,
                     completion=text,
                     truncated=not completion.finished,
                     length=len(completion.ids),
-                    key=f"{number}/{groups[group]}/{sample}",
+                    key=f"{number}/{groups[group]}/{place}",
                 )
-                texts.append(text)
-                attempts.append(attempt)
-                grades.append(self._judges.submit(attempt))
+            )
 
-        completions = self._generate([prompt.ids for prompt in prompts], judge)
-        return [
-            Sample(prompts[i // generations], completions[i], texts[i], grade.result())
-            for i, grade in enumerate(grades)
-        ]
-
-    def _generate(
-        self, prompts: Sequence[tuple[int, ...]], on_batch: Callable[[Sequence[Completion]], None]
-    ) -> list[Completion]:
-        rollout = self._config.rollout
-        return self._backend.generate(
-            prompts,
-            num_generations=rollout.num_generations,
-            max_completion_length=rollout.max_completion_length,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            batch_size=rollout.generation_batch_size,
-            on_batch=on_batch,
-        )
+    return backend.generate(
+        [prompt.ids for prompt in prompts],
+        num_generations=rollout.num_generations,
+        max_completion_length=rollout.max_completion_length,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        batch_size=rollout.generation_batch_size,
+        on_batch=hand_over,
+    )
 
 
 class JudgePool:
