@@ -1,0 +1,47 @@
+"""Running programs of a model: each in a fresh interpreter that has given up everything but computing.
+
+``run_program`` runs a script; ``run_tests`` runs a data set's asserts on a solution. What a program reports is a claim:
+expected values never enter its process, its exit code is no verdict, and what it returns comes out as plain data and
+is compared here. Both are thread-safe; a ``ThreadPoolExecutor`` of ``worker_count()`` threads keeps the cores busy and
+overlaps with whatever else the trainer does.
+
+What protects this machine is found out once per process, by trying, and has a name: see :func:`isolation`.
+"""
+
+import os
+
+from grpo_train.rewards.sandbox.asserts import split_tests
+from grpo_train.rewards.sandbox.canary import canary_hits
+from grpo_train.rewards.sandbox.grading import run_tests
+from grpo_train.rewards.sandbox.isolation import Isolation, allow_weak, isolation
+from grpo_train.rewards.sandbox.programs import run_program
+from grpo_train.rewards.sandbox.results import (
+    REASONS,
+    ProgramResult,
+    SandboxError,
+    SandboxTooWeak,
+    TestsResult,
+    UnsupportedTest,
+)
+
+__all__ = [
+    "REASONS",
+    "Isolation",
+    "ProgramResult",
+    "SandboxError",
+    "SandboxTooWeak",
+    "TestsResult",
+    "UnsupportedTest",
+    "allow_weak",
+    "canary_hits",
+    "isolation",
+    "run_program",
+    "run_tests",
+    "split_tests",
+    "worker_count",
+]
+
+
+def worker_count() -> int:
+    """How many programs to run at a time: one per core that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)))

@@ -1,0 +1,60 @@
+"""Moves the wall clock of a fresh interpreter to ``start`` (seconds since 1970); it runs on from there.
+
+For reproducibility checks: a program whose output depends on the date shows it when it runs with two starts. The
+monotonic clocks are left alone.
+"""
+
+import datetime
+import time
+
+start: float
+_real_time, _real_time_ns = time.time, time.time_ns
+_offset_ns = int(start * 1e9) - _real_time_ns()  # noqa: F821  (the harness puts ``start`` here)
+_gmtime, _localtime, _strftime, _asctime, _ctime = time.gmtime, time.localtime, time.strftime, time.asctime, time.ctime
+
+_date = datetime.date
+_datetime = datetime.datetime
+
+
+def _now() -> float:
+    return _real_time() + _offset_ns / 1e9
+
+
+class _SameClass(type):
+    """Instances of the real class count as instances of the replacement."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.__mro__[1])
+
+
+class date(_date, metaclass=_SameClass):
+    @classmethod
+    def today(cls):  # type: ignore[no-untyped-def]
+        return _date.fromtimestamp(_now())
+
+
+class datetime_(_datetime, metaclass=_SameClass):
+    @classmethod
+    def now(cls, tz=None):  # type: ignore[no-untyped-def]
+        return _datetime.fromtimestamp(_now(), tz)
+
+    @classmethod
+    def utcnow(cls):  # type: ignore[no-untyped-def]
+        return _datetime.fromtimestamp(_now(), datetime.timezone.utc).replace(tzinfo=None)
+
+    @classmethod
+    def today(cls):  # type: ignore[no-untyped-def]
+        return _datetime.fromtimestamp(_now())
+
+
+datetime_.__name__ = datetime_.__qualname__ = "datetime"
+date.__module__ = datetime_.__module__ = "datetime"
+datetime.date = date  # type: ignore[misc]
+datetime.datetime = datetime_  # type: ignore[misc]
+time.time = _now
+time.time_ns = lambda: _real_time_ns() + _offset_ns
+time.gmtime = lambda seconds=None: _gmtime(_now() if seconds is None else seconds)
+time.localtime = lambda seconds=None: _localtime(_now() if seconds is None else seconds)
+time.ctime = lambda seconds=None: _ctime(_now() if seconds is None else seconds)
+time.asctime = lambda moment=None: _asctime(_localtime(_now()) if moment is None else moment)
+time.strftime = lambda form, moment=None: _strftime(form, _localtime(_now()) if moment is None else moment)

@@ -1,0 +1,241 @@
+"""Runs one job in a fresh interpreter that locks itself down first.
+
+A job's mode is ``program`` (a script with its standard input and output), ``tests`` (a solution, then the setup, then
+for each test its statements and the calls whose values are wanted) or ``judge`` (expressions of a data set over
+values that a program returned; no text of a model is in that process).
+
+What is reported goes through one pipe as records: the job's 8 random bytes, one letter, a 4-byte index, a 4-byte
+length, the content. ``R`` ready, ``L`` a layer could not be put in force, ``V`` a value, ``X`` what was raised instead
+(kind, tab, text), ``P`` how the program ended (the same), ``A`` the first attempt of a kind, ``D`` the end with the
+number of attempts of each kind.
+"""
+
+import posix
+import sys
+
+from grpo_train.rewards.sandbox.inside.encode import Unsupported, encode
+from grpo_train.rewards.sandbox.inside.lockdown import RESULT_FD, LockdownError, lock_down
+
+TYPE_CHECKING = False  # ``typing`` itself would cost every child a millisecond
+if TYPE_CHECKING:
+    from typing import Any
+
+_write, _exit, _exec, _eval, _compile, _type = posix.write, posix._exit, exec, eval, compile, type
+_Module = type(sys)
+
+
+class Reporter:
+    """Writes records, and counts what the program attempted."""
+
+    def __init__(self, tag: bytes, readable: tuple[str, ...]) -> None:
+        self.tag = tag
+        self.readable = readable
+        self.attempts: dict[str, int] = {}
+
+    def record(self, letter: bytes, index: int, content: bytes) -> None:
+        left = self.tag + letter + index.to_bytes(4, "little") + len(content).to_bytes(4, "little") + content
+        while left:
+            left = left[_write(RESULT_FD, left) :]
+
+    def failure(self, letter: bytes, index: int, kind: str, text: str) -> None:
+        self.record(letter, index, f"{kind}\t{text}"[:500].encode("utf-8", "replace"))
+
+    def done(self) -> None:
+        counts = ",".join(f"{kind}={count}" for kind, count in self.attempts.items())
+        self.record(b"D", 0, counts.encode())
+
+    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        """An audit hook: an indicator of what was attempted, never a layer of defence."""
+        kind = KINDS.get(event)
+        if kind is None:
+            kind = KINDS.get(event.partition(".")[0])
+            if kind is None:
+                return
+        if kind == "file":
+            path = arguments[0] if arguments else None
+            if not isinstance(path, str) or not path.startswith("/") or path.startswith(self.readable):
+                return
+        elif event == "socket.__new__" and len(arguments) > 1 and arguments[1] == 1:
+            return  # asyncio wakes itself through a pair of connected Unix sockets, which is allowed
+        count = self.attempts.get(kind, 0) + 1
+        self.attempts[kind] = count
+        if count == 1:
+            self.record(b"A", 0, kind.encode())
+
+
+KINDS = {
+    "socket": "network",
+    "subprocess": "process", "os.system": "process", "os.exec": "process", "os.posix_spawn": "process",
+    "os.spawn": "process", "os.fork": "process", "os.forkpty": "process", "pty": "process",
+    "os.kill": "signal", "os.killpg": "signal", "signal.pthread_kill": "signal",
+    "open": "file", "os.listdir": "file", "os.scandir": "file", "os.remove": "file", "os.rename": "file",
+    "os.mkdir": "file", "os.rmdir": "file", "os.chmod": "file", "os.chown": "file", "os.link": "file",
+    "os.symlink": "file", "os.truncate": "file", "os.utime": "file", "os.chdir": "file",
+    "ctypes": "native", "resource": "limits",
+    "gc.get_objects": "introspection", "gc.get_referrers": "introspection", "sys._current_frames": "introspection",
+}  # fmt: skip
+
+
+def main(job: "dict[str, Any]") -> None:
+    """Locks down, runs the job, reports, and ends the process without running anything more."""
+    report = Reporter(job["tag"], (job["plan"]["directory"], *job["readable"]))
+    try:
+        lock_down(job["plan"])
+    except LockdownError as error:
+        report.failure(b"L", 0, *error.args)
+        _exit(1)
+    _leave_no_trace(job)
+    report.record(b"R", 0, b"")
+    sys.addaudithook(report.audit)
+    run = {"program": run_program, "tests": run_tests, "judge": run_judge}[job["mode"]]
+    try:
+        run(job, report)
+        report.done()
+    finally:
+        _exit(0)
+
+
+def _leave_no_trace(job: "dict[str, Any]") -> None:
+    """Makes the interpreter look like one that was started on ``program.py``."""
+    for name in job["modules"]:
+        del sys.modules[name]
+    sys.path[:] = [entry for entry in sys.path if entry]
+    sys.argv[:] = ["program.py"]
+    builtins = sys.modules["builtins"]
+    builtins.exit = builtins.quit = _quit  # type: ignore[attr-defined]  # as ``site`` does, which is not loaded
+    if job.get("fake_time") is not None:
+        _exec(job["fake_time_code"], {"start": job["fake_time"], "__name__": "fake_time"})
+
+
+def _quit(code: object = None) -> None:
+    raise SystemExit(code)
+
+
+def _failure(error: BaseException) -> tuple[str, str]:
+    """A kind and one line of text for what was raised; the exception's own methods are trusted with nothing."""
+    kind = _type(error)
+    try:
+        text = f"{kind.__name__}: {str(error)[:200]}"
+    except BaseException:
+        text = kind.__name__
+    if issubclass(kind, SystemExit):
+        return "exit", text
+    if issubclass(kind, MemoryError):
+        return "memory", text
+    return "exception", text
+
+
+def _load(source: str, name: str, namespace: "dict[str, Any]", kind: str) -> tuple[str, str] | None:
+    """Compiles and runs a text; None, or the kind and text of its failure."""
+    try:
+        code = _compile(source, name, "exec", dont_inherit=True)
+    except MemoryError as error:
+        return _failure(error)
+    except BaseException as error:
+        return kind, _failure(error)[1]
+    try:
+        _exec(code, namespace)
+    except BaseException as error:
+        return _failure(error)
+    return None
+
+
+def run_tests(job: "dict[str, Any]", report: Reporter) -> None:
+    """The solution, the setup, then each test's steps; a value or a failure is reported for each wanted index."""
+    module = _Module("solution")
+    sys.modules["solution"] = module  # dataclasses and pickle look a class's module up
+    namespace = module.__dict__
+    failed = _load(job["source"], "<solution>", namespace, "syntax_error")
+    if failed is None and job["setup"]:
+        failed = _load(job["setup"], "<setup>", namespace, "setup_failed")
+    if failed is not None:
+        report.failure(b"P", 0, *failed)
+        return
+    report.failure(b"P", 0, "ok", "")
+    for steps in job["tests"]:
+        failed = None
+        for index, code in steps:
+            if index is None:
+                failed = failed or _load(code, "<test>", namespace, "test_failed")
+                continue
+            if failed is None:
+                _report_value(code, namespace, report, index)
+            else:
+                report.failure(b"X", index, *failed)
+
+
+def run_judge(job: "dict[str, Any]", report: Reporter) -> None:
+    """Truth values of a data set's expressions over plain values."""
+    for index, (code, modules, values) in enumerate(job["expressions"]):
+        namespace = {name: __import__(name) for name in modules}
+        for name, (kind, value) in values.items():
+            if kind == "iterator":
+                value = iter(value)
+            elif kind == "deque":
+                value = __import__("collections").deque(value)
+            elif kind == "range":
+                value = range(*value)
+            namespace[name] = value
+        _report_value(f"bool({code})", namespace, report, index)
+
+
+def _report_value(code: str, namespace: "dict[str, Any]", report: Reporter, index: int) -> None:
+    try:
+        value = _eval(_compile(code, "<test>", "eval", dont_inherit=True), namespace)
+        content = encode(value)
+    except Unsupported as error:
+        report.failure(b"X", index, "unsupported_value", str(error))
+    except BaseException as error:
+        report.failure(b"X", index, *_failure(error))
+    else:
+        report.record(b"V", index, content)
+
+
+def run_program(job: "dict[str, Any]", report: Reporter) -> None:
+    """The text as ``__main__``; like a script it waits for its threads and runs its exit handlers."""
+    module = _Module("__main__")
+    sys.modules["__main__"] = module
+    module.__dict__["__builtins__"] = sys.modules["builtins"]
+    try:
+        code = _compile(job["source"], "program.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, OverflowError, UnicodeError) as error:
+        return _end(report, "syntax_error", error)
+    except MemoryError as error:
+        return _end(report, "memory", error)
+    status = "ok"
+    raised: BaseException | None = None
+    try:
+        _exec(code, module.__dict__)
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            status, raised = "runtime_error", error
+    except MemoryError as error:
+        status, raised = "memory", error
+    except BaseException as error:
+        status, raised = "runtime_error", error
+    for name, function in (("threading", "_shutdown"), ("atexit", "_run_exitfuncs")):
+        try:
+            if name in sys.modules:
+                getattr(sys.modules[name], function)()
+        except BaseException as error:
+            status, raised = "runtime_error", error
+    return _end(report, status, raised)
+
+
+def _end(report: Reporter, status: str, raised: BaseException | None) -> None:
+    """Shows what was raised on standard error, flushes, and reports the status."""
+    text = ""
+    if raised is not None:
+        text = _failure(raised)[1]
+        try:
+            trace = raised.__traceback__
+            BaseException.with_traceback(raised, trace.tb_next if trace is not None else None)
+            sys.__excepthook__(_type(raised), raised, raised.__traceback__)
+        except BaseException:
+            pass
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        try:
+            stream.flush()  # type: ignore[union-attr]
+        except BaseException:
+            pass
+    report.failure(b"P", 0, status, text)
