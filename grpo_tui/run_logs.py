@@ -12,7 +12,7 @@ from grpo_train.files import number, parse_time
 from grpo_tui.health import Health
 from grpo_tui.lines import LineBuffer, LineSplitter
 from grpo_tui.series import Series
-from grpo_tui.words import printable
+from grpo_tui.words import one_line, printable
 
 ROWS_KEPT = 5_000
 CONSOLE_KEPT = 5_000
@@ -135,6 +135,12 @@ class RunLogs:
         row = self.rows.last
         step = number(row.fields.get("step")) if row else None
         return None if step is None else int(step)
+
+    @property
+    def sandbox(self) -> str:
+        """How well the programs of the newest step were locked in ("strong"); "" where none ran."""
+        level = self.rows.last.fields.get("sandbox/isolation") if self.rows.last else None
+        return one_line(level[:16]) if isinstance(level, str) else ""
 
     def step_seconds(self) -> float | None:
         """The mean of the last 15 steps: with several updates a buffer every other one has no rollout in it."""

@@ -70,6 +70,9 @@ class HeaderBar(Widget):
             left += Content.from_markup(f" [$warning]restart {row.restarts}[/]")
         if row.stage and row.stage != "train" and row.is_live:
             left += Content.from_markup(" [$text-muted]$stage[/]", stage=row.stage)
+        if store.logs and (level := store.logs.sandbox):
+            colour = "$text-muted" if level in ("strong", "full") else "$error"
+            left += Content.from_markup(f"  [$text-muted]sandbox[/] [{colour}]$level[/]", level=level)
         total = row.total_steps
         step = store.step
         right_parts = [Content.from_markup(f"[bold]{step}[/][$text-muted]/{total if total is not None else '?'}[/]")]

@@ -15,7 +15,9 @@ from grpo_tui.widgets.sources import MARKS, wrapped
 from grpo_tui.words import metric, one_line
 
 _COLOURS = {"bad": "$error", "warn": "$warning", "muted": "$text-muted"}
-_FIGURES = ("groups", "ess", "clip_ratio", "mismatch", "gns")
+_FIGURES = (
+    "groups", "ess", "clip_ratio", "mismatch", "gns", "hacking", "sandbox", "self_play", "code_game", "scheduling",
+)  # fmt: skip
 """Families of metrics (``ess/token`` is of ``ess``) that bear on health and have no chart."""
 _MARGIN = 12
 
@@ -118,9 +120,14 @@ class HealthSource:
         for family in _FIGURES:
             words = Text()
             for key, value in fields.items():
-                if key.startswith(f"{family}/") and (figure := number_of(value)) is not None:
-                    words.append(f"{one_line(key.partition('/')[2])} ", style=palette["muted"])
-                    words.append(f"{metric(figure)}   ", style="bold" if figure == figure else palette["faint"])
+                if not key.startswith(f"{family}/"):
+                    continue
+                figure = number_of(value)
+                if figure is None and not isinstance(value, str):
+                    continue
+                told = one_line(str(value)[:40]) if figure is None else metric(figure)
+                words.append(f"{one_line(key.partition('/')[2])} ", style=palette["muted"])
+                words.append(f"{told}   ", style="bold" if figure == figure else palette["faint"])
             words.rstrip()
             if words:
                 lines += _entry(family, words, width, palette)

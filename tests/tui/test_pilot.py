@@ -251,6 +251,21 @@ async def test_nothing_that_stands_out_is_said_in_words(start: Start) -> None:
         await session.until_text("✔ nothing stands out", "all_right 0.500")
 
 
+@pytest.mark.parametrize("level", ["strong", "weak"])
+async def test_the_sandbox_that_programs_ran_in_is_on_top_and_in_the_health_page(start: Start, level: str) -> None:
+    def script(client: FakeClient) -> None:
+        healthy_box(client)
+        more = {"sandbox/isolation": level, "sandbox/denied_socket": 0.25, "hacking/hardcoded": 0.125}
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl([{**healthy(row), **more} for row in train_rows(87)])
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text(f"sandbox {level}")
+        await session.press("l", "l", "l")
+        session.app.screen.query_one("#log", LinesPanel).focus()
+        await session.press("enter")
+        await session.until_text(f"isolation {level}", "denied_socket 0.250", "hardcoded 0.125")
+
+
 async def test_scoring_has_its_share_of_the_stage_bar_and_what_takes_no_time_has_none(start: Start) -> None:
     def script(client: FakeClient) -> None:
         learning_box(client)
