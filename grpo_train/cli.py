@@ -13,6 +13,7 @@ from dotenv import load_dotenv
 from grpo_train import schema
 from grpo_train.config import ConfigError, dump_config, load_config, read_config_text, with_changes
 from grpo_train.ending import end_by_force, write_end
+from grpo_train.evaluation.cli import register as register_evaluation
 from grpo_train.files import atomic_write
 from grpo_train.policy.locate import PolicyError, recorded_base
 from grpo_train.preflight import check_engine, check_start
@@ -217,57 +218,7 @@ def show(
             print(f"  {evaluation['name']}: step {row['step']} accuracy {row['accuracy']}")
 
 
-@app.command("eval")
-def evaluate(
-    training_run: Annotated[
-        str | None, typer.Option(help="The run's name or path; not needed where --ckpt-path is a step of a run.")
-    ] = None,
-    steps: Annotated[
-        str, typer.Option(help="all, latest, final, or step numbers: 0,5,10 (0: the model it started from).")
-    ] = "all",
-    eval_dataset: Annotated[
-        str | None, typer.Option(help="A task's name (default: the run's own task), held-out split.")
-    ] = None,
-    eval_path: Annotated[str | None, typer.Option(help="The dataset's file or directory (default: task.path).")] = None,
-    subset_frac: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Share of the split; larger shares contain smaller ones.")
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Prompts generated at once (default 32).")] = None,
-    max_completion_length: Annotated[int | None, typer.Option(min=1, help="Generation budget in tokens.")] = None,
-    timeout: Annotated[float | None, typer.Option(min=0.0, help="Seconds that one step may take.")] = None,
-    ckpt_path: Annotated[
-        Path | None, typer.Option(help="Evaluate this checkpoint directory instead of a step of the run.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of --ckpt-path in the results.")] = None,
-    base: Annotated[str | None, typer.Option(help="Base model of an adapter, where the recorded one moved.")] = None,
-    root: Root = None,
-) -> None:
-    """Evaluate checkpoints of a run in a process of its own, one GPU (the first visible one)."""
-    from grpo_train.evaluation.runner import EvalError, EvalRequest, run_evaluation
-
-    if training_run is None:
-        folder = ckpt_path.expanduser().absolute().parent if ckpt_path else Path()
-        if folder.name != "training_state":
-            fail("say which run it belongs to: --training-run RUN", 2)
-        training_run = str(folder.parent)
-    request = EvalRequest(
-        training_run=training_run,
-        steps=steps,
-        dataset=eval_dataset,
-        dataset_path=eval_path,
-        subset_frac=subset_frac,
-        batch_size=batch_size,
-        max_completion_length=max_completion_length,
-        timeout=timeout,
-        ckpt_path=ckpt_path,
-        name=name,
-        base=base,
-    )
-    try:
-        check_engine()
-        raise typer.Exit(run_evaluation(resolve_root(root), request))
-    except (*USER_ERRORS, EvalError) as error:
-        fail(error, 2)
+register_evaluation(app)
 
 
 @app.command()

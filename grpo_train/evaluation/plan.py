@@ -1,4 +1,8 @@
-"""What is to be evaluated: which checkpoints, on which problems, under which settings. Torch-free."""
+"""What is to be evaluated: which checkpoints, on which problems, under which settings. Torch-free.
+
+Settings come, from the weakest to the strongest, from the run's config, the environment (mbpp's four variables) and the
+command line.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,25 @@ import math
 import os
 import random
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from grpo_train import schema
 from grpo_train.config import load_config, with_changes
 from grpo_train.files import read_json
 from grpo_train.run_dir import RunDir, RunDirError, eval_folder, list_checkpoints, open_run
 from grpo_train.schema import Config
-from grpo_train.tasks import TaskError, load_task
+from grpo_train.tasks import Problem, Task, TaskError, load_task
 
+MBPP_VARIABLES: dict[str, tuple[str, str, type]] = {
+    "MBPP_EVAL_NUM_QUESTIONS": ("eval", "num_problems", int),
+    "MBPP_DATASET_PATH": ("task", "path", str),
+    "MBPP_EVAL_TEMPERATURE": ("eval", "temperature", float),
+    "MBPP_EVAL_TIMEOUT_SECONDS": ("eval", "problem_seconds", float),
+}
+"""Variables of the environment that change the evaluation of mbpp: section, key, kind."""
 STEPS_SAY = "(say all, latest, final or numbers: 0,5,10; 0 is the model that the run started from)"
 
 
@@ -31,9 +44,15 @@ class EvalRequest:
     steps: str = "all"
     dataset: str | None = None
     dataset_path: str | None = None
+    split: str | None = None
     subset_frac: float | None = None
-    batch_size: int | None = None
+    num_problems: int | None = None
+    batch_size: int | str | None = None
     max_completion_length: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    num_samples: int | None = None
+    nproc: int | None = None
     timeout: float | None = None
     ckpt_path: Path | None = None
     name: str | None = None
@@ -49,6 +68,8 @@ class Target:
     step: int
     path: str
     """A checkpoint's directory; the root itself for the backbone (step 0 of a run without ``--ckpt``)."""
+    key: dict[str, Any] = field(default_factory=dict, compare=False)
+    """What its samples depend on, see :mod:`grpo_train.evaluation.keys`; set when its evaluation begins."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,14 @@ class EvalPlan:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> EvalPlan:
+        return cls(**{**document, "targets": [Target(**target) for target in document["targets"]]})
+
+    def final(self, target: Target) -> Path:
+        """Where a target's results go: ``FOLDER/NAME_DATASET``."""
+        return Path(self.folder) / f"{target.name}_{self.label}"
 
 
 @dataclass(frozen=True)
@@ -155,40 +184,77 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
 def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]]:
     """Resolve a request. Raises EvalError, RunDirError, ConfigError."""
     run, folder, config = find_run(root, request.training_run)
-    task_changes: dict[str, Any] = {}
-    if request.dataset and not _same_task(config, request.dataset):
-        task_changes = {"name": request.dataset, "path": None}  # the run's own path holds other data
-    if request.dataset_path:
-        task_changes["path"] = request.dataset_path
-    eval_changes = {
-        key: value
-        for key, value in {
-            "subset_frac": request.subset_frac,
-            "batch_size": request.batch_size,
-            "timeout": request.timeout,
-            "max_completion_length": request.max_completion_length,
-        }.items()
-        if value is not None
-    }
-    config = with_changes(config, task=task_changes, eval=eval_changes)
+    config = with_request(config, request)
     root = run.root  # a run given by its path keeps its evaluations beside it
     try:
         task = load_task(config.task)
-        size = task.size("test")
+        size = task.size(config.eval.split)
     except TaskError as error:
         raise EvalError(str(error)) from error
+    if config.eval.num_samples > 1 and not temperature_of(config, task):
+        raise EvalError(
+            f"eval.num_samples {config.eval.num_samples}: at temperature 0 they would all be the same; "
+            "set eval.temperature (--temperature 1)"
+        )
     targets, skipped = pick_targets(run, folder, request)
+    label = task.label if config.eval.split == "test" else f"{task.label}_{config.eval.split}"
     plan = EvalPlan(
         run=run.name,
         root=str(root),
-        folder=str(eval_folder(root, run.name, task.label)),
-        label=task.label,
+        folder=str(eval_folder(root, run.name, label)),
+        label=label,
         config=config.model_dump(mode="json"),
-        indices=subset(size, config.eval.subset_frac, config.run.seed),
+        indices=subset(size, config.eval.subset_frac, config.run.seed, config.eval.num_problems),
         targets=targets,
         base=request.base,
     )
     return plan, skipped
+
+
+def with_request(config: Config, request: EvalRequest) -> Config:
+    """The run's config under the environment and the command line. Raises EvalError, ConfigError."""
+    task: dict[str, Any] = {}
+    if request.dataset and not _same_task(config, request.dataset):
+        # The run's own path, template and grader are about other data.
+        chats = config.task.template == "chat"  # what the model wants, whatever it is asked
+        template = "chat" if chats else None
+        task = {"name": request.dataset, "path": None, "template": template, "grader": "number"}
+    name = str(task.get("name", config.task.name))
+    asked = {each.name: getattr(request, each.name) for each in fields(request)}
+    changes = {key: asked[key] for key in schema.Eval.model_fields if asked.get(key) is not None}
+    from_environment = environment_overrides(os.environ) if name == "mbpp" else {"task": {}, "eval": {}}
+    task |= from_environment["task"]
+    if request.dataset_path:
+        task["path"] = request.dataset_path
+    return with_changes(config, task=task, eval=from_environment["eval"] | changes)
+
+
+def environment_overrides(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What mbpp's variables say about the ``task`` and ``eval`` sections. Raises EvalError for a value that is none."""
+    found: dict[str, dict[str, Any]] = {"task": {}, "eval": {}}
+    for variable, (section, key, kind) in MBPP_VARIABLES.items():
+        text = environment.get(variable, "").strip()
+        if not text:
+            continue
+        try:
+            value = kind(text)
+            getattr(schema, section.capitalize()).model_validate({key: value})
+        except ValueError as error:
+            what = {int: "a whole number above 0", float: "a number", str: "a path"}[kind]
+            raise EvalError(f"{variable}={text}: {section}.{key} wants {what} in its range") from error
+        found[section][key] = value
+    return found
+
+
+def temperature_of(config: Config, task: Task) -> float:
+    """``eval.temperature``, else the task's own; 0 = greedy."""
+    own = float(getattr(task, "eval_temperature", 0.0))
+    return own if config.eval.temperature is None else config.eval.temperature
+
+
+def problems_of(plan: EvalPlan, config: Config, task: Task) -> list[Problem]:
+    """The problems that are asked, in order. Raises TaskError."""
+    return [task.problem(config.eval.split, index) for index in plan.indices]
 
 
 def announced(plan: EvalPlan, targets: list[Target]) -> list[str]:
@@ -203,21 +269,11 @@ def announced(plan: EvalPlan, targets: list[Target]) -> list[str]:
     return [os.path.relpath(place, root) if place.startswith(root + os.sep) else place for place in places]
 
 
-def subset(size: int, fraction: float, seed: int) -> list[int]:
-    """A seeded share of range(size), at least one, in order; a larger share contains every smaller one."""
+def subset(size: int, fraction: float, seed: int, most: int | None = None) -> list[int]:
+    """A seeded share of range(size), at least one and at ``most`` so many, in order; more contains less."""
     indices = list(range(size))
     random.Random(f"subset {seed}").shuffle(indices)
-    return sorted(indices[: max(1, math.ceil(round(size * fraction, 6)))])
-
-
-def wilson_interval(correct: int, total: int, z: float = 1.959964) -> tuple[float, float]:
-    """The Wilson score interval of a proportion (Wilson 1927), 95 % by default."""
-    if total == 0:
-        return 0.0, 1.0
-    p = correct / total
-    centre = (p + z * z / (2 * total)) / (1 + z * z / total)
-    half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return sorted(indices[: max(1, math.ceil(round(size * fraction, 6)))][:most])
 
 
 def _same_task(config: Config, dataset: str) -> bool:

@@ -1,40 +1,52 @@
-"""The parent of an evaluation: starts the evaluating child, watches it, and puts the tables together. Torch-free.
+"""The parent of an evaluation: starts the evaluating processes, watches them, puts their samples together. Torch-free.
 
-A step whose evaluation hangs or dies is ended and reported; a new child goes on with the steps that are left.
+A step whose evaluation hangs or dies is ended and reported; the processes are started anew for the steps that are left.
+What was generated stays beside the results (:mod:`.partial`) until the step is complete.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import os
-import select
 import signal
-import subprocess
-import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import yaml
 
-from grpo_train.evaluation.plan import EvalError, EvalPlan, EvalRequest, Skipped, Target, announced, make_plan
+from grpo_train.evaluation.children import Children, refuse_busy
+from grpo_train.evaluation.compare import words
+from grpo_train.evaluation.keys import key_of
+from grpo_train.evaluation.log import log_evaluation
+from grpo_train.evaluation.partial import Partial
+from grpo_train.evaluation.plan import (
+    EvalError,
+    EvalPlan,
+    EvalRequest,
+    Skipped,
+    Target,
+    announced,
+    make_plan,
+    problems_of,
+)
+from grpo_train.evaluation.results import consolidate, is_complete, join, write_step
 from grpo_train.files import atomic_write, read_json, utc_now
+from grpo_train.policy.locate import PolicyError
 from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, die_with_parent, sweep
 from grpo_train.retention import is_there_to_stay
 from grpo_train.run_dir import StatusWriter, prepare_root, remove_tree
+from grpo_train.schema import Config
+from grpo_train.tasks import Problem, Task, load_task
 
-__all__ = ["EvalError", "EvalRequest", "run_evaluation"]
+__all__ = ["EvalError", "EvalRequest", "run_evaluation", "run_evaluations"]
 
-COLUMNS = (
-    "step", "name", "dataset", "status", "accuracy", "ci_low", "ci_high", "correct", "n", "format_rate",
-    "truncated_rate", "mean_length", "subset_frac", "temperature", "max_completion_length", "batch_size", "seconds",
-)  # fmt: skip
-"""Columns of metrics.csv and consolidated_metrics.csv."""
+HEARTBEAT_S = 2.0
 
 
 def run_evaluation(root: Path, request: EvalRequest) -> int:
@@ -42,9 +54,23 @@ def run_evaluation(root: Path, request: EvalRequest) -> int:
 
     0: every step that was still there was evaluated; 1: one failed, or none was there any more; 130: it was stopped.
     """
-    plan, skipped = make_plan(root, request)
+    return _evaluate(*make_plan(root, request))
+
+
+def run_evaluations(root: Path, requests: Sequence[EvalRequest]) -> int:
+    """Several evaluations one after the other, nothing begun where one is refused; returns the worst exit code."""
+    worst = 0
+    for plan, skipped in [make_plan(root, request) for request in requests]:
+        code = _evaluate(plan, skipped)
+        worst = max(worst, code)
+        if code == 130:
+            break
+    return worst
+
+
+def _evaluate(plan: EvalPlan, skipped: list[Skipped]) -> int:
     prepare_root(Path(plan.root))
-    _refuse_training_gpu(plan.run)
+    refuse_busy(os.environ, int(plan.config["eval"].get("nproc", 1)))
     folder = Path(plan.folder)
     folder.mkdir(parents=True, exist_ok=True)
     status = StatusWriter(folder, training_run=plan.run, dataset=plan.label)
@@ -59,11 +85,21 @@ class _Evaluation:
     def __init__(self, plan: EvalPlan, skipped: list[Skipped], folder: Path, status: StatusWriter) -> None:
         self._plan, self._folder, self._status = plan, folder, status
         self._failed = list(skipped)
-        self._timeout = float(plan.config["eval"]["timeout"])
         self._stopped = False
-        self._child: subprocess.Popen[bytes] | None = None
         # The supervisor's own evaluations carry its run's id, so that it finds them.
         self._run_id = os.environ.get(RUN_ID_VARIABLE) or f"eval_{folder.name}"
+
+    @cached_property
+    def _config(self) -> Config:
+        return Config.model_validate(self._plan.config)
+
+    @cached_property
+    def _task(self) -> Task:
+        return load_task(self._config.task)
+
+    @cached_property
+    def _problems(self) -> list[Problem]:
+        return problems_of(self._plan, self._config, self._task)
 
     def run(self) -> int:
         plan = self._plan
@@ -98,7 +134,7 @@ class _Evaluation:
         while left and not self._stopped:
             done = self._run_child(replace(plan, targets=left))
             left = [target for target in left if target.name not in done]
-        consolidate(self._folder, plan, self._failed)
+        consolidate(self._folder, plan, self._failed, self._unfinished())
         skipped, failures = (
             [{"name": f.name, "step": f.step, "reason": f.reason} for f in self._failed if f.vanished == vanished]
             for vanished in (True, False)
@@ -120,87 +156,94 @@ class _Evaluation:
         self._summarise()
         return code
 
+    # one round ---------------------------------------------------------------------------------------------------
+
     def _run_child(self, plan: EvalPlan) -> set[str]:
-        """One child over the steps that are left; returns the names that are settled, evaluated or failed."""
+        """One round of processes over the steps that are left; returns the names that are settled, done or failed."""
         settled: set[str] = set()
-        with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
-            json.dump(plan.to_json(), file)
-        read_end, write_end = os.pipe()
-        environment = {
-            **os.environ,
-            RUN_ID_VARIABLE: self._run_id,
-            PARENT_VARIABLE: str(os.getpid()),
-            "PYTHONUNBUFFERED": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "OMP_WAIT_POLICY": "passive",
-            "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],
-        }
-        self._child = child = subprocess.Popen(
-            [sys.executable, "-m", "grpo_train.evaluation.child", file.name, str(write_end)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(write_end,),
-            env=environment,
-            start_new_session=True,
-        )
-        os.close(write_end)
-        current, deadline, rest = plan.targets[0].name, time.monotonic() + self._timeout, b""
-        failure = ""
+        todo = [keyed for target in plan.targets if (keyed := self._prepare(target, settled))]
+        self._release(plan, settled)
+        if not todo:
+            return settled
+        plan = replace(plan, targets=todo)
+        nproc = self._config.eval.nproc
+        children = Children(plan, self._run_id, nproc, self._config.eval.timeout)
+        began = {target.name: time.monotonic() for target in todo[:1]}
+        finished_by: dict[str, set[int]] = {target.name: set() for target in todo}
         beat = 0.0
         try:
-            while True:
-                if time.monotonic() > deadline:
-                    failure = f"timed out after {self._timeout:g} s"
-                    break
+            while children.are_there and not self._stopped:
                 if time.monotonic() > beat:
                     self._status.update()
-                    beat = time.monotonic() + 2.0
-                ready, _, _ = select.select([read_end], [], [], 0.2)
-                if not ready:
-                    if self._stopped:
-                        break
-                    continue
-                data = os.read(read_end, 65_536)
-                if not data:
-                    break
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    report = json.loads(line)
-                    if report["event"] == "started":
-                        current, deadline = report["name"], time.monotonic() + self._timeout
-                    elif report["event"] == "progress":
-                        progress = {"name": current, "done": report["done"], "total": report["total"]}
-                        self._status.fields["progress"] = progress
-                    elif report["event"] == "done":
-                        settled.add(current)
-                        self._release(plan, settled)
-                        consolidate(self._folder, self._plan, self._failed)
-                    elif report["event"] == "failed":
-                        settled.add(current)
-                        self._fail(current, report["reason"])
-                        self._release(plan, settled)
+                    beat = time.monotonic() + HEARTBEAT_S
+                for child, event in children.events():
+                    name = str(event.get("name", child.current))
+                    if event["event"] == "started":
+                        began.setdefault(name, time.monotonic())
+                    elif event["event"] == "progress":
+                        self._status.fields["progress"] = children.progress(name)
+                    elif event["event"] == "done":
+                        finished_by[name].add(child.number)
+                        if len(finished_by[name]) == nproc and name not in settled:
+                            target = next(target for target in todo if target.name == name)
+                            self._finish(target, time.monotonic() - began[name])
+                            self._settle(plan, name, settled)
+                    elif name not in settled:
+                        self._fail(name, str(event["reason"]))
+                        self._settle(plan, name, settled)
+                    if event["event"] == "ended":
+                        return settled
         finally:
-            os.close(read_end)
-            if failure or self._stopped:
-                child.kill()
-            code = child.wait()
+            children.end()
             if self._run_id.startswith("eval_"):
                 sweep(self._run_id, exclude=frozenset({os.getpid()}))
-            os.unlink(file.name)
             for half_written in (*self._folder.glob(".*.tmp"), *self._folder.glob(".*.old")):
                 remove_tree(half_written)
-        waiting = {target.name for target in plan.targets} - settled
-        if self._stopped or not waiting:
-            return settled
-        if not failure:
-            failure = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self._fail(current, failure)
-        self._release(plan, settled | {current})
-        return settled | {current}
+        return settled
+
+    def _prepare(self, target: Target, settled: set[str]) -> Target | None:
+        """The target with its key, a place for its samples made; None where nothing is to be done, or can be."""
+        try:
+            key = key_of(self._plan, target, self._config, self._task, self._problems)
+        except (PolicyError, OSError) as error:
+            self._fail(target.name, str(error))
+            settled.add(target.name)
+            return None
+        if is_complete(self._plan.final(target), key):
+            print(f"{target.name}: is complete already, nothing of it changed", flush=True)
+            settled.add(target.name)
+            return None
+        partial = Partial.beside(self._plan.final(target))
+        if partial.open(key) and (have := len(partial.completions())):
+            print(f"{target.name}: goes on with {have} of {self._samples} samples that are there", flush=True)
+        return replace(target, key=key)
+
+    def _finish(self, target: Target, seconds: float) -> None:
+        """Every process has done its share: the step's files, and the tables."""
+        partial = Partial.beside(self._plan.final(target))
+        layout = partial.layout() or {}
+        samples = self._config.eval.num_samples
+        try:
+            rows = join(target.step, self._problems, samples, partial.completions(), partial.verdicts())
+        except KeyError as error:
+            self._fail(target.name, f"sample {error} is missing in {partial.path}")
+            return
+        timing = {"seconds": round(seconds, 3), "finished_at": utc_now(), "processes": self._config.eval.nproc}
+        metrics = write_step(self._plan, target, self._config, self._task, rows, layout, timing)
+        partial.remove()
+        consolidate(self._folder, self._plan, self._failed)
+        log_evaluation(self._plan, target, self._task, metrics, board=self._config.tracking.tensorboard)
+
+    def _settle(self, plan: EvalPlan, name: str, settled: set[str]) -> None:
+        settled.add(name)
+        self._release(plan, settled)
 
     def _release(self, plan: EvalPlan, settled: set[str]) -> None:
         """Say what is still to be read: a training run may remove the rest."""
         left = [target for target in plan.targets if target.name not in settled]
         self._status.update(pending=announced(plan, left) if left else [])
+
+    # what went wrong ---------------------------------------------------------------------------------------------
 
     def _is_there(self, target: Target) -> bool:
         """Whether a checkpoint is there; where it is not, that is noted."""
@@ -223,69 +266,38 @@ class _Evaluation:
         print("stopping the evaluation; the steps that are done are kept", flush=True)
         self._stopped = True
 
+    # words -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _samples(self) -> int:
+        return len(self._plan.indices) * self._config.eval.num_samples
+
+    def _unfinished(self) -> dict[str, str]:
+        """Targets that were begun and have no result, and how far they are."""
+        found = {}
+        for target in self._plan.targets:
+            partial = Partial.beside(self._plan.final(target))
+            if partial.path.is_dir():
+                found[target.name] = f"{len(partial.completions())} of {self._samples} samples"
+        return found
+
     def _summarise(self) -> None:
         table = self._folder / "consolidated_metrics.csv"
-        wanted = {target.name for target in self._plan.targets}
+        wanted = {target.name: target for target in self._plan.targets}
         for row in csv.DictReader(io.StringIO(table.read_text())):
-            if row["name"] in wanted and row["status"] == "ok":
-                print(
-                    f"{row['name']}: accuracy {float(row['accuracy']):.4f} [{float(row['ci_low']):.4f}, "
-                    f"{float(row['ci_high']):.4f}]  {row['correct']}/{row['n']}  {float(row['seconds']):.1f} s"
-                )
-        print(f"wrote {table}", flush=True)
-
-
-def metrics_csv(rows: list[dict[str, Any]]) -> str:
-    """Rows as CSV under :data:`COLUMNS`."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def consolidate(folder: Path, plan: EvalPlan, failed: list[Skipped]) -> None:
-    """``consolidated_metrics.csv`` from every step's summary in the tree, and this evaluation's failures."""
-    summaries = [read_json(path) for path in folder.glob(f"*_{plan.label}/summary.json")]
-    rows = [summary["metrics"] for summary in summaries if summary]
-    have = {row["name"] for row in rows}
-    for failure in failed:
-        if failure.name not in have:
-            rows.append(
-                {
-                    "step": failure.step,
-                    "name": failure.name,
-                    "dataset": plan.label,
-                    "status": failure.status,
-                }
+            if row["name"] not in wanted or row["status"] != "ok":
+                continue
+            folder = self._plan.final(wanted[row["name"]])
+            seconds = (read_json(folder / "timing.json") or {}).get("seconds", 0.0)
+            print(
+                f"{row['name']}: accuracy {float(row['accuracy']):.4f} [{float(row['ci_low']):.4f}, "
+                f"{float(row['ci_high']):.4f}]  {row['correct']}/{row['n']}  {seconds:.1f} s"
             )
-    rows.sort(key=lambda row: (row["step"], row["name"]))
-    atomic_write(folder / "consolidated_metrics.csv", metrics_csv(rows))
+            summary = read_json(folder / "summary.json") or {}
+            for line in filter(None, (words(summary, against) for against in ("previous", "base"))):
+                print(f"  {line}")
+        print(f"wrote {table}", flush=True)
 
 
 def _budget(config: dict[str, Any]) -> int:
     return int(config["eval"]["max_completion_length"] or config["rollout"]["max_completion_length"])
-
-
-def _refuse_training_gpu(run: str) -> None:
-    """Raise EvalError when the first visible GPU is training a run (a supervisor's own evaluation comes after)."""
-    if os.environ.get(RUN_ID_VARIABLE):
-        return
-    try:
-        query = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        output = subprocess.run([*query, f"--id={visible}"], capture_output=True, text=True, timeout=10).stdout
-    except (OSError, subprocess.SubprocessError):
-        return
-    for pid in filter(str.isdigit, output.split()):
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        for entry in environment:
-            if entry.startswith(RUN_ID_VARIABLE.encode() + b"=") and not entry.split(b"=", 1)[1].startswith(b"eval_"):
-                owner = entry.split(b"=", 1)[1].decode()
-                raise EvalError(
-                    f"GPU {visible} is training {owner}: stop it first (grpo-train stop --training-run {owner}), "
-                    "or choose another with CUDA_VISIBLE_DEVICES"
-                )

@@ -1,0 +1,94 @@
+"""Evaluated steps compared, problem by problem. Torch-free.
+
+Each summary.json gets ``previous`` (the nearest earlier step of the same tree) and ``base`` (step 0), each
+
+    {"name", "step", "n", "difference": {value, low, high}, "gained": [index, …], "lost": [index, …], "p_value"}
+
+or null where there is none with the same problems and settings. They are a pure function of what lies in the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grpo_train.evaluation.statistics import Paired, compare
+from grpo_train.files import atomic_write, read_json, read_jsonl, to_json
+
+Summary = dict[str, Any]
+
+
+def compared(folder: Path, label: str) -> list[Summary]:
+    """The summaries of all complete steps of a tree, by step; comparisons that are new are written into them."""
+    places = [path.parent for path in folder.glob(f"*_{label}/summary.json") if not path.parent.name.startswith(".")]
+    found = [(place, summary) for place in places if (summary := read_json(place / "summary.json"))]
+    found.sort(key=lambda each: order(each[1]))
+    answers: dict[Path, dict[int, list[bool]]] = {}
+
+    def read(place: Path) -> dict[int, list[bool]]:
+        if place not in answers:
+            answers[place] = right(place)
+        return answers[place]
+
+    for number, (place, summary) in enumerate(found):
+        earlier = [each for each in found[:number] if comparable(each[1], summary)]
+        before = {
+            "previous": next((each for each in reversed(earlier) if each[1]["metrics"]["step"] < _step(summary)), None),
+            "base": next((each for each in earlier if _step(each[1]) == 0), None),
+        }
+        new = dict(summary)
+        for word, other in before.items():
+            new[word] = None
+            if other is not None and other[0] != place:
+                new[word] = _said(other[1], compare(read(place), read(other[0])))
+        if new != summary:
+            atomic_write(place / "summary.json", to_json(new) + "\n")
+        found[number] = (place, new)
+    return [summary for _, summary in found]
+
+
+def right(place: Path) -> dict[int, list[bool]]:
+    """{problem index: [correct of each sample]} of a step's completions."""
+    found: dict[int, list[bool]] = {}
+    for _, row in read_jsonl(place / "completions.jsonl"):
+        found.setdefault(row["index"], []).append(row["correct"])
+    return found
+
+
+def comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """The same problems, asked and decoded alike, judged alike."""
+    return _conditions(one) == _conditions(other)
+
+
+def order(summary: Mapping[str, Any]) -> tuple[int, str]:
+    """By step, then name."""
+    return _step(summary), str(summary["metrics"]["name"])
+
+
+def words(summary: Mapping[str, Any], against: str) -> str:
+    """A comparison in a line; "" where there is none."""
+    found = summary.get(against)
+    if not found:
+        return ""
+    gap, (gained, lost) = found["difference"], (len(found["gained"]), len(found["lost"]))
+    return (
+        f"{gap['value']:+.4f} [{gap['low']:+.4f}, {gap['high']:+.4f}] against {found['name']}: "
+        f"{gained} gained, {lost} lost of {found['n']} (McNemar p = {found['p_value']:.3g})"
+    )
+
+
+def _said(other: Mapping[str, Any], paired: Paired) -> dict[str, Any]:
+    facts = {name: list(value) if isinstance(value, Sequence) else value for name, value in asdict(paired).items()}
+    return {"name": other["metrics"]["name"], "step": _step(other), **facts}
+
+
+def _step(summary: Mapping[str, Any]) -> int:
+    return int(summary["metrics"]["step"])
+
+
+def _conditions(summary: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    key = summary.get("key") or {}
+    samples = {name: value for name, value in key.get("samples", {}).items() if name != "weights"}
+    return (samples, key.get("grading")) if samples else None

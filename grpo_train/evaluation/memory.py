@@ -1,0 +1,59 @@
+"""How many completions fit into memory at once: an estimate before, and half of it where that was too much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SHARE = {"cuda": 0.85, "cpu": 0.4}
+"""Of the free memory that a batch may take by the estimate; on a CPU others want some of it as well."""
+MOST = {"cuda": 4096, "cpu": 256}
+"""Beyond this a larger batch makes nothing faster."""
+CACHE_COPIES = 1.25
+"""A growing cache holds an old and a new tensor of one layer at a time, and pieces that do not fit again."""
+LOGIT_BYTES = 4 + 4 + 4 + 8
+"""A vocabulary entry of one row: logits in float32, divided, as probabilities, cumulated in float64."""
+
+
+def automatic_batch_size(model: Any, device: torch.device, longest_prompt: int, budget: int, items: int) -> int:
+    """The batch size for ``eval.batch_size: auto``: what fits by :func:`bytes_per_completion`, at least 1."""
+    room = free_bytes(device) * SHARE[device.type]
+    fits = int(room // bytes_per_completion(model, longest_prompt, budget))
+    return max(1, min(fits, MOST[device.type], items))
+
+
+def bytes_per_completion(model: Any, prompt: int, budget: int) -> float:
+    """Memory of one row at its longest: keys and values of every layer, logits, and the prompt's activations."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = inner.config.get_text_config()
+    heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    number = inner.dtype.itemsize
+    cache = 2 * config.num_hidden_layers * kv_heads * head_dim * number * (prompt + budget) * CACHE_COPIES
+    width = 4 * config.hidden_size + 3 * int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
+    mask = 1 + number  # a byte a pair of positions, and what the kernel makes of it; eager attention needs more
+    return float(cache + config.vocab_size * LOGIT_BYTES + prompt * (width * number + prompt * mask))
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that may be taken: of the GPU, or of this machine and the container this process is in."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) * 1024
+    try:
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
+    except OSError:
+        return available
+    return min(available, int(limit) - int(used)) if limit.isdigit() else available
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a batch was too large, on a GPU or a CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )

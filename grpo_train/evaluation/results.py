@@ -1,0 +1,163 @@
+"""A checkpoint's results on disk: its samples put together, its three files, the table of all checkpoints. Torch-free.
+
+completions.jsonl, metrics.csv and summary.json are pure functions of what was generated: an evaluation that was killed
+and run again writes the same bytes as one that was not. What a clock said is in timing.json.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_train.evaluation.compare import compared
+from grpo_train.evaluation.judging import GRADER_ERROR
+from grpo_train.evaluation.plan import EvalPlan, Skipped, Target, temperature_of
+from grpo_train.evaluation.summary import COLUMNS, metrics_of, summary_of
+from grpo_train.files import atomic_write, fsync_directory, read_json, remove_tree, to_json
+from grpo_train.manifest import MANIFEST
+from grpo_train.schema import Config
+from grpo_train.tasks import Problem, Task
+
+VERDICT = ("answer", "correct", "tolerant", "formatted", "reason", "score")
+OF_THE_MACHINE = ("nproc", "timeout", "batch_size", "datasets")
+"""Keys of ``eval`` that no result depends on (the batch size in use is in the metrics)."""
+COMPLETION = ("seed", "completion", "length", "truncated")
+
+
+def join(
+    step: int,
+    problems: Sequence[Problem],
+    samples: int,
+    completions: Mapping[int, Mapping[str, Any]],
+    verdicts: Mapping[int, Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """The lines of completions.jsonl, by problem and sample. Raises KeyError where a sample or a verdict is missing."""
+    rows = []
+    for item in range(len(problems) * samples):
+        problem, completion, verdict = problems[item // samples], completions[item], verdicts[item]
+        rows.append(
+            {
+                "step": step,
+                "index": problem.index,
+                "sample": item % samples,
+                "question": problem.question,
+                "gold": problem.answer,
+                **{name: completion[name] for name in COMPLETION},
+                **{name: verdict[name] for name in VERDICT},
+                "metrics": verdict["metrics"],
+                "facts": verdict["facts"],
+            }
+        )
+    return rows
+
+
+def write_step(
+    plan: EvalPlan,
+    target: Target,
+    config: Config,
+    task: Task,
+    rows: Sequence[Mapping[str, Any]],
+    layout: Mapping[str, Any],
+    timing: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write ``FOLDER/NAME_DATASET``, complete or not at all, in place of an earlier one; returns the metrics.
+
+    ``layout`` is what the processes agreed on: the batch size, and facts of the machine.
+    """
+    settings = {
+        "step": target.step,
+        "name": target.name,
+        "dataset": plan.label,
+        "subset_frac": config.eval.subset_frac,
+        "temperature": temperature_of(config, task),
+        "max_completion_length": config.eval.max_completion_length or config.rollout.max_completion_length,
+        "batch_size": layout["batch_size"],
+        "split": config.eval.split,
+        "num_samples": config.eval.num_samples,
+        "top_p": config.eval.top_p,
+    }
+    facts = {
+        "checkpoint": layout["checkpoint"],
+        "manifest": read_json(Path(target.path) / MANIFEST),
+        "task": plan.config["task"],
+        "eval": {name: value for name, value in plan.config["eval"].items() if name not in OF_THE_MACHINE},
+        "sandbox": plan.config["sandbox"],
+        "seed": config.run.seed,
+        "problems_in_split": task.size(config.eval.split),
+        "run": {name: layout[name] for name in ("device", "torch", "transformers")},
+    }
+    metrics = metrics_of(rows, settings)
+    summary = summary_of(rows, metrics, target.key, facts)
+    files = {
+        "completions.jsonl": "".join(to_json(row) + "\n" for row in rows),
+        "metrics.csv": metrics_csv([metrics]),
+        "summary.json": to_json(summary) + "\n",
+        "timing.json": to_json(timing) + "\n",
+    }
+    _replace(plan.final(target), files)
+    return metrics
+
+
+def _replace(folder: Path, files: Mapping[str, str]) -> None:
+    """A directory with these files, complete or not at all; one that was there before is replaced."""
+    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+    try:
+        staging.mkdir(parents=True)
+        for name, text in files.items():
+            atomic_write(staging / name, text)
+        if folder.exists():
+            folder.rename(old)
+        staging.rename(folder)
+        fsync_directory(folder.parent)
+    except BaseException:
+        remove_tree(staging)
+        raise
+    remove_tree(old)
+
+
+def is_complete(folder: Path, key: Mapping[str, Any]) -> bool:
+    """Whether a step's results are there, of this very key, and no grader failed on the way."""
+    summary = read_json(folder / "summary.json") or {}
+    return summary.get("key") == key and GRADER_ERROR not in summary.get("reasons", {})
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a step's completions.jsonl. Raises OSError, ValueError."""
+    return [json.loads(line) for line in (folder / "completions.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def metrics_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV under :data:`~grpo_train.evaluation.summary.COLUMNS`, pass@k and maj@k behind them."""
+    curves = {name: None for row in rows for name in row if "@" in name}
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [*COLUMNS, *curves], extrasaction="ignore", restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def consolidate(
+    folder: Path, plan: EvalPlan, failed: Sequence[Skipped], partial: Mapping[str, str] | None = None
+) -> None:
+    """Compare every step in the tree with those before it, and write ``consolidated_metrics.csv``.
+
+    ``failed``: steps without a result, and why; ``partial``: names of unfinished ones and how far they are.
+    """
+    summaries = compared(folder, plan.label)
+    rows = [summary["metrics"] for summary in summaries]
+    have = {row["name"] for row in rows}
+    without = {failure.name: (failure.step, failure.status) for failure in failed}
+    for target in plan.targets:
+        if target.name in (partial or {}):
+            without.setdefault(target.name, (target.step, f"partial: {(partial or {})[target.name]}"))
+    for name, (step, status) in without.items():
+        if name not in have:
+            rows.append({"step": step, "name": name, "dataset": plan.label, "status": status})
+    rows.sort(key=lambda row: (row["step"], row["name"]))
+    atomic_write(folder / "consolidated_metrics.csv", metrics_csv(rows))

