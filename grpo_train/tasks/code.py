@@ -26,6 +26,8 @@ DENIALS = ("network", "process", "signal", "file", "limits", "introspection")
 
 _FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 _FENCE_LINE = re.compile(r"^[ \t]*```", re.MULTILINE)
+_OPENED_AGAIN = re.compile(r"\A\s*```(?:python|py)\b[^\n]*\n")
+"""A model may write the fence that the prompt has opened once more, or one of its own behind ``[BEGIN]``."""
 _SUSPICIOUS = {
     "exit": r"\b(?:sys\s*\.\s*exit|os\s*\.\s*_exit|exit|quit)\s*\(|\bSystemExit\b",
     "equality": r"\b__(?:eq|ne|hash|class|bool|instancecheck)__\b",
@@ -96,7 +98,8 @@ def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Pro
     text = completion.replace("\r\n", "\n")
     closed = not truncated
     if frame.opened:
-        text, found = _cut(_without_opening_fence(text), frame.stop)
+        inner = _OPENED_AGAIN.sub("", text)
+        text, found = _cut(inner, frame.stop if inner == text else (*FENCE_STOP, *frame.stop))
         closed = closed or found
     elif "</answer>" in frame.stop:
         _, opening, answer = text.rpartition("<answer>")
@@ -150,11 +153,6 @@ def _cut(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:
     if "\n```" in stop and (fence := _FENCE_LINE.search(text)):
         places.append(fence.start())  # indented, or the very first: its line break is the prompt's
     return (text[: min(places)], True) if places else (text, False)
-
-
-def _without_opening_fence(text: str) -> str:
-    """A model may write the fence that the prompt has opened once more."""
-    return re.sub(r"\A\s*```(?:python|py)\b[^\n]*\n", "", text)
 
 
 def _written(text: str) -> str | None:

@@ -1,0 +1,159 @@
+"""code_execution: write a program that runs; what it does when it runs is the reward.
+
+The task's ``score``: +1.0 for a program that runs and prints something, +0.5 for one that runs and prints nothing, -0.5
+for a syntax or indentation error (or no program at all: none that does nothing is worth as much as one that runs), -1.0
+for a runtime error, a timeout and whatever else ends it. Nobody checks *what* is printed: for generated requests
+``code_execution/right_output`` says how much of it was asked for, and a reward that grows without it is hollow.
+
+Requests are generated (:mod:`grpo_train.tasks.code_requests`; ``task.level`` 1 to 10), or read from ``task.path``: a
+JSONL file or a directory with train.jsonl and test.jsonl, the request in ``task.prompt_field``.
+
+Templates, by ``task.template``: ``compact`` (the default: the request and an open fence), ``chat``, ``r1``,
+``question`` or a text of your own with {question} in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from grpo_train import schema
+from grpo_train.rewards.sandbox import run_program
+from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.code import Frame, Program, denials, make_frame, program_of, suspicious
+from grpo_train.tasks.code_requests import Request, requests
+from grpo_train.tasks.gsm8k import file_of
+
+LABEL = "code_execution"
+HELD_OUT = 256
+"""Generated requests of the test split."""
+MAX_TRAIN = 4096
+"""Generated requests of the train split."""
+
+COMPACT = "{question}\n```python\n"
+CHAT = "Write a Python program for this, in a markdown code block. It gets no input.\n\n{question}"
+
+PRINTS, SILENT, NO_PROGRAM, FAILS = 1.0, 0.5, -0.5, -1.0
+SHOWN = 500
+"""Characters of the output that are logged."""
+
+
+def load(config: schema.Task, sandbox: schema.Sandbox | None = None) -> CodeExecutionTask:
+    """The task; files are read when first asked for. Raises TaskError for a path or template that is none."""
+    if config.path is not None and not Path(config.path).expanduser().exists():
+        raise TaskError(
+            f"task.path: '{config.path}' does not exist; give a JSONL file of requests, or a directory with "
+            "train.jsonl and test.jsonl"
+        )
+    shape = make_frame(config, {"compact": COMPACT}, default="compact", chat=CHAT)
+    return CodeExecutionTask(
+        name="code_execution",
+        label=LABEL,
+        stop=shape.stop,
+        rewards=("score",),
+        slow=True,
+        config=config,
+        sandbox=sandbox or schema.Sandbox(),
+        frame=shape,
+    )
+
+
+@dataclass(frozen=True)
+class CodeExecutionTask(TaskDefaults):
+    """Requests for programs, which are run."""
+
+    config: schema.Task = field(default_factory=schema.Task)
+    sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
+    frame: Frame = field(default_factory=lambda: Frame(COMPACT, ("\n```",), opened=True))
+
+    def size(self, split: Split) -> int:
+        return limited(len(self._requests(split)), split, self.config.limit)
+
+    def problem(self, split: Split, index: int) -> Problem:
+        request = self._requests(split)[index]
+        return self.frame.ask(self.config, index, request.text, request.output)
+
+    def judge(self, attempt: Attempt) -> Verdict:
+        program = program_of(attempt.completion, self.frame, truncated=attempt.truncated)
+        if program.source is None or not _has_code(program.source):
+            return _verdict(program, "no_code", NO_PROGRAM)
+        run = run_program(program.source, cpu_seconds=self.sandbox.cpu_seconds, memory=self.sandbox.memory_mb << 20)
+        if run.status == "ok":
+            printed = bool(run.stdout.strip())
+            reason, score = ("ok", PRINTS) if printed else ("silent", SILENT)
+        else:
+            reason, score = run.status, NO_PROGRAM if run.status == "syntax_error" else FAILS
+        metrics = denials(run.denials)
+        if gold := attempt.problem.answer:
+            metrics["code_execution/right_output"] = float(score == PRINTS and run.stdout.split() == gold.split())
+        facts = {"isolation": run.isolation, "output": run.stdout[:SHOWN], "suspicious": suspicious(program.source)}
+        return _verdict(program, reason, score, metrics, facts)
+
+    def _requests(self, split: Split) -> Sequence[Request]:
+        if self.config.path is None:
+            return generated(self.config.level, split)
+        place = file_of(Path(self.config.path).expanduser(), split).resolve()
+        return _requests_of_file(place, self.config.prompt_field, self.config.answer_field)
+
+
+def generated(level: int, split: Split) -> Sequence[Request]:
+    """The generated requests of a split. Raises TaskError for one that there is not."""
+    if split == "validation":
+        raise TaskError("task code_execution has no validation split: use test, or task.path")
+    drawn = _drawn(level)
+    return drawn[:HELD_OUT] if split == "test" else drawn[HELD_OUT:]
+
+
+@lru_cache(maxsize=4)
+def _drawn(level: int) -> list[Request]:
+    return requests(level, HELD_OUT + MAX_TRAIN)
+
+
+@lru_cache(maxsize=4)
+def _requests_of_file(path: Path, prompt_field: str, answer_field: str) -> list[Request]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"task.path: cannot read '{path}': {error}") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise TaskError(f"{path}, line {number}: this is no JSON object: {error}") from error
+        text = record.get(prompt_field) if isinstance(record, dict) else None
+        if not isinstance(text, str) or not text.strip():
+            raise TaskError(
+                f"{path}, line {number}: no text '{prompt_field}' in it (task.prompt_field names the field)"
+            )
+        output = record.get(answer_field)
+        found.append(Request(text.strip(), output if isinstance(output, str) else ""))
+    if not found:
+        raise TaskError(f"task.path: '{path}' has no rows")
+    return found
+
+
+def _verdict(
+    program: Program, reason: str, score: float, metrics: Mapping[str, float] = {}, facts: Mapping[str, Any] = {}
+) -> Verdict:
+    counts = {"reward/avg_batch_reward": score, "reward/successful_predictions_count": float(score > 0)}
+    return Verdict(
+        correct=score == PRINTS,
+        formatted=program.closed and reason != "no_code",
+        reason=reason,
+        answer=program.source,
+        score=score,
+        metrics={**counts, **metrics},
+        facts=facts,
+    )
+
+
+def _has_code(source: str) -> bool:
+    """Anything but comments."""
+    return any(line.strip() and not line.lstrip().startswith("#") for line in source.split("\n"))

@@ -1,0 +1,336 @@
+"""code_game: write a small program whose output another model cannot predict.
+
+The policy writes a program; it is run; an opponent (``task.opponent``) is shown the program and asked what it prints.
+The task's ``score`` is +1 when the opponent fails and -1 when it succeeds. A program that breaks the rules has no score
+at all, it takes no part in its group: with 0, which lies between the two, breaking them would be the better move
+against an opponent that is usually right. Who wants it to cost something adds the reward function ``format``.
+
+The rules keep hard programs apart from hopeless ones:
+
+- it is run twice, with another hash seed, directory and time (four times where it has a set, whose order is a matter of
+  chance), and always prints the same, and something;
+- it imports only modules that compute nothing by chance (:data:`IMPORTS`: no random, time or hashes), and uses none of
+  :data:`FORBIDDEN`;
+- it is small, and so is what it prints: 300 characters of program and 60 of output, 100 and 20 more a ``task.level``;
+- no text in it is long and no number beyond 999: constants copied to the output and generators of pseudo-random numbers
+  defeat any predictor and teach nothing. A line of its output that already stands in the program does not count.
+
+Comments and docstrings are taken out before it is run and shown: they could only talk to the opponent. Requests are
+generated from pairs of language features. Templates are those of code_execution.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from grpo_train import schema
+from grpo_train.rewards.sandbox import ProgramResult, run_program
+from grpo_train.rewards.tags import CLOSE_ANSWER, OPEN_ANSWER, last_tagged
+from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.code import Frame, denials, make_frame, program_of
+from grpo_train.tasks.template import ask
+
+LABEL = "code_game"
+HELD_OUT = 128
+"""Requests of the test split."""
+IMPORTS = frozenset(
+    {
+        "bisect", "collections", "copy", "dataclasses", "decimal", "enum", "fractions", "functools", "heapq",
+        "itertools", "math", "operator", "re", "statistics", "string", "textwrap", "typing",
+    }
+)  # fmt: skip
+FORBIDDEN = frozenset({"hash", "id", "exec", "eval", "compile", "open", "input", "globals", "locals", "vars", "dir"})
+"""Names: what they say depends on the process, or is not in the text that the opponent reads."""
+DUNDERS = frozenset({"__init__", "__name__", "__class__", "__doc__"})
+"""The names with two underscores at both ends that may be used (any may be defined)."""
+MAX_TEXT = 24
+"""Characters of a string literal."""
+MAX_NUMBER = 999
+"""A number in the program."""
+MIN_COPIED = 4
+"""A line of the output that is at least so long and stands in the program is copied."""
+
+FEATURES = (
+    "a for loop", "a while loop with break", "nested loops", "a list comprehension", "a dictionary", "a set",
+    "string slicing", "string methods", "sorting with a key", "a recursive function", "a generator", "enumerate",
+    "zip", "tuple unpacking", "integer division and remainder", "bit operations", "a nested list", "a default argument",
+    "a closure", "a class with a method", "try and except", "a lambda", "chained comparisons", "f-strings",
+    "list methods", "boolean logic",
+)  # fmt: skip
+COMPACT = "{question}\n```python\n"
+QUESTION = "What exactly does this Python program print?\n```python\n{program}\n```"
+WIN, LOSS = 1.0, -1.0
+TIMES = (981_173_106.0, 1_893_553_445.0)
+"""Seconds since 1970 that the runs are told."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a program may be at most."""
+
+    characters: int
+    output: int
+    """Characters."""
+    cpu_seconds: float = 1.0
+    memory: int = 1 << 30
+    """Bytes."""
+
+    @property
+    def nodes(self) -> int:
+        """Of the syntax tree."""
+        return self.characters // 2
+
+
+@dataclass(frozen=True)
+class Play:
+    """A program as the referee sees it."""
+
+    reason: str
+    """``ok`` where the rules are kept."""
+    source: str | None = None
+    """The program that is run and shown; None where there is none that parses."""
+    output: str | None = None
+    """What it prints, where the rules are kept."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_valid(self) -> bool:
+        """An opponent is to be asked."""
+        return self.reason == "ok"
+
+
+def load(config: schema.Task, sandbox: schema.Sandbox | None = None) -> CodeGameTask:
+    """The task at ``config.level``. Raises TaskError for a template that is none."""
+    shape = make_frame(config, {"compact": COMPACT}, default="compact")
+    return CodeGameTask(
+        name="code_game",
+        label=LABEL,
+        stop=shape.stop,
+        rewards=("score",),
+        slow=True,
+        config=config,
+        sandbox=sandbox or schema.Sandbox(),
+        frame=shape,
+    )
+
+
+@dataclass(frozen=True)
+class CodeGameTask(TaskDefaults):
+    """The writer's side of the game, and the referee."""
+
+    config: schema.Task = field(default_factory=schema.Task)
+    sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
+    frame: Frame = field(default_factory=lambda: Frame(COMPACT, ("\n```",), opened=True))
+
+    @property
+    def limits(self) -> Limits:
+        level, sandbox = self.config.level, self.sandbox
+        return Limits(200 + 100 * level, 40 + 20 * level, min(1.0, sandbox.cpu_seconds), sandbox.memory_mb << 20)
+
+    def size(self, split: Split) -> int:
+        return limited(len(_split(split)), split, self.config.limit)
+
+    def problem(self, split: Split, index: int) -> Problem:
+        one, other, lines = _split(split)[index]
+        limits = self.limits
+        question = (
+            f"Write a Python program of at most {lines} lines that uses {one} and {other}. It reads nothing, imports "
+            f"nothing that depends on chance or time, and prints at most {limits.output} characters, always the same. "
+            f"It has at most {limits.characters} characters and no number above {MAX_NUMBER}. Somebody will read it "
+            "and say what it prints: make that hard."
+        )
+        return self.frame.ask(self.config, index, question)
+
+    def judge(self, attempt: Attempt) -> Verdict:
+        """Without a reply, a program that keeps the rules has no score and is not right: nobody was asked."""
+        play = self.play(attempt)
+        metrics = {"code_game/valid": float(play.is_valid), **play.metrics}
+        won = False
+        reason = play.reason
+        if play.output is not None:
+            reason = "no_opponent"
+        if play.output is not None and attempt.reply is not None:
+            answer, predicted = prediction(attempt.reply, play.output)
+            won, reason = not predicted, "predicted" if predicted else "ok"
+            metrics["code_game/predicted"] = float(predicted)
+            metrics["code_game/no_answer"] = float(answer is None)
+        return Verdict(
+            correct=won,
+            formatted=play.is_valid,
+            reason=reason,
+            answer=play.source,
+            score=None if reason not in ("ok", "predicted") else WIN if won else LOSS,
+            metrics=metrics,
+            facts={**play.facts, "reply": attempt.reply},
+        )
+
+    def play(self, attempt: Attempt) -> Play:
+        """What the referee says of the program, before anybody predicts. Never raises for what a model wrote."""
+        program = program_of(attempt.completion, self.frame, truncated=attempt.truncated)
+        if program.source is None:
+            return Play("truncated" if attempt.truncated else "no_code")
+        return referee(program.source, self.limits)
+
+    def question(self, play: Play) -> Problem:
+        """What the opponent of a valid play is asked; its answer is expected in answer tags."""
+        template = "chat" if self.config.template == "chat" else "r1"
+        assert play.source is not None
+        return ask(self.config, 0, QUESTION.replace("{program}", play.source), play.output or "", template=template)
+
+
+def prediction(reply: str, output: str) -> tuple[str | None, bool]:
+    """What an opponent's reply says the program prints (None: nothing), and whether it does; white space at the ends of
+    lines does not count."""
+    answer = last_tagged(reply)
+    return answer, answer is not None and _plain(answer) == _plain(output)
+
+
+@lru_cache(maxsize=8192)
+def referee(source: str, limits: Limits) -> Play:
+    """The rules applied to a program, which is run twice; remembered, so that judging it later runs nothing again."""
+    if len(source) > 4 * limits.characters:
+        return Play("too_big")  # comments and all: more of it is not even read
+    try:
+        tree = ast.parse(source, "<program>")
+        shown = ast.unparse(_without_docstrings(tree))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Play("syntax_error")
+    metrics = {"code_game/program_characters": float(len(shown)), "code_game/program_nodes": float(_nodes(tree))}
+    facts: dict[str, Any] = {"imports": sorted(set(_imports(tree)))}
+    if reason := _against_the_rules(tree, shown, limits):
+        return Play(reason, shown, None, metrics, facts)
+
+    def run(seed: int) -> ProgramResult:
+        return run_program(
+            shown, cpu_seconds=limits.cpu_seconds, memory=limits.memory, hash_seed=str(seed), fake_time=TIMES[seed % 2]
+        )
+
+    runs = [run(1)]
+    first = runs[0]
+    facts["isolation"] = first.isolation
+    metrics |= denials(first.denials)
+    if first.status != "ok":
+        return Play(first.status, shown, None, metrics, facts)
+    output = _plain(first.stdout)
+    metrics["code_game/output_characters"] = float(len(output))
+    if reason := _unfit_output(output, shown, limits):
+        return Play(reason, shown, None, metrics, facts)
+    runs += [run(seed) for seed in range(2, 5 if _has_set(tree) else 3)]
+    same = all((run.status, run.stdout) == (first.status, first.stdout) for run in runs)
+    metrics["code_game/reproducible"] = float(same)
+    if not same:
+        return Play("not_reproducible", shown, None, metrics, facts)
+    return Play("ok", shown, output, metrics, {**facts, "output": output})
+
+
+def _against_the_rules(tree: ast.Module, shown: str, limits: Limits) -> str:
+    """The rule that a program's text breaks; "" for none."""
+    if not tree.body:
+        return "no_code"
+    if len(shown) > limits.characters or _nodes(tree) > limits.nodes:
+        return "too_big"
+    if set(_imports(tree)) - IMPORTS:
+        return "forbidden_import"
+    if any(_is_forbidden(node) for node in ast.walk(tree)):
+        return "forbidden_name"
+    return "large_constant" if any(_is_large(node) for node in ast.walk(tree)) else ""
+
+
+def _unfit_output(output: str, shown: str, limits: Limits) -> str:
+    """What is wrong with an output; "" for nothing."""
+    if not output:
+        return "no_output"
+    if len(output) > limits.output:
+        return "output_too_long"
+    if any(tag in output for tag in (OPEN_ANSWER, CLOSE_ANSWER)):
+        return "answer_tag"  # nobody could say it
+    return "" if any(line and not _is_copied(line, shown) for line in output.split("\n")) else "copied"
+
+
+def _nodes(tree: ast.Module) -> int:
+    return sum(1 for _ in ast.walk(tree))
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Top-level names of the modules that a program imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or ".").partition(".")[0]
+
+
+def _is_forbidden(node: ast.AST) -> bool:
+    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    is_dunder = name.startswith("__") and name.endswith("__")
+    return name in FORBIDDEN or (is_dunder and name not in DUNDERS)
+
+
+def _is_large(node: ast.AST) -> bool:
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, (str, bytes)):
+        return len(value) > MAX_TEXT
+    return isinstance(value, (int, float, complex)) and not abs(value) <= MAX_NUMBER
+
+
+def _has_set(tree: ast.Module) -> bool:
+    names = ("set", "frozenset")
+    return any(
+        isinstance(node, (ast.Set, ast.SetComp)) or (isinstance(node, ast.Name) and node.id in names)
+        for node in ast.walk(tree)
+    )
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    """The tree, its texts that stand alone taken out; comments are in no tree."""
+    for node in ast.walk(tree):
+        for block in ("body", "orelse", "finalbody"):
+            statements = getattr(node, block, None)
+            if isinstance(statements, list):
+                kept = [each for each in statements if not _is_text(each)]
+                empty = block == "body" and statements and not kept and node is not tree
+                setattr(node, block, [ast.Pass()] if empty else kept)
+    return tree
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, (str, bytes))
+    )
+
+
+def _is_copied(line: str, source: str) -> bool:
+    return len(line) >= MIN_COPIED and line in source
+
+
+def _plain(text: str) -> str:
+    """Without white space at the ends of lines and empty lines at both ends."""
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+
+
+@lru_cache(maxsize=1)
+def _requests() -> list[tuple[str, str, int]]:
+    pairs = [(one, other) for one, other in itertools.permutations(FEATURES, 2)]
+    rng = random.Random("code game")
+    rng.shuffle(pairs)
+    return [(one, other, rng.randint(4, 10)) for one, other in pairs]
+
+
+def _split(split: Split) -> list[tuple[str, str, int]]:
+    if split == "validation":
+        raise TaskError("task code_game has no validation split: use test")
+    return _requests()[:HELD_OUT] if split == "test" else _requests()[HELD_OUT:]
+
+
+# A model's program may have odd escapes; the console log is no place for them.
+warnings.filterwarnings("ignore", module="<program>")
