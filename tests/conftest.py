@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -29,8 +30,10 @@ def tiny_model(request: pytest.FixtureRequest) -> Path:
     key = hashlib.sha256(repr(warm_start).encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
     assert request.config.cache is not None
     model = request.config.cache.mkdir("tiny-model") / key[:16]
-    if not (model / "config.json").exists():
-        make_tiny_model(model, seed=0, warm_start=warm_start)
+    with (model.parent / "lock").open("w") as lock:  # the suite's processes start side by side
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (model / "config.json").exists():
+            make_tiny_model(model, seed=0, warm_start=warm_start)
     return model
 
 
