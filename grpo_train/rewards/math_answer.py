@@ -1,0 +1,243 @@
+r"""Grading an answer in the manner of MATH: a number exactly, an expression through math-verify, a word as a text.
+
+A gold answer that is a number (also ``\frac{1}{2}``, ``3\frac12``, ``1{,}800``) is compared as :mod:`spoken_number
+<grpo_train.rewards.spoken_number>` compares: exactly, in lowest terms, without arithmetic. Everything else is LaTeX
+and goes to math-verify, in a process that is killed when it takes too long. What math-verify is known to take for equal
+that is not, it is never asked:
+
+- different variables ("5c" for "5d": it drops single letters as units) and a percent sign on one side only;
+- factorials, sequences with dots, times, numbers of other bases, exponents beyond reach: equal as texts or not at all;
+- words that the gold answer has not ("not", "approximately"): a hedge.
+
+The reasons ``grader_timeout`` and ``grader_error`` say that an answer could not be judged; they are counted apart from
+``wrong``.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+from grpo_train.helpers import HelperError, Helpers, HelperTimeout
+from grpo_train.rewards.spoken_number import parse_number
+from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer
+from grpo_train.tasks.base import Attempt, Verdict
+
+MAX_CHARS = 300
+"""A longer answer is prose or an attack."""
+SECONDS = 2.0
+"""What math-verify may take for an answer; most take a few milliseconds."""
+
+GRADER_FAILURES = ("grader_timeout", "grader_error")
+
+_BEYOND = re.compile(
+    r"""
+    ! | \*\* | : | \\[lc]?dots | \\(?:bmod|pmod|mod|binom|factorial)\b | \b(?:factorial|mod)\b
+    | [0-9]_ | [0-9]{50}                                      # 1011_2; more digits than any answer
+    | \^\s*[({]?\s*-?[0-9]{4}                                  # 2^{2005}
+    | \^\s*[({]*\s*[0-9.]+\s*[)}]*\s*\^                        # 9^9^9, 10^(10)^10
+    | \^\s*[({][^a-zA-Z\\]*\^                                  # 10^(10^(10))
+    | (?:[({[]\s*){12}                                         # parentheses upon parentheses
+    """,
+    re.VERBOSE,
+)
+_UNIT_WORDS = """
+    cm mm km ft feet foot inch inches in meter meters metre metres mile miles yard yards second seconds sec minute
+    minutes min hour hours day days degree degrees unit units square sq cubic dollar dollars cent cents gram grams kg
+    percent
+"""
+_LEAD_IN_WORDS = "the final answer is are thus so therefore hence"
+_FUNCTION_WORDS = "sin cos tan cot sec csc log ln exp sqrt max min gcd lcm arcsin arccos arctan"
+_HEDGE_WORDS = "not no or nor about over under"
+_UNITS, _LEAD_IN, _FUNCTIONS, _HEDGES = (
+    frozenset(words.split()) for words in (_UNIT_WORDS, _LEAD_IN_WORDS, _FUNCTION_WORDS, _HEDGE_WORDS)
+)
+_UNIT_BOX = re.compile(
+    r"\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:square |sq\.? |cubic )?(?:"
+    + "|".join(sorted(_UNITS, key=len, reverse=True))
+    + r"|[msghl])s?\.?\s*\}"
+    r"(?:\s*\^\s*(?:[23]|\{[23]\}))?"
+)
+
+
+def judge_math(attempt: Attempt) -> Verdict:
+    r"""Right is the gold answer in strict format; the tolerant reading takes the last tag, or the last ``\boxed``.
+
+    A truncated completion is wrong, as for numbers. Never raises. Waits for another process: call it from threads.
+    """
+    gold = attempt.problem.answer
+    answer, problem = strict_answer(attempt.completion)
+    reason = problem if answer is None else compare(answer, gold)
+    lenient = last_tagged(attempt.completion)
+    if lenient is None:
+        lenient = last_boxed(after_thoughts(attempt.completion))
+    tolerant = reason == "ok" if lenient == answer else lenient is not None and compare(lenient, gold) == "ok"
+    cut = attempt.truncated
+    return Verdict(
+        correct=reason == "ok" and not cut,
+        formatted=answer is not None and not cut,
+        reason="truncated" if cut else reason,
+        answer=answer,
+        tolerant=tolerant,
+        metrics={
+            "hacking/multiple_answers": float(problem == "multiple_answers"),
+            "grader/failed": float(reason in GRADER_FAILURES),
+        },
+    )
+
+
+def compare(answer: str, gold: str) -> str:
+    """``ok`` where ``answer`` says what ``gold`` says, else why not. Never raises, returns within about two seconds.
+
+    Other reasons: ``wrong``, ``ambiguous`` (a hedge), ``not_numeric`` (the gold answer is a number, this is none),
+    ``refused`` (too long, or arithmetic beyond reach), ``unreadable`` (no LaTeX), ``grader_timeout``, ``grader_error``.
+    """
+    if len(answer) > MAX_CHARS or len(gold) > MAX_CHARS:
+        return "ok" if answer == gold else "refused"
+    said, expected = plain_latex(answer), plain_latex(gold)
+    if not said or not expected:
+        return "unreadable"
+    if _text_of(said) == _text_of(expected):
+        return "ok"
+    if said.count("%") != expected.count("%"):
+        return "wrong"
+    said, expected = said.replace("%", "").strip(), expected.replace("%", "").strip()
+    number = _number(expected)
+    if not isinstance(number, str):
+        found = _number(_without_left_side(said))
+        return found if isinstance(found, str) else "ok" if found == number else "wrong"
+    if _BEYOND.search(said) or _BEYOND.search(expected):
+        return "refused"
+    said, expected = _as_list(said), _as_list(expected)
+    said_of, expected_of = _without_left_side(said), _without_left_side(expected)
+    if said_of == said or expected_of == expected:  # only one of them names what it is about
+        said, expected = said_of, expected_of
+    if said.count("=") != expected.count("="):
+        return "wrong"
+    words, known = _words(said), _words(expected)
+    if words - known - _UNITS - _LEAD_IN - _FUNCTIONS:
+        return "ambiguous" if known <= words else "wrong"
+    said, expected = _without_words(said), _without_words(expected)
+    if not said or not expected:
+        return "wrong"
+    if _variables(said) != _variables(expected):
+        return "wrong"
+    return _verify(said, expected)
+
+
+def plain_latex(text: str) -> str:
+    r"""LaTeX without its dress: dollar signs, one outer ``\boxed``, spacing, sizes, text boxes, degree signs."""
+    text = re.sub("[−–‐‑﹣]", "-", text.strip()).replace("\u00a0", " ")
+    text = text.removeprefix("**").removesuffix("**").strip().rstrip(".").strip()
+    text = re.sub(
+        r"^\\\[(.*)\\\]$|^\\\((.*)\\\)$|^\$\$(.*)\$\$$|^\$(.*)\$$", _first_group, text, flags=re.DOTALL
+    ).strip()
+    boxed = last_boxed(text)
+    if boxed is not None and text == rf"\boxed{{{boxed}}}":
+        text = boxed
+    text = text.replace(r"\$", "").replace("$", "").replace("{,}", ",").replace(r"\%", "%")
+    text = re.sub(r"\\(?:left|right|bigg?|Bigg?|displaystyle|!)(?![a-zA-Z])", "", text)
+    text = re.sub(r"(?<!\\)\\(?:,|;|:|\s|quad|qquad)", " ", text).replace("~", " ")
+    text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
+    text = re.sub(r"\\frac\s*([0-9])\s*([0-9])", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\\sqrt\s*([0-9])", r"\\sqrt{\1}", text)
+    text = _UNIT_BOX.sub("", text)
+    text = re.sub(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}", r" \1 ", text)
+    text = re.sub(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°", "", text)
+    text = re.sub(r"_\{([0-9a-zA-Z]+)\}", r"_\1", text)
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What the last ``\boxed{…}`` holds, braces matched; None without one."""
+    start = text.rfind(r"\boxed{")
+    if start < 0:
+        return None
+    depth = 0
+    for position in range(start + len(r"\boxed"), len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
+        if depth == 0:
+            return text[start + len(r"\boxed{") : position].strip()
+    return None
+
+
+@lru_cache(maxsize=1)
+def _helpers() -> Helpers:
+    return Helpers("math_verifier.py", seconds=SECONDS)
+
+
+def _verify(said: str, expected: str) -> str:
+    try:
+        verdict = _helpers().ask({"gold": expected, "answer": said})
+    except HelperTimeout:
+        return "grader_timeout"
+    except HelperError:
+        return "grader_error"
+    if isinstance(verdict, str):
+        return "grader_error" if verdict == "gold_unreadable" else verdict
+    return "ok" if verdict else "wrong"
+
+
+def _first_group(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group is not None)
+
+
+def _text_of(latex: str) -> str:
+    """What two answers have in common that are the same text: no space, (A) as A, no difference of case in words."""
+    text = re.sub(r"\s", "", latex)
+    text = re.sub(r"^\(([A-Za-z])\)$", r"\1", text)
+    return text.casefold() if re.fullmatch(r"[^\W\d_]{2,}", text) else text
+
+
+def _spoken(latex: str) -> str:
+    r"""Fractions as :func:`parse_number` reads them: ``3\frac{1}{2}`` is "3 1/2", ``-\frac{1}{2}`` is "-1/2"."""
+    text = re.sub(r"\\frac\s*\{\s*-\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}", r"-\\frac{\1}{\2}", latex)
+    return re.sub(r"([0-9]?)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}", _fraction, text)
+
+
+def _number(latex: str) -> Fraction | str:
+    """The number that LaTeX says, or why it says none; "2ac" is no 2 with a unit."""
+    number = parse_number(_spoken(latex))
+    return "not_numeric" if _variables(_without_words(latex)) else number
+
+
+def _fraction(match: re.Match[str]) -> str:
+    whole, top, bottom = match.groups()
+    return f"{whole} {top}/{bottom}" if whole else f"{top}/{bottom}"
+
+
+def _without_left_side(latex: str) -> str:
+    r"""What ``x = 5``, ``f(x) = 5``, ``x \in [0,1]`` and ``x = 1, x = 2`` say of x; "17 = 18" stays what it is."""
+    name = re.match(r"\s*((?:[a-zA-Z]|\\[a-z]+)(?:_?[a-zA-Z0-9])?(?:\([a-zA-Z]\))?)\s*(?:=|\\in(?![a-z]))", latex)
+    if not name:
+        return latex
+    return re.sub(rf"(^|,)\s*{re.escape(name[1])}\s*(?:=|\\in(?![a-z]))\s*", r"\1", latex)
+
+
+def _as_list(latex: str) -> str:
+    return re.sub(r",?\s+(?:and|or)\s+", ", ", latex)
+
+
+def _without_words(latex: str) -> str:
+    """Without units (and their squares), lead-ins and the words that both sides have; functions stay."""
+    kept = re.sub(
+        r"(?<![\\a-zA-Z])([a-zA-Z]{2,})(\s*\^\s*(?:[23]|\{[23]\}))?",
+        lambda match: " " if _is_word(match[1]) and match[1] not in _FUNCTIONS else match[0],
+        latex,
+    )
+    return kept.strip(" ,;")
+
+
+def _words(latex: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}", latex) if _is_word(word)}
+
+
+def _is_word(letters: str) -> bool:
+    """A run of letters is a word where it is a known one or a long one; else it is a product, like xy."""
+    return len(letters) > 3 or letters.lower() in _UNITS | _LEAD_IN | _FUNCTIONS | _HEDGES
+
+
+def _variables(latex: str) -> set[str]:
+    latex = re.sub(r"\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+", " ", latex)
+    return {letter for run in re.findall("[a-zA-Z]+", latex) if run not in _FUNCTIONS for letter in run}

@@ -1,0 +1,141 @@
+"""reasoning_gym: generated puzzles of a hundred kinds from the library reasoning-gym, right or wrong.
+
+``task.dataset`` names one of its datasets ("leg_counting", "countdown", …), ``task.template`` how it is asked (R1 by
+default). The library gives partial credit ("The answer is 18" earns 0.125 for "18", garbage 0.01): here only its full
+score is right. Training and test problems have different seeds, and a training problem that is also a test problem is
+replaced. Needs ``pip install 'grpo-tui[gym]'``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from grpo_train import schema
+from grpo_train.helpers import HelperError, Helpers, HelperTimeout
+from grpo_train.rewards.tags import last_tagged, strict_answer
+from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.overlap import normal_text
+from grpo_train.tasks.template import ask
+
+LABEL = "reasoning_gym_r1_template"
+SIZES: dict[Split, int] = {"train": 20_000, "test": 500}
+SEEDS: dict[Split, int] = {"train": 1, "test": 2}
+MAX_CHARS = 4000
+"""A longer answer is not scored."""
+MAKE_SECONDS = 60.0
+"""The deadline of making a problem; of scoring an answer it is SCORE_SECONDS."""
+SCORE_SECONDS = 5.0
+
+
+def load(config: schema.Task) -> ReasoningGymTask:
+    """The task on ``config.dataset``. Raises TaskError (no such dataset, reasoning-gym not installed)."""
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise TaskError(
+            "task.name: reasoning_gym needs reasoning-gym, which is not installed:  pip install 'grpo-tui[gym]'  "
+            "(it needs a C compiler and Python's headers)"
+        )
+    known = _make(do="names")
+    if config.dataset not in known:
+        near = difflib.get_close_matches(config.dataset, known, n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}"
+        raise TaskError(f"task.dataset: reasoning-gym has no dataset '{config.dataset}'; {hint}")
+    ask(config, 0, "", "")  # a template that is none is told here
+    label = f"reasoning_gym_{config.dataset}"
+    return ReasoningGymTask(name="reasoning_gym", label=label, slow=True, config=config)
+
+
+@dataclass(frozen=True)
+class ReasoningGymTask(TaskDefaults):
+    """One dataset; problems are made when asked for."""
+
+    config: schema.Task = field(default_factory=schema.Task)
+
+    def size(self, split: Split) -> int:
+        if split not in SIZES:
+            raise TaskError(f"eval.split: reasoning_gym has no {split} split; it has {', '.join(SIZES)}")
+        return limited(SIZES[split], split, self.config.limit)
+
+    def problem(self, split: Split, index: int) -> Problem:
+        dataset = self.config.dataset
+        position, question, answer = (
+            _train_entry(dataset, index) if split == "train" else _entry(dataset, "test", index)
+        )
+        return ask(self.config, index, question, answer, data={"split": split, "position": position})
+
+    def judge(self, attempt: Attempt) -> Verdict:
+        """Right is the dataset's full score in strict format; the tolerant reading takes the last answer tag."""
+        answer, problem = strict_answer(attempt.completion)
+        reason = problem if answer is None else self._score(answer, attempt.problem)
+        lenient = last_tagged(attempt.completion)
+        tolerant = reason == "ok" if lenient == answer else self._score(lenient or "", attempt.problem) == "ok"
+        right = reason == "ok" and not attempt.truncated
+        return Verdict(
+            correct=right,
+            formatted=answer is not None and not attempt.truncated,
+            reason="truncated" if attempt.truncated else reason,
+            answer=answer,
+            tolerant=tolerant,
+            score=float(right),
+            metrics={
+                "hacking/multiple_answers": float(problem == "multiple_answers"),
+                "grader/failed": float(reason in {"grader_timeout", "grader_error"}),
+            },
+        )
+
+    def _score(self, answer: str, problem: Problem) -> str:
+        if not answer or len(answer) > MAX_CHARS or "__" in answer:
+            return "wrong" if len(answer) <= MAX_CHARS and "__" not in answer else "refused"
+        split, position = problem.data["split"], problem.data["position"]
+        where = {"dataset": self.config.dataset, "seed": SEEDS[split], "size": _library_size(split), "index": position}
+        try:
+            score = _helpers(SCORE_SECONDS).ask({"do": "score", **where, "answer": answer})
+        except HelperTimeout:
+            return "grader_timeout"
+        except HelperError:
+            return "grader_error"
+        return "ok" if score >= 1.0 else "wrong"
+
+
+@lru_cache(maxsize=4)
+def _helpers(seconds: float) -> Helpers:
+    return Helpers("gym.py", seconds=seconds)
+
+
+def _library_size(split: Split) -> int:
+    """Twice the training problems: the second half replaces those that are test problems, too."""
+    return SIZES[split] * (2 if split == "train" else 1)
+
+
+def _make(**question: Any) -> Any:
+    try:
+        return _helpers(MAKE_SECONDS).ask(question)
+    except HelperTimeout as error:
+        raise TaskError(f"task.dataset: reasoning-gym made no problem in {MAKE_SECONDS:g} s; choose another") from error
+    except HelperError as error:
+        raise TaskError(f"task.dataset: reasoning-gym failed: {error}") from error
+
+
+@lru_cache(maxsize=100_000)
+def _entry(dataset: str, split: Split, position: int) -> tuple[int, str, str]:
+    question, answer = _make(do="entry", dataset=dataset, seed=SEEDS[split], size=_library_size(split), index=position)
+    return position, question.strip(), answer
+
+
+@lru_cache(maxsize=4)
+def _test_questions(dataset: str) -> frozenset[str]:
+    return frozenset(normal_text(_entry(dataset, "test", index)[1]) for index in range(SIZES["test"]))
+
+
+def _train_entry(dataset: str, index: int) -> tuple[int, str, str]:
+    """The training problem of an index: the first of a fixed row of candidates that is no test problem."""
+    held_out = _test_questions(dataset)
+    for attempt in range(200):
+        position = index if attempt == 0 else SIZES["train"] + (index + attempt * 7919) % SIZES["train"]
+        entry = _entry(dataset, "train", position)
+        if normal_text(entry[1]) not in held_out:
+            return entry
+    raise TaskError(f"task.dataset: '{dataset}' has too few problems to train on others than it is tested on")
