@@ -32,10 +32,12 @@ from grpo_train.policy.reference import Reference, load_reference
 from grpo_train.rewards import load_rewards
 from grpo_train.rollout.collect import Collector, SingleTurn
 from grpo_train.rollout.prompts import PromptSource
+from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import RunDir
 from grpo_train.schema import Config
 from grpo_train.tasks import load_task
+from grpo_train.tasks.self_play import SelfPlayTask
 
 PROBES = "probes"
 """Name of the file of the probes' averages in a checkpoint."""
@@ -81,9 +83,14 @@ class TrainingState:
         )
         self.gradients = GradientSum(self.policy.trainable())
         backend = TransformersBackend(self.policy.model, self.policy.tokenizer, stop=self.task.stop)
-        self.collector: Collector = SingleTurn(self.task, rewards, backend, self.policy.tokenizer, config)
+        self.collector: Collector
         self.baselines: RoleBaselines | None = None
         """Self-play: what each role's rewards are compared to."""
+        if isinstance(self.task, SelfPlayTask):
+            self.collector = SelfPlay(self.task, rewards, backend, self.policy.tokenizer, config)
+            self.baselines = RoleBaselines(config.algorithm.role_baseline_decay)
+        else:
+            self.collector = SingleTurn(self.task, rewards, backend, self.policy.tokenizer, config)
         self.forward = LogprobForward(
             self.policy,
             temperature=config.rollout.temperature,

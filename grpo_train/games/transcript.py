@@ -1,0 +1,55 @@
+"""A match of a model against an opponent as text: what is stored of it, and all that is needed to judge it again.
+
+{"game": "tictactoe", "model": "X", "opponent": "random"}
+{"X": "<think>…</think><answer>5</answer>"}
+{"O": "<answer>1</answer>"}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from grpo_train.games.base import CLOSE_ANSWER, OPEN_ANSWER, Game, Match, MatchRules, Move, Role, State
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Who played whom, and what was written."""
+
+    role: Role
+    """The model's."""
+    opponent: str
+    texts: tuple[str, ...] = ()
+    """What was written, in turn; a player that is no model writes :func:`as_text` of its moves."""
+
+    def dump(self, game: Game) -> str:
+        """As JSON lines."""
+        header = {"game": game.name, "model": game.roles[self.role], "opponent": self.opponent}
+        lines = [header, *({game.roles[turn % 2]: text} for turn, text in enumerate(self.texts))]
+        return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+
+    @classmethod
+    def parse(cls, game: Game, text: str) -> Transcript | None:
+        """The transcript of a match of ``game``; None for any other text. Never raises."""
+        try:
+            header, *lines = (json.loads(line) for line in text.split("\n"))
+            texts = tuple(line[game.roles[turn % 2]] for turn, line in enumerate(lines))
+            role: Role = 1 if game.roles.index(header["model"]) else 0
+            opponent = header["opponent"]
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+            return None
+        fits = isinstance(opponent, str) and all(isinstance(each, str) for each in texts)
+        return cls(role, opponent, texts) if fits else None
+
+    def replay(self, game: Game, deal: State, rules: MatchRules) -> Match:
+        """The match as it stands after all of it. Raises ValueError where it goes on after the end."""
+        match = Match(game, deal, rules)
+        for text in self.texts:
+            match = match.reply(text)
+        return match
+
+
+def as_text(move: Move) -> str:
+    """A move as a model would write it."""
+    return f"{OPEN_ANSWER}{move}{CLOSE_ANSWER}"
