@@ -13,7 +13,8 @@ import os
 from grpo_train.rewards.sandbox.asserts import split_tests
 from grpo_train.rewards.sandbox.canary import canary_hits
 from grpo_train.rewards.sandbox.grading import run_tests
-from grpo_train.rewards.sandbox.isolation import Isolation, allow_weak, isolation
+from grpo_train.rewards.sandbox.layers import Isolation
+from grpo_train.rewards.sandbox.probe import allow_weak, isolation
 from grpo_train.rewards.sandbox.programs import run_program
 from grpo_train.rewards.sandbox.results import (
     REASONS,

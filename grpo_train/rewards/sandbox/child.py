@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from grpo_train.rewards.sandbox.interpreter import interpreter
+from grpo_train.rewards.sandbox.syscalls import call
 
 MAX_RESULT_BYTES = 4 << 20
 STDERR_TAIL = 8 << 10
@@ -24,7 +25,7 @@ WALL_PER_CPU = 5.0
 """Wall seconds for each CPU second allowed: cores are shared with the trainer and with the other programs."""
 FIRST_PASSED_ON = 16
 """Descriptors for a child are moved above this before they are put at 0 to 5, so that none is overwritten."""
-SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+MFD_CLOEXEC_AND_ALLOW_SEALING, F_ADD_SEALS, EVERY_SEAL = 3, 1033, 15
 RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXCPU,
                  signal.SIGXFSZ, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)  # fmt: skip
 
@@ -66,7 +67,9 @@ def run_child(
     bytes each; otherwise they go nowhere. Raises OSError when no process can be started."""
     python = interpreter()
     tag = secrets.token_bytes(8)
-    message = marshal.dumps((python.codes, {**job, "tag": tag, "modules": [name for name, _ in python.codes]}))
+    message = marshal.dumps(
+        (python.codes, python.path, {**job, "tag": tag, "modules": [name for name, _ in python.codes]})
+    )
     ended = Ended()
     started = time.monotonic()
     with _Descriptors() as fds:
@@ -87,7 +90,7 @@ def run_child(
                              setsigmask=(), setsigdef=RESET_SIGNALS)  # fmt: skip
         try:
             fds.close(*moved, *(fd for fd in {*inside} if fd != ruleset))
-            process = fds.add(os.pidfd_open(pid))
+            process = fds.add(call("pidfd_open", pid, 0))
             ended.over_limit, ended.over_time = _read(process, streams, started + WALL_PER_CPU * cpu_seconds)
         finally:
             _end(pid, ended)
@@ -130,12 +133,12 @@ class _Descriptors:
 
     def file(self, content: bytes) -> int:
         """A file in memory with this content, which nobody can change any more."""
-        fd = self.add(os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        fd = self.add(call("memfd_create", b"sandbox", MFD_CLOEXEC_AND_ALLOW_SEALING))
         left = memoryview(content)
         while left:
             left = left[os.write(fd, left) :]
         os.lseek(fd, 0, os.SEEK_SET)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        fcntl.fcntl(fd, F_ADD_SEALS, EVERY_SEAL)
         return fd
 
 

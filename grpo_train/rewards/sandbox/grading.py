@@ -6,7 +6,8 @@ from typing import Any
 
 from grpo_train.rewards.sandbox.asserts import PLACEHOLDER, Check, holds, split_tests
 from grpo_train.rewards.sandbox.child import Ended
-from grpo_train.rewards.sandbox.isolation import Isolation, isolation
+from grpo_train.rewards.sandbox.layers import Isolation
+from grpo_train.rewards.sandbox.probe import isolation
 from grpo_train.rewards.sandbox.programs import denials, run
 from grpo_train.rewards.sandbox.results import REASONS, TestsResult
 from grpo_train.rewards.sandbox.values import BadValue, Lazy, decode, for_judge

@@ -19,7 +19,7 @@ INSIDE = "grpo_train.rewards.sandbox.inside"
 MODULES = ("encode", "lockdown", "harness")
 BOOTSTRAP = """\
 import marshal, posix, sys
-codes, job = marshal.loads(posix.read(3, 1 << 30))
+codes, sys.path[:], job = marshal.loads(posix.read(3, 1 << 30))
 for name, code in codes:
     module = sys.modules[name] = type(sys)(name)
     exec(marshal.loads(code), module.__dict__)
@@ -44,6 +44,8 @@ class Interpreter:
     """A short superset of ``readable``, as prefixes: opening anything else is reported as an attempt."""
     codes: tuple[tuple[str, bytes], ...]
     """The marshalled code of each module that runs inside."""
+    path: list[str]
+    """``sys.path``: extension modules first, so that a child does not list the whole standard library for one."""
     fake_time: bytes
 
 
@@ -55,14 +57,16 @@ def interpreter() -> Interpreter:
     codes = tuple((f"{INSIDE}.{name}", marshal.dumps(_code(inside / f"{name}.py"))) for name in MODULES)
     # ``-I`` would also ignore PYTHONHASHSEED; the environment is made from nothing, and the path is cleaned inside.
     arguments = (binary, "-s", "-S", "-B", "-X", "utf8", "-c", BOOTSTRAP)
-    stdlib = os.path.realpath(sysconfig.get_path("stdlib"))
+    base = {"installed_base": sys.base_prefix, "platbase": sys.base_exec_prefix}  # not a virtual environment's
+    stdlib, platstdlib = (os.path.realpath(sysconfig.get_path(key, vars=base)) for key in ("stdlib", "platstdlib"))
     return Interpreter(
         binary,
         arguments,
         stdlib=stdlib,
-        readable=_readable(stdlib),
+        readable=_readable(stdlib, platstdlib),
         readable_roots=(stdlib, sys.base_prefix, "/usr/lib", "/lib", "/dev/null", *ODDMENTS),
         codes=codes,
+        path=[path for path in (f"{platstdlib}/lib-dynload", stdlib, platstdlib) if os.path.isdir(path)],
         fake_time=marshal.dumps(_code(inside / "fake_time.py")),
     )
 
@@ -71,8 +75,8 @@ def _code(path: Path) -> CodeType:
     return compile(path.read_text(encoding="utf-8"), path.name, "exec", dont_inherit=True, optimize=2)
 
 
-def _readable(stdlib: str) -> tuple[str, ...]:
-    paths = [*_entries(stdlib), *_entries(sysconfig.get_path("platstdlib"))]
+def _readable(stdlib: str, platstdlib: str) -> tuple[str, ...]:
+    paths = [*_entries(stdlib), *_entries(platstdlib)]
     paths += [str(path) for path in Path(sys.base_prefix, "lib").glob("*.so*")]
     multiarch = getattr(sys.implementation, "_multiarch", "")
     system = [f"/usr/lib/{multiarch}", f"/lib/{multiarch}"] if multiarch else []

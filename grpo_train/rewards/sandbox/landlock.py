@@ -6,12 +6,11 @@ system call. Every right that the kernel's Landlock knows is handled, so what no
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from collections.abc import Iterable
 
-from grpo_train.rewards.sandbox.seccomp import SETUP
+from grpo_train.rewards.sandbox.syscalls import call
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG, MAKE_SYM, REFER, TRUNCATE = (1 << bit for bit in (4, 5, 7, 8, 12, 13, 14))
@@ -27,8 +26,10 @@ RULE_PATH_BENEATH = 1
 
 def abi() -> int:
     """The kernel's Landlock ABI; 0 where there is none."""
-    version = _syscall("landlock_create_ruleset", None, 0, CREATE_RULESET_VERSION)
-    return max(version, 0)
+    try:
+        return call("landlock_create_ruleset", None, 0, CREATE_RULESET_VERSION)
+    except OSError:
+        return 0
 
 
 def create_ruleset(read: Iterable[str], listed: str, write: str, version: int) -> int:
@@ -40,7 +41,7 @@ def create_ruleset(read: Iterable[str], listed: str, write: str, version: int) -
         attributes += struct.pack("<Q", TCP_BIND_AND_CONNECT)
     if version >= 6:
         attributes += struct.pack("<Q", SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
-    ruleset = _checked("landlock_create_ruleset", attributes, len(attributes), 0)
+    ruleset = call("landlock_create_ruleset", attributes, len(attributes), 0)
     try:
         for path in read:
             _allow(ruleset, path, READ_FILE | READ_DIR, rights)
@@ -62,22 +63,6 @@ def _allow(ruleset: int, path: str, wanted: int, handled: int) -> None:
     try:
         if not os.path.isdir(path):
             wanted &= READ_FILE | WRITE_FILE | TRUNCATE
-        _checked("landlock_add_rule", ruleset, RULE_PATH_BENEATH, struct.pack("<Qi", wanted & handled, fd), 0)
+        call("landlock_add_rule", ruleset, RULE_PATH_BENEATH, struct.pack("<Qi", wanted & handled, fd), 0)
     finally:
         os.close(fd)
-
-
-def _syscall(name: str, *arguments: int | bytes | None) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    numbers = SETUP[name][0]  # Landlock's calls have one number on every architecture
-    passed = [ctypes.c_long(a) if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments]
-    return int(libc.syscall(ctypes.c_long(numbers), *passed))
-
-
-def _checked(name: str, *arguments: int | bytes | None) -> int:
-    result = _syscall(name, *arguments)
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
-    return result

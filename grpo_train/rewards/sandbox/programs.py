@@ -7,7 +7,8 @@ import math
 from grpo_train.rewards.sandbox.canary import canary_hits
 from grpo_train.rewards.sandbox.child import Ended
 from grpo_train.rewards.sandbox.interpreter import interpreter
-from grpo_train.rewards.sandbox.isolation import MAX_MEMORY, Isolation, isolation, run_isolated
+from grpo_train.rewards.sandbox.layers import MAX_MEMORY, Isolation, run_isolated
+from grpo_train.rewards.sandbox.probe import isolation
 from grpo_train.rewards.sandbox.results import ProgramResult, SandboxError, Status
 
 MAX_OUTPUT = 1 << 20
@@ -32,7 +33,7 @@ def run_program(
     ``fake_time`` starts the wall clock at that many seconds after 1970. ``max_output`` is in bytes, for standard
     output and error each; a program that writes more is ended. ``memory`` is address space in bytes.
 
-    Thread-safe. Raises :class:`SandboxTooWeak` (see :func:`isolation.isolation`) and :class:`SandboxError`; whatever
+    Thread-safe. Raises :class:`SandboxTooWeak` (see :func:`probe.isolation`) and :class:`SandboxError`; whatever
     the program does is a status.
     """
     layers = isolation()
@@ -73,15 +74,21 @@ def run(
     max_output: int = 0,
 ) -> Ended:
     """Runs a job; raises :class:`SandboxError` when no process could be started or locked down."""
-    try:
-        ended = run_isolated(layers, job, cpu_seconds=max(1, math.ceil(cpu_seconds)), memory=memory,
-                             hash_seed=hash_seed, stdin=stdin, max_output=max_output)  # fmt: skip
-    except OSError as error:
-        raise SandboxError(f"a program could not be run: {error}") from error
-    failed = ended.first(b"L")
-    if failed is not None:
-        raise SandboxError(f"the sandbox held before and does not now: {failed.decode('utf-8', 'replace')}")
-    return ended
+    problem = ""
+    for _ in range(2):  # the second time for what passes, such as no free process
+        try:
+            ended = run_isolated(layers, job, cpu_seconds=max(1, math.ceil(cpu_seconds)), memory=memory,
+                                 hash_seed=hash_seed, stdin=stdin, max_output=max_output)  # fmt: skip
+        except OSError as error:
+            problem = f"a program could not be run: {error}"
+            continue
+        if ended.first(b"R") is not None:
+            return ended
+        failed = ended.first(b"L")
+        problem = f"its interpreter did not start (exit code {ended.exit_code}, {ended.wall_seconds:.1f} s)"
+        if failed is not None:
+            problem = f"the sandbox held before and does not now: {failed.decode('utf-8', 'replace')}"
+    raise SandboxError(problem)
 
 
 def denials(ended: Ended) -> dict[str, int]:

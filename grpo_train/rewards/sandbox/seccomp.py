@@ -11,7 +11,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-# name: (x86-64, aarch64). Allowed whatever the arguments; the most frequent first.
+from grpo_train.rewards.sandbox.syscalls import MACHINES
+
+# name: (x86-64, aarch64). Allowed whatever the arguments.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63), "write": (1, 64), "openat": (257, 56), "close": (3, 57), "newfstatat": (262, 79),
     "fstat": (5, 80), "lseek": (8, 62), "mmap": (9, 222), "munmap": (11, 215), "brk": (12, 214), "futex": (202, 98),
@@ -53,20 +55,16 @@ CONDITIONAL = {
 CLONE3 = 435
 NEWEST_KNOWN = 450
 
-# What the child calls before the filter is in force, and the parent to make a ruleset.
-SETUP = {
-    "unshare": (272, 97), "prctl": (157, 167), "capset": (126, 91), "prlimit64": (302, 261),
-    "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446),
-}  # fmt: skip
-
-MACHINES = {"x86_64": 0, "aarch64": 1}
 AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 X32_BIT = 0x40000000
 
-LOAD, EQUAL, GREATER, GREATER_EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+Step = tuple[int, int, int, int]
+"""A BPF instruction: code, how far to jump if true and if false, operand."""
+LOAD, JUMP, EQUAL, GREATER_EQUAL, ANY_BIT, RETURN = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
 EPERM, ENOSYS = 0x00050001, 0x00050026
 NUMBER_AT, ARCH_AT, ARGUMENTS_AT = 0, 4, 16
+ALLOWING: list[Step] = [(RETURN, 0, 0, ALLOW)]
 
 CLONE_THREAD = 0x00010000
 CLONE_NEW_ANYTHING = 0x7E020080  # user, pid, net, ipc, uts, cgroup, mount and time namespaces
@@ -77,7 +75,8 @@ IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032)
 PRCTLS = (15, 16)  # PR_SET_NAME, PR_GET_NAME
 AF_UNIX = 1
-OWN_PID = 0
+OWN_PID = 0xFFFFFFFF
+"""Stands for the pid of the process, which writes it there itself."""
 
 
 @dataclass(frozen=True)
@@ -90,45 +89,49 @@ class Filter:
     """Where the process writes its own pid (4 bytes, little-endian) before it installs the program."""
 
 
-def setup_numbers(machine: str) -> dict[str, int]:
-    """The numbers of the system calls that set the sandbox up; KeyError on an unknown machine."""
-    return {name: numbers[MACHINES[machine]] for name, numbers in SETUP.items()}
-
-
 def build(machine: str) -> Filter:
-    """The filter for ``x86_64`` or ``aarch64``; KeyError on any other machine."""
-    column = MACHINES[machine]
-    program: list[tuple[int, int, int, int]] = [
+    """The filter for one of ``MACHINES``; ValueError on any other machine."""
+    column = MACHINES.index(machine)
+    actions = {number: ALLOWING for both in ALLOWED.values() if (number := both[column]) is not None}
+    actions |= {both[column]: _conditional(name) for name, both in CONDITIONAL.items()}
+    actions[CLONE3] = [(RETURN, 0, 0, ENOSYS)]
+    program: list[Step] = [
         (LOAD, 0, 0, ARCH_AT),
         (EQUAL, 1, 0, AUDIT_ARCH[column]),
         (RETURN, 0, 0, KILL_PROCESS),
         (LOAD, 0, 0, NUMBER_AT),
+        (GREATER_EQUAL, 0, 1, X32_BIT),  # on aarch64 there are no such numbers
+        (RETURN, 0, 0, KILL_PROCESS),
+        *_search(_intervals(actions)),
     ]
-    if machine == "x86_64":
-        program += [(GREATER_EQUAL, 0, 1, X32_BIT), (RETURN, 0, 0, KILL_PROCESS)]
-    for numbers in ALLOWED.values():
-        number = numbers[column]
-        if number is not None:
-            program += [(EQUAL, 0, 1, number), (RETURN, 0, 0, ALLOW)]
-    own_pid_at = []
-    for name, both in CONDITIONAL.items():
-        block = _conditional(name)
-        program.append((EQUAL, 0, len(block), both[column]))
-        own_pid_at += [len(program) + at for at, step in enumerate(block) if step[0] == EQUAL and step[3] == OWN_PID
-                       and name in ("kill", "tgkill")]  # fmt: skip
-        program += block
-    program += [
-        (EQUAL, 0, 1, CLONE3),
-        (RETURN, 0, 0, ENOSYS),
-        (GREATER, 0, 1, NEWEST_KNOWN),
-        (RETURN, 0, 0, ENOSYS),
-        (RETURN, 0, 0, EPERM),
-    ]
-    code = b"".join(struct.pack("<HBBI", *step) for step in program)
-    return Filter(code, tuple(8 * at + 4 for at in own_pid_at))
+    own_pid_at = tuple(8 * at + 4 for at, step in enumerate(program) if step[0] == EQUAL and step[3] == OWN_PID)
+    return Filter(b"".join(struct.pack("<HBBI", *step) for step in program), own_pid_at)
 
 
-def _conditional(name: str) -> list[tuple[int, int, int, int]]:
+def _intervals(actions: dict[int, list[Step]]) -> list[tuple[int, list[Step]]]:
+    """Where each action starts to apply, ascending: what is not named gets EPERM, what is newer ENOSYS."""
+    intervals: list[tuple[int, list[Step]]] = []
+    for number in range(NEWEST_KNOWN + 1):
+        action = actions.get(number, [(RETURN, 0, 0, EPERM)])
+        if not intervals or intervals[-1][1] != action:
+            intervals.append((number, action))
+    return [*intervals, (NEWEST_KNOWN + 1, [(RETURN, 0, 0, ENOSYS)])]
+
+
+def _search(intervals: list[tuple[int, list[Step]]]) -> list[Step]:
+    """A binary search for the call's interval. The kernel runs the filter once for every call number when it is
+    installed, so a list of comparisons would cost each child a third of a millisecond."""
+    if len(intervals) == 1:
+        return intervals[0][1]
+    middle = len(intervals) // 2
+    below, above = _search(intervals[:middle]), _search(intervals[middle:])
+    pivot = intervals[middle][0]
+    if len(below) < 256:
+        return [(GREATER_EQUAL, len(below), 0, pivot), *below, *above]
+    return [(GREATER_EQUAL, 0, 1, pivot), (JUMP, 0, 0, len(below)), *below, *above]
+
+
+def _conditional(name: str) -> list[Step]:
     """The instructions that decide about one call by its arguments; every path returns."""
     if name == "clone":
         flags = _low(0)
@@ -169,7 +172,7 @@ def _low(argument: int) -> int:
     return ARGUMENTS_AT + 8 * argument
 
 
-def _argument_in(argument: int, values: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
+def _argument_in(argument: int, values: tuple[int, ...]) -> list[Step]:
     steps = [(LOAD, 0, 0, _low(argument))]
     for value in values:
         steps += [(EQUAL, 0, 1, value), (RETURN, 0, 0, ALLOW)]

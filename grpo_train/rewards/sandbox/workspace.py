@@ -16,6 +16,7 @@ import secrets
 import stat
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -79,12 +80,13 @@ class Workspace:
         return Slot(path, landlock_abi)
 
     def give_back(self, slot: Slot, landlock_abi: int) -> None:
-        """Empties the slot for its next program. One that cannot be emptied is not used again."""
+        """Empties the slot for its next program. One that cannot be emptied is not used again, and is said."""
         try:
             empty(slot.path)
-        except OSError:
+        except OSError as error:
             slot.close()
-            raise
+            warnings.warn(f"sandbox: what a program left in {slot.path} stays: {error}", stacklevel=2)
+            return
         with self._guard:
             self._idle[landlock_abi].append(slot)
 
@@ -119,9 +121,9 @@ def _remove(top: int, name: str) -> None:
     with suppress(OSError):
         os.rmdir(name, dir_fd=top)  # an empty one, even if nobody may read it
         return
+    os.chmod(name, 0o700, dir_fd=top)  # the program may have made it unreadable; it is over, and swaps nothing now
     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
     try:
-        os.fchmod(fd, 0o700)
         for inner in os.listdir(fd):
             if stat.S_ISDIR(os.stat(inner, dir_fd=fd, follow_symlinks=False).st_mode):
                 os.rename(inner, f"moved-{secrets.token_hex(8)}", src_dir_fd=fd, dst_dir_fd=top)

@@ -28,12 +28,18 @@ class _SameClass(type):
 
 
 class date(_date, metaclass=_SameClass):
+    def __new__(cls, *arguments, **named):  # type: ignore[no-untyped-def]
+        return _date.__new__(_date if cls is date else cls, *arguments, **named)
+
     @classmethod
     def today(cls):  # type: ignore[no-untyped-def]
         return _date.fromtimestamp(_now())
 
 
 class datetime_(_datetime, metaclass=_SameClass):
+    def __new__(cls, *arguments, **named):  # type: ignore[no-untyped-def]
+        return _datetime.__new__(_datetime if cls is datetime_ else cls, *arguments, **named)
+
     @classmethod
     def now(cls, tz=None):  # type: ignore[no-untyped-def]
         return _datetime.fromtimestamp(_now(), tz)

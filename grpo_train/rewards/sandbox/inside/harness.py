@@ -10,11 +10,12 @@ length, the content. ``R`` ready, ``L`` a layer could not be put in force, ``V``
 number of attempts of each kind.
 """
 
+import marshal
 import posix
 import sys
 
 from grpo_train.rewards.sandbox.inside.encode import Unsupported, encode
-from grpo_train.rewards.sandbox.inside.lockdown import RESULT_FD, LockdownError, lock_down
+from grpo_train.rewards.sandbox.inside.lockdown import JOB_FD, RESULT_FD, LockdownError, lock_down
 
 TYPE_CHECKING = False  # ``typing`` itself would cost every child a millisecond
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Reporter:
                 return
         if kind == "file":
             path = arguments[0] if arguments else None
-            if not isinstance(path, str) or not path.startswith("/") or path.startswith(self.readable):
+            if not isinstance(path, str) or (".." not in path and (path[:1] != "/" or path.startswith(self.readable))):
                 return
         elif event == "socket.__new__" and len(arguments) > 1 and arguments[1] == 1:
             return  # asyncio wakes itself through a pair of connected Unix sockets, which is allowed
@@ -84,6 +85,7 @@ def main(job: "dict[str, Any]") -> None:
     except LockdownError as error:
         report.failure(b"L", 0, *error.args)
         _exit(1)
+    posix.close(JOB_FD)
     _leave_no_trace(job)
     report.record(b"R", 0, b"")
     sys.addaudithook(report.audit)
@@ -99,12 +101,11 @@ def _leave_no_trace(job: "dict[str, Any]") -> None:
     """Makes the interpreter look like one that was started on ``program.py``."""
     for name in job["modules"]:
         del sys.modules[name]
-    sys.path[:] = [entry for entry in sys.path if entry]
     sys.argv[:] = ["program.py"]
     builtins = sys.modules["builtins"]
     builtins.exit = builtins.quit = _quit  # type: ignore[attr-defined]  # as ``site`` does, which is not loaded
     if job.get("fake_time") is not None:
-        _exec(job["fake_time_code"], {"start": job["fake_time"], "__name__": "fake_time"})
+        _exec(marshal.loads(job["fake_time_code"]), {"start": job["fake_time"], "__name__": "fake_time"})
 
 
 def _quit(code: object = None) -> None:
@@ -195,7 +196,7 @@ def run_program(job: "dict[str, Any]", report: Reporter) -> None:
     """The text as ``__main__``; like a script it waits for its threads and runs its exit handlers."""
     module = _Module("__main__")
     sys.modules["__main__"] = module
-    module.__dict__["__builtins__"] = sys.modules["builtins"]
+    module.__dict__.update(__builtins__=sys.modules["builtins"], __file__="program.py")
     try:
         code = _compile(job["source"], "program.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, OverflowError, UnicodeError) as error:

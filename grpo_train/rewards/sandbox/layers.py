@@ -1,0 +1,113 @@
+"""The layers around every program, and what a set of them is called.
+
+========== =====================================================================
+``full``   rlimits, seccomp, Landlock, and user (or root's), network and pid namespaces
+``strong`` rlimits, seccomp, Landlock: as tight for every attack known here (Ubuntu 24.04, most containers)
+``medium`` seccomp or Landlock is missing: files of the user can be read, or the network reached
+``weak``   both are missing: the program can do what the user can
+========== =====================================================================
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from grpo_train.rewards.sandbox import seccomp, syscalls
+from grpo_train.rewards.sandbox.child import Ended, run_child
+from grpo_train.rewards.sandbox.interpreter import interpreter
+from grpo_train.rewards.sandbox.results import Level
+from grpo_train.rewards.sandbox.workspace import workspace
+
+MAX_MEMORY = 1 << 30
+MAX_FILE_BYTES = 16 << 20
+MAX_OPEN_FILES = 64
+NEW_USER, NEW_PID, NEW_NET, NEW_IPC, NEW_UTS = 0x10000000, 0x20000000, 0x40000000, 0x08000000, 0x04000000
+NAMESPACES = NEW_PID | NEW_NET | NEW_IPC | NEW_UTS
+RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 0, 1, 4, 7, 8, 9, 12
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The layers that are put in force around every program."""
+
+    namespaces: int = 0
+    """Flags of ``unshare``; 0: none."""
+    namespaces_as_root: bool = False
+    """Made before root is given up, without a user namespace."""
+    uid: int | None = None
+    """The unused uid that root becomes; None: the uid stays."""
+    landlock_abi: int = 0
+    seccomp: bool = False
+    missing: dict[str, str] = field(default_factory=dict)
+    """Layer to reason, for what is not in force."""
+
+    @property
+    def level(self) -> Level:
+        """``full``, ``strong``, ``medium`` or ``weak``."""
+        walls = self.seccomp + bool(self.landlock_abi)
+        if walls < 2:
+            return "medium" if walls else "weak"
+        return "full" if self.namespaces else "strong"
+
+    def describe(self) -> str:
+        """One line for a log or a summary."""
+        layers = ["rlimits"]
+        layers += ["seccomp"] if self.seccomp else []
+        layers += [f"Landlock ABI {self.landlock_abi}"] if self.landlock_abi else []
+        layers += ["namespaces"] if self.namespaces else []
+        layers += [f"uid {self.uid}"] if self.uid is not None else []
+        missing = "; ".join(f"no {layer}: {reason}" for layer, reason in self.missing.items())
+        return f"{self.level} ({', '.join(layers)})" + (f"; {missing}" if missing else "")
+
+
+def plan(isolation: Isolation, directory: str, cpu_seconds: int, memory: int) -> dict[str, object]:
+    """The layers as the child takes them."""
+    machine = platform.machine()
+    program = _filter(machine) if isolation.seccomp else seccomp.Filter(b"", ())
+    return {
+        "syscalls": syscalls.numbers(machine),
+        "namespaces": isolation.namespaces,
+        "namespaces_as_root": isolation.namespaces_as_root,
+        "uid": isolation.uid,
+        "directory": directory,
+        # Soft and hard alike: SIGXCPU could be ignored, and is by the first process of a pid namespace.
+        "limits": [(RLIMIT_CPU, cpu_seconds), (RLIMIT_FSIZE, MAX_FILE_BYTES), (RLIMIT_CORE, 0),
+                   (RLIMIT_NOFILE, MAX_OPEN_FILES), (RLIMIT_MEMLOCK, 0), (RLIMIT_MSGQUEUE, 0),
+                   (RLIMIT_AS, memory)],
+        "landlock": bool(isolation.landlock_abi),
+        "seccomp": program.code,
+        "seccomp_pid_offsets": program.pid_offsets,
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def _filter(machine: str) -> seccomp.Filter:
+    return seccomp.build(machine)
+
+
+def run_isolated(
+    isolation: Isolation,
+    job: dict[str, object],
+    *,
+    cpu_seconds: int,
+    memory: int = MAX_MEMORY,
+    hash_seed: str = "0",
+    stdin: bytes | None = None,
+    max_output: int = 0,
+) -> Ended:
+    """Runs a job behind these layers, in a fresh directory that is gone afterwards. Raises OSError."""
+    python = interpreter()
+    rooms = workspace()
+    slot = rooms.take(isolation.landlock_abi)
+    try:
+        directory = slot.fresh_directory(isolation.uid)
+        environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": directory,
+                       "TMPDIR": directory, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1",
+                       "MALLOC_ARENA_MAX": "1"}  # fmt: skip
+        job = {**job, "plan": plan(isolation, directory, cpu_seconds, memory), "readable": python.readable_roots}
+        return run_child(job, ruleset=slot.ruleset, cpu_seconds=cpu_seconds, environment=environment, stdin=stdin,
+                         max_output=max_output)  # fmt: skip
+    finally:
+        rooms.give_back(slot, isolation.landlock_abi)
