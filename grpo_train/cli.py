@@ -11,6 +11,7 @@ import typer
 from dotenv import load_dotenv
 
 from grpo_train import schema
+from grpo_train.check_dataset import register as register_check_dataset
 from grpo_train.config import ConfigError, dump_config, load_config, read_config_text, with_changes
 from grpo_train.ending import end_by_force, write_end
 from grpo_train.evaluation.cli import register as register_evaluation
@@ -219,6 +220,7 @@ def show(
 
 
 register_evaluation(app)
+register_check_dataset(app)
 
 
 @app.command()

@@ -56,7 +56,7 @@ def prepare() -> Callable[[Any], Any]:
         which = asked["dataset"], asked["seed"], asked["size"]
         made = entry(*which, asked["index"])
         if asked["do"] == "entry":
-            return [made["question"], str(made["answer"])]
+            return [made["question"], "" if made["answer"] is None else str(made["answer"])]
         locked = True
         try:
             return float(dataset(*which).score_answer(asked["answer"], made))

@@ -24,6 +24,10 @@ from grpo_train.tasks.template import ask
 LABEL = "reasoning_gym_r1_template"
 SIZES: dict[Split, int] = {"train": 20_000, "test": 500}
 SEEDS: dict[Split, int] = {"train": 1, "test": 2}
+UNUSABLE = {
+    "list_functions": "its problems depend on the order in which they are made, so that no run could be resumed",
+    "composite": "it is a mixture that has to be put together first",
+}
 MAX_CHARS = 4000
 """A longer answer is not scored."""
 MAKE_SECONDS = 60.0
@@ -38,6 +42,8 @@ def load(config: schema.Task) -> ReasoningGymTask:
             "task.name: reasoning_gym needs reasoning-gym, which is not installed:  pip install 'grpo-tui[gym]'  "
             "(it needs a C compiler and Python's headers)"
         )
+    if config.dataset in UNUSABLE:
+        raise TaskError(f"task.dataset: {config.dataset} cannot be used: {UNUSABLE[config.dataset]}")
     known = _make(do="names")
     if config.dataset not in known:
         near = difflib.get_close_matches(config.dataset, known, n=3)
