@@ -38,6 +38,7 @@ COMPACT = "{question}\n```python\n"
 CHAT = "Write a Python program for this, in a markdown code block. It gets no input.\n\n{question}"
 
 PRINTS, SILENT, NO_PROGRAM, FAILS = 1.0, 0.5, -0.5, -1.0
+RIGHT_OUTPUT = "code_execution/right_output"
 SHOWN = 500
 """Characters of the output that are logged."""
 
@@ -79,8 +80,9 @@ class CodeExecutionTask(TaskDefaults):
 
     def judge(self, attempt: Attempt) -> Verdict:
         program = program_of(attempt.completion, self.frame, truncated=attempt.truncated)
+        gold = attempt.problem.answer
         if program.source is None or not _has_code(program.source):
-            return _verdict(program, "no_code", NO_PROGRAM)
+            return _verdict(program, "no_code", NO_PROGRAM, {RIGHT_OUTPUT: 0.0} if gold else {})
         run = run_program(program.source, cpu_seconds=self.sandbox.cpu_seconds, memory=self.sandbox.memory_mb << 20)
         if run.status == "ok":
             printed = bool(run.stdout.strip())
@@ -88,8 +90,8 @@ class CodeExecutionTask(TaskDefaults):
         else:
             reason, score = run.status, NO_PROGRAM if run.status == "syntax_error" else FAILS
         metrics = denials(run.denials)
-        if gold := attempt.problem.answer:
-            metrics["code_execution/right_output"] = float(score == PRINTS and run.stdout.split() == gold.split())
+        if gold:
+            metrics[RIGHT_OUTPUT] = float(score == PRINTS and run.stdout.split() == gold.split())
         facts = {"isolation": run.isolation, "output": run.stdout[:SHOWN], "suspicious": suspicious(program.source)}
         return _verdict(program, reason, score, metrics, facts)
 

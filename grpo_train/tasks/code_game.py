@@ -12,8 +12,9 @@ The rules keep hard programs apart from hopeless ones:
 - it imports only modules that compute nothing by chance (:data:`IMPORTS`: no random, time or hashes), and uses none of
   :data:`FORBIDDEN`;
 - it is small, and so is what it prints: 300 characters of program and 60 of output, 100 and 20 more a ``task.level``;
-- no text in it is long and no number beyond 999: constants copied to the output and generators of pseudo-random numbers
-  defeat any predictor and teach nothing. A line of its output that already stands in the program does not count.
+- no text in it is long, no number beyond 999, and nothing that it prints has more than eight digits in a row: copied
+  constants, generators of pseudo-random numbers and towers of powers defeat any predictor and teach nothing. A line of
+  its output that already stands in the program does not count.
 
 Comments and docstrings are taken out before it is run and shown: they could only talk to the opponent. Requests are
 generated from pairs of language features. Templates are those of code_execution.
@@ -24,6 +25,7 @@ from __future__ import annotations
 import ast
 import itertools
 import random
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -56,6 +58,7 @@ MAX_NUMBER = 999
 """A number in the program."""
 MIN_COPIED = 4
 """A line of the output that is at least so long and stands in the program is copied."""
+_LONG_NUMBER = re.compile(r"\d{9}")
 
 FEATURES = (
     "a for loop", "a while loop with break", "nested loops", "a list comprehension", "a dictionary", "a set",
@@ -252,6 +255,8 @@ def _unfit_output(output: str, shown: str, limits: Limits) -> str:
         return "output_too_long"
     if any(tag in output for tag in (OPEN_ANSWER, CLOSE_ANSWER)):
         return "answer_tag"  # nobody could say it
+    if _LONG_NUMBER.search(output):
+        return "long_number"
     return "" if any(line and not _is_copied(line, shown) for line in output.split("\n")) else "copied"
 
 
