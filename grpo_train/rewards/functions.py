@@ -94,14 +94,15 @@ def load_rewards(task: Task, config: schema.Config) -> Rewards:
 def reasoning(completion: str, target_words: int = 40) -> float:
     """Up to 1.0 for reasoning before ``</think>``: half for its length (up to ``target_words`` words), half for steps.
 
-    Steps are lines or sentences; four of them are enough. Repeated ones count once, so that padding does not pay.
+    Steps are lines or sentences of three words or more; four of them are enough. Repeated ones, and words repeated in
+    one, count once, so that padding does not pay.
     """
     thinking, closed, _ = completion.partition("</think>")
     if not closed:
         return 0.0
-    thinking = thinking.replace("<think>", " ")
-    steps = {step.strip().lower() for step in re.split(r"[\n.;]+", thinking) if step.strip()}
-    words = sum(len(step.split()) for step in steps)
+    parts = re.split(r"\n|[.;](?!\S)", thinking.replace("<think>", " ").lower())  # 3.50 is one word
+    steps = {tuple(part.split()) for part in parts if len(part.split()) >= 3}
+    words = sum(len(set(step)) for step in steps)
     return 0.5 * min(1.0, words / target_words) + 0.5 * min(1.0, len(steps) / 4)
 
 
@@ -145,11 +146,14 @@ def _control(config: schema.Task, seed: int) -> RewardFunction:
 def _checked(name: str, function: RewardFunction, attempt: Attempt, verdict: Verdict) -> float | None:
     try:
         value = function(attempt, verdict)
-        checked = None if value is None else float(value)
-    except TaskError:
-        raise
     except Exception as error:  # a user's own function: whatever it raises, its name is what they need
         raise TaskError(f"task.rewards: '{name}' raised {type(error).__name__}: {error}") from error
-    if checked is not None and not math.isfinite(checked):
-        raise TaskError(f"task.rewards: '{name}' returned {checked}, which is no number to learn from")
+    if value is None:
+        return None
+    try:
+        checked = math.nan if isinstance(value, str | bytes) else float(value)
+    except Exception:  # a list, a tensor of several numbers
+        checked = math.nan
+    if not math.isfinite(checked):
+        raise TaskError(f"task.rewards: '{name}' returned {str(value)[:60]!r}, which is no number to learn from")
     return checked
