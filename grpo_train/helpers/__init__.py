@@ -3,7 +3,9 @@ fresh one.
 
 Nothing in a process can stop a thread that computes 9**9**9**9: signals reach the main thread only, and a pool that
 merely stops waiting loses a worker with every hang until all later answers count as wrong. So every question goes to a
-process of its own kind, with a deadline, and SIGKILL behind the deadline.
+process of its own kind, which the kernel ends when it has used up its processor time, and which is killed (SIGKILL)
+when it has not answered some time later. Processor time, because a box where training and judging share the cores must
+not turn right answers into timeouts.
 
 A helper is a script of this directory that calls :func:`grpo_train.helpers.serve.serve`: one JSON line in, one out.
 """
@@ -14,6 +16,7 @@ import atexit
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -21,9 +24,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+PATIENCE = 3.0
+"""An answer may take so many times its processor time before the helper is killed: for a core it may have to wait."""
+
 
 class HelperTimeout(Exception):
-    """The helper did not answer before the deadline and was killed."""
+    """The helper did not answer in time and was killed."""
 
 
 class HelperError(Exception):
@@ -38,7 +44,7 @@ class Helpers:
 
         Args:
             script: a file of this directory.
-            seconds: the deadline of an answer.
+            seconds: processor time that an answer may take.
             start_seconds: the deadline of a start, imports included.
         """
         self._command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
@@ -113,7 +119,7 @@ class _Helper:
             self._process.stdin.flush()
         except OSError as error:
             raise HelperError(f"the helper is gone: {error}") from error
-        return self._read(time.monotonic() + seconds)
+        return self._read(time.monotonic() + PATIENCE * seconds)
 
     def kill(self) -> None:
         self._process.kill()
@@ -137,7 +143,8 @@ class _Helper:
                 raise HelperTimeout
             piece = os.read(pipe, 65536)
             if not piece:
-                self._process.wait()
+                if self._process.wait() == -signal.SIGPROF:
+                    raise HelperTimeout
                 raise HelperError(f"the helper ended by itself, exit status {self._process.returncode}")
             received += piece
         answer: dict[str, Any] = json.loads(received)

@@ -17,14 +17,14 @@ MEMORY = 2 << 30
 def serve(prepare: Callable[[], Callable[[Any], Any]]) -> None:
     """Answer one JSON line with another until standard input ends.
 
-    What is asked takes at most a little longer than the parent waits: then the kernel ends this process (SIGALRM with
-    its default action works even inside one long instruction), so that none outlives a parent that was killed.
+    An answer may take HELPER_SECONDS (a variable) of processor time. Then the kernel ends this process: SIGPROF with
+    its default action works even inside one long instruction, and when the parent is gone.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the trainer, which saves first
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    seconds = float(os.environ.get("HELPER_SECONDS", "2")) + 2
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    seconds = float(os.environ["HELPER_SECONDS"])
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
 
@@ -39,10 +39,10 @@ def serve(prepare: Callable[[], Callable[[Any], Any]]) -> None:
         return
     tell({"answer": "ready"})
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             message = {"answer": answer(json.loads(line))}
         except (Exception, RecursionError) as error:
             message = {"error": f"{type(error).__name__}: {error}"[:300]}
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         tell(message)

@@ -27,7 +27,7 @@ from grpo_train.tasks.base import Attempt, Verdict
 MAX_CHARS = 300
 """A longer answer is prose or an attack."""
 SECONDS = 2.0
-"""What math-verify may take for an answer; most take a few milliseconds."""
+"""Processor time that math-verify may take for an answer; most take a few milliseconds."""
 
 GRADER_FAILURES = ("grader_timeout", "grader_error")
 
@@ -88,7 +88,7 @@ def judge_math(attempt: Attempt) -> Verdict:
 
 
 def compare(answer: str, gold: str) -> str:
-    """``ok`` where ``answer`` says what ``gold`` says, else why not. Never raises, returns within about two seconds.
+    """``ok`` where ``answer`` says what ``gold`` says, else why not. Never raises; takes two seconds of a core at most.
 
     Other reasons: ``wrong``, ``ambiguous`` (a hedge), ``not_numeric`` (the gold answer is a number, this is none),
     ``refused`` (too long, or arithmetic beyond reach), ``unreadable`` (no LaTeX), ``grader_timeout``, ``grader_error``.

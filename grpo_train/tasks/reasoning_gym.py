@@ -31,7 +31,7 @@ UNUSABLE = {
 MAX_CHARS = 4000
 """A longer answer is not scored."""
 MAKE_SECONDS = 60.0
-"""The deadline of making a problem; of scoring an answer it is SCORE_SECONDS."""
+"""Processor time for making a problem; for scoring an answer it is SCORE_SECONDS."""
 SCORE_SECONDS = 5.0
 
 
