@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, NoReturn, get_args
 
@@ -72,10 +72,20 @@ def check_answers(config: schema.Task) -> Report:
     return Report(config.name, config.path, splits, overlaps_of(texts), notes)
 
 
+def check_mbpp(config: schema.Task) -> Report:
+    """Run every reference solution against its asserts, in the sandbox. Raises TaskError."""
+    report = check_answers(config.model_copy(update={"template": "r1", "visible_tests": 0}))
+    checked = sum(split.rows for split in report.splits)
+    return replace(
+        report, notes=[f"{checked} problems; training problems that are held out word for word are left out"]
+    )
+
+
 CHECKERS: dict[str, Callable[[schema.Task], Report]] = {
     "gsm8k": check_answers,
     "jsonl": check_answers,
     "math": check_answers,
+    "mbpp": check_mbpp,
 }
 """By dataset: raises TaskError where its rows cannot be read."""
 

@@ -5,8 +5,8 @@ for a syntax or indentation error (or no program at all: none that does nothing 
 for a runtime error, a timeout and whatever else ends it. Nobody checks *what* is printed: for generated requests
 ``code_execution/right_output`` says how much of it was asked for, and a reward that grows without it is hollow.
 
-Requests are generated (:mod:`grpo_train.tasks.code_requests`; ``task.level`` 1 to 10), or read from ``task.path``: a
-JSONL file or a directory with train.jsonl and test.jsonl, the request in ``task.prompt_field``.
+Requests are generated (:mod:`grpo_train.tasks.code_requests`; ``task.level`` 1 to 10), or read from ``task.path``
+(see :mod:`grpo_train.tasks.data_files`), the request in ``task.prompt_field``.
 
 Templates, by ``task.template``: ``compact`` (the default: the request and an open fence), ``chat``, ``r1``,
 ``question`` or a text of your own with {question} in it.
@@ -14,7 +14,6 @@ Templates, by ``task.template``: ``compact`` (the default: the request and an op
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,7 +25,7 @@ from grpo_train.rewards.sandbox import run_program
 from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
 from grpo_train.tasks.code import Frame, Program, denials, make_frame, program_of, suspicious
 from grpo_train.tasks.code_requests import Request, requests
-from grpo_train.tasks.gsm8k import file_of
+from grpo_train.tasks.data_files import locate, rows_of, split_files
 
 LABEL = "code_execution"
 HELD_OUT = 256
@@ -43,24 +42,14 @@ SHOWN = 500
 """Characters of the output that are logged."""
 
 
-def load(config: schema.Task, sandbox: schema.Sandbox | None = None) -> CodeExecutionTask:
+def load(config: schema.Task) -> CodeExecutionTask:
     """The task; files are read when first asked for. Raises TaskError for a path or template that is none."""
-    if config.path is not None and not Path(config.path).expanduser().exists():
-        raise TaskError(
-            f"task.path: '{config.path}' does not exist; give a JSONL file of requests, or a directory with "
-            "train.jsonl and test.jsonl"
-        )
     shape = make_frame(config, {"compact": COMPACT}, default="compact", chat=CHAT)
+    path = locate(config.path) if config.path else None
     return CodeExecutionTask(
-        name="code_execution",
-        label=LABEL,
-        stop=shape.stop,
-        rewards=("score",),
-        slow=True,
-        config=config,
-        sandbox=sandbox or schema.Sandbox(),
-        frame=shape,
-    )
+        name="code_execution", label=LABEL, stop=shape.stop, rewards=("score",), slow=True, config=config, frame=shape,
+        path=path,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,7 +58,10 @@ class CodeExecutionTask(TaskDefaults):
 
     config: schema.Task = field(default_factory=schema.Task)
     sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
+    """What a program may use; see :func:`~grpo_train.tasks.code.with_limits`."""
     frame: Frame = field(default_factory=lambda: Frame(COMPACT, ("\n```",), opened=True))
+    path: Path | None = None
+    """Where the requests are; None = they are generated."""
 
     def size(self, split: Split) -> int:
         return limited(len(self._requests(split)), split, self.config.limit)
@@ -96,10 +88,12 @@ class CodeExecutionTask(TaskDefaults):
         return _verdict(program, reason, score, metrics, facts)
 
     def _requests(self, split: Split) -> Sequence[Request]:
-        if self.config.path is None:
+        if self.path is None:
             return generated(self.config.level, split)
-        place = file_of(Path(self.config.path).expanduser(), split).resolve()
-        return _requests_of_file(place, self.config.prompt_field, self.config.answer_field)
+        files = split_files(self.path).get(split)
+        if files is None:
+            raise TaskError(f"task.path: '{self.path}' has no {split} split")
+        return _requests_of(tuple(files), self.config.prompt_field, self.config.answer_field)
 
 
 def generated(level: int, split: Split) -> Sequence[Request]:
@@ -116,28 +110,15 @@ def _drawn(level: int) -> list[Request]:
 
 
 @lru_cache(maxsize=4)
-def _requests_of_file(path: Path, prompt_field: str, answer_field: str) -> list[Request]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"task.path: cannot read '{path}': {error}") from error
+def _requests_of(files: tuple[Path, ...], prompt_field: str, answer_field: str) -> list[Request]:
     found = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise TaskError(f"{path}, line {number}: this is no JSON object: {error}") from error
-        text = record.get(prompt_field) if isinstance(record, dict) else None
+    for place, record in (row for file in files for row in rows_of(file)):
+        text, output = record.get(prompt_field), record.get(answer_field)
         if not isinstance(text, str) or not text.strip():
-            raise TaskError(
-                f"{path}, line {number}: no text '{prompt_field}' in it (task.prompt_field names the field)"
-            )
-        output = record.get(answer_field)
+            raise TaskError(f"{place}: no text '{prompt_field}' in it (task.prompt_field names the field)")
         found.append(Request(text.strip(), output if isinstance(output, str) else ""))
     if not found:
-        raise TaskError(f"task.path: '{path}' has no rows")
+        raise TaskError(f"task.path: '{files[0]}' has no rows")
     return found
 
 

@@ -110,18 +110,11 @@ class Play:
         return self.reason == "ok"
 
 
-def load(config: schema.Task, sandbox: schema.Sandbox | None = None) -> CodeGameTask:
+def load(config: schema.Task) -> CodeGameTask:
     """The task at ``config.level``. Raises TaskError for a template that is none."""
     shape = make_frame(config, {"compact": COMPACT}, default="compact")
     return CodeGameTask(
-        name="code_game",
-        label=LABEL,
-        stop=shape.stop,
-        rewards=("score",),
-        slow=True,
-        config=config,
-        sandbox=sandbox or schema.Sandbox(),
-        frame=shape,
+        name="code_game", label=LABEL, stop=shape.stop, rewards=("score",), slow=True, config=config, frame=shape
     )
 
 
@@ -131,6 +124,7 @@ class CodeGameTask(TaskDefaults):
 
     config: schema.Task = field(default_factory=schema.Task)
     sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
+    """What a program may use; see :func:`~grpo_train.tasks.code.with_limits`."""
     frame: Frame = field(default_factory=lambda: Frame(COMPACT, ("\n```",), opened=True))
 
     @property

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -33,6 +33,8 @@ from grpo_train import schema
 from grpo_train.rewards.sandbox import UnsupportedTest, run_tests, split_tests
 from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
 from grpo_train.tasks.code import Frame, denials, make_frame, program_of, suspicious
+from grpo_train.tasks.data_files import locate, rows_of
+from grpo_train.tasks.overlap import normal_text
 
 LABEL = "mbpp"
 PATH_VARIABLE = "MBPP_DATASET_PATH"
@@ -70,26 +72,13 @@ class Row:
     """More asserts, for 11 problems of the test split: never shown."""
 
 
-def load(config: schema.Task, sandbox: schema.Sandbox | None = None) -> MbppTask:
+def load(config: schema.Task) -> MbppTask:
     """The task; rows are read when first asked for. Raises TaskError for a path or template that is none."""
-    place = config.path or os.environ.get(PATH_VARIABLE) or None
-    key = "task.path" if config.path else PATH_VARIABLE
-    if place is not None and not Path(place).expanduser().exists():
-        raise TaskError(f"{key}: '{place}' does not exist; give mbpp.jsonl, sanitized-mbpp.json or their directory")
     shape = make_frame(config, {"paper": PAPER, "docstring": DOCSTRING}, default="paper", chat=CHAT, prefill=PREFILL)
     if config.few_shot and shape.template != PAPER:
         raise TaskError("task.few_shot: examples are in template paper: leave task.template out, or few_shot")
-    return MbppTask(
-        name="mbpp",
-        label=LABEL,
-        stop=shape.stop,
-        slow=True,
-        config=config,
-        sandbox=sandbox or schema.Sandbox(),
-        frame=shape,
-        place=place,
-        key=key,
-    )
+    place = _file(locate(config.path)) if config.path else _of_variable()
+    return MbppTask(name="mbpp", label=LABEL, stop=shape.stop, slow=True, config=config, frame=shape, place=place)
 
 
 @dataclass(frozen=True)
@@ -100,11 +89,10 @@ class MbppTask(TaskDefaults):
     """What evaluations sample with unless they are told otherwise."""
     config: schema.Task = field(default_factory=schema.Task)
     sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
+    """What a program may use; see :func:`~grpo_train.tasks.code.with_limits`."""
     frame: Frame = field(default_factory=lambda: Frame(PAPER, ("[DONE]",), opened=True))
-    place: str | None = None
-    """Where the rows are; None = the hub."""
-    key: str = "task.path"
-    """Who says so."""
+    place: Path | None = None
+    """The file with the rows; None = the hub."""
 
     def size(self, split: Split) -> int:
         return limited(len(self._rows(split)), split, self.config.limit)
@@ -162,7 +150,7 @@ class MbppTask(TaskDefaults):
     def _examples(self) -> str:
         """Solved problems in front of every prompt, from task_id 2 on."""
         wanted = self.config.few_shot
-        rows = [row for row in _rows(self.place, self.key) if 2 <= row.task_id <= 10][:wanted]
+        rows = [row for row in _rows(self.place) if 2 <= row.task_id <= 10][:wanted]
         if len(rows) < wanted:
             raise TaskError(
                 f"task.few_shot: {wanted} examples were asked for, the data has {len(rows)} (its task_id 2 to 10)"
@@ -170,25 +158,20 @@ class MbppTask(TaskDefaults):
         return "".join(PAPER.replace("{question}", self._ask(row)) + f"{row.code}\n[DONE]\n\n" for row in rows)
 
     def _rows(self, split: Split) -> list[Row]:
-        return splits(self.place, self.key)[split]
+        return splits(self.place)[split]
 
 
 @lru_cache(maxsize=4)
-def splits(place: str | None, key: str = "task.path") -> dict[Split, list[Row]]:
-    """The splits of the data at ``place`` (None: the hub), in the order of their ids, without leaks into training.
+def splits(place: Path | None) -> dict[Split, list[Row]]:
+    """The splits of a file (None: of the hub), in the order of their ids, without leaks into training.
 
-    ``key`` says where the place was given, for the message. Raises TaskError.
+    Raises TaskError.
     """
-    rows = _rows(place, key)
+    rows = _rows(place)
     found = {split: [row for row in rows if row.task_id in ids] for split, ids in RANGES.items()}
-    held_out = {normalised(row.text) for split in ("test", "validation") for row in found[split]}
-    found["train"] = [row for row in found["train"] if normalised(row.text) not in held_out]
+    held_out = {normal_text(row.text) for split in ("test", "validation") for row in found[split]}
+    found["train"] = [row for row in found["train"] if normal_text(row.text) not in held_out]
     return found
-
-
-def normalised(text: str) -> str:
-    """A problem's text for comparison: letters and digits in lower case, one space between words."""
-    return " ".join(re.findall(r"[^\W_]+", text.lower()))
 
 
 def _share(passed: Sequence[bool]) -> float:
@@ -203,43 +186,46 @@ def _name(row: Row) -> str:
 
 
 @lru_cache(maxsize=4)
-def _rows(place: str | None, key: str) -> list[Row]:
-    records = _records_of_hub() if place is None else _records_of_file(_file(Path(place).expanduser(), key), key)
+def _rows(place: Path | None) -> list[Row]:
+    records = _records_of_hub() if place is None else _records_of_file(place)
     rows = sorted((row_of(record, where) for where, record in records), key=lambda row: row.task_id)
-    ids = [row.task_id for row in rows]
-    if twice := sorted({one for one, other in pairwise(ids) if one == other}):
-        raise TaskError(f"{key}: task_id {twice[0]} is there twice")
+    if twice := [one.task_id for one, other in pairwise(rows) if one.task_id == other.task_id]:
+        raise TaskError(f"{place}: task_id {twice[0]} is there twice")
     if not rows:
-        raise TaskError(f"{key}: '{place}' has no rows")
+        raise TaskError(f"task.path: '{place}' has no rows")
     return rows
 
 
-def _file(path: Path, key: str) -> Path:
+def _of_variable() -> Path | None:
+    """The file that :data:`PATH_VARIABLE` names."""
+    place = os.environ.get(PATH_VARIABLE)
+    if not place:
+        return None
+    if not Path(place).expanduser().exists():
+        raise TaskError(f"{PATH_VARIABLE}: '{place}' does not exist; give {' or '.join(FILES)} or their directory")
+    return _file(Path(place).expanduser().absolute())
+
+
+def _file(path: Path) -> Path:
     if not path.is_dir():
         return path
     for name in FILES:
         if (path / name).is_file():
             return path / name
-    raise TaskError(f"{key}: '{path}' has neither of {', '.join(FILES)} in it")
+    raise TaskError(f"task.path: '{path}' has neither of {', '.join(FILES)} in it")
 
 
-def _records_of_file(path: Path, key: str) -> list[tuple[str, Any]]:
+def _records_of_file(path: Path) -> Iterable[tuple[str, Any]]:
     """Records with the words that name their places: of JSON lines, or of one JSON list (the sanitized file)."""
+    if path.suffix != ".json":
+        return rows_of(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{key}: cannot read '{path}': {error}") from error
-    if text.lstrip().startswith("["):
-        return [(f"{path}, entry {number}", record) for number, record in enumerate(_parse(text, str(path)), 1)]
-    lines = ((f"{path}, line {number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
-    return [(where, _parse(line, where)) for where, line in lines]
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TaskError(f"{where}: this is no JSON: {error}") from error
+        records = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TaskError(f"task.path: cannot read '{path}': {error}") from error
+    if not isinstance(records, list):
+        raise TaskError(f"task.path: '{path}' holds no list of problems")
+    return [(f"{path}, entry {number}", record) for number, record in enumerate(records, 1)]
 
 
 def _records_of_hub() -> list[tuple[str, Any]]:

@@ -22,6 +22,7 @@ from grpo_train.schema import Config, Sandbox
 from grpo_train.schema import Task as TaskConfig
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict
 from grpo_train.tasks.base import means
+from grpo_train.tasks.code import with_limits
 from grpo_train.tasks.code_game import CodeGameTask, Limits, load, prediction, referee
 from tests.engine import config_text
 
@@ -29,7 +30,9 @@ FIBONACCI = "def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)\nprint(f(
 
 
 def game(**keys: Any) -> CodeGameTask:
-    return load(TaskConfig(name="code_game", **keys), Sandbox(cpu_seconds=1.0))
+    task = with_limits(load(TaskConfig(name="code_game", **keys)), Sandbox(cpu_seconds=1.0))
+    assert isinstance(task, CodeGameTask)
+    return task
 
 
 def judge(program: str, reply: str | None = None, **keys: Any) -> Verdict:

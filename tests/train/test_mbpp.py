@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 
+from grpo_train.check_dataset import check_mbpp
 from grpo_train.rewards.sandbox import worker_count
 from grpo_train.schema import Sandbox
 from grpo_train.schema import Task as TaskConfig
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
 from grpo_train.tasks.base import Split
-from grpo_train.tasks.code import program_of
-from grpo_train.tasks.mbpp import MbppTask, Row, normalised
+from grpo_train.tasks.code import program_of, with_limits
+from grpo_train.tasks.mbpp import MbppTask, Row, load
+from grpo_train.tasks.overlap import normal_text
 
 HERE = Path(__file__).parent
 OWN = HERE / "data" / "mbpp.jsonl"
@@ -40,9 +42,9 @@ WRAPPED = {
 
 
 def mbpp(path: Path = OWN, sandbox: Sandbox | None = None, **keys: Any) -> MbppTask:
-    from grpo_train.tasks.mbpp import load
-
-    return load(TaskConfig(name="mbpp", path=str(path), **keys), sandbox)
+    task = with_limits(load(TaskConfig(name="mbpp", path=str(path), **keys)), sandbox or Sandbox())
+    assert isinstance(task, MbppTask)
+    return task
 
 
 def problems(task: MbppTask) -> list[Problem]:
@@ -79,7 +81,9 @@ def test_splits_are_by_id_and_training_holds_no_text_that_is_held_out() -> None:
     assert all(11 <= one <= 510 for one in ids["test"])
     assert all(511 <= one <= 600 for one in ids["validation"])
     assert all(601 <= one <= 974 for one in ids["train"])
-    texts = {split: {normalised(task.problem(split, k).data.text) for k in range(task.size(split))} for split in SPLITS}
+    texts = {
+        split: {normal_text(task.problem(split, k).data.text) for k in range(task.size(split))} for split in SPLITS
+    }
     assert not texts["train"] & (texts["test"] | texts["validation"])
     if DATA is OFFICIAL:
         assert [len(ids[split]) for split in SPLITS] == [371, 90, 500]
@@ -238,6 +242,19 @@ def test_offline_without_a_path_says_what_to_do(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert "HF_HUB_OFFLINE is set" in run.stdout
     assert "set task.path (or MBPP_DATASET_PATH) to it" in run.stdout
+
+
+def test_check_dataset_runs_every_reference_solution(tmp_path: Path) -> None:
+    report = check_mbpp(TaskConfig(name="mbpp", path=str(OWN)))
+    assert report.is_good
+    assert {split.split: (split.right, split.rows) for split in report.splits} == {
+        "train": (3, 3), "validation": (1, 1), "test": (3, 3),
+    }  # fmt: skip
+    broken = OWN.read_text().replace("number((4, 5))==45", "number((4, 5))==46")
+    (tmp_path / "mbpp.jsonl").write_text(broken)
+    (wrong,) = (split for split in check_mbpp(TaskConfig(name="mbpp", path=str(tmp_path))).splits if split.wrong)
+    assert (wrong.split, len(wrong.wrong)) == ("train", 1)
+    assert "is wrong_answer" in wrong.wrong[0]
 
 
 # ------------------------------------------------------------------------------------------------------------ verdicts
