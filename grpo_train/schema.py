@@ -302,6 +302,9 @@ class Eval(Section):
     """Share of the split, seeded and nested: a larger share contains the smaller."""
     num_problems: PositiveInt | None = None
     """At most so many problems, seeded and nested like subset_frac."""
+    opponents: list[str] = Field(default_factory=list)
+    """Games: who is played against: the game's own players by name (random, minimax, …) and checkpoints by their
+    directory (training_runs/RUN/training_state/step_N). Empty: all of the game's own."""
     problem_seconds: PositiveFloat = 10.0
     """Tasks that run code: processor time that all tests of one problem may take."""
     nproc: PositiveInt = 1

@@ -1,0 +1,55 @@
+"""The most that anybody can get out of an opponent that is known exactly: what a model is measured against."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+
+from grpo_train.games import kuhn_poker
+from grpo_train.games.base import Role
+from grpo_train.games.kuhn_poker import CARDS, KuhnPoker, KuhnPokerState, Strategy
+from grpo_train.games.opponents import OPPONENTS, Opponent, load_opponent
+from grpo_train.games.tictactoe import TicTacToe, TicTacToeState
+
+
+def best_return(game: str, opponent: str, role: Role) -> Fraction | None:
+    """The highest average return that ``role`` can have against an opponent of :data:`~.opponents.OPPONENTS`.
+
+    None where it is not known: for any other player, and for the negotiation, in which the other side's values are
+    hidden.
+    """
+    if opponent not in (each.name for each in OPPONENTS.get(game, ())):
+        return None
+    player = load_opponent(game, opponent)
+    if game == "tictactoe":
+        return _tictactoe(TicTacToe().deals()[0], player, role)
+    if game == "kuhn_poker":
+        return kuhn_poker.best_response(_strategy(player), role)[0]
+    return None
+
+
+@cache
+def _tictactoe(state: TicTacToeState, opponent: Opponent, role: Role) -> Fraction:
+    """By expectimax: ``role`` takes its best move, the opponent's are weighed by their probabilities."""
+    if state.returns is not None:
+        return Fraction(state.returns[role])
+    after = {move: state._after(move) for move in state.legal_moves()}
+    if state.player == role:
+        return max(_tictactoe(each, opponent, role) for each in after.values())
+    shares = opponent.policy(state)
+    return sum((share * _tictactoe(after[move], opponent, role) for move, share in shares.items()), Fraction(0))
+
+
+def _strategy(opponent: Opponent) -> Strategy:
+    """An opponent of Kuhn poker by information set."""
+    strategy: dict[str, Fraction] = {}
+    frontier: list[KuhnPokerState] = list(KuhnPoker().deals())
+    while frontier:
+        state = frontier.pop()
+        if state.is_over:
+            continue
+        quiet, chip = state.legal_moves()
+        strategy[state.information_set] = opponent.policy(state).get(chip, Fraction(0))
+        frontier += [state._after(quiet), state._after(chip)]
+    assert len(strategy) == 4 * len(CARDS)
+    return strategy
