@@ -21,12 +21,12 @@ import torch
 
 from grpo_train.evaluation.judging import Judges, attempt_of, settled
 from grpo_train.evaluation.partial import Partial, PartialError, PartialWriter
-from grpo_train.evaluation.plan import EvalPlan, Target, problems_of
+from grpo_train.evaluation.plan import EvalPlan, Target, problems_of, task_of
 from grpo_train.evaluation.single_turn import SingleTurn
 from grpo_train.policy.locate import PolicyError
 from grpo_train.processes import die_with_parent
 from grpo_train.schema import Config
-from grpo_train.tasks import Problem, Task, TaskError, load_task
+from grpo_train.tasks import Problem, Task, TaskError
 
 Report = Callable[..., None]
 
@@ -51,7 +51,7 @@ def main() -> int:
         os.write(channel, (json.dumps({"event": event, **fields}) + "\n").encode())
 
     config = Config.model_validate(plan.config)
-    task = load_task(config.task)
+    task = task_of(config)
     problems = problems_of(plan, config, task)
     for target in plan.targets:
         report("started", name=target.name)

@@ -1,4 +1,4 @@
-"""The commands of evaluation: ``grpo-train eval``. No torch in this process."""
+"""The commands of evaluation: ``grpo-train eval`` and ``regrade``. No torch in this process."""
 
 from __future__ import annotations
 
@@ -90,9 +90,29 @@ def evaluate(
         _fail(error)
 
 
+def regrade(
+    training_run: Annotated[str, typer.Option(help="The run's name or path.")],
+    eval_dataset: Annotated[
+        list[str] | None, typer.Option(help="A task's name (default: all that was evaluated); repeatable.")
+    ] = None,
+    eval_path: Annotated[str | None, typer.Option(help="Where the dataset's file is by now.")] = None,
+    root: Root = None,
+) -> None:
+    """Judge stored completions again, without a GPU, and say what changed."""
+    from grpo_train.evaluation.plan import EvalError
+    from grpo_train.evaluation.regrade import regrade as judge_again
+
+    try:
+        for step in judge_again(resolve_root(root), training_run, eval_dataset or [], eval_path):
+            print("\n".join(step.lines()), flush=True)
+    except (ConfigError, RunDirError, TaskError, EvalError) as error:
+        _fail(error)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to ``grpo-train``."""
     app.command("eval")(evaluate)
+    app.command("regrade")(regrade)
 
 
 def _fail(message: object) -> None:

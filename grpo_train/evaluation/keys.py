@@ -23,13 +23,14 @@ from grpo_train.evaluation.plan import EvalPlan, Target, temperature_of
 from grpo_train.files import read_json
 from grpo_train.manifest import MANIFEST
 from grpo_train.policy.locate import adapter_of, base_of_checkpoint, model_folder, resolve_backbone
+from grpo_train.rewards.sandbox import isolation
 from grpo_train.run_dir import sha256
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task
 from grpo_train.tasks.own import load_function
 
 PACKAGE = Path(grpo_train.__file__).parent if grpo_train.__file__ else Path(grpo_train.__path__[0])
-GRADING = ("rewards", "tasks", "games", "sandbox")
+GRADING = ("rewards", "tasks", "games")
 """Rooms of this package whose source is part of a grader where the task uses it."""
 NO_WEIGHTS = (".jinja", ".json", ".txt", ".model")
 """Files beside the weights that make a prompt's tokens: the tokenizer, its chat template."""
@@ -142,12 +143,15 @@ def _commit(hub_id: str) -> str:
 
 
 def grading_key(task: Task, config: Config) -> dict[str, Any]:
-    """The source of all that judges, and for tasks that run programs the sandbox and how strong it is here."""
+    """The source of all that judges, and for tasks that run programs the sandbox and how strong it is here.
+
+    Raises SandboxError where the sandbox is too weak, or does not work at all.
+    """
     key: dict[str, Any] = {"grader": grader_key(task, config)}
     if task.slow:
-        key["sandbox"] = config.sandbox.model_dump(exclude={"workers"})
+        key["sandbox"] = config.sandbox.model_dump(exclude={"workers", "allow_weak"})
         key["problem_seconds"] = config.eval.problem_seconds
-        key["isolation"] = getattr(task, "isolation", None)
+        key["isolation"] = isolation().level
     return key
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.evaluation.keys import digest
-from grpo_train.evaluation.plan import EvalPlan, Target
 from grpo_train.files import append_jsonl, number, parse_time, read_jsonl, utc_now
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks import Task
@@ -27,13 +26,16 @@ def scalars_of(task: Task, label: str, metrics: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def log_evaluation(plan: EvalPlan, target: Target, task: Task, metrics: Mapping[str, Any], *, board: bool) -> None:
-    """Append one evaluated step of a run, once per content: a rerun that made nothing new adds no line."""
-    run = RunDir(Path(plan.root) / "training_runs" / plan.run)
-    if not run.config_file.exists() or target.name != f"step_{target.step}":
+def log_evaluation(run: RunDir, task: Task, metrics: Mapping[str, Any], key: Mapping[str, Any], *, board: bool) -> None:
+    """Append one evaluated step of a run, once per content: a rerun that made nothing new adds no line.
+
+    ``board``: write TensorBoard scalars as well.
+    """
+    step = int(metrics["step"])
+    if not run.config_file.exists() or metrics["name"] != f"step_{step}":
         return  # an older run, or somebody else's checkpoint under a name of its own
-    scalars = scalars_of(task, plan.label, metrics)
-    line = {"step": target.step, "time": utc_now(), **scalars, "n": metrics["n"], "key": digest(target.key)[:16]}
+    scalars = scalars_of(task, metrics["dataset"], metrics)
+    line = {"step": step, "time": utc_now(), **scalars, "n": metrics["n"], "key": digest(key)[:16]}
     path = run.logs / "eval_log.jsonl"
     made = {name: value for name, value in line.items() if name != "time"}
     for _, row in read_jsonl(path):
@@ -41,7 +43,7 @@ def log_evaluation(plan: EvalPlan, target: Target, task: Task, metrics: Mapping[
             return
     append_jsonl(path, line)
     if board:
-        write_scalars(run.path / "tensorboard" / "eval", target.step, scalars, str(line["time"]))
+        write_scalars(run.path / "tensorboard" / "eval", step, scalars, str(line["time"]))
 
 
 def write_scalars(folder: Path, step: int, scalars: Mapping[str, float], time: str) -> None:

@@ -11,13 +11,14 @@ import os
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from grpo_train import schema
 from grpo_train.config import load_config, with_changes
 from grpo_train.files import read_json
+from grpo_train.rewards.sandbox import allow_weak
 from grpo_train.run_dir import RunDir, RunDirError, eval_folder, list_checkpoints, open_run
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task, TaskError, load_task
@@ -187,7 +188,7 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]
     config = with_request(config, request)
     root = run.root  # a run given by its path keeps its evaluations beside it
     try:
-        task = load_task(config.task)
+        task = task_of(config)
         size = task.size(config.eval.split)
     except TaskError as error:
         raise EvalError(str(error)) from error
@@ -250,6 +251,16 @@ def temperature_of(config: Config, task: Task) -> float:
     """``eval.temperature``, else the task's own; 0 = greedy."""
     own = float(getattr(task, "eval_temperature", 0.0))
     return own if config.eval.temperature is None else config.eval.temperature
+
+
+def task_of(config: Config) -> Task:
+    """The task as an evaluation judges it: programs have ``eval.problem_seconds``. Raises TaskError."""
+    task = load_task(config.task)
+    allow_weak(config.sandbox.allow_weak)
+    if isinstance(getattr(task, "sandbox", None), schema.Sandbox):
+        limits = config.sandbox.model_copy(update={"cpu_seconds": config.eval.problem_seconds})
+        return cast(Task, replace(cast(Any, task), sandbox=limits))
+    return task
 
 
 def problems_of(plan: EvalPlan, config: Config, task: Task) -> list[Problem]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from grpo_train.evaluation.compare import compared
 from grpo_train.evaluation.judging import GRADER_ERROR
-from grpo_train.evaluation.plan import EvalPlan, Skipped, Target, temperature_of
+from grpo_train.evaluation.plan import EvalPlan, Target, temperature_of
 from grpo_train.evaluation.summary import COLUMNS, metrics_of, summary_of
 from grpo_train.files import atomic_write, fsync_directory, read_json, remove_tree, to_json
 from grpo_train.manifest import MANIFEST
@@ -26,6 +26,7 @@ from grpo_train.tasks import Problem, Task
 VERDICT = ("answer", "correct", "tolerant", "formatted", "reason", "score")
 OF_THE_MACHINE = ("nproc", "timeout", "batch_size", "datasets")
 """Keys of ``eval`` that no result depends on (the batch size in use is in the metrics)."""
+TABLE = "consolidated_metrics.csv"
 COMPLETION = ("seed", "completion", "length", "truncated")
 
 
@@ -56,20 +57,11 @@ def join(
     return rows
 
 
-def write_step(
-    plan: EvalPlan,
-    target: Target,
-    config: Config,
-    task: Task,
-    rows: Sequence[Mapping[str, Any]],
-    layout: Mapping[str, Any],
-    timing: Mapping[str, Any],
+def settings_of(
+    plan: EvalPlan, target: Target, config: Config, task: Task, layout: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write ``FOLDER/NAME_DATASET``, complete or not at all, in place of an earlier one; returns the metrics.
-
-    ``layout`` is what the processes agreed on: the batch size, and facts of the machine.
-    """
-    settings = {
+    """What a step's metrics say that is not measured."""
+    return {
         "step": target.step,
         "name": target.name,
         "dataset": plan.label,
@@ -81,7 +73,11 @@ def write_step(
         "num_samples": config.eval.num_samples,
         "top_p": config.eval.top_p,
     }
-    facts = {
+
+
+def facts_of(plan: EvalPlan, target: Target, config: Config, task: Task, layout: Mapping[str, Any]) -> dict[str, Any]:
+    """What a step's summary says of the checkpoint, the configuration and the machine."""
+    return {
         "checkpoint": layout["checkpoint"],
         "manifest": read_json(Path(target.path) / MANIFEST),
         "task": plan.config["task"],
@@ -91,15 +87,25 @@ def write_step(
         "problems_in_split": task.size(config.eval.split),
         "run": {name: layout[name] for name in ("device", "torch", "transformers")},
     }
+
+
+def write_step(
+    folder: Path,
+    rows: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    key: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    timing: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write a step's directory, complete or not at all, in place of an earlier one; returns the metrics."""
     metrics = metrics_of(rows, settings)
-    summary = summary_of(rows, metrics, target.key, facts)
     files = {
         "completions.jsonl": "".join(to_json(row) + "\n" for row in rows),
         "metrics.csv": metrics_csv([metrics]),
-        "summary.json": to_json(summary) + "\n",
+        "summary.json": to_json(summary_of(rows, metrics, key, facts)) + "\n",
         "timing.json": to_json(timing) + "\n",
     }
-    _replace(plan.final(target), files)
+    _replace(folder, files)
     return metrics
 
 
@@ -142,22 +148,23 @@ def metrics_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
-def consolidate(
-    folder: Path, plan: EvalPlan, failed: Sequence[Skipped], partial: Mapping[str, str] | None = None
-) -> None:
+def consolidate(folder: Path, label: str, without: Mapping[str, tuple[int, str]]) -> None:
     """Compare every step in the tree with those before it, and write ``consolidated_metrics.csv``.
 
-    ``failed``: steps without a result, and why; ``partial``: names of unfinished ones and how far they are.
+    ``without``: step and status of names that may have no result.
     """
-    summaries = compared(folder, plan.label)
-    rows = [summary["metrics"] for summary in summaries]
+    rows = [summary["metrics"] for summary in compared(folder, label)]
     have = {row["name"] for row in rows}
-    without = {failure.name: (failure.step, failure.status) for failure in failed}
-    for target in plan.targets:
-        if target.name in (partial or {}):
-            without.setdefault(target.name, (target.step, f"partial: {(partial or {})[target.name]}"))
     for name, (step, status) in without.items():
         if name not in have:
-            rows.append({"step": step, "name": name, "dataset": plan.label, "status": status})
+            rows.append({"step": step, "name": name, "dataset": label, "status": status})
     rows.sort(key=lambda row: (row["step"], row["name"]))
-    atomic_write(folder / "consolidated_metrics.csv", metrics_csv(rows))
+    atomic_write(folder / TABLE, metrics_csv(rows))
+
+
+def without_result(folder: Path) -> dict[str, tuple[int, str]]:
+    """The names that the table lists without a result: step and status."""
+    if not (folder / TABLE).exists():
+        return {}
+    with (folder / TABLE).open(newline="") as file:
+        return {row["name"]: (int(row["step"]), row["status"]) for row in csv.DictReader(file) if row["status"] != "ok"}

@@ -34,15 +34,17 @@ from grpo_train.evaluation.plan import (
     announced,
     make_plan,
     problems_of,
+    task_of,
 )
-from grpo_train.evaluation.results import consolidate, is_complete, join, write_step
+from grpo_train.evaluation.results import TABLE, consolidate, facts_of, is_complete, join, settings_of, write_step
 from grpo_train.files import atomic_write, read_json, utc_now
 from grpo_train.policy.locate import PolicyError
 from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, die_with_parent, sweep
 from grpo_train.retention import is_there_to_stay
-from grpo_train.run_dir import StatusWriter, prepare_root, remove_tree
+from grpo_train.rewards.sandbox import SandboxError
+from grpo_train.run_dir import RunDir, StatusWriter, prepare_root, remove_tree
 from grpo_train.schema import Config
-from grpo_train.tasks import Problem, Task, load_task
+from grpo_train.tasks import Problem, Task
 
 __all__ = ["EvalError", "EvalRequest", "run_evaluation", "run_evaluations"]
 
@@ -95,7 +97,7 @@ class _Evaluation:
 
     @cached_property
     def _task(self) -> Task:
-        return load_task(self._config.task)
+        return task_of(self._config)
 
     @cached_property
     def _problems(self) -> list[Problem]:
@@ -134,7 +136,7 @@ class _Evaluation:
         while left and not self._stopped:
             done = self._run_child(replace(plan, targets=left))
             left = [target for target in left if target.name not in done]
-        consolidate(self._folder, plan, self._failed, self._unfinished())
+        self._consolidate()
         skipped, failures = (
             [{"name": f.name, "step": f.step, "reason": f.reason} for f in self._failed if f.vanished == vanished]
             for vanished in (True, False)
@@ -205,7 +207,7 @@ class _Evaluation:
         """The target with its key, a place for its samples made; None where nothing is to be done, or can be."""
         try:
             key = key_of(self._plan, target, self._config, self._task, self._problems)
-        except (PolicyError, OSError) as error:
+        except (PolicyError, SandboxError, OSError) as error:
             self._fail(target.name, str(error))
             settled.add(target.name)
             return None
@@ -229,10 +231,13 @@ class _Evaluation:
             self._fail(target.name, f"sample {error} is missing in {partial.path}")
             return
         timing = {"seconds": round(seconds, 3), "finished_at": utc_now(), "processes": self._config.eval.nproc}
-        metrics = write_step(self._plan, target, self._config, self._task, rows, layout, timing)
+        settings = settings_of(self._plan, target, self._config, self._task, layout)
+        facts = facts_of(self._plan, target, self._config, self._task, layout)
+        metrics = write_step(self._plan.final(target), rows, settings, target.key, facts, timing)
         partial.remove()
-        consolidate(self._folder, self._plan, self._failed)
-        log_evaluation(self._plan, target, self._task, metrics, board=self._config.tracking.tensorboard)
+        self._consolidate()
+        run = RunDir(Path(self._plan.root) / "training_runs" / self._plan.run)
+        log_evaluation(run, self._task, metrics, target.key, board=self._config.tracking.tensorboard)
 
     def _settle(self, plan: EvalPlan, name: str, settled: set[str]) -> None:
         settled.add(name)
@@ -272,17 +277,18 @@ class _Evaluation:
     def _samples(self) -> int:
         return len(self._plan.indices) * self._config.eval.num_samples
 
-    def _unfinished(self) -> dict[str, str]:
-        """Targets that were begun and have no result, and how far they are."""
-        found = {}
+    def _consolidate(self) -> None:
+        """The table: every result, what failed, and what was begun and how far it is."""
+        without = {failure.name: (failure.step, failure.status) for failure in self._failed}
         for target in self._plan.targets:
             partial = Partial.beside(self._plan.final(target))
-            if partial.path.is_dir():
-                found[target.name] = f"{len(partial.completions())} of {self._samples} samples"
-        return found
+            if target.name not in without and partial.path.is_dir():
+                told = f"partial: {len(partial.completions())} of {self._samples} samples"
+                without[target.name] = (target.step, told)
+        consolidate(self._folder, self._plan.label, without)
 
     def _summarise(self) -> None:
-        table = self._folder / "consolidated_metrics.csv"
+        table = self._folder / TABLE
         wanted = {target.name: target for target in self._plan.targets}
         for row in csv.DictReader(io.StringIO(table.read_text())):
             if row["name"] not in wanted or row["status"] != "ok":

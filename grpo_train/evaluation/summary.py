@@ -35,6 +35,11 @@ from grpo_train.rewards.spoken_number import parse_number
 from grpo_train.tasks.base import means
 
 Row = Mapping[str, Any]
+SETTINGS = (
+    "step", "name", "dataset", "subset_frac", "temperature", "max_completion_length", "batch_size", "split",
+    "num_samples", "top_p",
+)  # fmt: skip
+"""What of a row is asked for, not measured."""
 COLUMNS = (
     "step", "name", "dataset", "status", "accuracy", "ci_low", "ci_high", "correct", "n", "format_rate",
     "truncated_rate", "mean_length", "subset_frac", "temperature", "max_completion_length", "batch_size",
@@ -54,7 +59,7 @@ def metrics_of(rows: Sequence[Row], settings: Mapping[str, Any]) -> dict[str, An
 
     Args:
         rows: every sample with its verdict, by problem and sample.
-        settings: step, name, dataset, and what else of :data:`COLUMNS` was asked for.
+        settings: :data:`SETTINGS`.
     """
     problems = by_problem(rows, settings["num_samples"])
     n = len(rows)

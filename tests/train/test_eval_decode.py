@@ -1,0 +1,121 @@
+"""Decoding: the same as transformers' where nothing is drawn, exactly what was asked for where something is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_train.rollout.decode import Decoder, _pick
+from grpo_train.rollout.transformers_backend import TransformersBackend
+
+PROMPTS = ["12+34=", "7+85=", "60+1=", "99+99=", "5+5=", "31+41="]
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_model: Path) -> tuple[Any, Any]:
+    """In float64: what the shape of a batch changes is then far below what decides between two tokens."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64).eval()
+    return model, AutoTokenizer.from_pretrained(tiny_model)
+
+
+def ids(tokenizer: Any, prompts: list[str]) -> list[list[int]]:
+    return tokenizer(prompts)["input_ids"]
+
+
+def decode(parts: tuple[Any, Any], prompts: list[str], **changes: Any) -> list[tuple[int, ...]]:
+    model, tokenizer = parts
+    asked: dict[str, Any] = {
+        "seeds": [100 + PROMPTS.index(prompt) for prompt in prompts], "max_completion_length": 40, "temperature": 1.0,
+    }  # fmt: skip
+    found = Decoder(model, tokenizer, ["</answer>"]).decode(ids(tokenizer, prompts), **{**asked, **changes})
+    return [one.ids for one in found]
+
+
+def test_greedy_is_what_transformers_generates(parts: tuple[Any, Any]) -> None:
+    model, tokenizer = parts
+    backend = TransformersBackend(model, tokenizer, ["</answer>"])
+    prompts = ids(tokenizer, PROMPTS)
+    theirs = backend.generate(prompts, num_generations=1, max_completion_length=40, temperature=0.0)
+    ours = Decoder(model, tokenizer, ["</answer>"]).decode(
+        prompts, seeds=[0] * 6, max_completion_length=40, temperature=0.0
+    )
+    assert [one.ids for one in ours] == [one.ids for one in theirs]
+    assert [one.finished for one in ours] == [one.finished for one in theirs]
+    assert len({len(one.ids) for one in ours}) > 1, "rows must leave at different times"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 1.5])
+def test_a_sample_does_not_depend_on_what_is_beside_it(parts: tuple[Any, Any], temperature: float) -> None:
+    together = decode(parts, PROMPTS, temperature=temperature)
+    alone = [decode(parts, [prompt], temperature=temperature)[0] for prompt in PROMPTS]
+    backwards = decode(parts, PROMPTS[::-1], temperature=temperature)[::-1]
+    assert together == alone == backwards
+
+
+def test_a_seed_is_a_sample(parts: tuple[Any, Any]) -> None:
+    same = decode(parts, ["12+34="] * 8, seeds=[5] * 8)
+    other = decode(parts, ["12+34="] * 8, seeds=list(range(8)), temperature=1.5)
+    assert len(set(same)) == 1
+    assert len(set(other)) > 1
+
+
+def test_what_is_drawn_follows_the_distribution(parts: tuple[Any, Any]) -> None:
+    """The first token of 4,000 samples, and of the cut distribution."""
+    model, tokenizer = parts
+    (prompt,) = ids(tokenizer, ["12+34="])
+    with torch.no_grad():
+        expected = (model(torch.tensor([prompt])).logits[0, -1] / 2).softmax(0)
+    count = 4000
+    for top_p in (1.0, 0.6):
+        drawn = Decoder(model, tokenizer).decode(
+            [prompt] * count, seeds=list(range(count)), max_completion_length=1, temperature=2.0, top_p=top_p
+        )
+        counts = Counter(one.ids[0] for one in drawn)
+        probabilities = expected.clone()
+        if top_p < 1:
+            order = expected.argsort(descending=True)
+            kept = int((expected[order].cumsum(0) < top_p).sum()) + 1
+            probabilities[order[kept:]] = 0
+            probabilities /= probabilities.sum()
+        for token, p in enumerate(probabilities.tolist()):
+            spread = math.sqrt(p * (1 - p) / count)
+            assert abs(counts[token] / count - p) <= 5 * spread + 1e-12, (token, p)
+
+
+def test_a_token_of_no_probability_is_never_drawn() -> None:
+    logits = torch.tensor([[-math.inf, 1.0, -math.inf, 1.0, -math.inf]])
+    for uniform, token in ((0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2**-53, 3)):
+        assert _pick(logits, torch.tensor([uniform], dtype=torch.float64), 1.0, 1.0).tolist() == [token]
+
+
+def test_the_budget_cuts(parts: tuple[Any, Any]) -> None:
+    model, tokenizer = parts
+    found = Decoder(model, tokenizer, ["</answer>"]).decode(
+        ids(tokenizer, PROMPTS), seeds=[0] * 6, max_completion_length=3, temperature=0.0
+    )
+    assert [len(one.ids) for one in found] == [3] * 6
+    assert not any(one.finished for one in found)
+
+
+def test_a_stop_string_in_the_prompt_ends_nothing(parts: tuple[Any, Any]) -> None:
+    _, tokenizer = parts
+    (found,) = decode(parts, ["12+34="], temperature=0.0)
+    text = tokenizer.decode(found)
+    assert text.endswith("</answer>") or found[-1] == tokenizer.eos_token_id
+    assert text.count("</answer>") <= 1
+
+
+def test_an_adapter_decodes_like_its_merged_weights(tiny_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)).eval()
+    with_adapter = decode((adapted, tokenizer), PROMPTS, temperature=0.7)
+    assert with_adapter == decode((adapted.merge_and_unload(), tokenizer), PROMPTS, temperature=0.7)
