@@ -53,7 +53,8 @@ def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
             "equal rewards": "groups/all_equal",
         }
         shares = [f"{_value(metrics, key, 0.0):.0%} {name}" for name, key in causes.items() if metrics.get(key)]
-        lines.append(f"warning: {dead:.0%} of the groups teach nothing ({', '.join(shares)})")
+        why = f" ({', '.join(shares)})" if shares else ""
+        lines.append(f"warning: {dead:.0%} of the groups teach nothing{why}")
     truncated = _value(metrics, "completions/clipped_ratio", 0.0)
     if truncated > TRUNCATED:
         lines.append(f"warning: {truncated:.0%} of the completions hit the budget: raise rollout.max_completion_length")

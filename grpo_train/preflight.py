@@ -37,7 +37,7 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
     elif adapter_of(weights) == "lora":
         check_base(weights, resolve_backbone(config.model.backbone, root), root)
         config = with_changes(config, model=_shape_of(weights))
-    task = load_task(config.task)
+    task = load_task(config.task, config.sandbox)
     load_rewards(task, config)
     here = with_changes(config, task=_absolute(config))
     if config.task.path is not None:

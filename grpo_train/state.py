@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from grpo_train.policy.loading import load_policy, pick_device
 from grpo_train.policy.locate import base_of_checkpoint, check_weights, resolve_backbone, weight_hash
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.policy.reference import Reference, load_reference
-from grpo_train.rewards import load_rewards
+from grpo_train.rewards import Rewards, load_rewards
+from grpo_train.rollout.adversary import START, AdversarialTask, make_adversary
 from grpo_train.rollout.collect import Collector, SingleTurn
 from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.self_play import SelfPlay
@@ -59,7 +61,7 @@ class TrainingState:
         weights = latest.path / "model" if latest else check_weights(ckpt, config.model.adapter) if ckpt else None
         if latest:
             check_adapter(latest, config.model.adapter)
-        self.task = load_task(config.task)
+        self.task = load_task(config.task, config.sandbox)
         rewards = load_rewards(self.task, config)
         self.policy = load_policy(
             config.model,
@@ -83,14 +85,6 @@ class TrainingState:
         )
         self.gradients = GradientSum(self.policy.trainable())
         backend = TransformersBackend(self.policy.model, self.policy.tokenizer, stop=self.task.stop)
-        self.collector: Collector
-        self.baselines: RoleBaselines | None = None
-        """Self-play: what each role's rewards are compared to."""
-        if isinstance(self.task, SelfPlayTask):
-            self.collector = SelfPlay(self.task, rewards, backend, self.policy.tokenizer, config)
-            self.baselines = RoleBaselines(config.algorithm.role_baseline_decay)
-        else:
-            self.collector = SingleTurn(self.task, rewards, backend, self.policy.tokenizer, config)
         self.forward = LogprobForward(
             self.policy,
             temperature=config.rollout.temperature,
@@ -98,12 +92,20 @@ class TrainingState:
             chunked=config.train.chunked_logprobs,
             token_budget=config.train.token_budget,
         )
-        self.reference: Reference | None = None
-        if config.algorithm.beta > 0:
+        faces_start = isinstance(self.task, AdversarialTask) and config.task.opponent == START
+        start: Reference | None = None
+        if config.algorithm.beta > 0 or faces_start:
             started_from = run.read_launch().get("ckpt")
-            self.reference = load_reference(
+            start = load_reference(
                 run, config.model, self.policy, self.forward, group, started_from, fresh=latest is None
             )
+        self.reference = start if config.algorithm.beta > 0 else None
+        self.baselines = (
+            RoleBaselines(config.algorithm.role_baseline_decay) if isinstance(self.task, SelfPlayTask) else None
+        )
+        """Self-play: what each role's rewards are compared to."""
+        backend = TransformersBackend(self.policy.model, self.policy.tokenizer, stop=self.task.stop)
+        self.collector = self._collector(rewards, backend, start)
         self.source = PromptSource(
             self.task,
             self.policy.tokenizer,
@@ -136,6 +138,16 @@ class TrainingState:
             "name": self.policy.base,
             "weights_sha256": weight_hash(resolve_backbone(self.policy.base, run.root)),
         }
+
+    def _collector(self, rewards: Rewards, backend: TransformersBackend, start: Reference | None) -> Collector:
+        """Who fills the buffer; ``start``: the model that the run started from, where it is needed."""
+        task, policy, config = self.task, self.policy, self._config
+        if isinstance(task, SelfPlayTask):
+            return SelfPlay(task, rewards, backend, policy.tokenizer, config)
+        if isinstance(task, AdversarialTask):
+            in_place = start.in_place if start else nullcontext
+            return make_adversary(task, rewards, backend, policy, config, self._run.root, in_place)
+        return SingleTurn(task, rewards, backend, policy.tokenizer, config)
 
     def check_weights(self, step: int) -> None:
         """Raises CheckpointError where an update has left weights that are no numbers: nothing of them is saved."""

@@ -11,14 +11,13 @@ import os
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from grpo_train import schema
 from grpo_train.config import load_config, with_changes
 from grpo_train.files import read_json
-from grpo_train.rewards.sandbox import allow_weak
 from grpo_train.run_dir import RunDir, RunDirError, eval_folder, list_checkpoints, open_run
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task, TaskError, load_task
@@ -255,12 +254,7 @@ def temperature_of(config: Config, task: Task) -> float:
 
 def task_of(config: Config) -> Task:
     """The task as an evaluation judges it: programs have ``eval.problem_seconds``. Raises TaskError."""
-    task = load_task(config.task)
-    allow_weak(config.sandbox.allow_weak)
-    if isinstance(getattr(task, "sandbox", None), schema.Sandbox):
-        limits = config.sandbox.model_copy(update={"cpu_seconds": config.eval.problem_seconds})
-        return cast(Task, replace(cast(Any, task), sandbox=limits))
-    return task
+    return load_task(config.task, config.sandbox.model_copy(update={"cpu_seconds": config.eval.problem_seconds}))
 
 
 def problems_of(plan: EvalPlan, config: Config, task: Task) -> list[Problem]:

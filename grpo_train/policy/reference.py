@@ -36,11 +36,12 @@ class Reference:
 
     def score(self, completions: Sequence[Completion], batch_size: int) -> list[torch.Tensor]:
         """Log-probability of each token, (T_i,) float32 a completion, on the CPU."""
-        with self._in_place():
+        with self.in_place():
             return self._forward.score(completions, batch_size)
 
     @contextmanager
-    def _in_place(self) -> Iterator[None]:
+    def in_place(self) -> Iterator[None]:
+        """While it is open, the policy's model is the one that the run started from."""
         if self._start is None:
             with self._policy.model.disable_adapter():
                 yield

@@ -10,7 +10,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+from dataclasses import replace
 from types import ModuleType
+from typing import Any, cast
 
 from grpo_train import schema
 from grpo_train.tasks.base import Attempt, Problem, Split, Task, TaskError, Verdict
@@ -20,6 +22,7 @@ from grpo_train.tasks.own import load_function
 __all__ = [
     "Attempt", "Problem", "Split", "Task", "TaskError", "Verdict", "data_order", "load_task", "task_names",
 ]  # fmt: skip
+
 
 def task_names() -> dict[str, str]:
     """Every accepted ``task.name`` and the file that serves it: {"gsm8k": "gsm8k", "gsm8k_r1_template": "gsm8k", …}."""
@@ -31,19 +34,41 @@ def task_files() -> list[str]:
     return [name for name in _modules() if _is_task(name)]
 
 
-def load_task(config: schema.Task) -> Task:
-    """The task that ``config.name`` names. Raises TaskError (unknown name, missing or malformed data)."""
+def load_task(config: schema.Task, sandbox: schema.Sandbox | None = None) -> Task:
+    """The task that ``config.name`` names; one that runs programs does so under the limits of ``sandbox``.
+
+    Raises TaskError (unknown name, missing or malformed data, a machine that cannot lock programs in).
+    """
     if ":" in config.name:
         task: Task = load_function(config.name, "task.name")(config)
-        return task
-    file = config.name if config.name in _modules() and _is_task(config.name) else task_names().get(config.name)
-    if file is None:
-        names = task_names()
-        near = difflib.get_close_matches(config.name, names, n=1, cutoff=0.5)
+    else:
+        task = _module(_file_of(config.name)).load(config)
+    return task if sandbox is None else _locked_in(task, sandbox)
+
+
+def _file_of(name: str) -> str:
+    if name in _modules() and _is_task(name):
+        return name
+    names = task_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise TaskError(f"task.name: no task is called '{config.name}'; {hint}(known: {', '.join(sorted(names))})")
-    task = _module(file).load(config)
-    return task
+        raise TaskError(f"task.name: no task is called '{name}'; {hint}(known: {', '.join(sorted(names))})")
+    return names[name]
+
+
+def _locked_in(task: Task, limits: schema.Sandbox) -> Task:
+    """A task that runs programs (it has a field ``sandbox``) under these limits; any other as it is."""
+    if not isinstance(getattr(task, "sandbox", None), schema.Sandbox):
+        return task
+    from grpo_train.rewards.sandbox import SandboxError, allow_weak, isolation
+
+    allow_weak(limits.allow_weak)
+    try:
+        isolation()
+    except SandboxError as error:
+        raise TaskError(f"task.name {task.name} runs programs that a model wrote: {error}") from error
+    return cast(Task, replace(cast(Any, task), sandbox=limits))
 
 
 def describe(file: str) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Literal
 
 from grpo_train import schema
-from grpo_train.tasks.base import Problem, Task, TaskError
+from grpo_train.tasks.base import Problem, TaskError
 from grpo_train.tasks.template import TEMPLATES, ask
 
 FENCE_STOP = ("\n```",)
@@ -110,13 +110,6 @@ def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Pro
     if blocks := _FENCE.findall(text):
         return Program(_written(blocks[-1]), closed)
     return Program(_written(text) if frame.opened or frame.stop else None, closed)
-
-
-def with_limits(task: Task, limits: schema.Sandbox) -> Task:
-    """A task that runs programs (it has a field ``sandbox``) under these limits; any other as it is."""
-    if not isinstance(getattr(task, "sandbox", None), schema.Sandbox):
-        return task
-    return cast(Task, replace(cast(Any, task), sandbox=limits))
 
 
 def suspicious(source: str) -> list[str]:

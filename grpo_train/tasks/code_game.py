@@ -124,7 +124,7 @@ class CodeGameTask(TaskDefaults):
 
     config: schema.Task = field(default_factory=schema.Task)
     sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
-    """What a program may use; see :func:`~grpo_train.tasks.code.with_limits`."""
+    """What a program may use; see :func:`~grpo_train.tasks.load_task`."""
     frame: Frame = field(default_factory=lambda: Frame(COMPACT, ("\n```",), opened=True))
 
     @property

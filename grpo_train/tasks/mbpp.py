@@ -89,7 +89,7 @@ class MbppTask(TaskDefaults):
     """What evaluations sample with unless they are told otherwise."""
     config: schema.Task = field(default_factory=schema.Task)
     sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
-    """What a program may use; see :func:`~grpo_train.tasks.code.with_limits`."""
+    """What a program may use; see :func:`~grpo_train.tasks.load_task`."""
     frame: Frame = field(default_factory=lambda: Frame(PAPER, ("[DONE]",), opened=True))
     place: Path | None = None
     """The file with the rows; None = the hub."""

@@ -20,17 +20,16 @@ from grpo_train.rollout.prompts import Prompt
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.schema import Config, Sandbox
 from grpo_train.schema import Task as TaskConfig
-from grpo_train.tasks import Attempt, Problem, TaskError, Verdict
+from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
 from grpo_train.tasks.base import means
-from grpo_train.tasks.code import with_limits
-from grpo_train.tasks.code_game import CodeGameTask, Limits, load, prediction, referee
+from grpo_train.tasks.code_game import CodeGameTask, Limits, prediction, referee
 from tests.engine import config_text
 
 FIBONACCI = "def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)\nprint(f(10))"
 
 
 def game(**keys: Any) -> CodeGameTask:
-    task = with_limits(load(TaskConfig(name="code_game", **keys)), Sandbox(cpu_seconds=1.0))
+    task = load_task(TaskConfig(name="code_game", **keys), Sandbox(cpu_seconds=1.0))
     assert isinstance(task, CodeGameTask)
     return task
 

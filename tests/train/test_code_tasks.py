@@ -13,15 +13,15 @@ from grpo_train.rewards import load_rewards
 from grpo_train.rewards.sandbox import run_program
 from grpo_train.schema import Config, Sandbox
 from grpo_train.schema import Task as TaskConfig
-from grpo_train.tasks import Attempt, TaskError, Verdict
+from grpo_train.tasks import Attempt, TaskError, Verdict, load_task
 from grpo_train.tasks.base import means
-from grpo_train.tasks.code import suspicious, with_limits
-from grpo_train.tasks.code_execution import CodeExecutionTask, load
+from grpo_train.tasks.code import suspicious
+from grpo_train.tasks.code_execution import CodeExecutionTask
 from grpo_train.tasks.code_requests import requests
 
 
 def code(**keys: Any) -> CodeExecutionTask:
-    task = with_limits(load(TaskConfig(name="code_execution", **keys)), Sandbox(cpu_seconds=1.0))
+    task = load_task(TaskConfig(name="code_execution", **keys), Sandbox(cpu_seconds=1.0))
     assert isinstance(task, CodeExecutionTask)
     return task
 

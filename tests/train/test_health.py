@@ -25,6 +25,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         ["alarm: the gradient is not finite: this update was left out; a lower learning rate?"],
     ),
     "no reward": ({"groups/unscored": 0.5}, {}, ["alarm: no reward function applied to 50% of the groups"]),
+    "nothing but unscored groups": (
+        {"groups/unscored": 1.0, "frac_reward_zero_std": 1.0, "groups/all_right": 0.0},
+        {},
+        ["alarm: no reward function applied to 100% of the groups", "warning: 100% of the groups teach nothing"],
+    ),
     "off-policy": (
         {"ess/token": 0.4},
         {},

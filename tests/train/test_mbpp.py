@@ -21,8 +21,8 @@ from grpo_train.schema import Sandbox
 from grpo_train.schema import Task as TaskConfig
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
 from grpo_train.tasks.base import Split
-from grpo_train.tasks.code import program_of, with_limits
-from grpo_train.tasks.mbpp import MbppTask, Row, load
+from grpo_train.tasks.code import program_of
+from grpo_train.tasks.mbpp import MbppTask, Row
 from grpo_train.tasks.overlap import normal_text
 
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ WRAPPED = {
 
 
 def mbpp(path: Path = OWN, sandbox: Sandbox | None = None, **keys: Any) -> MbppTask:
-    task = with_limits(load(TaskConfig(name="mbpp", path=str(path), **keys)), sandbox or Sandbox())
+    task = load_task(TaskConfig(name="mbpp", path=str(path), **keys), sandbox or Sandbox())
     assert isinstance(task, MbppTask)
     return task
 
