@@ -80,7 +80,9 @@ class ComparisonTask(GeneratedTask[Statement]):
     def _clause(self, draw: random.Random, turn: int, negations: bool) -> Clause:
         digits = self.config.digits
         low = 0 if digits == 1 else 10 ** (digits - 1)
-        a, b = draw.sample(range(low, 10**digits), 2)
+        a = b = draw.randrange(low, 10**digits)
+        while a == b:
+            b = draw.randrange(low, 10**digits)
         if self.config.level <= 2:
             sign = "><"[turn // 2 % 2]  # turns 0 and 1 (yes, no) ask >, turns 2 and 3 ask <: a sign tells nothing
         else:

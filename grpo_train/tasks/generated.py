@@ -23,7 +23,7 @@ HELD_OUT = 1024
 """Problems of the test split (a fifth of all where there are too few)."""
 MAX_TRAIN = 65_536
 """Problems of the train split at most."""
-PATIENCE = 1000
+PATIENCE = 200
 """So many draws in a row without a new problem, and the space counts as used up."""
 BAD_HABIT, ACCIDENT = 0.7, 0.3
 """How often a careless pupil slips, see :func:`slips`."""
@@ -95,9 +95,9 @@ def distinct(draw: Callable[[random.Random, int], Key], source: random.Random, c
     found: dict[Key, None] = {}
     tries = 0
     while len(found) < count and tries < PATIENCE:
-        key = draw(source, len(found))
-        tries = tries + 1 if key in found else 0
-        found[key] = None
+        before = len(found)
+        found[draw(source, before)] = None
+        tries = 0 if len(found) > before else tries + 1
     return list(found)
 
 

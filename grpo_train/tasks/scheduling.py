@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass, replace
+from itertools import product
 
 from grpo_train import schema
 from grpo_train.rewards.text import judge_text
@@ -21,13 +22,10 @@ from grpo_train.tasks.base import Attempt, Problem, Verdict
 from grpo_train.tasks.generated import GeneratedTask, Puzzle, slips, worked
 
 LABEL = "scheduling"
-MAX_TRAIN = 16_384
+MAX_TRAIN = 8192
 NAMES = ("Anna", "Ben", "Cleo", "Dan", "Eva")
 FITTING_STARTS = 2
 """So many starts on the slots may fit: a time that is merely likely must not pay."""
-
-_TAKEN_BY = (0, 1, 1, 1, 1, 2, 2)
-"""How many people are busy in a slot that need not be free."""
 
 Span = tuple[int, int]
 """Start and end in minutes since midnight, the end not included."""
@@ -149,15 +147,17 @@ class SchedulingTask(GeneratedTask[Day]):
         return worked(" ".join(tried), span_text((start, start + day.length)))
 
     def _day(self, draw: random.Random) -> Day:
-        """A day with at least one time that fits: outside of it most slots are taken by one person or two."""
+        """A day with at least one time that fits."""
         level = self.config.level
         slot = 60 if level <= 3 else 30 if level <= 6 else 15
         slots, people = 3 + level, 1 + (level + 2) // 3
         length = draw.randint(1, 1 + level // 3)
         free = draw.randint(0, slots - length)
+        # A slot that need not be free is taken by two people, by one, or now and then by nobody.
+        takers = [*product(range(people), repeat=2), *[()] * (people // 2)]
         busy: list[set[int]] = [set() for _ in range(people)]
         for place in (*range(free), *range(free + length, slots)):
-            for person in draw.sample(range(people), draw.choice(_TAKEN_BY)):
+            for person in draw.choice(takers):
                 busy[person].add(place)
         morning = 60 * draw.randint(6, 12)
         spans = tuple(tuple((morning + slot * a, morning + slot * b) for a, b in _runs(person)) for person in busy)
