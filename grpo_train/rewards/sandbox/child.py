@@ -86,7 +86,8 @@ def run_child(
             inside.append(ruleset)
         moved = [fds.add(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_PASSED_ON)) for fd in inside]
         actions = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(moved)]
-        pid = os.posix_spawn(python.binary, python.arguments, environment, file_actions=actions, setsid=True,
+        arguments = [*python.arguments, process_mark()]
+        pid = os.posix_spawn(python.binary, arguments, environment, file_actions=actions, setsid=True,
                              setsigmask=(), setsigdef=RESET_SIGNALS)  # fmt: skip
         try:
             fds.close(*moved, *(fd for fd in {*inside} if fd != ruleset))
@@ -101,6 +102,11 @@ def run_child(
     if max_output:
         ended.stdout, ended.stderr = streams[out_read].content(), streams[error_read].content()
     return ended
+
+
+def process_mark(pid: int | None = None) -> str:
+    """The last argument of every program that process ``pid`` (this one) runs, by which ``ps`` shows whose it is."""
+    return f"grpo-sandbox-of-{pid or os.getpid()}"
 
 
 class _Descriptors:

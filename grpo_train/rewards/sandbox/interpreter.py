@@ -22,6 +22,7 @@ import marshal, posix, sys
 codes, sys.path[:], job = marshal.loads(posix.read(3, 1 << 30))
 for name, code in codes:
     module = sys.modules[name] = type(sys)(name)
+    module.__builtins__ = dict(__builtins__.__dict__)  # the program may rebind the names in the module itself
     exec(marshal.loads(code), module.__dict__)
 module.main(job)
 """

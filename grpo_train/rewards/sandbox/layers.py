@@ -100,9 +100,9 @@ def run_isolated(
     """Runs a job behind these layers, in a fresh directory that is gone afterwards. Raises OSError."""
     python = interpreter()
     rooms = workspace()
-    slot = rooms.take(isolation.landlock_abi)
+    slot = rooms.take(isolation.landlock_abi, isolation.uid)
     try:
-        directory = slot.fresh_directory(isolation.uid)
+        directory = slot.fresh_directory()
         environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": directory,
                        "TMPDIR": directory, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1",
                        "MALLOC_ARENA_MAX": "1"}  # fmt: skip
@@ -110,4 +110,4 @@ def run_isolated(
         return run_child(job, ruleset=slot.ruleset, cpu_seconds=cpu_seconds, environment=environment, stdin=stdin,
                          max_output=max_output)  # fmt: skip
     finally:
-        rooms.give_back(slot, isolation.landlock_abi)
+        rooms.give_back(slot)

@@ -1,7 +1,8 @@
 """The directories that programs run in: one slot per program at a time, emptied after each.
 
 A slot is a directory and a Landlock ruleset that allows writing below it; a program's working directory is a fresh
-one in its slot. The rulesets are made once per slot, which is why slots are used again and their contents never.
+one in its slot. The rulesets are made once per slot, which is why slots are used again and their contents never. (On
+some disks removing a directory takes milliseconds: one that its program left untouched goes to the next by a new name.)
 
 Everything lies in one directory per process, removed at exit; one that a killed process left is removed by the next
 process that makes its own (a lock on the directory tells).
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import math
 import os
 import secrets
-import stat
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,31 +26,61 @@ from grpo_train.rewards.sandbox import landlock
 from grpo_train.rewards.sandbox.interpreter import interpreter
 
 PREFIX = "grpo-sandbox-"
+MAX_TIDY_SECONDS = 0.1
+MAX_CLEANERS = 4
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Slot:
     """A directory in which one program at a time may write."""
 
-    def __init__(self, path: str, landlock_abi: int) -> None:
+    def __init__(self, path: str, landlock_abi: int, owner: int | None) -> None:
         os.mkdir(path, 0o711)
         self.path = path
+        self.landlock_abi = landlock_abi
+        self.owner = owner
+        self.directory: str | None = None
+        self._given_out: tuple[Stamp, Stamp] | None = None
         self.ruleset: int | None = None
         if landlock_abi:
             python = interpreter()
             self.ruleset = landlock.create_ruleset(python.readable, python.stdlib, path, landlock_abi)
 
-    def fresh_directory(self, owner: int | None) -> str:
-        """A new empty directory, which belongs to uid ``owner`` if one is given."""
+    def fresh_directory(self) -> str:
+        """An empty directory of a new name: a new one, or one that was given out and that no program touched."""
         path = os.path.join(self.path, secrets.token_hex(8))
-        os.mkdir(path, 0o700)
-        if owner is not None:
-            os.chown(path, owner, owner)
+        if self.directory is not None:
+            os.rename(self.directory, path)
+            os.utime(path)
+        else:
+            os.mkdir(path, 0o700)
+            if self.owner is not None:
+                os.chown(path, self.owner, self.owner)
+        self.directory = path
+        self._given_out = (_stamp(self.path), _stamp(path))
         return path
+
+    def tidy(self, deadline: float) -> bool:
+        """Makes it ready for the next program; False if that takes longer. Raises OSError."""
+        with suppress(OSError):
+            if self.directory is not None and self._given_out == (_stamp(self.path), _stamp(self.directory)):
+                return True
+        self.directory = None
+        return empty(self.path, deadline)
 
     def close(self) -> None:
         if self.ruleset is not None:
             os.close(self.ruleset)
             self.ruleset = None
+
+
+Stamp = tuple[int, int, int, int]
+
+
+def _stamp(directory: str) -> Stamp:
+    """Changes whenever anything in a directory is made, removed or renamed: nobody can set the time of change."""
+    status = os.stat(directory)
+    return status.st_ctime_ns, status.st_mode, status.st_size, status.st_nlink
 
 
 class Workspace:
@@ -58,37 +90,63 @@ class Workspace:
         self.pid = os.getpid()
         remove_abandoned()
         self.root = tempfile.mkdtemp(prefix=PREFIX)
-        self._lock_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._lock_fd = os.open(self.root, DIRECTORY)
         fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.chmod(self.root, 0o711)
         self._guard = threading.Lock()
-        self._idle: dict[int, list[Slot]] = {}
+        self._idle: dict[tuple[int, int | None], list[Slot]] = {}
         self._made = 0
+        self._cleaners = threading.BoundedSemaphore(MAX_CLEANERS)
         atexit.register(self.close)
 
-    def take(self, landlock_abi: int) -> Slot:
-        """An empty slot of nobody's; give it back with :meth:`give_back`."""
+    def take(self, landlock_abi: int, owner: int | None) -> Slot:
+        """An empty slot of nobody's; its programs run as ``owner`` (None: this user). Give it back afterwards."""
         with self._guard:
-            idle = self._idle.setdefault(landlock_abi, [])
+            idle = self._idle.setdefault((landlock_abi, owner), [])
             while idle:
                 slot = idle.pop()
-                if os.path.isdir(slot.path):
+                if os.path.isdir(slot.directory or slot.path):
                     return slot
                 slot.close()  # a cleaner of temporary files took it
             self._made += 1
             path = os.path.join(self.root, f"slot-{self._made}")
-        return Slot(path, landlock_abi)
+        return Slot(path, landlock_abi, owner)
 
-    def give_back(self, slot: Slot, landlock_abi: int) -> None:
-        """Empties the slot for its next program. One that cannot be emptied is not used again, and is said."""
+    def give_back(self, slot: Slot) -> None:
+        """Empties the slot for its next program. Thousands of files are removed in a thread of their own: the verdict
+        does not wait for that, unless too many of these threads are busy already."""
+        tidy = self._tidy(slot, time.monotonic() + MAX_TIDY_SECONDS)
+        if not tidy:
+            if self._cleaners.acquire(blocking=False):
+                threading.Thread(target=self._clean, args=(slot,), daemon=True).start()
+            else:
+                self._tidy(slot, math.inf)
+
+    def _clean(self, slot: Slot) -> None:
         try:
-            empty(slot.path)
+            self._tidy(slot, math.inf)
+        finally:
+            self._cleaners.release()
+
+    def _tidy(self, slot: Slot, deadline: float) -> bool:
+        """False if there is more to do. A slot that cannot be emptied is not used again, and that is said."""
+        try:
+            if not slot.tidy(deadline):
+                return False
         except OSError as error:
             slot.close()
             warnings.warn(f"sandbox: what a program left in {slot.path} stays: {error}", stacklevel=2)
-            return
+            return True
         with self._guard:
-            self._idle[landlock_abi].append(slot)
+            self._idle[slot.landlock_abi, slot.owner].append(slot)
+        return True
+
+    def wait_until_clean(self) -> None:
+        """Returns when no thread removes files any more."""
+        for _ in range(MAX_CLEANERS):
+            self._cleaners.acquire()
+        for _ in range(MAX_CLEANERS):
+            self._cleaners.release()
 
     def close(self) -> None:
         if os.getpid() != self.pid:
@@ -98,40 +156,59 @@ class Workspace:
             os.rmdir(self.root)
 
 
-def empty(directory: str) -> None:
-    """Removes everything below ``directory``, however deep, never following a link. Raises OSError.
+def empty(directory: str, deadline: float = math.inf) -> bool:
+    """Removes everything below ``directory``, however deep, never following a link; False if at ``deadline`` (of the
+    monotonic clock) something is left. Raises OSError.
 
-    ``shutil.rmtree`` recurses, so that a program that nests ten thousand directories would leave them all behind.
-    Here what is nested is moved up to the top and removed from there.
+    ``shutil.rmtree`` recurses and keeps a descriptor per level, so that a program that nests ten thousand directories
+    would leave them all behind. Here one descriptor goes down, and up again by "..": the programs are over, so nothing
+    moves meanwhile.
     """
-    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    here = os.open(directory, DIRECTORY)
+    way: list[str] = []
     try:
-        while names := os.listdir(top):
-            for name in names:
-                _remove(top, name)
-    finally:
-        os.close(top)
-
-
-def _remove(top: int, name: str) -> None:
-    """Removes one entry of ``top``; of a directory, moves its subdirectories into ``top`` first."""
-    if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
-        os.unlink(name, dir_fd=top)
-        return
-    with suppress(OSError):
-        os.rmdir(name, dir_fd=top)  # an empty one, even if nobody may read it
-        return
-    os.chmod(name, 0o700, dir_fd=top)  # the program may have made it unreadable; it is over, and swaps nothing now
-    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
-    try:
-        for inner in os.listdir(fd):
-            if stat.S_ISDIR(os.stat(inner, dir_fd=fd, follow_symlinks=False).st_mode):
-                os.rename(inner, f"moved-{secrets.token_hex(8)}", src_dir_fd=fd, dst_dir_fd=top)
+        while True:
+            deeper = _remove_files(here, deadline)
+            if deeper is not None:
+                way.append(deeper)
+                here = _step(here, deeper)
+            elif way:
+                here = _step(here, "..")
+                os.rmdir(way.pop(), dir_fd=here)
             else:
-                os.unlink(inner, dir_fd=fd)
+                return True
+    except _TooLate:
+        return False
     finally:
-        os.close(fd)
-    os.rmdir(name, dir_fd=top)
+        os.close(here)
+
+
+class _TooLate(Exception):
+    """The deadline has passed."""
+
+
+def _step(here: int, name: str) -> int:
+    """A descriptor of a directory in ``here``, instead of ``here``'s."""
+    fd = os.open(name, DIRECTORY, dir_fd=here)
+    os.close(here)
+    return fd
+
+
+def _remove_files(here: int, deadline: float) -> str | None:
+    """Removes files and empty directories; the name of a directory that is not empty, which can now be entered."""
+    with os.scandir(here) as entries:
+        for entry in entries:
+            if time.monotonic() > deadline:
+                raise _TooLate
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=here)
+                continue
+            try:
+                os.rmdir(entry.name, dir_fd=here)
+            except OSError:
+                os.chmod(entry.name, 0o700, dir_fd=here)  # the program may have made it unreadable
+                return entry.name
+    return None
 
 
 def remove_abandoned() -> None:
@@ -144,7 +221,7 @@ def remove_abandoned() -> None:
         with suppress(OSError):
             if os.lstat(path).st_uid != os.geteuid():
                 continue
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, DIRECTORY)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 empty(path)

@@ -38,13 +38,13 @@ class Unsupported(Exception):
     """The value is not plain data, or more of it than is carried. The text says which."""
 
 
-_type, _len, _issubclass, _iter = type, len, issubclass, iter
-_ITERATORS: "tuple[Any, ...]" = (
+# By identity: a program's metaclass may call itself equal to every type.
+_ITERATORS = frozenset(map(id, (
     type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())), type(iter(set())),
     type(iter("")), type(iter(b"")), type(iter(range(0))), type(_ for _ in ""), map, filter, zip, enumerate, reversed,
     type({}.values()),
-)  # fmt: skip
-_SET_VIEWS: "tuple[Any, ...]" = (type({}.keys()), type({}.items()))
+)))  # fmt: skip
+_SET_VIEWS = frozenset(map(id, (type({}.keys()), type({}.items()))))
 _SEQUENCES: "tuple[Any, ...]" = (
     (list, b"l", list.__iter__), (tuple, b"t", tuple.__iter__), (set, b"e", set.__iter__),
     (frozenset, b"z", frozenset.__iter__), (_collections.deque, b"q", _collections.deque.__iter__),
@@ -71,13 +71,13 @@ class _Writer:
         self.bytes = MAX_BYTES
 
     def blob(self, tag: bytes, content: bytes) -> None:
-        self.bytes -= _len(content)
+        self.bytes -= len(content)
         if self.bytes < 0:
             raise Unsupported(f"more than {MAX_BYTES} bytes")
-        self.parts.append(tag + _number(_len(content)) + content)
+        self.parts.append(tag + _number(len(content)) + content)
 
     def items(self, tag: bytes, items: "Any", depth: int) -> None:
-        at = _len(self.parts)
+        at = len(self.parts)
         self.parts.append(b"")
         count = 0
         for item in items:
@@ -92,26 +92,26 @@ class _Writer:
             raise Unsupported(f"more than {MAX_NODES} elements")
         if depth > MAX_DEPTH:
             raise Unsupported(f"nested deeper than {MAX_DEPTH}")
-        kind = _type(value)
+        kind = type(value)
         if value is None or value is True or value is False:
             self.parts.append(b"N" if value is None else b"T" if value is True else b"F")
-        elif _issubclass(kind, int):
+        elif issubclass(kind, int):
             number = int.__index__(value)
             self.blob(b"i", number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True))
-        elif _issubclass(kind, float):
+        elif issubclass(kind, float):
             self.blob(b"f", float.hex(value).encode())
-        elif _issubclass(kind, str):
+        elif issubclass(kind, str):
             self.blob(b"s", str.encode(value, "utf-8", "surrogatepass"))
-        elif _issubclass(kind, complex):
+        elif issubclass(kind, complex):
             self.parts.append(b"c")
             for part in (complex.real.__get__(value), complex.imag.__get__(value)):
                 self.blob(b"", float.hex(part).encode())
-        elif _issubclass(kind, bytes):
+        elif issubclass(kind, bytes):
             self.blob(b"b", bytes.join(b"", (value,)))
-        elif _issubclass(kind, bytearray):
+        elif issubclass(kind, bytearray):
             self.blob(b"y", bytes.join(b"", (value,)))
-        elif _issubclass(kind, dict):
-            at = _len(self.parts)
+        elif issubclass(kind, dict):
+            at = len(self.parts)
             self.parts.append(b"")
             count = 0
             for key, item in dict.items(value):
@@ -123,13 +123,13 @@ class _Writer:
             self.parts.append(b"r")
             for part in (value.start, value.stop, value.step):
                 self.put(part, depth + 1)
-        elif kind in _SET_VIEWS:
+        elif id(kind) in _SET_VIEWS:
             self.items(b"k", value, depth)
-        elif kind in _ITERATORS:
+        elif id(kind) in _ITERATORS:
             self.items(b"g", value, depth)
         else:
             for base, tag, iterate in _SEQUENCES:
-                if _issubclass(kind, base):
+                if issubclass(kind, base):
                     return self.items(tag, iterate(value), depth)
             raise Unsupported(f"a value of type {kind.__name__[:80]}")
         return None

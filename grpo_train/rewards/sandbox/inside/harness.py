@@ -21,8 +21,7 @@ TYPE_CHECKING = False  # ``typing`` itself would cost every child a millisecond
 if TYPE_CHECKING:
     from typing import Any
 
-_write, _exit, _exec, _eval, _compile, _type = posix.write, posix._exit, exec, eval, compile, type
-_Module = type(sys)
+_write, _exit = posix.write, posix._exit
 
 
 class Reporter:
@@ -105,7 +104,7 @@ def _leave_no_trace(job: "dict[str, Any]") -> None:
     builtins = sys.modules["builtins"]
     builtins.exit = builtins.quit = _quit  # type: ignore[attr-defined]  # as ``site`` does, which is not loaded
     if job.get("fake_time") is not None:
-        _exec(marshal.loads(job["fake_time_code"]), {"start": job["fake_time"], "__name__": "fake_time"})
+        exec(marshal.loads(job["fake_time_code"]), {"start": job["fake_time"], "__name__": "fake_time"})
 
 
 def _quit(code: object = None) -> None:
@@ -114,7 +113,7 @@ def _quit(code: object = None) -> None:
 
 def _failure(error: BaseException) -> tuple[str, str]:
     """A kind and one line of text for what was raised; the exception's own methods are trusted with nothing."""
-    kind = _type(error)
+    kind = type(error)
     try:
         text = f"{kind.__name__}: {str(error)[:200]}"
     except BaseException:
@@ -129,23 +128,28 @@ def _failure(error: BaseException) -> tuple[str, str]:
 def _load(source: str, name: str, namespace: "dict[str, Any]", kind: str) -> tuple[str, str] | None:
     """Compiles and runs a text; None, or the kind and text of its failure."""
     try:
-        code = _compile(source, name, "exec", dont_inherit=True)
+        code = compile(source, name, "exec", dont_inherit=True)
     except MemoryError as error:
         return _failure(error)
     except BaseException as error:
         return kind, _failure(error)[1]
     try:
-        _exec(code, namespace)
+        exec(code, namespace)
     except BaseException as error:
         return _failure(error)
     return None
 
 
+def _module(name: str) -> "dict[str, Any]":
+    """The names of a new module, which is imported as ``name`` and has the interpreter's own built-in names."""
+    module = sys.modules[name] = type(sys)(name)
+    module.__dict__["__builtins__"] = sys.modules["builtins"]
+    return module.__dict__
+
+
 def run_tests(job: "dict[str, Any]", report: Reporter) -> None:
     """The solution, the setup, then each test's steps; a value or a failure is reported for each wanted index."""
-    module = _Module("solution")
-    sys.modules["solution"] = module  # dataclasses and pickle look a class's module up
-    namespace = module.__dict__
+    namespace = _module("solution")  # dataclasses and pickle look a class's module up
     failed = _load(job["source"], "<solution>", namespace, "syntax_error")
     if failed is None and job["setup"]:
         failed = _load(job["setup"], "<setup>", namespace, "setup_failed")
@@ -182,7 +186,7 @@ def run_judge(job: "dict[str, Any]", report: Reporter) -> None:
 
 def _report_value(code: str, namespace: "dict[str, Any]", report: Reporter, index: int) -> None:
     try:
-        value = _eval(_compile(code, "<test>", "eval", dont_inherit=True), namespace)
+        value = eval(compile(code, "<test>", "eval", dont_inherit=True), namespace)
         content = encode(value)
     except Unsupported as error:
         report.failure(b"X", index, "unsupported_value", str(error))
@@ -194,11 +198,10 @@ def _report_value(code: str, namespace: "dict[str, Any]", report: Reporter, inde
 
 def run_program(job: "dict[str, Any]", report: Reporter) -> None:
     """The text as ``__main__``; like a script it waits for its threads and runs its exit handlers."""
-    module = _Module("__main__")
-    sys.modules["__main__"] = module
-    module.__dict__.update(__builtins__=sys.modules["builtins"], __file__="program.py")
+    namespace = _module("__main__")
+    namespace["__file__"] = "program.py"
     try:
-        code = _compile(job["source"], "program.py", "exec", dont_inherit=True)
+        code = compile(job["source"], "program.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, OverflowError, UnicodeError) as error:
         return _end(report, "syntax_error", error)
     except MemoryError as error:
@@ -206,7 +209,7 @@ def run_program(job: "dict[str, Any]", report: Reporter) -> None:
     status = "ok"
     raised: BaseException | None = None
     try:
-        _exec(code, module.__dict__)
+        exec(code, namespace)
     except SystemExit as error:
         if error.code not in (None, 0):
             status, raised = "runtime_error", error
@@ -231,7 +234,7 @@ def _end(report: Reporter, status: str, raised: BaseException | None) -> None:
         try:
             trace = raised.__traceback__
             BaseException.with_traceback(raised, trace.tb_next if trace is not None else None)
-            sys.__excepthook__(_type(raised), raised, raised.__traceback__)
+            sys.__excepthook__(type(raised), raised, raised.__traceback__)
         except BaseException:
             pass
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
