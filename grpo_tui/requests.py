@@ -51,11 +51,18 @@ class EvalOrder:
     """``latest``, ``final``, ``all`` or ``1,5,10``."""
     dataset: str = ""
     subset_frac: float | None = None
+    num_samples: int | None = None
+    temperature: float | None = None
 
     op = "evaluate"
 
     def params(self, dry_run: bool) -> dict[str, Any]:
-        chosen = _chosen(eval_dataset=self.dataset, subset_frac=self.subset_frac)
+        chosen = _chosen(
+            eval_dataset=self.dataset,
+            subset_frac=self.subset_frac,
+            num_samples=self.num_samples,
+            temperature=self.temperature,
+        )
         return {"run": self.run, "steps": self.steps, **chosen, "dry_run": dry_run}
 
 

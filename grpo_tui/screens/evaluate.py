@@ -38,6 +38,13 @@ class EvalScreen(OrderScreen):
             "share", Input(id="share", placeholder="1 (all held-out problems); 0.1 = a tenth", compact=True)
         )
 
+        yield from field(
+            "samples", Input(id="samples", placeholder="1 of each problem; 8 = also pass@k and maj@k", compact=True)
+        )
+        yield from field(
+            "temperature", Input(id="temperature", placeholder="the task's own (0, greedy; mbpp 0.2)", compact=True)
+        )
+
     def on_mount(self) -> None:
         super().on_mount()
         self._focus_go_again = True
@@ -59,11 +66,30 @@ class EvalScreen(OrderScreen):
         if missing:
             have = ", ".join(map(str, self.steps))
             raise FieldError(f"step {missing[0]} has no complete checkpoint (there are: {have})")
-        share = self.query_one("#share", Input).value.strip()
+        share = self._number("share", "a number between 0 and 1")
+        if share is not None and not 0 < share <= 1:
+            raise FieldError(f"share: above 0 and at most 1, not {share:g}")
+        samples = self._number("samples", "how many completions of each problem")
+        if samples is not None and (samples < 1 or samples != int(samples)):
+            raise FieldError(f"samples: a whole number, 1 or more, not {samples:g}")
+        temperature = self._number("temperature", "a number, 0 = greedy")
+        if temperature is not None and not 0 <= temperature < float("inf"):
+            raise FieldError(f"temperature: 0 (greedy) or more, not {temperature:g}")
+        if samples is not None and samples > 1 and temperature == 0:
+            raise FieldError("temperature: several samples of a greedy model are all the same; 0.6 is usual")
+        return EvalOrder(
+            self.run_name,
+            steps,
+            self.query_one("#dataset", Input).value.strip(),
+            share,
+            None if samples is None else int(samples),
+            temperature,
+        )
+
+    def _number(self, name: str, what: str) -> float | None:
+        """The number in a field; None where it is empty. Raises FieldError for anything else."""
+        text = self.query_one(f"#{name}", Input).value.strip()
         try:
-            fraction = float(share) if share else None
+            return float(text) if text else None
         except ValueError:
-            raise FieldError(f"share: a number between 0 and 1, not {share!r}") from None
-        if fraction is not None and not 0 < fraction <= 1:
-            raise FieldError(f"share: above 0 and at most 1, not {share}")
-        return EvalOrder(self.run_name, steps, self.query_one("#dataset", Input).value.strip(), fraction)
+            raise FieldError(f"{name}: {what}, not {text!r}") from None

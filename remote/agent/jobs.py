@@ -177,7 +177,7 @@ def evaluate(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     if steps is not None and steps != "" and steps != []:
         joined = ",".join(map(str, steps)) if isinstance(steps, list) else str(steps)
         arguments += ["--steps", joined]
-    for key in ("eval_dataset", "eval_path", "ckpt_path", "name"):
+    for key in ("eval_dataset", "eval_path", "ckpt_path", "name", "split"):
         if value := text(params, key, ""):
             arguments += [f"--{key.replace('_', '-')}", value]
     fraction = params.get("subset_frac")
@@ -185,7 +185,12 @@ def evaluate(place: Place, params: dict[str, Any]) -> dict[str, Any]:
         if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
             raise RemoteError("bad_request", f"'subset_frac' must be above 0 and at most 1, not {fraction!r}")
         arguments += ["--subset-frac", str(fraction)]
-    for key in ("batch_size", "max_completion_length", "timeout"):
+    temperature = params.get("temperature")
+    if temperature is not None:
+        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not temperature >= 0:
+            raise RemoteError("bad_request", f"'temperature' must be 0 (greedy) or more, not {temperature!r}")
+        arguments += ["--temperature", str(temperature)]
+    for key in ("batch_size", "max_completion_length", "num_samples", "num_problems", "nproc", "timeout"):
         if (number := whole(params, key)) is not None:
             arguments += [f"--{key.replace('_', '-')}", str(number)]
     label = run_name or check_name(text(params, "name", "") or Path(ckpt_path).name)

@@ -166,11 +166,13 @@ def test_resume_and_evaluate(link: tuple[BoxClient, Recorder], root: Path, tmux_
     eventually(lambda: state(root, "r1") == "running")
 
     wanted = {"run": "r1", "steps": [1, 2], "eval_dataset": "gsm8k", "subset_frac": 0.5, "batch_size": 32}
+    wanted |= {"num_samples": 4, "temperature": 0.6}
     result = ask(client, "evaluate", **wanted)
     assert result["session"] == "eval_r1"
     assert result["argv"][1:] == [
         *("eval", "--training-run", "r1", "--steps", "1,2", "--eval-dataset", "gsm8k"),
-        *("--subset-frac", "0.5", "--batch-size", "32", "--root", str(root)),
+        *("--subset-frac", "0.5", "--temperature", "0.6", "--batch-size", "32", "--num-samples", "4"),
+        *("--root", str(root)),
     ]
     assert refusal(client, "evaluate", **wanted).code == "session_live"
     # what looks like a pattern of another session's name must not end that one
@@ -330,5 +332,6 @@ def test_bad_parameters_are_told(link: tuple[BoxClient, Recorder]) -> None:
         ("show_run", {}),
         ("stop", {"run": None}),
         ("evaluate", {"ckpt_path": "x", "subset_frac": 2}),
+        ("evaluate", {"ckpt_path": "x", "temperature": -1}),
     ):
         assert refusal(client, op, **params).code == "bad_request", (op, params)

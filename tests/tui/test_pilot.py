@@ -500,12 +500,21 @@ async def test_eval(start: Start) -> None:
         await session.until_text("step 40 has no complete checkpoint")
         session.app.screen.query_one("#list", Input).value = "10, 20"
         session.app.screen.query_one("#share", Input).value = "0.25"
+        session.app.screen.query_one("#samples", Input).value = "0"
+        await session.until_text("samples: a whole number, 1 or more")
+        session.app.screen.query_one("#samples", Input).value = "8"
+        session.app.screen.query_one("#temperature", Input).value = "0"
+        await session.until_text("several samples of a greedy model are all the same")
+        session.app.screen.query_one("#temperature", Input).value = "hot"
+        await session.until_text("a number, 0 = greedy, not 'hot'")
+        session.app.screen.query_one("#temperature", Input).value = "0.6"
         await session.until_text("--steps 10,20")
         session.app.screen.query_one("#go").focus()
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         order = session.client.asked_for("evaluate")[-1]
         assert (order["steps"], order["subset_frac"], order["dry_run"]) == ("10,20", 0.25, False)
+        assert (order["num_samples"], order["temperature"]) == (8, 0.6)
         assert "evaluation started" in session.told()
 
 
