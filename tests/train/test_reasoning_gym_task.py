@@ -1,4 +1,4 @@
-"""Problems of reasoning-gym, with the library where it is installed, and with a stand-in of its interface everywhere."""
+"""Problems of reasoning-gym: with the library where it is installed, with a stand-in of its interface everywhere."""
 
 from __future__ import annotations
 
@@ -44,15 +44,24 @@ def forget() -> None:
         cached.cache_clear()
 
 
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    package = tmp_path / "packages" / "reasoning_gym"
+    package.mkdir(parents=True)
+    for name, text in STAND_IN.items():
+        (package / name).write_text(text)
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    forget()
+    yield
+    forget()
+
+
 @pytest.fixture(params=["stand-in", *(["library"] if INSTALLED else [])])
-def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "stand-in":
-        package = tmp_path / "packages" / "reasoning_gym"
-        package.mkdir(parents=True)
-        for name, text in STAND_IN.items():
-            (package / name).write_text(text)
-        monkeypatch.syspath_prepend(str(package.parent))
-        monkeypatch.setenv("PYTHONPATH", str(package.parent))
+        request.getfixturevalue("stand_in")
+    monkeypatch.setitem(reasoning_gym.SIZES, "test", 50)
     forget()
     yield request.param
     forget()
@@ -72,10 +81,10 @@ def test_problems_are_the_same_in_every_process_and_none_of_train_is_in_test(lib
         "reasoning_gym_leg_counting",
         True,
         300,
-        500,
+        50,
     )
     first = [task.problem("train", index) for index in range(100)]
-    held_out = {task.problem("test", index).question for index in range(500)}
+    held_out = {task.problem("test", index).question for index in range(50)}
     assert held_out.isdisjoint(problem.question for problem in first)
     assert first[3].prompt.endswith(f"User: {first[3].question}\nAssistant: <think>")
     forget()
@@ -111,10 +120,15 @@ def test_an_answer_that_is_evaluated_neither_writes_nor_hangs(
     assert say(task, gold).correct
 
 
-def test_a_dataset_of_one_problem_has_nothing_to_train_on() -> None:
-    if not INSTALLED:
-        return
-    with pytest.raises(TaskError, match="list_functions cannot be used: its problems depend on the order"):
+def test_a_dataset_of_one_problem_has_nothing_to_train_on(stand_in: None) -> None:
+    task = load("coin_flip")
+    assert task.problem("test", 0).answer == "2"
+    with pytest.raises(TaskError, match=r"task\.dataset: 'coin_flip' has too few problems to train on others"):
+        task.problem("train", 0)
+
+
+def test_a_dataset_that_depends_on_the_order_is_refused(stand_in: None) -> None:
+    with pytest.raises(TaskError, match=r"list_functions cannot be used: its problems depend on the order"):
         load("list_functions")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.schema import Task as TaskConfig
-from grpo_train.tasks import Attempt, TaskError, data_order, load_task
+from grpo_train.tasks import Attempt, TaskError, data_order, describe, load_task, task_files
 
 
 def test_addition_holds_out_1024_problems() -> None:
@@ -156,3 +156,9 @@ def test_data_order_is_a_permutation_per_epoch() -> None:
     assert epochs[0] == [5, 1, 4, 3, 6, 0, 2]  # a resumed run of another Python must go on in the same order
     with pytest.raises(ValueError, match="size"):
         data_order(0, 0, 0)
+
+
+def test_every_task_is_listed_and_says_what_it_asks() -> None:
+    assert {"addition", "gsm8k", "jsonl", "math", "reasoning_gym"} <= set(task_files())
+    for file in task_files():
+        assert describe(file).startswith(f"{file}: "), file
