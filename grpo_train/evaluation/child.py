@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from grpo_train.evaluation.judging import Judges, attempt_of, settled
+from grpo_train.evaluation.matches import Matches
 from grpo_train.evaluation.partial import Partial, PartialError, PartialWriter
 from grpo_train.evaluation.plan import EvalPlan, Target, problems_of, task_of
 from grpo_train.evaluation.single_turn import SingleTurn
@@ -27,6 +28,7 @@ from grpo_train.policy.locate import PolicyError
 from grpo_train.processes import die_with_parent
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task, TaskError
+from grpo_train.tasks.self_play import SelfPlayTask
 
 Report = Callable[..., None]
 
@@ -116,7 +118,9 @@ def evaluate(
 
 
 def who_answers(target: Target, plan: EvalPlan, config: Config, task: Task, problems: Sequence[Problem]) -> Answers:
-    """The model, once a prompt. A task that plays matches brings players of its own here."""
+    """The model, once a prompt; where the task is a game, the model and its opponents."""
+    if isinstance(task, SelfPlayTask):
+        return Matches(target, plan, config, task, problems)
     return SingleTurn(target, plan, config, task, problems)
 
 

@@ -43,6 +43,10 @@ def evaluate(
     num_samples: Annotated[
         int | None, typer.Option(min=1, help="Completions of each problem, for pass@k and maj@k.")
     ] = None,
+    opponent: Annotated[
+        list[str] | None,
+        typer.Option(help="Games: who is played against, by name or a checkpoint's directory; repeatable."),
+    ] = None,
     nproc: Annotated[int | None, typer.Option(min=1, help="Processes, one a GPU; each takes its share.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.0, help="Seconds that one step may take.")] = None,
     ckpt_path: Annotated[
@@ -75,6 +79,7 @@ def evaluate(
             temperature=temperature,
             top_p=top_p,
             num_samples=num_samples,
+            opponents=opponent or None,
             nproc=nproc,
             timeout=timeout,
             ckpt_path=ckpt_path,

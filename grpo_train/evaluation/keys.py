@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import grpo_train
+from grpo_train.evaluation.opponents import checkpoints_of, opponents_of
 from grpo_train.evaluation.plan import EvalPlan, Target, temperature_of
 from grpo_train.files import read_json
 from grpo_train.manifest import MANIFEST
@@ -28,6 +29,7 @@ from grpo_train.run_dir import sha256
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task
 from grpo_train.tasks.own import load_function
+from grpo_train.tasks.self_play import SelfPlayTask
 
 PACKAGE = Path(grpo_train.__file__).parent if grpo_train.__file__ else Path(grpo_train.__path__[0])
 GRADING = ("rewards", "tasks", "games")
@@ -46,6 +48,10 @@ def key_of(plan: EvalPlan, target: Target, config: Config, task: Task, problems:
         "seed": config.run.seed,
         "label": plan.label,
     }
+    if isinstance(task, SelfPlayTask):
+        places = checkpoints_of(config, Path(plan.root))
+        against = [weights_key(plan, Target(place.name, 0, str(place)), config) for place in places]
+        samples |= {"opponents": opponents_of(task, config), "opponent_weights": against}
     return {"samples": samples, "grading": grading_key(task, config)}
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from grpo_train.evaluation.statistics import Estimate, bootstrap_mean, wilson_interval
 from grpo_train.games import load_game
-from grpo_train.games.base import Role
 from grpo_train.games.best import best_return
 
 OUTCOMES: Mapping[str, tuple[str, ...]] = {
@@ -30,22 +29,21 @@ OUTCOMES: Mapping[str, tuple[str, ...]] = {
 """By share, the reasons that count for it."""
 
 
-def match_table(game: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One line an opponent and role, in the order met; judged rows that are no match are left out."""
-    roles = load_game(game).roles
-    cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+def match_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One line an opponent and role, in the order of their names; judged rows that are no match are left out."""
+    cells: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         if "opponent" in row["facts"]:
-            cells.setdefault((row["facts"]["opponent"], row["facts"]["role"]), []).append(row)
+            game, opponent, role = (row["facts"][name] for name in ("game", "opponent", "role"))
+            cells.setdefault((game, opponent, load_game(game).roles.index(role)), []).append(row)
     table = []
-    for (opponent, role), matches in cells.items():
+    for (game, opponent, role), matches in sorted(cells.items(), key=lambda cell: cell[0]):
         reasons = [row["reason"] for row in matches]
-        side: Role = 1 if roles.index(role) else 0
-        best = best_return(game, opponent, side)
+        best = best_return(game, opponent, 1 if role else 0)
         table.append(
             {
                 "opponent": opponent,
-                "role": role,
+                "role": load_game(game).roles[role],
                 "n": len(matches),
                 **{name: asdict(_share(reasons, counted)) for name, counted in OUTCOMES.items()},
                 "mean_return": asdict(bootstrap_mean([row["score"] for row in matches])),
@@ -55,7 +53,7 @@ def match_table(game: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     return table
 
 
-def lines(table: Sequence[Mapping[str, Any]]) -> list[str]:
+def match_lines(table: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table for people: "random as X: won 0.79 [0.69, 0.87]  drawn 0.05  lost 0.16 (invalid 0.10)  n 100"."""
     return [
         f"{row['opponent']} as {row['role']}: won {row['win']['value']:.2f} [{row['win']['low']:.2f}, "

@@ -19,15 +19,16 @@ import transformers
 
 from grpo_train.evaluation.keys import decoding, seed_of
 from grpo_train.evaluation.memory import automatic_batch_size
+from grpo_train.evaluation.opponents import opponents_of, pairing, place_of
 from grpo_train.evaluation.plan import EvalPlan, Target
-from grpo_train.games import OPPONENTS, Match, Opponent, Role
+from grpo_train.games import OPPONENTS, Match, Opponent
 from grpo_train.games.transcript import Transcript, as_text
 from grpo_train.policy.loading import Policy, load_policy, pick_device
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weights, recorded_base
 from grpo_train.rollout.decode import Decoder
 from grpo_train.rollout.prompts import encode
 from grpo_train.schema import Config
-from grpo_train.tasks import Problem, TaskError
+from grpo_train.tasks import Problem
 from grpo_train.tasks.self_play import SelfPlayTask
 
 
@@ -181,32 +182,8 @@ class Matches:
         root = Path(self._plan.root)
         try:
             path = place_of(name, root)
-            weights, base = check_weights(path), base_of_checkpoint(path, root)
+            weights, base = check_weights(path), self._plan.base or base_of_checkpoint(path, root)
             policy = load_policy(self._config.model, root, pick_device(), weights=weights, base=base, trainable=False)
         except PolicyError as error:
             raise PolicyError(f"eval.opponents '{name}': {error}") from error
         return model_player(policy, self._task.stop, decoding(self._config, self._task))
-
-
-def opponents_of(task: SelfPlayTask, config: Config) -> list[str]:
-    """``eval.opponents``, else all that the game has. Raises TaskError for a name that is neither one nor a path."""
-    own = [opponent.name for opponent in OPPONENTS[task.game.name]]
-    for name in config.eval.opponents:
-        if name not in own and "/" not in name:
-            raise TaskError(
-                f"eval.opponents: '{name}' is neither one of {', '.join(own)} nor a checkpoint's directory "
-                "(training_runs/RUN/training_state/step_N)"
-            )
-    return list(dict.fromkeys(config.eval.opponents)) or own
-
-
-def pairing(index: int, opponents: Sequence[str]) -> tuple[str, Role]:
-    """Against whom and in which role the model plays the match of this number."""
-    role: Role = 1 if index % 2 else 0
-    return opponents[index // 2 % len(opponents)], role
-
-
-def place_of(name: str, root: Path) -> Path:
-    """A checkpoint's directory: in the root, or anywhere."""
-    inside = root / name
-    return inside if inside.is_dir() else Path(name).expanduser()

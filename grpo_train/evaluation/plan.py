@@ -17,10 +17,12 @@ from typing import Any
 
 from grpo_train import schema
 from grpo_train.config import load_config, with_changes
+from grpo_train.evaluation.opponents import checkpoints_of, opponents_of
 from grpo_train.files import read_json
 from grpo_train.run_dir import RunDir, RunDirError, eval_folder, list_checkpoints, open_run
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task, TaskError, load_task
+from grpo_train.tasks.self_play import SelfPlayTask
 
 MBPP_VARIABLES: dict[str, tuple[str, str, type]] = {
     "MBPP_EVAL_NUM_QUESTIONS": ("eval", "num_problems", int),
@@ -52,6 +54,7 @@ class EvalRequest:
     temperature: float | None = None
     top_p: float | None = None
     num_samples: int | None = None
+    opponents: list[str] | None = None
     nproc: int | None = None
     timeout: float | None = None
     ckpt_path: Path | None = None
@@ -189,6 +192,8 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]
     try:
         task = task_of(config)
         size = task.size(config.eval.split)
+        if isinstance(task, SelfPlayTask):
+            opponents_of(task, config)
     except TaskError as error:
         raise EvalError(str(error)) from error
     if config.eval.num_samples > 1 and not temperature_of(config, task):
@@ -269,6 +274,8 @@ def announced(plan: EvalPlan, targets: list[Target]) -> list[str]:
     """
     root = os.path.realpath(plan.root)
     places = [os.path.realpath(target.path) for target in targets if target.path != plan.root]
+    opponents = checkpoints_of(Config.model_validate(plan.config), Path(plan.root))
+    places += [os.path.realpath(opponent) for opponent in opponents]
     if plan.base:
         places.append(os.path.realpath(os.path.join(root, os.path.expanduser(plan.base))))
     return [os.path.relpath(place, root) if place.startswith(root + os.sep) else place for place in places]

@@ -24,6 +24,7 @@ from grpo_train.evaluation.children import Children, refuse_busy
 from grpo_train.evaluation.compare import words
 from grpo_train.evaluation.keys import key_of
 from grpo_train.evaluation.log import log_evaluation
+from grpo_train.evaluation.match_table import match_lines
 from grpo_train.evaluation.partial import Partial
 from grpo_train.evaluation.plan import (
     EvalError,
@@ -300,7 +301,8 @@ class _Evaluation:
                 f"{float(row['ci_high']):.4f}]  {row['correct']}/{row['n']}  {seconds:.1f} s"
             )
             summary = read_json(folder / "summary.json") or {}
-            for line in filter(None, (words(summary, against) for against in ("previous", "base"))):
+            told = match_lines(summary.get("matches", []))
+            for line in [*told, *filter(None, (words(summary, against) for against in ("previous", "base")))]:
                 print(f"  {line}")
         print(f"wrote {table}", flush=True)
 

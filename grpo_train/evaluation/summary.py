@@ -10,6 +10,7 @@ summary.json, besides ``metrics`` (the row):
 - ``length``: percentiles and histogram of all, and percentiles of right and wrong ones, in tokens;
 - ``indicators``: means of what the task measures beside the verdict (hacking/*, sandbox/*), and ``strict_gap``, the
   tolerant accuracy less the strict one; ``isolation``: samples by the sandbox's strength;
+- ``matches``, where the task is a game: see :mod:`.match_table`;
 - ``previous``, ``base``: compared with the nearest earlier evaluated step, and with step 0, see :mod:`.compare`.
 """
 
@@ -21,6 +22,7 @@ from dataclasses import asdict
 from typing import Any
 
 from grpo_train.evaluation.judging import GRADER_ERROR
+from grpo_train.evaluation.match_table import match_table
 from grpo_train.evaluation.statistics import (
     Estimate,
     bootstrap_mean,
@@ -143,6 +145,7 @@ def summary_of(
             "histogram": histogram(lengths, budget),
         },
         "indicators": indicators,
+        **({"matches": table} if (table := match_table(rows)) else {}),
         "isolation": dict(sorted(isolation.items())),
         "key": dict(key),
         **facts,

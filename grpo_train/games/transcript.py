@@ -36,10 +36,10 @@ class Transcript:
             header, *lines = (json.loads(line) for line in text.split("\n"))
             texts = tuple(line[game.roles[turn % 2]] for turn, line in enumerate(lines))
             role: Role = 1 if game.roles.index(header["model"]) else 0
-            opponent = header["opponent"]
+            opponent, name = header["opponent"], header["game"]
         except (ValueError, KeyError, TypeError, IndexError, RecursionError):
             return None
-        fits = isinstance(opponent, str) and all(isinstance(each, str) for each in texts)
+        fits = name == game.name and isinstance(opponent, str) and all(isinstance(each, str) for each in texts)
         return cls(role, opponent, texts) if fits else None
 
     def replay(self, game: Game, deal: State, rules: MatchRules) -> Match:

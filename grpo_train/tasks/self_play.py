@@ -102,6 +102,7 @@ class SelfPlayTask(TaskDefaults):
             answer=" ".join(match.moves) or None,
             score=mine,
             facts={
+                "game": self.game.name,
                 "opponent": transcript.opponent,
                 "role": self.game.roles[transcript.role],
                 "moves": list(match.moves),
