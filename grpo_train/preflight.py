@@ -13,6 +13,7 @@ from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_
 from grpo_train.rewards import load_rewards
 from grpo_train.schema import Config
 from grpo_train.tasks import load_task
+from grpo_train.tasks.data_files import locate
 
 
 def check_engine() -> None:
@@ -37,27 +38,24 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
     elif adapter_of(weights) == "lora":
         check_base(weights, resolve_backbone(config.model.backbone, root), root)
         config = with_changes(config, model=_shape_of(weights))
+    config = with_changes(config, task=_absolute(config, root))
     task = load_task(config.task, config.sandbox)
     load_rewards(task, config)
-    here = with_changes(config, task=_absolute(config))
     if config.task.path is not None:
         task.size("train")
-    return here
+    return config
 
 
-def _absolute(config: Config) -> dict[str, Any]:
+def _absolute(config: Config, root: Path) -> dict[str, Any]:
     """The paths of the ``task`` section, as they are from anywhere; names and module names stay what they are."""
-
-    def place(text: str) -> str:
-        return os.path.abspath(Path(text).expanduser())
 
     def function(name: str) -> str:
         file, _, inner = name.rpartition(":")
-        return f"{place(file)}:{inner}" if file.endswith(".py") else name
+        return f"{os.path.abspath(Path(file).expanduser())}:{inner}" if file.endswith(".py") else name
 
     task = config.task
     return {
-        "path": None if task.path is None else place(task.path),
+        "path": None if task.path is None else str(locate(task.path, root)),
         "name": function(task.name),
         "grader": function(task.grader),
         "rewards": [function(name) for name in task.rewards],

@@ -233,8 +233,9 @@ class Task(Section):
     operators: str = "+-"
     """arithmetic: which of + - * are asked."""
     template: str | None = None
-    """How a question becomes a prompt: r1, chat (the model's own chat template), question (nothing around it), compact,
-    or a text of your own with {question} in it. Default: the task's own."""
+    """How a question becomes a prompt: r1, chat (the model's own chat template), question (nothing around it), compact
+    (generated tasks), paper or docstring (mbpp), or a text of your own with {question} in it. Default: the task's
+    own."""
     system_prompt: str | None = None
     """With template chat: the system message."""
     few_shot: Annotated[int, Field(ge=0, le=8)] = 0

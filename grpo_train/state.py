@@ -230,7 +230,7 @@ class TrainingState:
             + (f" ({left_out} longer than rollout.max_prompt_length left out)" if left_out else ""),
             flush=True,
         )
-        for note in self.forward.notes:
+        for note in (*getattr(self.task, "notes", ()), *self.forward.notes):
             print(note, flush=True)
         epsilon = config.algorithm.epsilon
         if config.algorithm.loss_type == "gspo" and epsilon is not None and epsilon > 0.01:

@@ -23,11 +23,12 @@ from grpo_train.files import atomic_write, utc_now
 from grpo_train.policy.locate import PolicyError, recorded_base
 from grpo_train.preflight import check_start
 from grpo_train.processes import PARENT_VARIABLE, die_with_parent
+from grpo_train.rewards.sandbox import SandboxError
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run, resolve_root
 from grpo_train.schema import Config
 from grpo_train.tasks import TaskError
 
-USER_ERRORS = (ConfigError, RunDirError, TaskError, PolicyError, CheckpointError)
+USER_ERRORS = (ConfigError, RunDirError, TaskError, PolicyError, CheckpointError, SandboxError)
 """Failures whose message is all that a user needs."""
 HEARTBEAT_S = 5.0
 

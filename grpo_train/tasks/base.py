@@ -117,6 +117,11 @@ class TaskDefaults:
     rewards: tuple[str, ...] = ("accuracy",)
     slow: bool = False
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of its data (what was held out, what was dropped), told when a run starts."""
+        return ()
+
 
 def limited(size: int, split: Split, limit: int | None) -> int:
     """The size of a split under ``task.limit``, which holds for the training split alone."""

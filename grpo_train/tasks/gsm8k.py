@@ -106,7 +106,7 @@ def _rows_of_file(path: Path) -> list[Row]:
 def _row_of_line(line: str, where: str) -> Row:
     try:
         record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # JSON errors, and whole numbers too long to read
         raise TaskError(f"{where}: this is no JSON object: {error}") from error
     return _row_of_record(record, where)
 

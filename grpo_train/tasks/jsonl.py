@@ -120,6 +120,10 @@ class JsonlTask(TaskDefaults):
         """All rows. Raises TaskError."""
         return _data_of(self.path, self.fields, self.grader, self.config.template)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.data.notes
+
     def size(self, split: Split) -> int:
         return limited(len(self._rows(split)), split, self.config.limit)
 
