@@ -2,8 +2,9 @@
 
 ``summary.json`` has the rows under ``matches``: opponent, role, n, and
 
-- ``win``, ``draw``, ``loss``: shares of the matches, each {value, low, high} with Wilson's 95 % interval. A match that
-  ends with an invalid move is lost by who made it;
+- ``win``, ``draw``, ``loss``: shares of the matches, each {value, low, high} with Wilson's 95 % interval, which takes
+  the matches for independent (several samples of one deal of cards are not quite). A match that ends with an invalid
+  move is lost by who made it;
 - ``invalid``: the share that the model lost by such a move of its own, ``forfeited`` the share that it won so;
 - ``mean_return``, in the game's own points, with the bootstrap's interval, and ``best_return``, the highest that is
   possible against this opponent (exact; null where it is not known).
