@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.files import read_jsonl
+from grpo_train.files import read_json, read_jsonl
 from tests.engine import REPOSITORY, grpo_train, train_here, write_config
 
 OFFICIAL = REPOSITORY.parent / "shared" / "data" / "gsm8k_test.jsonl"
@@ -31,7 +31,8 @@ def test_every_row_is_answered_and_graded(make_root: Callable[[], Path]) -> None
     (row,) = csv.DictReader((folder / "consolidated_metrics.csv").open(newline=""))
     assert (row["name"], row["status"], int(row["n"])) == ("step_1", "ok", questions)
     assert 0 <= float(row["ci_low"]) <= float(row["accuracy"]) <= float(row["ci_high"]) <= 1
-    completions = [row for _, row in read_jsonl(folder / "step_1_gsm8k_r1_template" / "completions.jsonl")]
+    step = folder / "step_1_gsm8k_r1_template"
+    completions = [row for _, row in read_jsonl(step / "completions.jsonl")]
     assert [row["index"] for row in completions] == list(range(questions))
     assert all(row["length"] <= 32 for row in completions)
-    print(f"{questions} rows in {row['seconds']} s")
+    print(f"{questions} rows in {(read_json(step / 'timing.json') or {})['seconds']} s")
