@@ -1,4 +1,4 @@
-"""The commands of evaluation: ``grpo-train eval`` and ``regrade``. No torch in this process."""
+"""The commands of evaluation: ``grpo-train eval``, ``regrade`` and ``compare``. No torch in this process."""
 
 from __future__ import annotations
 
@@ -64,6 +64,8 @@ def evaluate(
         if folder.name != "training_state":
             _fail("say which run it belongs to: --training-run RUN")
         training_run = str(folder.parent)
+    if eval_path and len(eval_dataset or []) > 1:
+        _fail("--eval-path is the place of one dataset: give it with one --eval-dataset")
     datasets: list[str | None] = [*dict.fromkeys(eval_dataset or [])] or [None]
     requests = [
         EvalRequest(
@@ -114,10 +116,30 @@ def regrade(
         _fail(error)
 
 
+def compare(
+    training_run: Annotated[str, typer.Option(help="The run's name or path.")],
+    steps: Annotated[str, typer.Option(help="Evaluated steps; each is compared with the first: 0,10,20.")],
+    eval_dataset: Annotated[
+        list[str] | None, typer.Option(help="A dataset's name in the evaluation trees (default: all); repeatable.")
+    ] = None,
+    root: Root = None,
+) -> None:
+    """Compare evaluated steps problem by problem: the difference with its interval, what was gained and lost."""
+    from grpo_train.evaluation.compare import steps_compared
+    from grpo_train.evaluation.plan import EvalError
+
+    names = [word.strip() for word in steps.split(",") if word.strip()]
+    try:
+        print("\n".join(steps_compared(resolve_root(root), training_run, names, eval_dataset or [])))
+    except (ConfigError, RunDirError, EvalError) as error:
+        _fail(error)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to ``grpo-train``."""
     app.command("eval")(evaluate)
     app.command("regrade")(regrade)
+    app.command("compare")(compare)
 
 
 def _fail(message: object) -> None:

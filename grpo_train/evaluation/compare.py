@@ -14,8 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from grpo_train.evaluation.plan import EvalError, find_run
 from grpo_train.evaluation.statistics import Paired, compare
 from grpo_train.files import atomic_write, read_json, read_jsonl, to_json
+from grpo_train.run_dir import list_evaluations
 
 Summary = dict[str, Any]
 
@@ -47,6 +49,35 @@ def compared(folder: Path, label: str) -> list[Summary]:
             atomic_write(place / "summary.json", to_json(new) + "\n")
         found[number] = (place, new)
     return [summary for _, summary in found]
+
+
+def steps_compared(root: Path, training_run: str, names: Sequence[str], datasets: Sequence[str] = ()) -> list[str]:
+    """Each named step against the first one, a line each, in every tree (or those of ``datasets``) that has it.
+
+    ``names``: "10" is step_10; others are names given to ``--ckpt-path``. Raises EvalError, RunDirError, ConfigError.
+    """
+    run, _, _ = find_run(root, training_run)
+    wanted = [f"step_{name}" if name.isdigit() else name for name in names]
+    if len(wanted) < 2:
+        raise EvalError("--steps wants at least two, the first being what the others are compared with: 0,10,20")
+    lines: list[str] = []
+    for evaluation in list_evaluations(run.root, run.name):
+        folder, label = run.root / "eval_runs" / evaluation["name"], str(evaluation["status"]["dataset"])
+        found = {name: (folder / f"{name}_{label}") for name in wanted}
+        summaries = {name: summary for name, place in found.items() if (summary := read_json(place / "summary.json"))}
+        if wanted[0] not in summaries or (datasets and label not in datasets):
+            continue
+        reference = summaries[wanted[0]]
+        for name in wanted[1:]:
+            if name not in summaries:
+                raise EvalError(f"{name} has not been evaluated on {label} (grpo-train eval)")
+            if not comparable(reference, summaries[name]):
+                raise EvalError(f"{wanted[0]} and {name} were evaluated on {label} under different settings")
+            paired = _said(reference, compare(right(found[name]), right(found[wanted[0]])))
+            lines.append(f"{label} {name}: {words({'it': paired}, 'it')}")
+    if not lines:
+        raise EvalError(f"{wanted[0]} of {run.name} has not been evaluated (grpo-train eval)")
+    return lines
 
 
 def right(place: Path) -> dict[int, list[bool]]:

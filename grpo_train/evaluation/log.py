@@ -22,7 +22,9 @@ def scalars_of(task: Task, label: str, metrics: Mapping[str, Any]) -> dict[str, 
     names = [*SCALARS, *(name for name in metrics if "@" in name)]
     found = {f"{label}_eval/{name}": metrics[name] for name in names if metrics.get(name) is not None}
     if task.name == "mbpp":
-        found |= {f"{label}_eval/pass_rate": metrics["accuracy"], f"{label}_eval/problems_passed": metrics["correct"]}
+        # With several samples a problem the number of problems that one sample of each is expected to solve.
+        passed = metrics["correct"] if metrics["num_samples"] == 1 else metrics["accuracy"] * metrics["problems"]
+        found |= {f"{label}_eval/pass_rate": metrics["accuracy"], f"{label}_eval/problems_passed": passed}
     return found
 
 

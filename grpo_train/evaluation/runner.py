@@ -302,7 +302,7 @@ class _Evaluation:
             )
             summary = read_json(folder / "summary.json") or {}
             told = match_lines(summary.get("matches", []))
-            for line in [*told, *filter(None, (words(summary, against) for against in ("previous", "base")))]:
+            for line in [*told, *dict.fromkeys(filter(None, (words(summary, word) for word in ("previous", "base"))))]:
                 print(f"  {line}")
         print(f"wrote {table}", flush=True)
 

@@ -84,7 +84,8 @@ class SingleTurn:
     def _automatic(self, items: int) -> int:
         longest, budget = max(map(len, self._prompts)), self._decoding["max_completion_length"]
         fits = automatic_batch_size(self._policy.model, self._policy.device, longest, budget, items)
-        return math.ceil(items / math.ceil(items / fits))  # even chunks
+        chunks = max(math.ceil(items / fits), min(items, self._config.eval.nproc))  # one a process at least
+        return math.ceil(items / chunks)  # even ones
 
     def _generate(self, items: Sequence[int]) -> list[dict[str, Any]]:
         seeds = [self._seed(item) for item in items]

@@ -74,12 +74,23 @@ def bootstrap_mean(per_problem: Sequence[float], *, seed: int = 0, resamples: in
     return Estimate(float(values.mean()), float(low), float(high))
 
 
+def bootstrap_share(per_problem: Sequence[float], *, seed: int = 0) -> Estimate:
+    """:func:`bootstrap_mean` of shares; where all are 0, or all are 1, Wilson's interval of the problems.
+
+    Drawing from what is all alike shows no spread, though so few problems leave the true share wide open.
+    """
+    found = bootstrap_mean(per_problem, seed=seed)
+    if len(per_problem) and found.value in (0.0, 1.0):
+        return Estimate(found.value, *wilson_interval(round(found.value) * len(per_problem), len(per_problem)))
+    return found
+
+
 def estimate_share(table: Sequence[Sequence[bool]]) -> Estimate:
     """The share of right samples: Wilson's interval at one sample a problem, else the bootstrap over problems."""
     if all(len(samples) == 1 for samples in table):
         correct = sum(samples[0] for samples in table)
         return Estimate(correct / len(table) if table else math.nan, *wilson_interval(correct, len(table)))
-    return bootstrap_mean([sum(samples) / len(samples) for samples in table])
+    return bootstrap_share([sum(samples) / len(samples) for samples in table])
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:

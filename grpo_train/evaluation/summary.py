@@ -25,7 +25,7 @@ from grpo_train.evaluation.judging import GRADER_ERROR
 from grpo_train.evaluation.match_table import match_table
 from grpo_train.evaluation.statistics import (
     Estimate,
-    bootstrap_mean,
+    bootstrap_share,
     estimate_share,
     histogram,
     ks,
@@ -97,7 +97,7 @@ def pass_curve(problems: Sequence[Sequence[Row]]) -> dict[int, Estimate]:
     """pass@k with its interval for each k worth a number; nothing at one sample a problem."""
     n = len(problems[0])
     right = [sum(row["correct"] for row in group) for group in problems]
-    return {k: bootstrap_mean([pass_at_k(n, c, k) for c in right]) for k in ks(n)} if n > 1 else {}
+    return {k: bootstrap_share([pass_at_k(n, c, k) for c in right]) for k in ks(n)} if n > 1 else {}
 
 
 def majority_curve(problems: Sequence[Sequence[Row]]) -> dict[int, Estimate]:
@@ -106,7 +106,7 @@ def majority_curve(problems: Sequence[Sequence[Row]]) -> dict[int, Estimate]:
     answers = [[voted(row) for row in group] for group in problems]
     right = [[bool(row["correct"]) for row in group] for group in problems]
     pairs = list(zip(answers, right, strict=True))
-    return {k: bootstrap_mean([majority_at_k(a, r, k) for a, r in pairs]) for k in ks(n)} if n > 1 else {}
+    return {k: bootstrap_share([majority_at_k(a, r, k) for a, r in pairs]) for k in ks(n)} if n > 1 else {}
 
 
 def voted(row: Row) -> str | None:

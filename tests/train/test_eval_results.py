@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from grpo_train.evaluation import results, single_turn
+from grpo_train.evaluation.compare import steps_compared
 from grpo_train.evaluation.plan import EvalError, EvalRequest, environment_overrides, make_plan
 from grpo_train.files import read_json, read_jsonl
 from grpo_train.run_dir import RunDir
@@ -83,6 +84,21 @@ def test_a_step_between_becomes_the_previous_one(run: RunDir) -> None:
     assert two["previous"]["name"] == "step_0", "other settings are no comparison"
 
 
+def test_two_steps_are_compared_when_asked(run: RunDir) -> None:
+    with pytest.raises(EvalError, match="step_1 of trained has not been evaluated"):
+        steps_compared(run.root, "trained", ["1", "2"])
+    assert evaluate_here(run.root, "trained", steps="1,2", **SAMPLED) == 0
+    previous = (read_json(step_of(run) / "summary.json") or {})["previous"]
+    (line,) = steps_compared(run.root, "trained", ["1", "2"])
+    assert line.startswith(f"addition step_2: {previous['difference']['value']:+.4f} [")
+    assert f"against step_1: {len(previous['gained'])} gained, {len(previous['lost'])} lost of 12" in line
+    with pytest.raises(EvalError, match="step_7 has not been evaluated on addition"):
+        steps_compared(run.root, "trained", ["1", "7"])
+    assert evaluate_here(run.root, "trained", steps="1", **{**SAMPLED, "temperature": 0.5}) == 0
+    with pytest.raises(EvalError, match="under different settings"):
+        steps_compared(run.root, "trained", ["1", "2"])
+
+
 def test_the_training_run_has_a_line_for_each_evaluated_step(run: RunDir) -> None:
     for _ in range(2):
         assert evaluate_here(run.root, "trained", steps="1,2", **SAMPLED) == 0
@@ -101,7 +117,7 @@ def test_scalars_for_tensorboard(tmp_path: Path) -> None:
 
     from grpo_train.evaluation.log import scalars_of, write_scalars
 
-    metrics = {"accuracy": 0.25, "correct": 3, "n": 12, "pass@2": 0.5}
+    metrics = {"accuracy": 0.25, "correct": 3, "n": 12, "num_samples": 1, "pass@2": 0.5}
     mbpp: Any = AdditionTask(name="mbpp", label="mbpp")
     scalars = scalars_of(mbpp, "mbpp", metrics)
     assert scalars == {

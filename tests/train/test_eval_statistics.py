@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.evaluation.statistics import (
+    Estimate,
     bootstrap_mean,
     compare,
     estimate_share,
@@ -123,6 +124,11 @@ def test_an_estimate_lies_in_its_interval(table: list[list[bool]]) -> None:
     assert 0 <= found.low <= found.value + 1e-12
     assert found.value - 1e-12 <= found.high <= 1
     assert found.value == pytest.approx(sum(map(sum, table)) / (3 * len(table)))
+
+
+def test_shares_that_are_all_alike_keep_an_interval() -> None:
+    assert estimate_share([[False, False]] * 10) == Estimate(0.0, *wilson_interval(0, 10))
+    assert estimate_share([[True, True]] * 10) == Estimate(1.0, *wilson_interval(10, 10))
 
 
 def test_one_sample_a_problem_has_wilsons_interval() -> None:
