@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_train.rewards.sandbox.asserts import PLACEHOLDER, Check, holds, split_tests
 from grpo_train.rewards.sandbox.child import Ended
-from grpo_train.rewards.sandbox.layers import Isolation
+from grpo_train.rewards.sandbox.layers import MAX_MEMORY, Isolation
 from grpo_train.rewards.sandbox.probe import isolation
 from grpo_train.rewards.sandbox.programs import denials, run
 from grpo_train.rewards.sandbox.results import REASONS, TestsResult
@@ -19,18 +19,21 @@ class _Failed(Exception):
     """A check that fails for another reason than a wrong answer; the text is a name of REASONS, a colon and more."""
 
 
-def run_tests(solution: str, tests: list[str], setup: str = "", cpu_seconds: float = 3.0) -> TestsResult:
+def run_tests(
+    solution: str, tests: list[str], setup: str = "", cpu_seconds: float = 3.0, *, memory: int = MAX_MEMORY
+) -> TestsResult:
     """Runs ``solution``, then ``setup``, then the calls of ``tests``, all in one fresh sandboxed interpreter, and
     judges the values outside of it.
 
     ``tests`` are asserts of the data set; what is expected never enters the process of the solution. ``cpu_seconds``
-    is for all of it, rounded up to whole seconds. What the solution prints goes nowhere. Thread-safe. Raises
-    :class:`UnsupportedTest` for a test that cannot be split, :class:`SandboxTooWeak` and :class:`SandboxError`;
-    whatever the solution does is a verdict.
+    is for all of it, rounded up to whole seconds; ``memory`` is address space in bytes. What the solution prints goes
+    nowhere. Thread-safe. Raises :class:`UnsupportedTest` for a test that cannot be split, :class:`SandboxTooWeak` and
+    :class:`SandboxError`; whatever the solution does is a verdict.
     """
     layers = isolation()
     plan = split_tests(tuple(tests))
-    ended = run(layers, {"mode": "tests", "source": solution, "setup": setup, "tests": plan.steps}, cpu_seconds)
+    job: dict[str, object] = {"mode": "tests", "source": solution, "setup": setup, "tests": plan.steps}
+    ended = run(layers, job, cpu_seconds, memory=memory)
     values = _Values(ended)
     verdicts: list[list[str]] = []
     to_judge: list[tuple[int, int, Check]] = []

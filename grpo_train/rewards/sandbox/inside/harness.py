@@ -125,18 +125,16 @@ def _failure(error: BaseException) -> tuple[str, str]:
     return "exception", text
 
 
-def _load(source: str, name: str, namespace: "dict[str, Any]", kind: str) -> tuple[str, str] | None:
-    """Compiles and runs a text; None, or the kind and text of its failure."""
+def _load(source: str, name: str, namespace: "dict[str, Any]", kind: str | None = None) -> tuple[str, str] | None:
+    """Compiles and runs a text; None, or the kind and text of its failure (``kind`` for any exception)."""
+    usual = kind or "syntax_error"
     try:
         code = compile(source, name, "exec", dont_inherit=True)
-    except MemoryError as error:
-        return _failure(error)
-    except BaseException as error:
-        return kind, _failure(error)[1]
-    try:
+        usual = kind or "exception"
         exec(code, namespace)
     except BaseException as error:
-        return _failure(error)
+        own, text = _failure(error)
+        return usual if own == "exception" else own, text
     return None
 
 
@@ -150,7 +148,7 @@ def _module(name: str) -> "dict[str, Any]":
 def run_tests(job: "dict[str, Any]", report: Reporter) -> None:
     """The solution, the setup, then each test's steps; a value or a failure is reported for each wanted index."""
     namespace = _module("solution")  # dataclasses and pickle look a class's module up
-    failed = _load(job["source"], "<solution>", namespace, "syntax_error")
+    failed = _load(job["source"], "<solution>", namespace)
     if failed is None and job["setup"]:
         failed = _load(job["setup"], "<setup>", namespace, "setup_failed")
     if failed is not None:

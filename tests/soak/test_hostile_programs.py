@@ -1,0 +1,53 @@
+"""A thousand hostile programs in a row, from several threads: nothing of them stays, and the trainer stays small."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from grpo_train.rewards.sandbox import isolation, run_tests
+from tests.train.hostile.program import HONEST, TESTS
+from tests.train.hostile.trial import CORPUS, descriptors, left_behind, problems_of
+
+PROGRAMS = 1000
+THREADS = 8
+# Those that write thousands of files take the disk for seconds each; one in fifty is enough of them.
+RARE = ("thousands of files", "thousands of directories in each other")
+LIMIT_MB = 300
+"""The corpus' largest results are 4 MB each, and as much as every thread holds at once."""
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@pytest.mark.timeout(3600)
+def test_a_thousand_hostile_programs_leave_nothing_behind() -> None:
+    rng = random.Random(0)
+    usual = [program for program in CORPUS if program.kind != "honest" and program.name not in RARE]
+    rare = [program for program in CORPUS if program.name in RARE]
+    drawn = [rng.choice(rare if index % 50 == 49 else usual) for index in range(PROGRAMS)]
+    assert run_tests(HONEST, TESTS).all_passed
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda _: run_tests(HONEST, TESTS), range(4 * THREADS)))
+        fds, peak, began = descriptors(), peak_mb(), time.monotonic()
+        problems = [problem for found in pool.map(problems_of, drawn) for problem in found]
+        seconds = time.monotonic() - began
+    left = left_behind()
+    print(f"\n{PROGRAMS} programs, {THREADS} threads, isolation {isolation().describe()}")
+    print(f"kinds {dict(Counter(program.kind for program in drawn))}")
+    print(f"{seconds:.0f} s, {PROGRAMS / seconds:.1f} programs/s; peak {peak:.0f} -> {peak_mb():.0f} MB")
+    print(f"descriptors {fds} -> {descriptors()}, left behind {len(left)}, otherwise than they must {len(problems)}")
+    assert problems == []
+    assert left == []
+    assert descriptors() <= fds + THREADS  # a slot's ruleset each at most
+    assert peak_mb() < LIMIT_MB
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert run_tests(HONEST, TESTS).all_passed
