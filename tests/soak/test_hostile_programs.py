@@ -18,7 +18,7 @@ from tests.train.hostile.trial import CORPUS, descriptors, left_behind, problems
 PROGRAMS = 1000
 THREADS = 8
 # Those that write thousands of files take the disk for seconds each; one in fifty is enough of them.
-RARE = ("thousands of files", "thousands of directories in each other")
+RARE = ("thousands of files", "thousands of directories in each other", "a disk full of files")
 LIMIT_MB = 300
 """The corpus' largest results are 4 MB each, and as much as every thread holds at once."""
 

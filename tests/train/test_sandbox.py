@@ -450,7 +450,22 @@ def test_emptying_ends_in_time_and_goes_on_later(tmp_path: Path) -> None:
     assert workspace.empty(str(tmp_path))
 
 
-def test_a_directory_is_used_again_only_untouched() -> None:
+def test_files_in_memory_are_limited_and_leave_the_disk_alone() -> None:
+    if not isolation().box:
+        pytest.skip("no mounts here")
+    source = "import errno\ndef fill(write):\n    for i in range(10_000):\n        try: write(i)\n"
+    source += "        except OSError as error: return i, errno.errorcode[error.errno]\n"
+    many = run_program(source + "print(*fill(lambda i: open(f'{i}', 'w').close()))").stdout.split()
+    assert many[1] == "ENOSPC"
+    assert 4000 < int(many[0]) < layers.MAX_BOX_FILES
+    big = run_program(source + "print(*fill(lambda i: open(f'{i}', 'wb').write(b'x' * (1 << 20))))").stdout.split()
+    assert big == [str(layers.MAX_BOX_BYTES >> 20), "ENOSPC"]
+    written = sum(len(files) for _, _, files in os.walk(workspace.workspace().root))
+    assert written == 1  # the secret
+
+
+def test_a_directory_is_used_again_only_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_found", replace(isolation(), box=False))
     source = "import os; print(os.stat('.').st_ino)"
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(run_program, source).result().stdout
@@ -472,7 +487,7 @@ def test_a_space_that_was_cleaned_away_is_made_again() -> None:
     run_program("1")
     shutil.rmtree(workspace.workspace().root)
     assert run_program("print(1)").stdout == "1\n"
-    slot = workspace.workspace().take(isolation().landlock_abi, isolation().uid)
+    slot = workspace.workspace().take(isolation().landlock_abi, isolation().uid, isolation().box)
     workspace.workspace().give_back(slot)
     shutil.rmtree(slot.path)
     assert run_program("print(1)").stdout == "1\n"

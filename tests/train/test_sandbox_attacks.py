@@ -67,3 +67,11 @@ def test_the_corpus_as_root_who_becomes_an_unused_user() -> None:
     found = trial([*AS, "0", *TRIAL])
     assert (found["user"], found["problems"]) == (0, [])
     assert f"uid {NOBODY}" in str(found["layers"])
+
+
+@pytest.mark.timeout(600)
+def test_the_corpus_where_only_root_may_make_namespaces() -> None:
+    if os.geteuid() != 0 or isolation().level != "full":
+        pytest.skip("root does not make namespaces here")
+    found = trial([*AS, "0", *TRIAL, "--as-root"])
+    assert (found["level"], found["problems"]) == ("full", [])

@@ -23,7 +23,10 @@ from grpo_train.rewards.sandbox.workspace import workspace
 MAX_MEMORY = 1 << 30
 MAX_FILE_BYTES = 16 << 20
 MAX_OPEN_FILES = 64
+MAX_BOX_BYTES = 64 << 20
+MAX_BOX_FILES = 4096
 NEW_USER, NEW_PID, NEW_NET, NEW_IPC, NEW_UTS = 0x10000000, 0x20000000, 0x40000000, 0x08000000, 0x04000000
+NEW_MOUNTS = 0x00020000
 NAMESPACES = NEW_PID | NEW_NET | NEW_IPC | NEW_UTS
 RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 0, 1, 4, 7, 8, 9, 12
 
@@ -38,6 +41,9 @@ class Isolation:
     """Made before root is given up, without a user namespace."""
     uid: int | None = None
     """The unused uid that root becomes; None: the uid stays."""
+    box: bool = False
+    """The programs' files lie in memory, in a mount namespace of their own: limited in size and number, and gone with
+    the program. Otherwise they lie on the disk, and are removed."""
     landlock_abi: int = 0
     seccomp: bool = False
     missing: dict[str, str] = field(default_factory=dict)
@@ -57,20 +63,23 @@ class Isolation:
         layers += ["seccomp"] if self.seccomp else []
         layers += [f"Landlock ABI {self.landlock_abi}"] if self.landlock_abi else []
         layers += ["namespaces"] if self.namespaces else []
+        layers += ["files in memory"] if self.box else []
         layers += [f"uid {self.uid}"] if self.uid is not None else []
         missing = "; ".join(f"no {layer}: {reason}" for layer, reason in self.missing.items())
         return f"{self.level} ({', '.join(layers)})" + (f"; {missing}" if missing else "")
 
 
-def plan(isolation: Isolation, directory: str, cpu_seconds: int, memory: int) -> dict[str, object]:
+def plan(isolation: Isolation, box: str | None, directory: str, cpu_seconds: int, memory: int) -> dict[str, object]:
     """The layers as the child takes them."""
     machine = platform.machine()
     program = _filter(machine) if isolation.seccomp else seccomp.Filter(b"", ())
     return {
         "syscalls": syscalls.numbers(machine),
-        "namespaces": isolation.namespaces,
+        "namespaces": isolation.namespaces | (NEW_MOUNTS if box else 0),
         "namespaces_as_root": isolation.namespaces_as_root,
         "uid": isolation.uid,
+        "box": box,
+        "box_limits": f"size={MAX_BOX_BYTES},nr_inodes={MAX_BOX_FILES}",
         "directory": directory,
         # Soft and hard alike: SIGXCPU could be ignored, and is by the first process of a pid namespace.
         "limits": [(RLIMIT_CPU, cpu_seconds), (RLIMIT_FSIZE, MAX_FILE_BYTES), (RLIMIT_CORE, 0),
@@ -100,13 +109,17 @@ def run_isolated(
     """Runs a job behind these layers, in a fresh directory that is gone afterwards. Raises OSError."""
     python = interpreter()
     rooms = workspace()
-    slot = rooms.take(isolation.landlock_abi, isolation.uid)
+    slot = rooms.take(isolation.landlock_abi, isolation.uid, isolation.box)
     try:
         directory = slot.fresh_directory()
         environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": directory,
                        "TMPDIR": directory, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1",
                        "MALLOC_ARENA_MAX": "1"}  # fmt: skip
-        job = {**job, "plan": plan(isolation, directory, cpu_seconds, memory), "readable": python.readable_roots}
+        job = {
+            **job,
+            "plan": plan(isolation, slot.box, directory, cpu_seconds, memory),
+            "readable": python.readable_roots,
+        }
         return run_child(job, ruleset=slot.ruleset, cpu_seconds=cpu_seconds, environment=environment, stdin=stdin,
                          max_output=max_output)  # fmt: skip
     finally:

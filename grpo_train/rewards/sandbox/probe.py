@@ -61,7 +61,7 @@ def probe() -> Isolation:
     closed = _closed_to_others(interpreter().stdlib) or _closed_to_others(workspace().root)
     if uid is not None and closed:
         uid, missing = None, {**missing, "unused uid": f"only root may enter {closed}, which programs need"}
-    tried = Isolation(NAMESPACES | NEW_USER, False, uid, abi, True, missing)
+    tried = Isolation(NAMESPACES | NEW_USER, False, uid, True, abi, True, missing)
     for _ in range(8):
         step, reason = _try(tried)
         if step is None:
@@ -85,10 +85,12 @@ def _without(tried: Isolation, step: str, reason: str) -> Isolation | None:
     missing = {**tried.missing, step: reason}
     if step == "identity" and tried.uid is not None:
         return replace(tried, uid=None, missing=missing)
+    if step == "box" and tried.box:
+        return replace(tried, box=False, missing=missing)
     if step == "namespaces" and tried.namespaces & NEW_USER and os.geteuid() == 0:
         return replace(tried, namespaces=NAMESPACES, namespaces_as_root=True)
     if step == "namespaces" and tried.namespaces:
-        return replace(tried, namespaces=0, namespaces_as_root=False, missing=missing)
+        return replace(tried, namespaces=0, namespaces_as_root=False, box=False, missing=missing)
     if step == "landlock" and tried.landlock_abi:
         return replace(tried, landlock_abi=0, missing=missing)
     if step == "seccomp" and tried.seccomp:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 MACHINES = ("x86_64", "aarch64")
 NUMBERS = {
-    "memfd_create": (319, 279), "pidfd_open": (434, 434), "unshare": (272, 97), "prctl": (157, 167),
+    "memfd_create": (319, 279), "mount": (165, 40), "pidfd_open": (434, 434), "unshare": (272, 97), "prctl": (157, 167),
     "capset": (126, 91), "prlimit64": (302, 261), "landlock_create_ruleset": (444, 444),
     "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446),
 }  # fmt: skip

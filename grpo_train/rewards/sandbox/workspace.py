@@ -4,6 +4,8 @@ A slot is a directory and a Landlock ruleset that allows writing below it; a pro
 one in its slot. The rulesets are made once per slot, which is why slots are used again and their contents never. (On
 some disks removing a directory takes milliseconds: one that its program left untouched goes to the next by a new name.)
 
+Where the kernel allows it a program mounts a file system in memory on its slot's box, which is empty before and after.
+
 Everything lies in one directory per process, removed at exit; one that a killed process left is removed by the next
 process that makes its own (a lock on the directory tells).
 """
@@ -34,11 +36,17 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Slot:
     """A directory in which one program at a time may write."""
 
-    def __init__(self, path: str, landlock_abi: int, owner: int | None) -> None:
+    def __init__(self, path: str, landlock_abi: int, owner: int | None, boxed: bool) -> None:
         os.mkdir(path, 0o711)
         self.path = path
-        self.landlock_abi = landlock_abi
+        self.kind = (landlock_abi, owner, boxed)
         self.owner = owner
+        self.box: str | None = None
+        """Where the program mounts a file system of its own and makes its directory; nothing is written here."""
+        if boxed:
+            self.box = os.path.join(path, "box")
+            os.mkdir(self.box, 0o500)
+            os.chmod(path, 0o511)
         self.directory: str | None = None
         self._given_out: tuple[Stamp, Stamp] | None = None
         self.ruleset: int | None = None
@@ -48,6 +56,8 @@ class Slot:
 
     def fresh_directory(self) -> str:
         """An empty directory of a new name: a new one, or one that was given out and that no program touched."""
+        if self.box is not None:
+            return os.path.join(self.box, secrets.token_hex(8))
         path = os.path.join(self.path, secrets.token_hex(8))
         if self.directory is not None:
             os.rename(self.directory, path)
@@ -62,6 +72,8 @@ class Slot:
 
     def tidy(self, deadline: float) -> bool:
         """Makes it ready for the next program; False if that takes longer. Raises OSError."""
+        if self.box is not None:
+            return True
         with suppress(OSError):
             if self.directory is not None and self._given_out == (_stamp(self.path), _stamp(self.directory)):
                 return True
@@ -94,23 +106,24 @@ class Workspace:
         fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.chmod(self.root, 0o711)
         self._guard = threading.Lock()
-        self._idle: dict[tuple[int, int | None], list[Slot]] = {}
+        self._idle: dict[tuple[int, int | None, bool], list[Slot]] = {}
         self._made = 0
         self._cleaners = threading.BoundedSemaphore(MAX_CLEANERS)
         atexit.register(self.close)
 
-    def take(self, landlock_abi: int, owner: int | None) -> Slot:
-        """An empty slot of nobody's; its programs run as ``owner`` (None: this user). Give it back afterwards."""
+    def take(self, landlock_abi: int, owner: int | None, boxed: bool) -> Slot:
+        """An empty slot of nobody's; its programs run as ``owner`` (None: this user), ``boxed`` with files in memory.
+        Give it back afterwards."""
         with self._guard:
-            idle = self._idle.setdefault((landlock_abi, owner), [])
+            idle = self._idle.setdefault((landlock_abi, owner, boxed), [])
             while idle:
                 slot = idle.pop()
-                if os.path.isdir(slot.directory or slot.path):
+                if os.path.isdir(slot.box or slot.directory or slot.path):
                     return slot
                 slot.close()  # a cleaner of temporary files took it
             self._made += 1
             path = os.path.join(self.root, f"slot-{self._made}")
-        return Slot(path, landlock_abi, owner)
+        return Slot(path, landlock_abi, owner, boxed)
 
     def give_back(self, slot: Slot) -> None:
         """Empties the slot for its next program. Thousands of files are removed in a thread of their own: the verdict
@@ -138,7 +151,7 @@ class Workspace:
             warnings.warn(f"sandbox: what a program left in {slot.path} stays: {error}", stacklevel=2)
             return True
         with self._guard:
-            self._idle[slot.landlock_abi, slot.owner].append(slot)
+            self._idle[slot.kind].append(slot)
         return True
 
     def wait_until_clean(self) -> None:

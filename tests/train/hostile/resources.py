@@ -44,7 +44,11 @@ AS_SOLUTION: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "thousands of files": (
         "import os\ni = 0\nwhile True:\n    os.close(os.open(f'file-{i}', os.O_CREAT | os.O_WRONLY)); i += 1",
-        ("timeout",),
+        ("timeout", "exception"),
+    ),
+    "a disk full of files": (
+        "i = 0\nwhile True:\n    with open(f'file-{i}', 'wb') as file: file.write(b'x' * (1 << 20))\n    i += 1",
+        ("timeout", "exception"),
     ),
     "thousands of directories in each other": (
         "import os\nwhile True:\n    os.mkdir('d'); os.chdir('d')",

@@ -19,6 +19,7 @@ from pathlib import Path
 from grpo_train.rewards.sandbox import canary_hits, isolation, probe, run_program, run_tests
 from grpo_train.rewards.sandbox.canary import FILE_NAME
 from grpo_train.rewards.sandbox.child import WALL_PER_CPU, process_mark
+from grpo_train.rewards.sandbox.layers import NAMESPACES
 from grpo_train.rewards.sandbox.workspace import workspace
 from tests.train.hostile import escapes, honest, resources, verdicts
 from tests.train.hostile.program import HONEST, TESTS, Program
@@ -121,11 +122,14 @@ def main() -> None:
     """Print the level, the problems and some figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--without-namespaces", action="store_true", help="as on Ubuntu 24.04 and in containers")
+    parser.add_argument("--as-root", action="store_true", help="as where only root may make namespaces")
     parser.add_argument("--threads", type=int, default=4)
     arguments = parser.parse_args()
     layers = isolation()
     if arguments.without_namespaces:
-        layers = probe._found = replace(layers, namespaces=0, namespaces_as_root=False)
+        layers = probe._found = replace(layers, namespaces=0, namespaces_as_root=False, box=False)
+    if arguments.as_root:
+        layers = probe._found = replace(layers, namespaces=NAMESPACES, namespaces_as_root=True)
     began = time.monotonic()
     problems = run_corpus(CORPUS, arguments.threads)
     print(

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
 SECCOMP_MODE_FILTER = 2
-CLONE_NEWPID = 0x20000000
+CLONE_NEWPID, CLONE_NEWNS = 0x20000000, 0x00020000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 CAPABILITY_VERSION_3 = 0x20080522
 SIGKILL = 9
 
@@ -62,7 +63,7 @@ def lock_down(plan: "dict[str, Any]") -> None:
     except OSError:
         pass
     if plan["namespaces"] and plan["namespaces_as_root"]:
-        _call("namespaces", number["unshare"], plan["namespaces"])
+        _leave_namespaces(plan)
     if plan["uid"] is not None:
         try:
             posix.setgroups([])
@@ -71,8 +72,10 @@ def lock_down(plan: "dict[str, Any]") -> None:
         except OSError as error:
             raise LockdownError("identity", str(error)) from None
     if plan["namespaces"] and not plan["namespaces_as_root"]:
-        _call("namespaces", number["unshare"], plan["namespaces"])
+        _leave_namespaces(plan)
     try:
+        if plan["box"]:
+            posix.mkdir(plan["directory"], 0o700)
         posix.chdir(plan["directory"])
     except OSError as error:
         raise LockdownError("identity", f"cannot enter the working directory: {error}") from None
@@ -97,6 +100,36 @@ def lock_down(plan: "dict[str, Any]") -> None:
         address = bytes(memoryview(_Pointer(filter_code)).cast("B"))
         program = (len(filter_code) // 8).to_bytes(8, "little") + address
         _call("seccomp", number["prctl"], PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0)
+
+
+def _leave_namespaces(plan: "dict[str, Any]") -> None:
+    """Enters new namespaces; with one of mounts, an empty file system in memory lies on the box, of limited size."""
+    number, user, group = plan["syscalls"], posix.geteuid(), posix.getegid()
+    if not plan["namespaces_as_root"]:
+        # A process that was root is not dumpable any more, and its files in /proc are root's.
+        _call("namespaces", number["prctl"], PR_SET_DUMPABLE, 1, 0, 0, 0)
+    _call("namespaces", number["unshare"], plan["namespaces"])
+    if not plan["box"]:
+        return
+    options = f"mode=700,{plan['box_limits']}"
+    if plan["namespaces_as_root"]:
+        owner = user if plan["uid"] is None else plan["uid"]
+        options += f",uid={owner},gid={owner}"
+    else:
+        try:  # the file system gives files to ids that its namespace knows only
+            for name, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{user} {user} 1"),
+                ("gid_map", f"{group} {group} 1"),
+            ):
+                fd = posix.open(f"/proc/self/{name}", posix.O_WRONLY)
+                posix.write(fd, text.encode())
+                posix.close(fd)
+        except OSError as error:
+            raise LockdownError("box", str(error)) from None
+    _call("box", number["mount"], b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    _call("box", number["mount"], b"none", plan["box"].encode(), b"tmpfs", flags, options.encode())
 
 
 def _become_init() -> None:
