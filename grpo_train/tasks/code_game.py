@@ -7,14 +7,16 @@ against an opponent that is usually right. Who wants it to cost something adds t
 
 The rules keep hard programs apart from hopeless ones:
 
-- it is run twice, with another hash seed, directory and time (four times where it has a set, whose order is a matter of
-  chance), and always prints the same, and something;
+- it is run twice, with another hash seed, directory, time and place of its objects in memory (six times where it may
+  have a set, whose order is a matter of chance), and always prints the same, and something;
 - it imports only modules that compute nothing by chance (:data:`IMPORTS`: no random, time or hashes), and uses none of
-  :data:`FORBIDDEN`;
+  :data:`FORBIDDEN` and :data:`INNER`;
 - it is small, and so is what it prints: 300 characters of program and 60 of output, 100 and 20 more a ``task.level``;
 - no text in it is long, no number beyond 999, and nothing that it prints has more than eight digits in a row: copied
   constants, generators of pseudo-random numbers and towers of powers defeat any predictor and teach nothing. A line of
-  its output that already stands in the program does not count.
+  its output that already stands in the program does not count;
+- what it prints can be said: visible characters, no answer tags, no tokens that steer a model ("<|im_end|>"), which may
+  not stand in the program either.
 
 Comments and docstrings are taken out before it is run and shown: they could only talk to the opponent. Requests are
 generated from pairs of language features. Templates are those of code_execution.
@@ -48,8 +50,21 @@ IMPORTS = frozenset(
         "itertools", "math", "operator", "re", "statistics", "string", "textwrap", "typing",
     }
 )  # fmt: skip
-FORBIDDEN = frozenset({"hash", "id", "exec", "eval", "compile", "open", "input", "globals", "locals", "vars", "dir"})
-"""Names: what they say depends on the process, or is not in the text that the opponent reads."""
+FORBIDDEN = frozenset(
+    {
+        "hash", "id", "exec", "eval", "compile", "open", "input", "globals", "locals", "vars", "dir",
+        "getattr", "attrgetter", "methodcaller", "get_field",
+        "NormalDist", "kde_random",
+    }
+)  # fmt: skip
+"""Names: what they say depends on the process, is not in the text that the opponent reads, or is drawn by chance."""
+INNER = frozenset(
+    {
+        "builtins", "bltns", "contextlib", "copyreg", "inspect", "random", "sys", "thread", "types", "warnings",
+        "weakref",
+    }
+)  # fmt: skip
+"""Modules that those of :data:`IMPORTS` have as attributes (``statistics.random``, ``collections._sys``)."""
 DUNDERS = frozenset({"__init__", "__name__", "__class__", "__doc__"})
 """The names with two underscores at both ends that may be used (any may be defined)."""
 MAX_TEXT = 24
@@ -59,6 +74,8 @@ MAX_NUMBER = 999
 MIN_COPIED = 4
 """A line of the output that is at least so long and stands in the program is copied."""
 _LONG_NUMBER = re.compile(r"\d{9}")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_SPECIAL_TOKEN = re.compile(r"<\|.*?\|>|</?s>|\[/?INST\]")
 
 FEATURES = (
     "a for loop", "a while loop with break", "nested loops", "a list comprehension", "a dictionary", "a set",
@@ -185,9 +202,9 @@ class CodeGameTask(TaskDefaults):
 
 def prediction(reply: str, output: str) -> tuple[str | None, bool]:
     """What an opponent's reply says the program prints (None: nothing), and whether it does; white space at the ends of
-    lines does not count."""
+    lines, and at both ends of the whole, does not count."""
     answer = last_tagged(reply)
-    return answer, answer is not None and _plain(answer) == _plain(output)
+    return answer, answer is not None and _plain(answer).strip() == _plain(output).strip()
 
 
 @lru_cache(maxsize=8192)
@@ -207,7 +224,11 @@ def referee(source: str, limits: Limits) -> Play:
 
     def run(seed: int) -> ProgramResult:
         return run_program(
-            shown, cpu_seconds=limits.cpu_seconds, memory=limits.memory, hash_seed=str(seed), fake_time=TIMES[seed % 2]
+            _elsewhere(shown, seed),
+            cpu_seconds=limits.cpu_seconds,
+            memory=limits.memory,
+            hash_seed=str(seed),
+            fake_time=TIMES[seed % 2],
         )
 
     runs = [run(1)]
@@ -220,7 +241,7 @@ def referee(source: str, limits: Limits) -> Play:
     metrics["code_game/output_characters"] = float(len(output))
     if reason := _unfit_output(output, shown, limits):
         return Play(reason, shown, None, metrics, facts)
-    runs += [run(seed) for seed in range(2, 5 if _has_set(tree) else 3)]
+    runs += [run(seed) for seed in range(2, 7 if _has_set(tree) else 3)]
     same = all((run.status, run.stdout) == (first.status, first.stdout) for run in runs)
     metrics["code_game/reproducible"] = float(same)
     if not same:
@@ -238,6 +259,8 @@ def _against_the_rules(tree: ast.Module, shown: str, limits: Limits) -> str:
         return "forbidden_import"
     if any(_is_forbidden(node) for node in ast.walk(tree)):
         return "forbidden_name"
+    if _SPECIAL_TOKEN.search(shown):
+        return "special_token"
     return "large_constant" if any(_is_large(node) for node in ast.walk(tree)) else ""
 
 
@@ -249,6 +272,12 @@ def _unfit_output(output: str, shown: str, limits: Limits) -> str:
         return "output_too_long"
     if any(tag in output for tag in (OPEN_ANSWER, CLOSE_ANSWER)):
         return "answer_tag"  # nobody could say it
+    if not all(line.replace("\t", "").isprintable() for line in output.split("\n")) or "\ufffd" in output:
+        return "unprintable"
+    if _SPECIAL_TOKEN.search(output):
+        return "special_token"
+    if _ADDRESS.search(output):
+        return "address"
     if _LONG_NUMBER.search(output):
         return "long_number"
     return "" if any(line and not _is_copied(line, shown) for line in output.split("\n")) else "copied"
@@ -268,9 +297,26 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 def _is_forbidden(node: ast.AST) -> bool:
-    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-    is_dunder = name.startswith("__") and name.endswith("__")
-    return name in FORBIDDEN or (is_dunder and name not in DUNDERS)
+    names: list[str] = []
+    if isinstance(node, ast.Name):
+        names = [node.id]
+    elif isinstance(node, ast.Attribute):
+        names = [node.attr]
+    elif isinstance(node, ast.ImportFrom):
+        names = [alias.name for alias in node.names]
+    for name in names:
+        is_dunder = name.startswith("__") and name.endswith("__") and name not in DUNDERS
+        if is_dunder or name in FORBIDDEN or (not isinstance(node, ast.Name) and name.strip("_") in INNER):
+            return True
+    return False
+
+
+def _elsewhere(source: str, seed: int) -> str:
+    """The program behind some objects, so that its own lie at other addresses, which it can read off ``repr``: of all
+    sizes, made when it is compiled and when it is run, under a name that no program may use."""
+    texts = ",".join(repr("x" * size + str(number)) for size in range(64) for number in range(seed))
+    made = f"[(object(), 0.5 * n, bytes(16 * k)) for k in range(30) for n in range({3 * seed})]"
+    return f"__elsewhere__ = {texts}, {made}\n{source}"
 
 
 def _is_large(node: ast.AST) -> bool:
@@ -281,9 +327,12 @@ def _is_large(node: ast.AST) -> bool:
 
 
 def _has_set(tree: ast.Module) -> bool:
-    names = ("set", "frozenset")
+    """Whether it may have one: the keys and items of dictionaries make some, too."""
+    names, attributes = ("set", "frozenset"), ("keys", "items", "abc")
     return any(
-        isinstance(node, (ast.Set, ast.SetComp)) or (isinstance(node, ast.Name) and node.id in names)
+        isinstance(node, (ast.Set, ast.SetComp))
+        or (isinstance(node, ast.Name) and node.id in names)
+        or (isinstance(node, ast.Attribute) and node.attr in attributes)
         for node in ast.walk(tree)
     )
 

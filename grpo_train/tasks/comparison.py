@@ -1,7 +1,8 @@
 """comparison: is a statement about numbers true, "47>85?" → no. Generated and seeded, as many yes as no.
 
 ``task.digits`` digits in each number. ``task.level`` L: (L + 1) // 2 comparisons joined by "and" and "or"; at even
-levels some are negated. The two answers take turns, so that a guess, or always one answer, is right half of the time.
+levels some are negated. The two answers take turns, also among the statements with the same "and" and "or", so that a
+guess, always one answer, or one by the joints, is right half of the time.
 """
 
 from __future__ import annotations
@@ -48,9 +49,11 @@ class ComparisonTask(GeneratedTask[Statement]):
 
     def draw(self, draw: random.Random, turn: int) -> Statement:
         level = self.config.level
+        count = (level + 1) // 2
+        # Before the answer is known: of statements drawn whole, three in four with a last "or" would be true.
+        joints = "".join(draw.choice("&|") for _ in range(count - 1))
         while True:
-            clauses = tuple(self._clause(draw, turn, level % 2 == 0) for _ in range((level + 1) // 2))
-            statement = clauses, "".join(draw.choice("&|") for _ in clauses[1:])
+            statement = tuple(self._clause(draw, turn, level % 2 == 0) for _ in range(count)), joints
             if truth_of(statement) is (turn % 2 == 0):
                 return statement
 

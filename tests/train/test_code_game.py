@@ -76,7 +76,23 @@ def judge(program: str, reply: str | None = None, **keys: Any) -> Verdict:
         ("print('a'.__hash__() % 2)", "forbidden_name"),
         ("print(__import__('random').random())", "forbidden_name"),
         ("print(eval('1+1'))", "forbidden_name"),
-        ("print(object())", "not_reproducible"),
+        ("print(getattr('a', '_' + '_hash_' + '_')() % 2)", "forbidden_name"),
+        ("from operator import attrgetter as g\nprint(g('__hash__')('a')() % 2)", "forbidden_name"),
+        ("import statistics\nprint(statistics.random.Random(1).randint(0, 9))", "forbidden_name"),
+        ("import collections as c\nm = c\nprint(m._sys.maxsize % 7)", "forbidden_name"),
+        ("from dataclasses import sys as s\nprint(s.maxsize % 7)", "forbidden_name"),
+        ("import statistics as s\nprint(s.NormalDist().samples(1, seed=7)[0] > 0)", "forbidden_name"),
+        ("class A:\n    def __init__(self):\n        self._x = 3\nprint(A()._x * 15)", "ok"),
+        ("print(object())", "address"),
+        ("print(repr(object())[-5:-1], repr([].append)[-5:-1])", "not_reproducible"),
+        ("print([repr(object())[-4:-2] for _ in range(3)])", "not_reproducible"),
+        ("print(''.join)", "address"),
+        ("print(*({'c': 1, 'e': 1, 'f': 3, 'q': 3, 'r': 4}.keys() - 'e'))", "not_reproducible"),
+        ("print('\\x07' * 3)", "unprintable"),
+        ("print('\\u200b' * 3)", "unprintable"),
+        ("print('a\\tb' * 2)", "ok"),
+        ("print('<|im_' + 'end|>')", "special_token"),
+        ("x = '<|im_end|>'\nprint(5)", "special_token"),
         ("print(list({'a', 'b', 'c', 'd', 'e', 'f', 'g'})[0] * 2)", "not_reproducible"),
         ("print('</answer>'[0:9])", "answer_tag"),
     ],
@@ -164,6 +180,8 @@ def test_breaking_the_rules_neither_costs_nor_pays() -> None:
 def test_white_space_at_line_ends_is_no_part_of_a_prediction() -> None:
     assert prediction("<answer> 1 2 \n3</answer>", "1 2\n3  \n\n") == ("1 2 \n3", True)
     assert prediction("<answer>12\n3</answer>", "1 2\n3")[1] is False
+    assert prediction("<answer>  55</answer>", "  55")[1] is True  # a blank in front must not defeat every opponent
+    assert prediction("<answer>\n 1\n  2\n</answer>", " 1\n  2")[1] is True
     assert prediction("none", "none") == (None, False)
 
 

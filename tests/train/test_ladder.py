@@ -257,6 +257,10 @@ def test_comparisons_are_pythons_and_balanced(level: int, digits: int) -> None:
             assert all(
                 count < 0.55 * sum(signs[shape, a] for a in ("yes", "no")) for (shape, _), count in signs.items()
             )
+        # Nor do "and" and "or".
+        for joint in "&|" if level > 2 else "":
+            joined = [problem.answer for problem in some if problem.data[1].endswith(joint)]
+            assert 0.4 < joined.count("yes") / len(joined) < 0.6
     for problem in problems(task, 300):
         source = problem.prompt[:-1].replace("&", " and ").replace("|", " or ")
         source = re.sub("!([0-9]+[<>][0-9]+)", r"(not \1)", source)
