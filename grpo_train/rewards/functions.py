@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -94,15 +95,16 @@ def load_rewards(task: Task, config: schema.Config) -> Rewards:
 def reasoning(completion: str, target_words: int = 40) -> float:
     """Up to 1.0 for reasoning before ``</think>``: half for its length (up to ``target_words`` words), half for steps.
 
-    Steps are lines or sentences of three words or more; four of them are enough. Repeated ones, and words repeated in
-    one, count once, so that padding does not pay.
+    Steps are lines or sentences of three words or more; four of them are enough. Repeated ones (also the same
+    words in another order) and words repeated in one count once, and no word counts in more than three of them, so that
+    padding does not pay.
     """
     thinking, closed, _ = completion.partition("</think>")
     if not closed:
         return 0.0
     parts = re.split(r"\n|[.;](?!\S)", thinking.replace("<think>", " ").lower())  # 3.50 is one word
-    steps = {tuple(part.split()) for part in parts if len(part.split()) >= 3}
-    words = sum(len(set(step)) for step in steps)
+    steps = {frozenset(part.split()) for part in parts if len(part.split()) >= 3}
+    words = sum(min(3, count) for count in Counter(word for step in steps for word in step).values())
     return 0.5 * min(1.0, words / target_words) + 0.5 * min(1.0, len(steps) / 4)
 
 
@@ -146,7 +148,7 @@ def _control(config: schema.Task, seed: int) -> RewardFunction:
 def _checked(name: str, function: RewardFunction, attempt: Attempt, verdict: Verdict) -> float | None:
     try:
         value = function(attempt, verdict)
-    except Exception as error:  # a user's own function: whatever it raises, its name is what they need
+    except (Exception, SystemExit) as error:  # a user's own function: whatever it raises, its name is what they need
         raise TaskError(f"task.rewards: '{name}' raised {type(error).__name__}: {error}") from error
     if value is None:
         return None

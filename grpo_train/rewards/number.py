@@ -35,7 +35,11 @@ class NumberGrade:
 
 
 def grade_number(completion: str, gold: str, mode: Literal["strict", "tolerant"] = "strict") -> NumberGrade:
-    """Does ``completion`` give the number ``gold``? Never raises and never hangs, whatever the text."""
+    """Does ``completion`` give the number ``gold``? Never raises and never hangs, whatever the text.
+
+    What is no text counts as an empty completion; a gold number that is none, as what it is printed as.
+    """
+    completion, gold = completion if isinstance(completion, str) else "", str(gold)
     prose = False
     if mode == "strict":
         answer, problem = strict_answer(completion)

@@ -24,6 +24,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+_MEMBERS = ("name", "label", "stop", "rewards", "slow", "size", "problem", "judge")
+"""What a :class:`~grpo_train.tasks.base.Task` has."""
+
+
 def task_names() -> dict[str, str]:
     """Every accepted ``task.name`` and the file that serves it: {"gsm8k": "gsm8k", "gsm8k_r1_template": "gsm8k", …}."""
     return {name: file for file in task_files() for name in (file, str(_module(file).LABEL))}
@@ -40,10 +44,26 @@ def load_task(config: schema.Task, sandbox: schema.Sandbox | None = None) -> Tas
     Raises TaskError (unknown name, missing or malformed data, a machine that cannot lock programs in).
     """
     if ":" in config.name:
-        task: Task = load_function(config.name, "task.name")(config)
+        task = _load_own(config)
     else:
-        task = _module(_file_of(config.name)).load(config)
+        task = cast(Task, _module(_file_of(config.name)).load(config))
     return task if sandbox is None else _locked_in(task, sandbox)
+
+
+def _load_own(config: schema.Task) -> Task:
+    function = load_function(config.name, "task.name")
+    try:
+        task = function(config)
+    except TaskError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's own function: whatever it raises, its name is what they need
+        raise TaskError(f"task.name: '{config.name}' raised {type(error).__name__}: {error}") from error
+    if missing := [name for name in _MEMBERS if not hasattr(task, name)]:
+        raise TaskError(
+            f"task.name: '{config.name}' returned a {type(task).__name__}, which has no {', '.join(missing)}: it must "
+            "take the task section and return a Task (grpo_train/tasks/base.py)"
+        )
+    return cast(Task, task)
 
 
 def _file_of(name: str) -> str:

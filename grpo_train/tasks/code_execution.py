@@ -127,7 +127,7 @@ def _verdict(
 ) -> Verdict:
     counts = {"reward/avg_batch_reward": score, "reward/successful_predictions_count": float(score > 0)}
     return Verdict(
-        correct=score == PRINTS,
+        correct=score == PRINTS and program.closed,
         formatted=program.closed and reason != "no_code",
         reason=reason,
         answer=program.source,

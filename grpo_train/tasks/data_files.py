@@ -30,9 +30,10 @@ def locate(path: str, root: Path | None = None) -> Path:
     for candidate in (given, older):
         if candidate.exists():
             return candidate.absolute()
+    elsewhere = "" if given.is_absolute() else f", and neither does {older}"
     raise TaskError(
-        f"task.path: '{path}' does not exist, and neither does {older}; give a JSONL file, or a directory with "
-        "train.jsonl and test.jsonl"
+        f"task.path: '{path}' does not exist{elsewhere}; give a JSONL file, or a directory with train.jsonl and "
+        "test.jsonl"
     )
 
 
@@ -74,8 +75,9 @@ def split_files(path: Path) -> dict[Split, list[Path]]:
 def rows_of(file: Path) -> Iterator[tuple[str, Any]]:
     """(place, record) of every line that is not blank; a place is "FILE, line N". Raises TaskError."""
     try:
-        # Not splitlines: a text may hold U+2028, which ends no line of JSON.
-        lines = file.read_text(encoding="utf-8").split("\n")
+        # utf-8-sig: Windows' programs begin a file with a byte order mark. Not splitlines: a text may hold U+2028, which
+        # ends no line of JSON.
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"task.path: cannot read '{file}': {error}") from error
     for number, line in enumerate(lines, 1):

@@ -4,6 +4,7 @@ Rows come from the official JSONL files (``task.path``), or from the hub's opena
 ``datasets``. ``task.path`` is
 
 - a directory (best) with train.jsonl and test.jsonl, or gsm8k_train.jsonl and gsm8k_test.jsonl; or
+- a name below ROOT/rlp_datasets/processed, an older trainer's layout of such a directory; or
 - a file. One with "test" in its name is the test split, any other is the train split; the other split is the
   neighbour whose name has train and test swapped, else (gsm8k_)train.jsonl or (gsm8k_)test.jsonl beside it. A
   missing neighbour matters only to who asks for that split: evaluating needs no train file, training no test file.
@@ -11,7 +12,6 @@ Rows come from the official JSONL files (``task.path``), or from the hub's opena
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from grpo_train import schema
 from grpo_train.rewards.accuracy import judge_number
 from grpo_train.rewards.spoken_number import parse_number
 from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.data_files import locate, rows_of
 from grpo_train.tasks.template import ask
 
 LABEL = "gsm8k_r1_template"
@@ -37,13 +38,9 @@ class Row:
 
 def load(config: schema.Task) -> Gsm8kTask:
     """The task on ``config.path`` or the hub. Raises TaskError for a path that does not exist; rows are read later."""
-    if config.path is not None and not Path(config.path).expanduser().exists():
-        raise TaskError(
-            f"task.path: '{config.path}' does not exist; give a JSONL file, or a directory with train.jsonl and "
-            "test.jsonl"
-        )
     label = LABEL if config.template in (None, "r1") else "gsm8k"
-    task = Gsm8kTask(name="gsm8k", label=label, config=config)
+    path = locate(config.path) if config.path else None
+    task = Gsm8kTask(name="gsm8k", label=label, config=config, path=path)
     ask(config, 0, "", "")  # a template that is none is told here
     return task
 
@@ -53,6 +50,8 @@ class Gsm8kTask(TaskDefaults):
     """GSM8K; each split is read when first asked for."""
 
     config: schema.Task = field(default_factory=schema.Task)
+    path: Path | None = None
+    """Where the files are; None = the hub."""
 
     def size(self, split: Split) -> int:
         return limited(len(self._rows(split)), split, self.config.limit)
@@ -65,8 +64,7 @@ class Gsm8kTask(TaskDefaults):
         return judge_number(attempt)
 
     def _rows(self, split: Split) -> list[Row]:
-        path = self.config.path
-        return _rows_of_hub(split) if path is None else _rows_of_file(file_of(Path(path).expanduser(), split).resolve())
+        return _rows_of_hub(split) if self.path is None else _rows_of_file(file_of(self.path, split).resolve())
 
 
 def file_of(path: Path, split: Split) -> Path:
@@ -93,27 +91,13 @@ def file_of(path: Path, split: Split) -> Path:
 
 @lru_cache(maxsize=4)
 def _rows_of_file(path: Path) -> list[Row]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"task.path: cannot read '{path}': {error}") from error
-    rows = [_row_of_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    rows = [_row_of_record(record, place) for place, record in rows_of(path)]
     if not rows:
         raise TaskError(f"task.path: '{path}' has no rows")
     return rows
 
 
-def _row_of_line(line: str, where: str) -> Row:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:  # JSON errors, and whole numbers too long to read
-        raise TaskError(f"{where}: this is no JSON object: {error}") from error
-    return _row_of_record(record, where)
-
-
-def _row_of_record(record: Any, where: str) -> Row:
-    if not isinstance(record, dict):
-        raise TaskError(f"{where}: expected an object with 'question' and 'answer', found a {type(record).__name__}")
+def _row_of_record(record: dict[str, Any], where: str) -> Row:
     for key in ("question", "answer"):
         if not isinstance(record.get(key), str):
             what = f"is a {type(record[key]).__name__}, not a text" if key in record else "is missing"

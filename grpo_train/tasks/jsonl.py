@@ -274,13 +274,17 @@ def _judge_own(name: str, function: Callable[[Attempt], Any], attempt: Attempt) 
     answer, _ = strict_answer(attempt.completion)
     try:
         verdict = function(attempt)
-    except Exception as error:  # whatever a user's code does with what a model wrote
+    except (Exception, SystemExit) as error:  # whatever a user's code does with what a model wrote
         facts = {"grader_error": f"{type(error).__name__}: {error}"[:300]}
         failed = {"grader/failed": 1.0}
         return Verdict(False, answer is not None, "grader_error", answer, metrics=failed, facts=facts)
     if isinstance(verdict, Verdict):
         return verdict
-    if verdict not in (True, False):  # 1.0 and numpy's bools, too
+    try:
+        known = verdict in (True, False)  # 1.0 and numpy's bools, too
+    except Exception:  # an array of several
+        known = False
+    if not known:
         raise TaskError(f"task.grader: '{name}' returned {verdict!r}; return a Verdict, or True or False")
     right = bool(verdict) and not attempt.truncated
     reason = "truncated" if attempt.truncated else "ok" if right else "wrong"

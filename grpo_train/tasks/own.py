@@ -44,7 +44,7 @@ def _from_file(place: str) -> ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file does wrong
+    except (Exception, SystemExit) as error:  # whatever the user's file does wrong
         raise TaskError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
@@ -55,8 +55,8 @@ def _from_path(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
-        if error.name and place.startswith(error.name):
+        if error.name and f"{place}.".startswith(f"{error.name}."):
             raise TaskError(f"there is no module '{place}' (on the Python path or in {Path.cwd()})") from error
         raise TaskError(f"module '{place}' needs '{error.name}', which is not installed") from error
-    except Exception as error:  # whatever the user's module does wrong
+    except (Exception, SystemExit) as error:  # whatever the user's module does wrong
         raise TaskError(f"module '{place}' cannot be imported: {type(error).__name__}: {error}") from error

@@ -113,6 +113,12 @@ def test_points(program: str, reason: str, score: float) -> None:
         assert verdict.facts["isolation"] in ("strong", "full")
 
 
+def test_a_program_that_was_cut_off_has_points_but_is_not_right() -> None:
+    task = load_task(TaskConfig(name="code_execution"))
+    verdict = task.judge(Attempt(task.problem("train", 0), "print(1)\nprint(2)", truncated=True))
+    assert (verdict.score, verdict.correct, verdict.formatted) == (1.0, False, False)
+
+
 def test_a_batch_is_averaged_and_its_successes_are_counted() -> None:
     batch = means([judge(text).metrics for text in ("print(1)", "x = 1", "print(", "1 / 0")])
     assert batch["reward/avg_batch_reward"] == 0.0

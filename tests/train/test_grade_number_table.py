@@ -145,6 +145,13 @@ def test_every_gold_answer_of_gsm8k_and_no_neighbour_of_one(gsm8k_dir: Path) -> 
                 assert not grade_number(tagged(f"{other:f}"), gold, mode).correct, (gold, other)
 
 
+def test_what_is_no_text_is_no_answer_and_a_gold_number_may_be_one() -> None:
+    for completion in (None, 18, b"</think> <answer>18</answer>"):
+        assert [grade_number(completion, "18", mode).correct for mode in MODES] == [False, False]  # type: ignore[arg-type]
+    assert grade_number(tagged("18"), 18).correct  # type: ignore[arg-type]
+    assert grade_number(tagged("18"), None).reason == "gold_not_numeric"  # type: ignore[arg-type]
+
+
 PIECES = [
     "<think>", "</think>", "<answer>", "</answer>", "<answer>18</answer>", "####", "\\boxed{", "}", "$", "\\text{",
     "18", "0", "9" * 40, ",", ".", "-", "−", "+", "/", "*", "**", "^", "!", "%", "=", "e", "e99", "E+99", " or ",

@@ -308,6 +308,32 @@ def test_a_task_of_a_users_own(tmp_path: Path) -> None:
     assert task.size("test") == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return 1 / 0", r"task\.name: '.*my_task\.py:load' raised ZeroDivisionError: division by zero"),
+        (
+            "return {'name': 'mine'}",
+            r"returned a dict, which has no name, label, .*judge: it must take",
+        ),
+    ],
+)
+def test_a_task_of_a_users_own_that_is_none(tmp_path: Path, body: str, message: str) -> None:
+    (tmp_path / "my_task.py").write_text(f"def load(config):\n    {body}\n")
+    with pytest.raises(TaskError, match=message):
+        load_task(TaskConfig(name=f"{tmp_path / 'my_task.py'}:load"))
+
+
+def test_an_array_is_no_verdict_and_leaving_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "import numpy\ndef array(attempt): return numpy.array([1, 0])\ndef leaves(attempt): raise SystemExit\n"
+    )
+    file = write(tmp_path / "test.jsonl", row(1))
+    with pytest.raises(TaskError, match=r"odd\.py:array' returned array"):
+        say(load(file, grader=f"{tmp_path / 'odd.py'}:array"), "x")
+    assert say(load(file, grader=f"{tmp_path / 'odd.py'}:leaves"), "x").reason == "grader_error"
+
+
 # ------------------------------------------------------------------------------------------------------------ overlap
 
 

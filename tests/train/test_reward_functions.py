@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from pathlib import Path
@@ -71,6 +72,10 @@ def test_reasoning_pays_for_steps_written_out_and_not_for_padding() -> None:
     assert reasoning((one + "\n") * 100 + "</think>") == reasoning(one + "</think>")
     assert reasoning("a. b. c. d. e.\n1;2;3;4</think>") == 0.0
     assert reasoning("She has no more.\n" + "very " * 500 + "</think>") < 0.4
+    shuffled = ". ".join(map(" ".join, itertools.permutations(["so", "we", "add", "them"])))
+    assert reasoning(shuffled + "</think>") < 0.3
+    mixed = ". ".join(map(" ".join, itertools.combinations(["so", "we", "add", "them", "and", "see"], 3)))
+    assert reasoning(mixed + "</think>") < 0.75
     assert 0.0 <= reasoning("\x00" * 1000 + "</think>") <= 1.0
 
 
@@ -141,6 +146,9 @@ def test_a_function_that_is_none_is_named_with_its_key(own: Path, name: str, mes
 
 
 def test_a_file_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(TaskError, match=r"leaves\.py cannot be imported: SystemExit: 3"):
+        rewards_of(f"{tmp_path / 'leaves.py'}:f")
     (tmp_path / "broken.py").write_text("import no_such_library\n")
     with pytest.raises(TaskError, match=r"broken\.py cannot be imported: ModuleNotFoundError: .*no_such_library"):
         rewards_of(f"{tmp_path / 'broken.py'}:f")

@@ -94,7 +94,7 @@ def test_a_lone_file_of_any_name_trains_and_does_not_evaluate(tmp_path: Path) ->
     ("row", "message"),
     [
         ("{not json", "no JSON object"),
-        ('"a text"', "expected an object with 'question' and 'answer', found a str"),
+        ('"a text"', "expected an object, found a str"),
         ('{"answer": "#### 1"}', "'question' is missing"),
         ('{"question": "?", "answer": 1}', "'answer' is a int, not a text"),
         ('{"question": "?", "answer": "18"}', "must end in '#### N'"),
@@ -117,6 +117,14 @@ def test_an_empty_and_an_unreadable_file(tmp_path: Path) -> None:
         task.size("train")
     with pytest.raises(TaskError, match="cannot read"):
         task.size("test")
+
+
+def test_a_byte_order_mark_and_the_older_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALFS_ROOT", str(tmp_path))
+    folder = tmp_path / "rlp_datasets" / "processed" / "gsm"
+    folder.mkdir(parents=True)
+    (folder / "train.jsonl").write_text(ROW + "\n", encoding="utf-8-sig")
+    assert load_task(TaskConfig(path="gsm")).size("train") == 1
 
 
 def test_a_missing_path_and_an_unknown_name() -> None:
