@@ -14,6 +14,7 @@ import transformers
 
 from grpo_train.evaluation.keys import decoding, seed_of
 from grpo_train.evaluation.memory import automatic_batch_size, is_out_of_memory
+from grpo_train.evaluation.partial import Partial
 from grpo_train.evaluation.plan import EvalPlan, Target
 from grpo_train.policy.loading import Policy, load_policy, pick_device
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weights, recorded_base
@@ -21,6 +22,10 @@ from grpo_train.rollout.decode import Decoded, Decoder
 from grpo_train.rollout.prompts import encode
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task
+
+BATCHES, CHUNK = 4, 512
+"""A chunk is so many batches, or samples, at most (one batch at least). A kill costs no more than a chunk; within it,
+who is finished makes room for the next, so that a longer one keeps the batch full for longer."""
 
 
 class SingleTurn:
@@ -34,8 +39,6 @@ class SingleTurn:
         self._task, self._problems = task, problems
         self._decoding = decoding(config, task)
         self._samples = config.eval.num_samples
-        self._at_once = 0
-        """Completions generated at once where that is less than a chunk: memory has run out before."""
 
     def layout(self) -> dict[str, Any]:
         """Which items are generated together, and on what: a pure function of the plan unless the batch is ``auto``.
@@ -46,10 +49,11 @@ class SingleTurn:
         asked = self._config.eval.batch_size
         size = self._automatic(len(items)) if isinstance(asked, str) else asked
         order = sorted(items, key=lambda item: (-len(self._prompts[item // self._samples]), item))
+        chunk = min(size * BATCHES, max(size, CHUNK))
         weights = None if self._is_backbone else self._weights
         root = Path(self._plan.root)
         return {
-            "chunks": [order[first : first + size] for first in range(0, len(order), size)],
+            "chunks": [order[first : first + chunk] for first in range(0, len(order), chunk)],
             "batch_size": size,
             "checkpoint": recorded_base(self._target.path, root) if weights else self._policy.base,
             "device": str(self._policy.device),
@@ -59,33 +63,27 @@ class SingleTurn:
 
     def answer(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """The rows of these items: what was said. A pure function of the items' list."""
-        size = self._at_once or len(items)
-        rows: list[dict[str, Any]] = []
-        while len(rows) < len(items):
-            part = items[len(rows) : len(rows) + size]
+        while True:
             try:
-                rows += self._generate(part)
-                continue
+                return self._generate(items)
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-                if len(part) == 1:
+                if self._at_once == 1:
                     raise PolicyError(
                         "one completion alone does not fit into memory: set eval.max_completion_length lower"
                     ) from error
             # Outside of the handler, whose traceback holds the batch's tensors.
-            size = self._at_once = math.ceil(len(part) / 2)
-            print(f"out of memory: going on with {size} completions at once", flush=True)
+            self._at_once = math.ceil(min(self._at_once, len(items)) / 2)
+            print(f"out of memory: going on with {self._at_once} completions at once", flush=True)
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        return rows
 
     def _automatic(self, items: int) -> int:
         longest, budget = max(map(len, self._prompts)), self._decoding["max_completion_length"]
-        fits = automatic_batch_size(self._policy.model, self._policy.device, longest, budget, items)
-        chunks = max(math.ceil(items / fits), min(items, self._config.eval.nproc))  # one a process at least
-        return math.ceil(items / chunks)  # even ones
+        share = math.ceil(items / self._config.eval.nproc)
+        return automatic_batch_size(self._policy.model, self._policy.device, longest, budget, share)
 
     def _generate(self, items: Sequence[int]) -> list[dict[str, Any]]:
         seeds = [self._seed(item) for item in items]
@@ -95,6 +93,7 @@ class SingleTurn:
             max_completion_length=self._decoding["max_completion_length"],
             temperature=self._decoding["temperature"],
             top_p=self._decoding["top_p"],
+            at_once=self._at_once,
         )
         texts = self._policy.tokenizer.batch_decode([one.ids for one in found], skip_special_tokens=True)
         return [
@@ -113,6 +112,11 @@ class SingleTurn:
     def _seed(self, item: int) -> int:
         problem, sample = divmod(item, self._samples)
         return seed_of(self._config.run.seed, self._plan.label, self._problems[problem].index, sample)
+
+    @cached_property
+    def _at_once(self) -> int:
+        """Completions generated at once: what was agreed on, less where memory has run out since."""
+        return int((Partial.beside(self._plan.final(self._target)).layout() or {})["batch_size"])
 
     @property
     def _is_backbone(self) -> bool:

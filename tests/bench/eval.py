@@ -77,6 +77,7 @@ def make_prompts(kind: str, count: int) -> list[str]:
 
 def ours() -> Callable[[list[str]], list[str]]:
     """What an evaluating process does between its prompts and its texts."""
+    from grpo_train.evaluation.single_turn import BATCHES
     from grpo_train.rollout.decode import Decoder
 
     model, tokenizer = make_model()
@@ -86,13 +87,14 @@ def ours() -> Callable[[list[str]], list[str]]:
         ids = tokenizer(prompts)["input_ids"]
         order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
         texts: dict[int, str] = {}
-        for first in range(0, len(order), BATCH):
-            chosen = order[first : first + BATCH]
+        for first in range(0, len(order), BATCH * BATCHES):
+            chosen = order[first : first + BATCH * BATCHES]
             found = decoder.decode(
                 [ids[number] for number in chosen],
                 seeds=[0] * len(chosen),
                 max_completion_length=BUDGET,
                 temperature=0.0,
+                at_once=BATCH,
             )
             decoded = tokenizer.batch_decode([one.ids for one in found], skip_special_tokens=True)
             texts |= dict(zip(chosen, decoded, strict=True))
@@ -169,13 +171,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     default = os.environ.get("LM_EVAL_PYTHON", "/tmp/lmeval/bin/python")
     arguments.add_argument("--lm-eval", default=default, help="Python of the environment that has lm-eval")
-    arguments.add_argument("--quick", action="store_true", help="one round of 64 completions")
+    arguments.add_argument("--quick", action="store_true", help="one round of 128 completions")
     arguments.add_argument("--serve", choices=["ours", "lm-eval"], help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.serve:
         serve(options.serve)
         return
-    rounds, count = (1, 64) if options.quick else (5, 128)
+    rounds, count = (1, 128) if options.quick else (5, 256)
     sides = {"ours": Side(sys.executable, "ours")}
     if Path(options.lm_eval).exists():
         sides["lm-eval"] = Side(options.lm_eval, "lm-eval")

@@ -23,8 +23,8 @@ RESULTS = ("completions.jsonl", "metrics.csv", "summary.json")
 """What an interrupted evaluation and one that was not write alike."""
 
 
-SAMPLED: dict[str, Any] = {"num_problems": 12, "num_samples": 2, "temperature": 1.0, "batch_size": 5}
-"""24 samples in 5 chunks."""
+SAMPLED: dict[str, Any] = {"num_problems": 12, "num_samples": 2, "temperature": 1.0, "batch_size": 2}
+"""24 samples in 3 chunks of 8."""
 
 
 class Killed(BaseException):

@@ -59,6 +59,29 @@ def test_a_sample_does_not_depend_on_what_is_beside_it(parts: tuple[Any, Any], t
     assert together == alone == backwards
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5])
+def test_rows_that_join_later_say_the_same(parts: tuple[Any, Any], at_once: int) -> None:
+    """Prompts of several lengths, joining at widths smaller and larger than their own."""
+    prompts = [PROMPTS[number % 6] for number in range(18)]
+    together = decode(parts, prompts, temperature=1.2, seeds=list(range(18)))
+    assert decode(parts, prompts, temperature=1.2, seeds=list(range(18)), at_once=at_once) == together
+    assert len({len(one) for one in together}) > 3
+
+
+def test_a_cache_that_slides_is_refilled_only_when_empty(parts: tuple[Any, Any]) -> None:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    _, tokenizer = parts
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, use_sliding_window=True, sliding_window=6, max_window_layers=1,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config).double().eval()
+    together = decode((model, tokenizer), PROMPTS, max_completion_length=12)
+    assert decode((model, tokenizer), PROMPTS, max_completion_length=12, at_once=2) == together
+
+
 def test_a_seed_is_a_sample(parts: tuple[Any, Any]) -> None:
     same = decode(parts, ["12+34="] * 8, seeds=[5] * 8)
     other = decode(parts, ["12+34="] * 8, seeds=list(range(8)), temperature=1.5)

@@ -70,7 +70,7 @@ def test_killed_at_every_write_it_goes_on_to_the_same_files(
         assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
         assert files_of(step_of(run)) == whole, f"killed at write {points - 1}"
         assert not partial_of(run).path.exists()
-    assert points == 10, "five chunks of completions, five of verdicts"
+    assert points == 6, "three chunks of completions, three of verdicts"
 
 
 def test_only_what_is_missing_is_generated(
@@ -78,7 +78,7 @@ def test_only_what_is_missing_is_generated(
 ) -> None:
     assert evaluate_until(run, 2, torn=True)
     there = set(partial_of(run).completions())
-    assert len(there) == 5
+    assert len(there) == 8
     items = generated(monkeypatch)
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
     assert sorted(items) == sorted(set(range(24)) - there)
@@ -91,10 +91,10 @@ def test_only_what_is_missing_is_generated(
 def test_killed_at_random_by_a_signal(run: RunDir, whole: dict[str, bytes]) -> None:
     """The real command line; parent and child get SIGKILL when a random number of samples is on disk."""
     words = ["eval", "--training-run", "trained", "--steps", "2", "--num-problems", "12", "--num-samples", "2"]
-    command = [*words, "--temperature", "1", "--batch-size", "5"]
+    command = [*words, "--temperature", "1", "--batch-size", "2"]
     seen = 0
-    for low in (1, 7):
-        wanted = random.randint(low, low + 5)
+    for low in (1, 9):
+        wanted = random.randint(low, low + 7)
         process = subprocess.Popen(
             [*GRPO_TRAIN, *command], env=environment(run.root), start_new_session=True, stdout=subprocess.DEVNULL
         )
@@ -199,7 +199,7 @@ def test_two_processes_make_what_one_makes(run: RunDir, whole: dict[str, bytes])
     """Really two: the command line, on the CPU."""
     done = grpo_train(
         "eval", "--training-run", "trained", "--steps", "2", "--num-problems", "12", "--num-samples", "2",
-        "--temperature", "1", "--batch-size", "5", "--nproc", "2", root=run.root,
+        "--temperature", "1", "--batch-size", "2", "--nproc", "2", root=run.root,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert files_of(step_of(run)) == whole
