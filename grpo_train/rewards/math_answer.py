@@ -53,6 +53,8 @@ _HEDGE_WORDS = "not no or nor about over under"
 _UNITS, _LEAD_IN, _FUNCTIONS, _HEDGES = (
     frozenset(words.split()) for words in (_UNIT_WORDS, _LEAD_IN_WORDS, _FUNCTION_WORDS, _HEDGE_WORDS)
 )
+_WORD_START = r"(?<![\\a-zA-Z])(?<!\\begin\{)(?<!\\end\{)"
+"""Neither inside a word, nor a command, nor the name of an environment."""
 _UNIT_BOX = re.compile(
     r"\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:square |sq\.? |cubic )?(?:"
     + "|".join(sorted(_UNITS, key=len, reverse=True))
@@ -140,26 +142,52 @@ def plain_latex(text: str) -> str:
     text = re.sub(r"\\(?:left|right|bigg?|Bigg?|displaystyle|!)(?![a-zA-Z])", "", text)
     text = re.sub(r"(?<!\\)\\(?:,|;|:|\s|quad|qquad)", " ", text).replace("~", " ")
     text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
-    text = re.sub(r"\\frac\s*([0-9])\s*([0-9])", r"\\frac{\1}{\2}", text)
-    text = re.sub(r"\\sqrt\s*([0-9])", r"\\sqrt{\1}", text)
+    text = _with_braces(text)
     text = _UNIT_BOX.sub("", text)
     text = re.sub(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°", "", text)
     text = re.sub(r"_\{([0-9a-zA-Z]+)\}", r"_\1", text)
+    text = re.sub(r"(?<=\{)\s+|\s+(?=\})", "", text)
     return re.sub(r"\s+", " ", text).strip()
+
+
+def _with_braces(latex: str) -> str:
+    r"""Braces around what follows ``\frac`` and ``\sqrt``, which math-verify needs: ``\frac\pi2`` is ``\frac{\pi}{2}``."""
+    for found in reversed(list(re.finditer(r"\\(frac|sqrt)(?![a-zA-Z])(?:\s*\[[^\[\]]*\])?", latex))):
+        head, rest = latex[: found.end()], latex[found.end() :].lstrip()
+        for _ in range(2 if found[1] == "frac" else 1):
+            inner, written = _argument(rest)
+            if not written:
+                break
+            head, rest = f"{head}{{{inner}}}", rest[written:].lstrip()
+        latex = head + rest
+    return re.sub(r"([\^_])\s*(\\frac\{[^{}]*\}\{[^{}]*\})", r"\1{\2}", latex)
+
+
+def _argument(latex: str) -> tuple[str, int]:
+    """What LaTeX takes for the next argument, without braces, and how many characters it is written with (0: none)."""
+    if not latex.startswith("{"):
+        token = re.match(r"\\(?!frac|sqrt)[a-zA-Z]+|[0-9a-zA-Z]", latex)
+        return (token[0], len(token[0])) if token else ("", 0)
+    inner = _in_braces(latex)
+    return ("", 0) if inner is None else (inner, len(inner) + 2)
+
+
+def _in_braces(text: str) -> str | None:
+    """What stands between the brace that a text begins with and its partner; None without one."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return text[1:position]
+    return None
 
 
 def last_boxed(text: str) -> str | None:
     r"""What the last ``\boxed{…}`` holds, braces matched; None without one."""
     start = text.rfind(r"\boxed{")
-    if start < 0:
-        return None
-    depth = 0
-    for position in range(start + len(r"\boxed"), len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[start + len(r"\boxed{") : position].strip()
-    return None
+    inner = None if start < 0 else _in_braces(text[start + len(r"\boxed") :])
+    return None if inner is None else inner.strip()
 
 
 @lru_cache(maxsize=1)
@@ -222,7 +250,7 @@ def _as_list(latex: str) -> str:
 def _without_words(latex: str) -> str:
     """Without units (and their squares), lead-ins and the words that both sides have; functions stay."""
     kept = re.sub(
-        r"(?<![\\a-zA-Z])([a-zA-Z]{2,})(\s*\^\s*(?:[23]|\{[23]\}))?",
+        _WORD_START + r"([a-zA-Z]{2,})(\s*\^\s*(?:[23]|\{[23]\}))?",
         lambda match: " " if _is_word(match[1]) and match[1] not in _FUNCTIONS else match[0],
         latex,
     )
@@ -230,7 +258,7 @@ def _without_words(latex: str) -> str:
 
 
 def _words(latex: str) -> set[str]:
-    return {word.lower() for word in re.findall(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}", latex) if _is_word(word)}
+    return {word.lower() for word in re.findall(_WORD_START + "[a-zA-Z]{2,}", latex) if _is_word(word)}
 
 
 def _is_word(letters: str) -> bool:

@@ -75,8 +75,8 @@ def split_files(path: Path) -> dict[Split, list[Path]]:
 def rows_of(file: Path) -> Iterator[tuple[str, Any]]:
     """(place, record) of every line that is not blank; a place is "FILE, line N". Raises TaskError."""
     try:
-        # utf-8-sig: Windows' programs begin a file with a byte order mark. Not splitlines: a text may hold U+2028, which
-        # ends no line of JSON.
+        # utf-8-sig: Windows' programs begin files with a byte order mark. Not splitlines: a text may hold U+2028,
+        # which ends no line of JSON.
         lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"task.path: cannot read '{file}': {error}") from error
