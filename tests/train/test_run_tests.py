@@ -53,10 +53,17 @@ def relation(test: str) -> str:
         ("assert all(x > 0 for x in f(3))", ["f(3)"], "judge"),
         ("assert root == 3", ["root"], "equal"),
         ("assert copy(1) == 2", ["copy(1)"], "equal"),
+        ("assert sqrt(4) == 2", ["sqrt(4)"], "equal"),
+        ("assert isclose(f(1), 1.5)", ["f(1)"], "judge"),
+        ("assert f('aab') == Counter(a=2, b=1)", ["f('aab')"], "judge"),
+        ("assert eval(f(1)) == 2", ["eval(f(1))"], "equal"),
+        ("assert pickle.loads(f(1)) == 2", ["pickle.loads(f(1))"], "equal"),
+        ("import math as m\nassert m.isclose(f(1), 1.5)", ["f(1)"], "judge"),
+        ("from math import fabs as g\nassert g(f(1)) == 2", ["f(1)"], "judge"),
     ],
 )
 def test_what_is_computed_inside_and_judged_outside(test: str, computed: list[str], judged: str) -> None:
-    assert [code for _, code in lifted(test)] == computed
+    assert [code for index, code in lifted(test) if index is not None] == computed
     assert relation(test) == judged
 
 
@@ -75,12 +82,25 @@ def test_expected_values_are_in_no_step() -> None:
         "assert (",
         "for i in range(3):\n    assert f(i) == i",
         "assert all(f(i) for i in (1, 2))",
+        "def same(a, b): return a == b\nassert same(f(1), 2)",
         "",
     ],
 )
 def test_what_cannot_be_split_is_said(test: str) -> None:
     with pytest.raises(UnsupportedTest):
         split_tests((test,))
+
+
+def test_a_helper_of_the_setup_may_give_arguments_but_no_verdicts() -> None:
+    setup = "from math import isclose\ndef tree(n): return [n]\ndef same(a, b): return a == b"
+    assert run_tests("def f(x): return 2.0 * x[0]", ["assert isclose(f(tree(3)), 6)"], setup).passed == [True]
+    with pytest.raises(UnsupportedTest):
+        run_tests("def f(x): return 2 * x", ["assert same(f(1), 2)"], setup)
+
+
+def test_text_of_the_program_is_run_in_its_own_process_only() -> None:
+    forged = "def f(): return '[g.update(claimed=1) for g in [globals()]] and 2'"
+    assert run_tests(forged, ["assert eval(f()) == 3", "assert eval(f()) == 2"]).passed == [False, True]
 
 
 def test_statements_run_inside_in_order() -> None:

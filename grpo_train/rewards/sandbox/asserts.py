@@ -5,14 +5,15 @@ enters that process. In general every use of a name that the solution must defin
 itself) is lifted out and stands in the rest as a placeholder. A rest that compares one placeholder with a literal is
 judged in the parent; any other one (``math.isclose(f(2), 1.4, rel_tol=0.01)``) in an interpreter of its own.
 
+Trusted in the rest are the built-in names and modules listed below, and what the data set itself imports from them.
+Anything else is the program's business: ``eval(f(2)) == 3`` lifts the whole call, since it runs text of the program.
+
 Only text of the data set is parsed here, never text of a model.
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
-import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,8 +21,27 @@ from typing import Any
 from grpo_train.rewards.sandbox.results import UnsupportedTest
 
 PLACEHOLDER = "value_{}_of_the_program"
-BUILTINS = frozenset(dir(builtins))
 SINGLETONS = (None, True, False)
+BUILTINS = {
+    "abs", "all", "any", "bool", "bytearray", "bytes", "chr", "complex", "dict", "divmod", "enumerate",
+    "filter", "float", "frozenset", "hash", "int", "isinstance", "len", "list", "map", "max", "min", "ord",
+    "pow", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "type", "zip",
+}  # fmt: skip
+MODULES = {
+    "ast", "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq",
+    "itertools", "json", "math", "numbers", "operator", "re", "statistics", "string", "sys",
+}  # fmt: skip
+USUAL_IMPORTS = {
+    name: f"from {module} import {name}"
+    for module, names in {
+        "collections": "Counter OrderedDict defaultdict deque namedtuple",
+        "decimal": "Decimal",
+        "fractions": "Fraction",
+        "math": "ceil comb factorial floor gcd inf isclose isnan nan pi sqrt",
+    }.items()
+    for name in names.split()
+}
+"""Names that tests use as if they were there: the solution is expected to have imported them, too."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +52,8 @@ class Check:
     """The lifted expressions that it is about, by index."""
     code: str
     """The rest, with placeholders."""
-    modules: tuple[str, ...]
-    """What of the standard library the rest names."""
+    imports: tuple[str, ...]
+    """Statements that the rest needs: imports from the standard library."""
     relation: str
     """How the parent judges it: ``true``, ``false``, ``equal``, ``unequal``, ``is``, ``is_not``; ``judge``: not
     there."""
@@ -54,26 +74,23 @@ class TestPlan:
 
 
 @lru_cache(maxsize=4096)
-def split_tests(tests: tuple[str, ...]) -> TestPlan:
-    """The plan for these tests. Raises :class:`UnsupportedTest`, which names the test."""
+def split_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
+    """The plan for these tests, after this setup. Raises :class:`UnsupportedTest`, which names the text."""
+    trees = [_parsed(test) for test in tests]
+    names = _Names([_parsed(setup), *trees])
     steps, checks, index = [], [], 0
-    for test in tests:
+    for test, tree in zip(tests, trees, strict=True):
         own_steps: list[tuple[int | None, str]] = []
         own_checks = []
-        try:
-            body = ast.parse(test).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise UnsupportedTest(f"a test that is not Python ({error}): {test[:200]!r}") from None
-        for statement in body:
+        for statement in tree.body:
             if not isinstance(statement, ast.Assert):
                 if any(isinstance(inner, ast.Assert) for inner in ast.walk(statement)):
                     raise UnsupportedTest(f"an assert inside another statement: {test[:200]!r}")
                 own_steps.append((None, ast.unparse(statement)))
                 continue
-            lifter = _Lifter(statement.test, index, test)
-            rest = lifter.rest
+            lifter = _Lifter(statement.test, names, index, test)
             own_steps += [(index + at, code) for at, code in enumerate(lifter.lifted)]
-            own_checks.append(_check(rest, tuple(range(index, index + len(lifter.lifted)))))
+            own_checks.append(_check(lifter.rest, names, tuple(range(index, index + len(lifter.lifted)))))
             index += len(lifter.lifted)
         if not own_checks:
             raise UnsupportedTest(f"a test without an assert: {test[:200]!r}")
@@ -82,10 +99,51 @@ def split_tests(tests: tuple[str, ...]) -> TestPlan:
     return TestPlan(tuple(steps), tuple(checks))
 
 
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnsupportedTest(f"not Python ({error}): {text[:200]!r}") from None
+
+
+class _Names:
+    """Which names of the data set's text mean what."""
+
+    def __init__(self, trees: list[ast.Module]) -> None:
+        self.imports = dict(USUAL_IMPORTS)
+        self.helpers: set[str] = set()
+        """Functions that the data set defines. They run in the program's process, so none may give a verdict."""
+        for statement in (statement for tree in trees for statement in tree.body):
+            if isinstance(statement, ast.FunctionDef):
+                self.helpers.add(statement.name)
+            elif isinstance(statement, ast.Import | ast.ImportFrom):
+                self._imported(statement)
+
+    def _imported(self, statement: ast.Import | ast.ImportFrom) -> None:
+        for alias in statement.names:
+            module = statement.module if isinstance(statement, ast.ImportFrom) else alias.name
+            if module is not None and module.partition(".")[0] in MODULES and alias.name != "*":
+                one = (
+                    ast.ImportFrom(module, [alias], 0) if isinstance(statement, ast.ImportFrom) else ast.Import([alias])
+                )
+                self.imports[alias.asname or alias.name.partition(".")[0]] = ast.unparse(one)
+
+    def of_solution(self, name: str, called: bool) -> bool:
+        """Is this a name that the solution must define, when it is called itself or not?"""
+        if name in BUILTINS or name in self.imports:
+            return False
+        return called or name not in MODULES
+
+    def import_of(self, name: str) -> str | None:
+        """The statement that a rest with this name needs."""
+        return self.imports.get(name, f"import {name}" if name in MODULES else None)
+
+
 class _Lifter(ast.NodeTransformer):
     """Takes what needs the solution out of one asserted expression."""
 
-    def __init__(self, asserted: ast.expr, first: int, test: str) -> None:
+    def __init__(self, asserted: ast.expr, names: _Names, first: int, test: str) -> None:
+        self.names = names
         self.first = first
         self.test = test
         self.lifted: list[str] = []
@@ -98,16 +156,17 @@ class _Lifter(ast.NodeTransformer):
         if not self.lifted:
             raise UnsupportedTest(f"an assert that uses nothing of the solution: {test[:200]!r}")
 
-    def _of_solution(self, node: ast.AST, called: bool = False) -> bool:
-        """Is this an expression that starts from a name that the solution defines?"""
+    def _root(self, node: ast.AST) -> tuple[str | None, bool]:
+        """The name that a chain of calls, attributes and items starts from, and whether it is called itself."""
+        called = False
         while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
             called = isinstance(node, ast.Call)
             node = node.func if isinstance(node, ast.Call) else node.value
-        if not isinstance(node, ast.Name) or node.id in self.bound:
-            return False
-        if node.id in BUILTINS:
-            return False
-        return called or node.id not in sys.stdlib_module_names
+        return (node.id if isinstance(node, ast.Name) and node.id not in self.bound else None), called
+
+    def _of_solution(self, node: ast.AST) -> bool:
+        name, called = self._root(node)
+        return name is not None and self.names.of_solution(name, called)
 
     def visit(self, node: ast.AST) -> Any:
         redefined = self.redefined and isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
@@ -118,13 +177,15 @@ class _Lifter(ast.NodeTransformer):
         own |= {argument.arg for argument in ast.walk(node) if isinstance(argument, ast.arg)}
         if inner & self.bound - own:
             raise UnsupportedTest(f"a call that depends on a loop variable: {self.test[:200]!r}")
+        if self._root(node)[0] in self.names.helpers:
+            raise UnsupportedTest(f"a verdict by a function that runs beside the program: {self.test[:200]!r}")
         self.lifted.append(ast.unparse(node))
         return ast.Name(PLACEHOLDER.format(self.first + len(self.lifted) - 1), ast.Load())
 
 
-def _check(rest: ast.expr, wanted: tuple[int, ...]) -> Check:
-    names = {inner.id for inner in ast.walk(rest) if isinstance(inner, ast.Name)}
-    modules = tuple(sorted(name for name in names - BUILTINS if name in sys.stdlib_module_names))
+def _check(rest: ast.expr, names: _Names, wanted: tuple[int, ...]) -> Check:
+    named = sorted({inner.id for inner in ast.walk(rest) if isinstance(inner, ast.Name)})
+    imports = tuple(found for name in named if (found := names.import_of(name)) is not None)
     relation, expected = "judge", None
     if isinstance(rest, ast.Name):
         relation = "true"
@@ -143,7 +204,7 @@ def _check(rest: ast.expr, wanted: tuple[int, ...]) -> Check:
                 relation = "judge"
         if relation in ("is", "is_not") and not any(expected is one for one in SINGLETONS):
             relation = "judge"
-    return Check(wanted, ast.unparse(rest), modules, relation, expected)
+    return Check(wanted, ast.unparse(rest), imports, relation, expected)
 
 
 def holds(check: Check, value: Any) -> bool:

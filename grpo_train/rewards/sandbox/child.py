@@ -20,6 +20,7 @@ from grpo_train.rewards.sandbox.interpreter import interpreter
 from grpo_train.rewards.sandbox.syscalls import call
 
 MAX_RESULT_BYTES = 4 << 20
+MAX_RECORDS = 20_000
 STDERR_TAIL = 8 << 10
 WALL_PER_CPU = 5.0
 """Wall seconds for each CPU second allowed: cores are shared with the trainer and with the other programs."""
@@ -36,6 +37,8 @@ class Ended:
 
     records: list[tuple[bytes, int, bytes]] = field(default_factory=list)
     """Letter, index, content, as it claims them."""
+    results: bytes = b""
+    """All that came through the result pipe."""
     forged: bool = False
     """Something else than this job's records came through the result pipe."""
     stdout: bytes = b""
@@ -99,7 +102,8 @@ def run_child(
     # The kernel ends a process at its CPU limit with SIGKILL, as others do: how much it had used tells them apart. It
     # counts by clock ticks there and exactly here, which on a busy machine are not the same.
     ended.over_time |= ended.exit_code == 128 + signal.SIGKILL and ended.cpu_seconds > cpu_seconds / 2
-    ended.records, ended.forged = _records(streams[result_read].content(), tag)
+    ended.results = streams[result_read].content()
+    ended.records, ended.forged = _records(ended.results, tag)
     if max_output:
         ended.stdout, ended.stderr = streams[out_read].content(), streams[error_read].content()
     return ended
@@ -156,7 +160,7 @@ class _Stream:
         self.limit = limit
         self.keep_head = keep_head
         self.seen = 0
-        self.parts: list[bytes] = []
+        self.kept = bytearray()
 
     def take(self, fd: int) -> bool:
         """Reads what is there; False at the end of the stream."""
@@ -165,14 +169,13 @@ class _Stream:
         except BlockingIOError:
             return True
         self.seen += len(part)
-        self.parts.append(part)
-        if not self.keep_head and len(self.parts) > 1:
-            self.parts = [b"".join(self.parts)[-STDERR_TAIL:]]
+        self.kept += part
+        if not self.keep_head:
+            del self.kept[:-STDERR_TAIL]
         return bool(part)
 
     def content(self) -> bytes:
-        whole = b"".join(self.parts)
-        return whole[: self.limit] if self.keep_head else whole[-STDERR_TAIL:]
+        return bytes(self.kept[: self.limit])
 
 
 def _read(process: int, streams: dict[int, _Stream], deadline: float) -> tuple[bool, bool]:
@@ -222,6 +225,8 @@ def _records(content: bytes, tag: bytes) -> tuple[list[tuple[bytes, int, bytes]]
     records: list[tuple[bytes, int, bytes]] = []
     at = 0
     while at < len(content):
+        if len(records) == MAX_RECORDS:
+            return records, True
         head = content[at : at + 17]
         if head[:8] != tag[: len(head)]:
             return records, True

@@ -10,7 +10,7 @@ from grpo_train.rewards.sandbox.layers import MAX_MEMORY, Isolation
 from grpo_train.rewards.sandbox.probe import isolation
 from grpo_train.rewards.sandbox.programs import denials, run
 from grpo_train.rewards.sandbox.results import REASONS, TestsResult
-from grpo_train.rewards.sandbox.values import BadValue, Lazy, decode, for_judge
+from grpo_train.rewards.sandbox.values import BadValue, Decoder, Lazy, for_judge
 
 JUDGE_CPU_SECONDS = 3.0
 
@@ -31,7 +31,7 @@ def run_tests(
     :class:`SandboxError`; whatever the solution does is a verdict.
     """
     layers = isolation()
-    plan = split_tests(tuple(tests))
+    plan = split_tests(tuple(tests), setup)
     job: dict[str, object] = {"mode": "tests", "source": solution, "setup": setup, "tests": plan.steps}
     ended = run(layers, job, cpu_seconds, memory=memory)
     values = _Values(ended)
@@ -67,6 +67,7 @@ class _Values:
 
     def __init__(self, ended: Ended) -> None:
         self.problem = _problem(ended)
+        self._decoder = Decoder()
         self._claimed: dict[int, tuple[bytes, bytes]] = {}
         for letter, index, content in ended.records:
             if letter in (b"V", b"X"):
@@ -80,7 +81,7 @@ class _Values:
         if letter == b"X":
             raise _Failed(_claimed_failure(content))
         try:
-            return decode(content)
+            return self._decoder.decode(content)
         except BadValue as error:
             raise _Failed(f"unsupported_value: {error}") from None
 
@@ -130,7 +131,7 @@ def _judge(layers: Isolation, checks: list[Check], values: _Values) -> list[str]
                 problems.setdefault(at, str(failure))
             except BadValue as error:
                 problems.setdefault(at, f"unsupported_value: {error}")
-        expressions.append((check.code, check.modules, given))
+        expressions.append((check.code, check.imports, given))
     if len(problems) == len(checks):
         return [problems[at] for at in range(len(checks))]
     ended = run(layers, {"mode": "judge", "expressions": expressions}, JUDGE_CPU_SECONDS)

@@ -19,7 +19,7 @@ INSIDE = "grpo_train.rewards.sandbox.inside"
 MODULES = ("encode", "lockdown", "harness")
 BOOTSTRAP = """\
 import marshal, posix, sys
-codes, sys.path[:], job = marshal.loads(posix.read(3, 1 << 30))
+codes, sys.path[:], job = marshal.loads(posix.read(3, posix.fstat(3).st_size))
 for name, code in codes:
     module = sys.modules[name] = type(sys)(name)
     module.__builtins__ = dict(__builtins__.__dict__)  # the program may rebind the names in the module itself

@@ -22,6 +22,8 @@ TCP_BIND_AND_CONNECT = 0b11
 SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 CREATE_RULESET_VERSION = 1
 RULE_PATH_BENEATH = 1
+NO_LOG = 1
+"""``landlock_restrict_self``: denials are not written to the kernel's log (ABI 7)."""
 
 
 def abi() -> int:

@@ -14,7 +14,7 @@ import platform
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from grpo_train.rewards.sandbox import seccomp, syscalls
+from grpo_train.rewards.sandbox import landlock, seccomp, syscalls
 from grpo_train.rewards.sandbox.child import Ended, run_child
 from grpo_train.rewards.sandbox.interpreter import interpreter
 from grpo_train.rewards.sandbox.results import Level
@@ -86,6 +86,7 @@ def plan(isolation: Isolation, box: str | None, directory: str, cpu_seconds: int
                    (RLIMIT_NOFILE, MAX_OPEN_FILES), (RLIMIT_MEMLOCK, 0), (RLIMIT_MSGQUEUE, 0),
                    (RLIMIT_AS, memory)],
         "landlock": bool(isolation.landlock_abi),
+        "landlock_flags": landlock.NO_LOG if isolation.landlock_abi >= 7 else 0,
         "seccomp": program.code,
         "seccomp_pid_offsets": program.pid_offsets,
     }  # fmt: skip

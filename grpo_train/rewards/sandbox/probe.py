@@ -27,6 +27,15 @@ _found: Isolation | None = None
 _allow_weak = False
 
 
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock when it forked."""
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def allow_weak(allowed: bool) -> None:
     """Lets programs run behind less than ``strong`` (config key ``sandbox.allow_weak``)."""
     global _allow_weak

@@ -105,6 +105,6 @@ def denials(ended: Ended) -> dict[str, int]:
             counts.setdefault(content.decode("utf-8", "replace")[:32], 1)
     if ended.forged:
         counts["result_channel"] = counts.get("result_channel", 0) + 1
-    if any(canary_hits(content) for content in (ended.stdout, ended.stderr, *(c for _, _, c in ended.records))):
+    if any(canary_hits(content) for content in (ended.stdout, ended.stderr, ended.results)):
         counts["canary"] = 1
     return counts

@@ -14,7 +14,7 @@ from typing import Any
 from grpo_train.rewards.sandbox.inside.encode import MAX_DEPTH, MAX_NODES
 
 MAX_HASHED = 10_000
-"""Entries of all sets and dicts of one value together."""
+"""Entries of all sets and dicts of one job together."""
 MAX_SAME_HASH = 32
 MAX_FLOAT_TEXT = 32
 
@@ -34,19 +34,32 @@ class Lazy:
 
 def decode(content: bytes) -> Any:
     """The value: built-in types only (a :class:`Lazy` for what is not one). Raises :class:`BadValue`."""
-    reader = _Reader(content)
-    value = reader.value(0)
-    if reader.at != len(content):
-        raise BadValue("bytes after the value")
-    return value
+    return Decoder().decode(content)
+
+
+class Decoder:
+    """Decodes the values of one job, which share the caps."""
+
+    def __init__(self) -> None:
+        self.nodes = MAX_NODES
+        self.hashed = MAX_HASHED
+
+    def decode(self, content: bytes) -> Any:
+        """As the function :func:`decode`."""
+        reader = _Reader(content, self)
+        value = reader.value(0)
+        if reader.at != len(content):
+            raise BadValue("bytes after the value")
+        return value
 
 
 class _Reader:
-    def __init__(self, content: bytes) -> None:
+    """One value being read."""
+
+    def __init__(self, content: bytes, caps: Decoder) -> None:
         self.content = content
         self.at = 0
-        self.nodes = MAX_NODES
-        self.hashed = MAX_HASHED
+        self.caps = caps
 
     def number(self) -> int:
         end = self.at + 4
@@ -76,14 +89,14 @@ class _Reader:
 
     def items(self, depth: int) -> list[Any]:
         count = self.number()
-        if count > self.nodes:
+        if count > self.caps.nodes:
             raise BadValue("too many elements")
         return [self.value(depth + 1) for _ in range(count)]
 
     def hashable(self, items: list[Any]) -> list[Any]:
         """``items``, which can be put into a set in little time."""
-        self.hashed -= len(items)
-        if self.hashed < 0:
+        self.caps.hashed -= len(items)
+        if self.caps.hashed < 0:
             raise BadValue(f"more than {MAX_HASHED} entries in sets and dicts")
         try:
             same = Counter(map(hash, items))
@@ -94,8 +107,8 @@ class _Reader:
         return items
 
     def value(self, depth: int) -> Any:
-        self.nodes -= 1
-        if self.nodes < 0 or depth > MAX_DEPTH:
+        self.caps.nodes -= 1
+        if self.caps.nodes < 0 or depth > MAX_DEPTH:
             raise BadValue("too many elements or nested too deep")
         tag = self.content[self.at : self.at + 1]
         self.at += 1
@@ -126,7 +139,7 @@ class _Reader:
             return frozenset(self.hashable(self.items(depth)))
         if tag == b"d":
             count = self.number()
-            if count > self.nodes:
+            if count > self.caps.nodes:
                 raise BadValue("too many elements")
             pairs = [(self.value(depth + 1), self.value(depth + 1)) for _ in range(count)]
             self.hashable([key for key, _ in pairs])

@@ -21,7 +21,6 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 
 from grpo_train.rewards.sandbox import landlock
@@ -262,5 +261,4 @@ def _after_fork() -> None:
     _guard, _workspace = threading.Lock(), None
 
 
-register: Callable[..., None] = os.register_at_fork
-register(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -38,6 +38,7 @@ AS_SOLUTION: dict[str, tuple[str, tuple[str, ...]]] = {
         ("timeout",),
     ),
     "a flood of results": ("import os\nwhile True: os.write(4, b'x' * 65536)", ("forged_results", "output_limit")),
+    "results byte by byte": ("import os\nwhile True: os.write(4, b'x')", ("forged_results", "timeout", "output_limit")),
     "a file without end": (
         "with open('big', 'wb') as file:\n    while True: file.write(b'x' * (1 << 20))",
         ("exception",),

@@ -124,21 +124,23 @@ def main() -> None:
     parser.add_argument("--without-namespaces", action="store_true", help="as on Ubuntu 24.04 and in containers")
     parser.add_argument("--as-root", action="store_true", help="as where only root may make namespaces")
     parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--kinds", default="verdict,resource,escape,honest", help="of programs, separated by commas")
     arguments = parser.parse_args()
+    corpus = [program for program in CORPUS if program.kind in arguments.kinds.split(",")]
     layers = isolation()
     if arguments.without_namespaces:
         layers = probe._found = replace(layers, namespaces=0, namespaces_as_root=False, box=False)
     if arguments.as_root:
         layers = probe._found = replace(layers, namespaces=NAMESPACES, namespaces_as_root=True)
     began = time.monotonic()
-    problems = run_corpus(CORPUS, arguments.threads)
+    problems = run_corpus(corpus, arguments.threads)
     print(
         json.dumps(
             {
                 "level": layers.level,
                 "layers": layers.describe(),
                 "user": os.geteuid(),
-                "programs": len(CORPUS),
+                "programs": len(corpus),
                 "seconds": round(time.monotonic() - began, 1),
                 "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
                 "problems": problems,

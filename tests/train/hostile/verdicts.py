@@ -167,6 +167,14 @@ FORGED = {
     "text that is not UTF-8": ('send(b"V", 0, blob(b"s", b"\\xff\\xfe"), TAG)\nos._exit(0)', ("unsupported_value",)),
     "a tag that is unknown": ('send(b"V", 0, b"\\x80", TAG)\nos._exit(0)', ("unsupported_value",)),
     "a record that is cut": ('os.write(4, TAG + b"V")\nos._exit(0)', ("exit",)),
+    "a hundred thousand records": (
+        'for i in range(100_000): os.write(4, TAG + b"V" + bytes(8))\nos._exit(0)',
+        ("forged_results",),
+    ),
+    "many large values": (
+        'for i in range(3): send(b"V", i, b"l" + number(150_000) + b"N" * 150_000, TAG)\nos._exit(0)',
+        ("wrong_answer",),
+    ),
     "denials by the thousand": (
         'for i in range(5000): send(b"A", i, str(i).encode(), TAG)\nos._exit(0)',
         ("exit",),

@@ -169,8 +169,10 @@ def run_tests(job: "dict[str, Any]", report: Reporter) -> None:
 
 def run_judge(job: "dict[str, Any]", report: Reporter) -> None:
     """Truth values of a data set's expressions over plain values."""
-    for index, (code, modules, values) in enumerate(job["expressions"]):
-        namespace = {name: __import__(name) for name in modules}
+    for index, (code, imports, values) in enumerate(job["expressions"]):
+        namespace: dict[str, Any] = {}
+        for statement in imports:
+            exec(statement, namespace)
         for name, (kind, value) in values.items():
             if kind == "iterator":
                 value = iter(value)

@@ -90,7 +90,7 @@ def lock_down(plan: "dict[str, Any]") -> None:
         both = limit.to_bytes(8, "little") * 2
         _call("rlimits", number["prlimit64"], 0, resource, both, 0)
     if plan["landlock"]:
-        _call("landlock", number["landlock_restrict_self"], RULESET_FD, 0)
+        _call("landlock", number["landlock_restrict_self"], RULESET_FD, plan["landlock_flags"])
         posix.close(RULESET_FD)
     if plan["seccomp"]:
         code = bytearray(plan["seccomp"])
