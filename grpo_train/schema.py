@@ -96,7 +96,7 @@ class Rollout(Section):
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Completions per prompt: the group whose mean reward is the baseline."""
     max_prompt_length: PositiveInt = 512
-    """Tokens; a longer prompt is left out of the data (and counted in the log)."""
+    """Tokens; a longer prompt is left out of training (and counted at start); an evaluation asks every problem."""
     max_completion_length: PositiveInt = 512
     """The generation budget in tokens; also Dr. GRPO's loss normaliser."""
     temperature: PositiveFloat = 1.0

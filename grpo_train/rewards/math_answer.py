@@ -152,7 +152,7 @@ def plain_latex(text: str) -> str:
 
 
 def _with_braces(latex: str) -> str:
-    r"""Braces around what follows ``\frac`` and ``\sqrt``, which math-verify needs: ``\frac\pi2`` is ``\frac{\pi}{2}``."""
+    r"""Braces around what follows ``\frac`` and ``\sqrt``, without which math-verify reads no ``\frac\pi2``."""
     for found in reversed(list(re.finditer(r"\\(frac|sqrt)(?![a-zA-Z])(?:\s*\[[^\[\]]*\])?", latex))):
         head, rest = latex[: found.end()], latex[found.end() :].lstrip()
         for _ in range(2 if found[1] == "frac" else 1):
