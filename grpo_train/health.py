@@ -21,6 +21,8 @@ HACKING = {
 """Share of a buffer's completions from which an indicator is worth a word, and the word."""
 DENIALS = 0.05
 INVALID_GAMES = 0.2
+SAME_OPENING = 0.8
+NO_REASONING = 0.5
 WEAK_LEVELS = ("medium", "weak")
 
 
@@ -59,9 +61,7 @@ def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
     if truncated > TRUNCATED:
         lines.append(f"warning: {truncated:.0%} of the completions hit the budget: raise rollout.max_completion_length")
     lines += _hacking(metrics)
-    invalid = _value(metrics, "self_play/invalid_rate", 0.0)
-    if invalid > INVALID_GAMES:
-        lines.append(f"warning: {invalid:.0%} of the games end with a move that is none")
+    lines += _self_play(metrics, config)
     if config.steps_per_buffer == 1 and dead < 1 and abs(_value(metrics, "loss", 1.0)) < NEAR_ZERO:
         lines.append("a loss near zero is expected here: on-policy its value says nothing, its gradient does")
     if noise_scale is not None and math.isfinite(noise_scale.interval()[1]):
@@ -91,6 +91,19 @@ def _hacking(metrics: Mapping[str, Any]) -> list[str]:
     if denied and max(denied.values()) > DENIALS:
         most = max(denied, key=lambda kind: denied[kind])
         lines.append(f"warning: programs are probing the sandbox ({denied[most]:.2g} {most} attempts a program denied)")
+    return lines
+
+
+def _self_play(metrics: Mapping[str, Any], config: Config) -> list[str]:
+    """What self-play is known to go wrong by."""
+    lines: list[str] = []
+    if (invalid := _value(metrics, "self_play/invalid_rate", 0.0)) > INVALID_GAMES:
+        lines.append(f"warning: {invalid:.0%} of the games end with a move that is none")
+    silent = _value(metrics, "self_play/no_reasoning", 0.0)
+    if silent > NO_REASONING and config.task.template != "compact":
+        lines.append(f"warning: {silent:.0%} of the turns are without reasoning: it has stopped thinking")
+    if (same := _value(metrics, "self_play/same_opening", 0.0)) > SAME_OPENING:
+        lines.append(f"warning: {same:.0%} of the games open alike: it explores little, a lower learning rate?")
     return lines
 
 

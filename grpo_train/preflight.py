@@ -14,6 +14,7 @@ from grpo_train.rewards import load_rewards
 from grpo_train.schema import Config
 from grpo_train.tasks import load_task
 from grpo_train.tasks.data_files import locate
+from grpo_train.tasks.self_play import SelfPlayTask, check_self_play
 
 
 def check_engine() -> None:
@@ -41,6 +42,8 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
     config = with_changes(config, task=_absolute(config, root))
     task = load_task(config.task, config.sandbox)
     load_rewards(task, config)
+    if isinstance(task, SelfPlayTask):
+        check_self_play(task, config)
     if config.task.path is not None:
         task.size("train")
     return config

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from grpo_train import schema
 from grpo_train.tasks import Problem, Task, TaskError, load_task
+from grpo_train.tasks.self_play import SelfPlayTask, practice_of
 from grpo_train.tiny_tokenizer import make_tokenizer
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
 def _taught(task: schema.Task) -> Taught:
     """Raises TaskError where there is no such task, or it has no worked examples."""
     taught = load_task(task)
+    if isinstance(taught, SelfPlayTask):
+        taught = practice_of(taught)
     if not hasattr(taught, "example"):
         raise TaskError(f"task '{task.name}' has no worked examples to warm-start a model on")
     return cast(Taught, taught)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grpo_train import schema
 from grpo_train.games import KuhnPoker
-from grpo_train.tasks.self_play import Practice, SelfPlayTask, practice_of
+from grpo_train.tasks.self_play import SelfPlayTask
 
 LABEL = "kuhn_poker"
 
@@ -12,8 +12,3 @@ LABEL = "kuhn_poker"
 def load(config: schema.Task) -> SelfPlayTask:
     """The task; a score is chips won or lost."""
     return SelfPlayTask(name="kuhn_poker", label=LABEL, game=KuhnPoker(), turns=3, config=config)
-
-
-def practice(config: schema.Task) -> Practice:
-    """For a tiny model's warm start: ``grpo-train tiny-model --task grpo_train.tasks.kuhn_poker:practice``."""
-    return practice_of(load(config))

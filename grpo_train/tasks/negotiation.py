@@ -5,7 +5,7 @@ from __future__ import annotations
 from grpo_train import schema
 from grpo_train.games import Negotiation
 from grpo_train.games.negotiation import MAX_OFFERS
-from grpo_train.tasks.self_play import Practice, SelfPlayTask, practice_of
+from grpo_train.tasks.self_play import SelfPlayTask
 
 LABEL = "negotiation"
 
@@ -13,8 +13,3 @@ LABEL = "negotiation"
 def load(config: schema.Task) -> SelfPlayTask:
     """The task; a score is the share of a side's points, 0 to 1."""
     return SelfPlayTask(name="negotiation", label=LABEL, game=Negotiation(), turns=MAX_OFFERS + 1, config=config)
-
-
-def practice(config: schema.Task) -> Practice:
-    """For a tiny model's warm start: ``grpo-train tiny-model --task grpo_train.tasks.negotiation:practice``."""
-    return practice_of(load(config))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grpo_train import schema
 from grpo_train.games import TicTacToe
-from grpo_train.tasks.self_play import Practice, SelfPlayTask, practice_of
+from grpo_train.tasks.self_play import SelfPlayTask
 
 LABEL = "tictactoe"
 
@@ -12,8 +12,3 @@ LABEL = "tictactoe"
 def load(config: schema.Task) -> SelfPlayTask:
     """The task; ``config.template`` compact shows the bare board."""
     return SelfPlayTask(name="tictactoe", label=LABEL, game=TicTacToe(), turns=9, config=config)
-
-
-def practice(config: schema.Task) -> Practice:
-    """For a tiny model's warm start: ``grpo-train tiny-model --task grpo_train.tasks.tictactoe:practice``."""
-    return practice_of(load(config))

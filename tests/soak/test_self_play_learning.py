@@ -48,7 +48,7 @@ def share(table: list[dict[str, Any]], what: str, opponent: str) -> float:
 
 
 def test_self_play_removes_illegal_moves(tmp_path: Path) -> None:
-    task = "grpo_train.tasks.tictactoe:practice"
+    task = "tictactoe"
     made = engine(tmp_path, "tiny-model", "--out", f"{tmp_path}/models/tiny", "--task", task)
     (tmp_path / "learner.yaml").write_text(CONFIG)
     where = ["--root", str(tmp_path)]

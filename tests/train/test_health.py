@@ -74,6 +74,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {},
         ["warning: 40% of the games end with a move that is none"],
     ),
+    "self-play that stopped thinking": (
+        {"self_play/no_reasoning": 0.9, "self_play/same_opening": 0.95},
+        {},
+        [
+            "warning: 90% of the turns are without reasoning: it has stopped thinking",
+            "warning: 95% of the games open alike: it explores little, a lower learning rate?",
+        ],
+    ),
+    "a bare board asks for no reasoning": ({"self_play/no_reasoning": 1.0}, {"task__template": "compact"}, []),
     "mismatch": (
         {"mismatch/kl": 0.02},
         {},

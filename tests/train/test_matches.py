@@ -182,7 +182,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     from grpo_train.tiny_model import WarmStart, make_tiny_model
 
     root = tmp_path_factory.mktemp("root")
-    task = TaskConfig(name="grpo_train.tasks.tictactoe:practice")
+    task = TaskConfig(name="tictactoe")
     make_tiny_model(root / "models" / "tiny", warm_start=WarmStart(steps=80, batch_size=48), task=task)
     changes = {"task__name": "tictactoe", "task__template": "compact", "rollout__num_generations": 9}
     cfg = write_config(root, **changes, run__total_steps=2, rollout__max_completion_length=8, eval__subset_frac=1.0)

@@ -300,7 +300,7 @@ def test_who_breaks_the_rules_has_lost_and_the_other_has_won() -> None:
 def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root whose tiny model plays tic-tac-toe, carelessly."""
     root = tmp_path_factory.mktemp("root")
-    task = TaskConfig(name="grpo_train.tasks.tictactoe:practice")
+    task = TaskConfig(name="tictactoe")
     make_tiny_model(root / "models" / "tiny", warm_start=WarmStart(steps=100, batch_size=48), task=task)
     return root
 
