@@ -1,6 +1,6 @@
 """base_conversion: a whole number from one base to another, "13 10>2=" → 1101. Generated and seeded.
 
-``task.level`` L: numbers below 128 * 2**L; between bases 10 and 2 at levels 1 and 2, at 3 and 4 also 8 and 16, at 5 and
+``task.level`` L: numbers below 512 * 2**L; between bases 10 and 2 at levels 1 and 2, at 3 and 4 also 8 and 16, at 5 and
 6 between 10 and any of 2 to 16, from 7 on between any two.
 """
 
@@ -40,7 +40,7 @@ class BaseConversionTask(GeneratedTask[Conversion]):
 
     def draw(self, draw: random.Random, turn: int) -> Conversion:
         level = self.config.level
-        number = draw.randrange(2, 128 * 2**level)
+        number = draw.randrange(2, 512 * 2**level)
         if level >= 7:
             given, asked = draw.sample(range(2, 17), 2)
             return number, given, asked

@@ -27,7 +27,7 @@ FIRST = {
     "pattern": ("30,37,44,51,58,", "54,63,72,81,90,"),
     "counting": ("times hour flowers hours son #", "all answer time fan #"),
     "arithmetic": ("42+65=", "23-16="),
-    "base_conversion": ("192 10>2=", "120 10>2="),
+    "base_conversion": ("101110010 2>10=", "477 10>2="),
     "comparison": ("81>73?", "92>46?"),
     "word_problem": ("Ben buys 3 apples, then 11 more.", "Zoe buys 13 eggs, then 6 more."),
     "scheduling": (
@@ -78,7 +78,7 @@ def test_the_first_problems_never_change() -> None:
     assert found == FIRST
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize("name", [name for name in RUNGS if name != "base_conversion"])  # high bases write short
 def test_problems_get_longer_with_the_level(name: str) -> None:
     some = [[problem.prompt for problem in problems(rung(name, level=level), 300)] for level in LEVELS]
     assert sum(map(len, some[0])) < sum(map(len, some[1])) < sum(map(len, some[2]))
@@ -235,7 +235,7 @@ def test_bases_are_converted(level: int) -> None:
     task = rung("base_conversion", level=level)
     for problem in problems(task, 300):
         digits, given_base, asked = re.fullmatch("([0-9a-f]+) ([0-9]+)>([0-9]+)=", problem.prompt).groups()  # type: ignore[union-attr]
-        assert int(digits, int(given_base)) == int(problem.answer, int(asked)) < 128 * 2**level
+        assert int(digits, int(given_base)) == int(problem.answer, int(asked)) < 512 * 2**level
         assert given_base != asked
         assert answered(task, problem, f"00{problem.answer.upper()}").correct
         assert not answered(task, problem, f"{problem.answer}0").correct
