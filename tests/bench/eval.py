@@ -177,7 +177,7 @@ def main() -> None:
     if options.serve:
         serve(options.serve)
         return
-    rounds, count = (1, 128) if options.quick else (5, 256)
+    rounds, count = (1, 128) if options.quick else (3, 128)
     sides = {"ours": Side(sys.executable, "ours")}
     if Path(options.lm_eval).exists():
         sides["lm-eval"] = Side(options.lm_eval, "lm-eval")
