@@ -8,10 +8,11 @@ import resource
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from grpo_train.rewards.sandbox import isolation, run_tests
+from grpo_train.rewards.sandbox import isolation, probe, run_tests
 from tests.train.hostile.program import HONEST, TESTS
 from tests.train.hostile.trial import CORPUS, descriptors, left_behind, problems_of
 
@@ -28,7 +29,10 @@ def peak_mb() -> float:
 
 
 @pytest.mark.timeout(3600)
-def test_a_thousand_hostile_programs_leave_nothing_behind() -> None:
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_a_thousand_hostile_programs_leave_nothing_behind(namespaces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not namespaces:
+        monkeypatch.setattr(probe, "_found", replace(isolation(), namespaces=0, namespaces_as_root=False, box=False))
     rng = random.Random(0)
     usual = [program for program in CORPUS if program.kind != "honest" and program.name not in RARE]
     rare = [program for program in CORPUS if program.name in RARE]

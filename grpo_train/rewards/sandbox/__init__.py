@@ -6,6 +6,11 @@ is compared here. Both are thread-safe; a ``ThreadPoolExecutor`` of ``worker_cou
 overlaps with whatever else the trainer does.
 
 What protects this machine is found out once per process, by trying, and has a name: see :func:`isolation`.
+
+What is not kept from a program: that a file exists, its size and its times (``stat`` needs no permission that could be
+taken away), which interpreter and kernel run it, and the time. What is not limited: the memory of all programs together
+(callers run a few at a time, each with its own limit), and without a mount namespace the number of files that a
+program writes in its seconds, which are removed afterwards. A bug of the kernel is a way out.
 """
 
 import os

@@ -207,9 +207,9 @@ def _read(process: int, streams: dict[int, _Stream], deadline: float) -> tuple[b
 
 def _end(pid: int, ended: Ended) -> None:
     """Kills what is left of the child's process group and takes its status."""
-    with suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    with suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     try:
         _, status, usage = os.wait4(pid, 0)

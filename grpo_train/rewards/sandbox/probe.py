@@ -133,6 +133,8 @@ def _try(tried: Isolation) -> tuple[str | None, str]:
     source = ATTEMPTS.replace("PARENT", str(os.getpid())).replace("CANARY", repr(path))
     try:
         ended = run_isolated(tried, {"mode": "program", "source": source}, cpu_seconds=5, max_output=1 << 16)
+    except PermissionError as error:  # without CAP_KILL root cannot end what runs as another user
+        return "identity", str(error)
     except OSError as error:
         return "landlock" if "landlock" in str(error) else "start", str(error)
     failed = ended.first(b"L")

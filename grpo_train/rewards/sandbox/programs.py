@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from grpo_train.rewards.sandbox.canary import canary_hits
 from grpo_train.rewards.sandbox.child import Ended
@@ -12,6 +13,7 @@ from grpo_train.rewards.sandbox.probe import isolation
 from grpo_train.rewards.sandbox.results import ProgramResult, SandboxError, Status
 
 MAX_OUTPUT = 1 << 20
+RETRY_SECONDS = 0.1
 STATUSES: dict[str, Status] = {"ok": "ok", "syntax_error": "syntax_error", "runtime_error": "runtime_error",
                                "memory": "memory"}  # fmt: skip
 
@@ -36,12 +38,14 @@ def run_program(
     Thread-safe. Raises :class:`SandboxTooWeak` (see :func:`probe.isolation`) and :class:`SandboxError`; whatever
     the program does is a status.
     """
+    if hash_seed is not None and hash_seed != "random" and not (hash_seed.isdecimal() and int(hash_seed) < 1 << 32):
+        raise ValueError(f"hash_seed must be 'random' or a number below 2**32, got {hash_seed!r}")
     layers = isolation()
     job: dict[str, object] = {"mode": "program", "source": source, "fake_time": fake_time}
     if fake_time is not None:
         job["fake_time_code"] = interpreter().fake_time
     ended = run(layers, job, cpu_seconds, memory=memory, hash_seed=hash_seed or "0",
-                stdin=stdin.encode("utf-8", "surrogatepass"), max_output=max_output)  # fmt: skip
+                stdin=stdin.encode("utf-8", "surrogatepass"), max_output=max(1, max_output))  # fmt: skip
     return ProgramResult(
         stdout=ended.stdout.decode("utf-8", "replace"),
         stderr=ended.stderr.decode("utf-8", "replace"),
@@ -75,7 +79,8 @@ def run(
 ) -> Ended:
     """Runs a job; raises :class:`SandboxError` when no process could be started or locked down."""
     problem = ""
-    for _ in range(2):  # the second time for what passes, such as no free process
+    for attempt in range(2):  # the second time for what passes, such as no free process
+        time.sleep(RETRY_SECONDS * attempt)
         try:
             ended = run_isolated(layers, job, cpu_seconds=max(1, math.ceil(cpu_seconds)), memory=memory,
                                  hash_seed=hash_seed, stdin=stdin, max_output=max_output)  # fmt: skip

@@ -23,7 +23,7 @@ AS_SOLUTION: dict[str, tuple[str, tuple[str, ...]]] = {
         ("timeout",),
     ),
     "8 GB at once": ("x = bytearray(8 << 30)", ("memory",)),
-    "slow growth": ("x = []\nwhile True: x.append(bytearray(1 << 20))", ("memory",)),
+    "slow growth": ("x = []\nwhile True: x.append(bytearray(1 << 20))", ("memory", "timeout")),
     "a fork bomb": ("import os\nwhile True: os.fork()", ("exception",)),
     "a fork bomb that catches everything": (
         "import os\nwhile True:\n    try: os.fork()\n    except BaseException: pass",

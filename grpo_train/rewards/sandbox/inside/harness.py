@@ -101,6 +101,7 @@ def _leave_no_trace(job: "dict[str, Any]") -> None:
     for name in job["modules"]:
         del sys.modules[name]
     sys.argv[:] = ["program.py"]
+    sys.orig_argv[:] = ["python", "program.py"]
     builtins = sys.modules["builtins"]
     builtins.exit = builtins.quit = _quit  # type: ignore[attr-defined]  # as ``site`` does, which is not loaded
     if job.get("fake_time") is not None:
