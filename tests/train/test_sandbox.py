@@ -37,6 +37,7 @@ from grpo_train.rewards.sandbox import (
 from grpo_train.rewards.sandbox.canary import VARIABLE, canary
 from grpo_train.rewards.sandbox.child import WALL_PER_CPU, process_mark
 from grpo_train.rewards.sandbox.interpreter import interpreter
+from tests.conftest import REPOSITORY
 
 # --- the filter ----------------------------------------------------------------------------------------------------
 
@@ -284,6 +285,20 @@ def test_the_clock_starts_where_it_is_told() -> None:
 def test_memory_is_limited_by_its_parameter() -> None:
     assert run_program("x = bytearray(300 << 20)", memory=1 << 30).status == "ok"
     assert run_program("x = bytearray(300 << 20)", memory=256 << 20).status == "memory"
+
+
+def test_a_process_that_is_limited_itself_runs_programs() -> None:
+    limits = (
+        "import resource as r\nr.setrlimit(r.RLIMIT_AS, (900 << 20,) * 2)\nr.setrlimit(r.RLIMIT_NOFILE, (50, 50))\n"
+    )
+    script = limits + "from grpo_train.rewards.sandbox import *\nprint(run_program('print(1)').status)"
+    command = [sys.executable, "-c", script]
+    if os.geteuid() == 0:  # root may raise its limits again
+        command = [sys.executable, "-m", "tests.train.hostile.identity", "65534", *command]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=True, env={**os.environ, "TMPDIR": "/tmp"}
+    )
+    assert done.stdout == "ok\n"
 
 
 def test_programs_know_little_of_the_machine() -> None:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import platform
+import resource
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -28,7 +29,6 @@ MAX_BOX_FILES = 4096
 NEW_USER, NEW_PID, NEW_NET, NEW_IPC, NEW_UTS = 0x10000000, 0x20000000, 0x40000000, 0x08000000, 0x04000000
 NEW_MOUNTS = 0x00020000
 NAMESPACES = NEW_PID | NEW_NET | NEW_IPC | NEW_UTS
-RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 0, 1, 4, 7, 8, 9, 12
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,16 @@ class Isolation:
 
 def plan(isolation: Isolation, box: str | None, directory: str, cpu_seconds: int, memory: int) -> dict[str, object]:
     """The layers as the child takes them."""
+    # Soft and hard alike: SIGXCPU could be ignored, and is by the first process of a pid namespace.
+    limits = [
+        (resource.RLIMIT_CPU, cpu_seconds),
+        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_AS, memory),
+    ]
     machine = platform.machine()
     program = _filter(machine) if isolation.seccomp else seccomp.Filter(b"", ())
     return {
@@ -82,14 +92,18 @@ def plan(isolation: Isolation, box: str | None, directory: str, cpu_seconds: int
         "box_limits": f"size={MAX_BOX_BYTES},nr_inodes={MAX_BOX_FILES}",
         "directory": directory,
         # Soft and hard alike: SIGXCPU could be ignored, and is by the first process of a pid namespace.
-        "limits": [(RLIMIT_CPU, cpu_seconds), (RLIMIT_FSIZE, MAX_FILE_BYTES), (RLIMIT_CORE, 0),
-                   (RLIMIT_NOFILE, MAX_OPEN_FILES), (RLIMIT_MEMLOCK, 0), (RLIMIT_MSGQUEUE, 0),
-                   (RLIMIT_AS, memory)],
+        "limits": [(name, _within(name, limit)) for name, limit in limits],
         "landlock": bool(isolation.landlock_abi),
         "landlock_flags": landlock.NO_LOG if isolation.landlock_abi >= 7 else 0,
         "seccomp": program.code,
         "seccomp_pid_offsets": program.pid_offsets,
     }  # fmt: skip
+
+
+def _within(name: int, limit: int) -> int:
+    """``limit``, or what this process itself is held to."""
+    hard = resource.getrlimit(name)[1]
+    return limit if hard == resource.RLIM_INFINITY else min(limit, hard)
 
 
 @lru_cache(maxsize=2)
