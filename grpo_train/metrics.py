@@ -19,7 +19,7 @@ from grpo_train.rollout.collect import Sample
 from grpo_train.tasks.base import means
 
 LEVELS = ("weak", "medium", "strong", "full")
-"""Levels of the sandbox, the weakest first."""
+"""Of the sandbox (``rewards/sandbox/results.py``), the weakest first."""
 
 
 def rollout_row(step: int, group: int, place: int, sample: Sample, rewards: dict[str, float | None]) -> dict[str, Any]:
