@@ -190,6 +190,19 @@ def test_a_layer_that_does_not_hold_is_not_believed(found: pytest.MonkeyPatch) -
         isolation()
 
 
+def test_root_without_its_capabilities_stays_who_it_is(found: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    found.setattr(probe.os, "geteuid", lambda: 0)
+    found.setattr(probe, "_closed_to_others", lambda path: None)
+    real = probe.run_isolated
+    found.setattr(probe, "run_isolated", lambda tried, *a, **k: refused() if tried.uid else real(tried, *a, **k))
+    here = isolation()
+    assert here.uid is None
+    assert "identity" in here.missing
+
+
 def test_an_unknown_machine_is_an_error(found: pytest.MonkeyPatch) -> None:
     found.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(SandboxError, match="riscv64"):

@@ -11,7 +11,6 @@ import os
 import secrets
 
 VARIABLE = "GRPO_SANDBOX_CANARY"
-FILE_NAME = "canary"
 
 
 def canary() -> str:

@@ -13,7 +13,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from grpo_train.rewards.sandbox import canary, landlock, syscalls
+from grpo_train.rewards.sandbox import landlock, syscalls
 from grpo_train.rewards.sandbox.interpreter import interpreter
 from grpo_train.rewards.sandbox.layers import NAMESPACES, NEW_USER, Isolation, run_isolated
 from grpo_train.rewards.sandbox.results import SandboxError, SandboxTooWeak
@@ -125,18 +125,16 @@ print({"socket": attempt(socket.socket), "signal": attempt(os.kill, PARENT, 0), 
 
 def _try(tried: Isolation) -> tuple[str | None, str]:
     """Runs a program behind these layers that tries to get around each; the layer that does not hold, and why."""
-    path = os.path.join(workspace().root, canary.FILE_NAME)
-    if not os.path.exists(path):
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(canary.canary())
-        os.chmod(path, 0o644)  # everybody may read it, but for Landlock
+    path = workspace().canary
     source = ATTEMPTS.replace("PARENT", str(os.getpid())).replace("CANARY", repr(path))
     try:
         ended = run_isolated(tried, {"mode": "program", "source": source}, cpu_seconds=5, max_output=1 << 16)
-    except PermissionError as error:  # without CAP_KILL root cannot end what runs as another user
-        return "identity", str(error)
     except OSError as error:
-        return "landlock" if "landlock" in str(error) else "start", str(error)
+        if "landlock" in str(error):
+            return "landlock", str(error)
+        # Without its capabilities root can neither give files to another user nor end what runs as one.
+        refused = isinstance(error, PermissionError) and tried.uid is not None
+        return "identity" if refused else "start", str(error)
     failed = ended.first(b"L")
     if failed is not None:
         step, _, reason = failed.decode().partition("\t")

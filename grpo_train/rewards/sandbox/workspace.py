@@ -24,9 +24,11 @@ import warnings
 from contextlib import suppress
 
 from grpo_train.rewards.sandbox import landlock
+from grpo_train.rewards.sandbox.canary import canary
 from grpo_train.rewards.sandbox.interpreter import interpreter
 
 PREFIX = "grpo-sandbox-"
+CANARY_FILE = "canary"
 MAX_TIDY_SECONDS = 0.1
 MAX_CLEANERS = 4
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -104,6 +106,11 @@ class Workspace:
         self._lock_fd = os.open(self.root, DIRECTORY)
         fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.chmod(self.root, 0o711)
+        self.canary = os.path.join(self.root, CANARY_FILE)
+        """A file with the secret, which everybody may read, but for Landlock."""
+        with open(self.canary, "w", encoding="utf-8") as file:
+            file.write(canary())
+        os.chmod(self.canary, 0o644)
         self._guard = threading.Lock()
         self._idle: dict[tuple[int, int | None, bool], list[Slot]] = {}
         self._made = 0

@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from grpo_train.rewards.sandbox import canary_hits, isolation, probe, run_program, run_tests
-from grpo_train.rewards.sandbox.canary import FILE_NAME
 from grpo_train.rewards.sandbox.child import WALL_PER_CPU, process_mark
 from grpo_train.rewards.sandbox.layers import NAMESPACES
-from grpo_train.rewards.sandbox.workspace import workspace
+from grpo_train.rewards.sandbox.workspace import CANARY_FILE, workspace
 from tests.train.hostile import escapes, honest, resources, verdicts
 from tests.train.hostile.program import HONEST, TESTS, Program
 
@@ -32,7 +31,7 @@ PLACES = ("/tmp", "/dev/shm", "/root", os.path.expanduser("~"), os.path.dirname(
 def problems_of(program: Program) -> list[str]:
     """Runs one program; what it did that it must not, or did not and must."""
     source = program.source.replace(escapes.PARENT, str(os.getpid()))
-    source = source.replace(escapes.SECRET, os.path.join(workspace().root, FILE_NAME))
+    source = source.replace(escapes.SECRET, workspace().canary)
     # Honest programs may take their time on a busy machine; hostile ones shall not hold the tests up.
     cpu_seconds = 5.0 if program.reasons == ("ok",) and program.kind != "resource" else CPU_SECONDS
     run = _script if program.statuses else _solution
@@ -89,7 +88,7 @@ def left_behind() -> list[str]:
     root = workspace().root
     for directory, _, files in os.walk(root):
         depth = len(Path(directory).relative_to(root).parts)
-        found += [os.path.join(directory, name) for name in files if name != FILE_NAME]
+        found += [os.path.join(directory, name) for name in files if name != CANARY_FILE]
         found += [directory] if depth > 2 else []  # a slot keeps one empty directory for its next program
     for place in PLACES:
         try:

@@ -78,7 +78,8 @@ def lock_down(plan: "dict[str, Any]") -> None:
             posix.mkdir(plan["directory"], 0o700)
         posix.chdir(plan["directory"])
     except OSError as error:
-        raise LockdownError("identity", f"cannot enter the working directory: {error}") from None
+        step = "box" if plan["box"] else "identity"
+        raise LockdownError(step, f"cannot enter the working directory: {error}") from None
     _call("rlimits", number["prctl"], PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if plan["namespaces"] & CLONE_NEWPID:
         _become_init()
