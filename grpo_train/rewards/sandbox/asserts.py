@@ -31,6 +31,17 @@ MODULES = {
     "ast", "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq",
     "itertools", "json", "math", "numbers", "operator", "re", "statistics", "string", "sys",
 }  # fmt: skip
+MODULES_WHEN_IMPORTED = MODULES | {
+    "base64", "binascii", "calendar", "difflib", "hashlib", "html", "struct", "textwrap", "unicodedata", "unittest",
+    "zlib",
+}  # fmt: skip
+"""Trusted where the data set imports them; otherwise these are names like any other."""
+DATA_METHODS = {
+    "__contains__", "__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "endswith", "isalnum", "isalpha",
+    "isascii", "isdecimal", "isdigit", "isdisjoint", "isidentifier", "islower", "isnumeric", "isprintable", "isspace",
+    "issubset", "issuperset", "istitle", "isupper", "startswith",
+}  # fmt: skip
+"""Methods of plain data that give verdicts: called on what a function of the solution returned, they are the rest's."""
 USUAL_IMPORTS = {
     name: f"from {module} import {name}"
     for module, names in {
@@ -116,13 +127,16 @@ class _Names:
         for statement in (statement for tree in trees for statement in tree.body):
             if isinstance(statement, ast.FunctionDef):
                 self.helpers.add(statement.name)
+            elif isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Lambda):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                self.helpers |= {target.id for target in targets if isinstance(target, ast.Name)}
             elif isinstance(statement, ast.Import | ast.ImportFrom):
                 self._imported(statement)
 
     def _imported(self, statement: ast.Import | ast.ImportFrom) -> None:
         for alias in statement.names:
             module = statement.module if isinstance(statement, ast.ImportFrom) else alias.name
-            if module is not None and module.partition(".")[0] in MODULES and alias.name != "*":
+            if module is not None and module.partition(".")[0] in MODULES_WHEN_IMPORTED and alias.name != "*":
                 one = (
                     ast.ImportFrom(module, [alias], 0) if isinstance(statement, ast.ImportFrom) else ast.Import([alias])
                 )
@@ -168,10 +182,22 @@ class _Lifter(ast.NodeTransformer):
         name, called = self._root(node)
         return name is not None and self.names.of_solution(name, called)
 
+    def _judges_data(self, node: ast.Call) -> bool:
+        """Is this ``f(2).startswith("a")``? What is called by a capital letter may be a class with such a method."""
+        if not isinstance(node.func, ast.Attribute):
+            return False
+        name, called = self._root(node.func.value)
+        return node.func.attr in DATA_METHODS and called and name is not None and not name[:1].isupper()
+
     def visit(self, node: ast.AST) -> Any:
         redefined = self.redefined and isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if not (redefined or self._of_solution(node)):
             return self.generic_visit(node)
+        if isinstance(node, ast.Call) and self._judges_data(node):
+            self.generic_visit(node.func)  # not as a whole: it is an attribute of the solution's
+            node.args = [self.visit(argument) for argument in node.args]
+            node.keywords = [self.visit(keyword) for keyword in node.keywords]
+            return node
         inner = {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load)}
         own = {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and not isinstance(name.ctx, ast.Load)}
         own |= {argument.arg for argument in ast.walk(node) if isinstance(argument, ast.arg)}

@@ -12,6 +12,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -76,7 +77,7 @@ def run_child(
     ended = Ended()
     started = time.monotonic()
     with _Descriptors() as fds:
-        result_read, result_write = fds.pipe()
+        result_read, result_write = fds.channel()
         streams = {result_read: _Stream(MAX_RESULT_BYTES, keep_head=True)}
         null = fds.add(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         inside = [null if stdin is None else fds.file(stdin), null, null, fds.file(message), result_write]
@@ -141,6 +142,13 @@ class _Descriptors:
         read, write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read, False)
         return self.add(read), self.add(write)
+
+    def channel(self) -> tuple[int, int]:
+        """As a pipe, but the writer cannot open it for reading by ``/proc/self/fd``, and take its own records away
+        before they are read here."""
+        read, write = (self.add(end.detach()) for end in socket.socketpair())
+        os.set_blocking(read, False)
+        return read, write
 
     def file(self, content: bytes) -> int:
         """A file in memory with this content, which nobody can change any more."""

@@ -88,6 +88,11 @@ class _Values:
     def plain(self, index: int) -> Any:
         """The same, for a comparison in this process."""
         value = self.of(index)
+        if isinstance(value, Lazy) and value.kind == "view":
+            try:
+                return self._decoder.as_set(value)
+            except BadValue as error:
+                raise _Failed(f"unsupported_value: {error}") from None
         if isinstance(value, Lazy):
             raise _Failed(f"unsupported_value: a {value.kind}")
         return value

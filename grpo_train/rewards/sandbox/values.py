@@ -13,6 +13,8 @@ from typing import Any
 
 from grpo_train.rewards.sandbox.inside.encode import MAX_DEPTH, MAX_NODES
 
+MAX_JOB_NODES = 3 * MAX_NODES
+"""Elements of all values of one job together."""
 MAX_HASHED = 10_000
 """Entries of all sets and dicts of one job together."""
 MAX_SAME_HASH = 32
@@ -25,10 +27,11 @@ class BadValue(ValueError):
 
 @dataclass(frozen=True)
 class Lazy:
-    """An iterator, a view, a range or a deque: equal to no list, but a test may make one of it."""
+    """An iterator, a range, a deque, or the keys or items of a dict: equal to no list, but a test may make one of
+    it."""
 
     kind: str
-    """``iterator``, ``deque`` or ``range``."""
+    """``iterator``, ``deque``, ``range`` or ``view``."""
     items: tuple[Any, ...]
 
 
@@ -41,7 +44,7 @@ class Decoder:
     """Decodes the values of one job, which share the caps."""
 
     def __init__(self) -> None:
-        self.nodes = MAX_NODES
+        self.nodes = MAX_JOB_NODES
         self.hashed = MAX_HASHED
 
     def decode(self, content: bytes) -> Any:
@@ -52,6 +55,10 @@ class Decoder:
             raise BadValue("bytes after the value")
         return value
 
+    def as_set(self, view: Lazy) -> frozenset[Any]:
+        """What the keys or items of a dict are equal to. Raises :class:`BadValue`."""
+        return frozenset(_Reader(b"", self).hashable(list(view.items)))
+
 
 class _Reader:
     """One value being read."""
@@ -60,6 +67,7 @@ class _Reader:
         self.content = content
         self.at = 0
         self.caps = caps
+        self.nodes = min(MAX_NODES, caps.nodes)
 
     def number(self) -> int:
         end = self.at + 4
@@ -89,7 +97,7 @@ class _Reader:
 
     def items(self, depth: int) -> list[Any]:
         count = self.number()
-        if count > self.caps.nodes:
+        if count > self.nodes:
             raise BadValue("too many elements")
         return [self.value(depth + 1) for _ in range(count)]
 
@@ -108,7 +116,8 @@ class _Reader:
 
     def value(self, depth: int) -> Any:
         self.caps.nodes -= 1
-        if self.caps.nodes < 0 or depth > MAX_DEPTH:
+        self.nodes -= 1
+        if self.nodes < 0 or depth > MAX_DEPTH:
             raise BadValue("too many elements or nested too deep")
         tag = self.content[self.at : self.at + 1]
         self.at += 1
@@ -135,11 +144,13 @@ class _Reader:
             return tuple(self.items(depth))
         if tag == b"e":
             return set(self.hashable(self.items(depth)))
+        if tag == b"k" and depth == 0:
+            return Lazy("view", tuple(self.items(depth)))
         if tag in (b"z", b"k"):
             return frozenset(self.hashable(self.items(depth)))
         if tag == b"d":
             count = self.number()
-            if count > self.caps.nodes:
+            if count > self.nodes:
                 raise BadValue("too many elements")
             pairs = [(self.value(depth + 1), self.value(depth + 1)) for _ in range(count)]
             self.hashable([key for key, _ in pairs])

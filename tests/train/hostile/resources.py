@@ -131,6 +131,12 @@ PROGRAMS = (
     *(Program(name, source, reasons, kind="resource") for name, (source, reasons) in AS_SOLUTION.items()),
     *(Program(name, source, statuses=statuses, kind="resource") for name, (source, statuses) in AS_SCRIPT.items()),
     Program(
+        "takes its own records back",
+        "import os\nfd = os.open('/proc/self/fd/4', os.O_RDONLY | os.O_NONBLOCK)\nos.read(fd, 1 << 16)",
+        ("exception",),
+        kind="resource",
+    ),
+    Program(
         "a thread that goes on for ever",
         "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin).start()\n" + HONEST,
         ("ok",),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 4_000_000
 MAX_NODES = 200_000
-"""Of one value here, and of all of a job together where they are read."""
+"""Of one value."""
 MAX_DEPTH = 100
 
 

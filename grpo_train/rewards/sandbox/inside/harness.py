@@ -181,8 +181,18 @@ def run_judge(job: "dict[str, Any]", report: Reporter) -> None:
                 value = __import__("collections").deque(value)
             elif kind == "range":
                 value = range(*value)
+            elif kind == "view":
+                value = _view(value)
             namespace[name] = value
         _report_value(f"bool({code})", namespace, report, index)
+
+
+def _view(items: "list[Any]") -> "Any":
+    """What has these items in this order and is equal to a set of them, as keys and items of a dict are."""
+    try:
+        return dict.fromkeys(items).keys()
+    except TypeError:  # (key, [value])
+        return dict(items).items()
 
 
 def _report_value(code: str, namespace: "dict[str, Any]", report: Reporter, index: int) -> None:
