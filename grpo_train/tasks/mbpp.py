@@ -113,6 +113,7 @@ class MbppTask(TaskDefaults):
             [*row.tests, *row.challenge],
             setup=row.setup,
             cpu_seconds=self.sandbox.cpu_seconds,
+            memory=self.sandbox.memory_mb << 20,
         )
         published, held_out = result.passed[: len(row.tests)], result.passed[self.config.visible_tests :]
         visible = result.passed[: self.config.visible_tests]
@@ -272,8 +273,9 @@ def row_of(record: Any, where: str) -> Row:
     if not tests:
         raise TaskError(f"{where}: 'test_list' is empty")
     imports, challenge = texts("test_imports", []), texts("challenge_test_list", [])
+    setup = "\n".join([*imports, _unix(get("test_setup_code", str, ""))]).strip("\n")
     try:
-        split_tests((*tests, *challenge))
+        split_tests((*tests, *challenge), setup)
     except UnsupportedTest as error:
         raise TaskError(f"{where}: 'test_list': {error}") from error
     return Row(
@@ -281,7 +283,7 @@ def row_of(record: Any, where: str) -> Row:
         text=_unix(get("prompt" if "prompt" in record else "text", str)).strip(),
         code=_unix(get("code", str)).strip("\n").rstrip(),
         tests=tests,
-        setup="\n".join([*imports, _unix(get("test_setup_code", str, ""))]).strip("\n"),
+        setup=setup,
         challenge=challenge,
     )
 
