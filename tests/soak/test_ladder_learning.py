@@ -19,12 +19,12 @@ from tests.conftest import REPOSITORY
 
 ENGINE = Path(sys.executable).with_name("grpo-train")
 RUNGS = {
-    # steps, and by how much greedy accuracy on the held-out split must rise: about half of what was measured
+    # steps, and by how much greedy accuracy on the held-out split must rise: well below what was measured
     "echo": (40, 0.15),
     "pattern": (60, 0.15),
     "counting": (60, 0.15),
     "arithmetic": (60, 0.15),
-    "comparison": (60, 0.08),
+    "comparison": (120, 0.10),
     "word_problem": (60, 0.20),
 }
 
