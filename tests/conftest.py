@@ -26,7 +26,8 @@ def tiny_model(request: pytest.FixtureRequest) -> Path:
     from grpo_train.tiny_model import WarmStart, make_tiny_model
 
     warm_start = WarmStart(steps=120, batch_size=48)
-    sources = [REPOSITORY / "grpo_train" / name for name in ("tiny_model.py", "tiny_tokenizer.py", "tasks/addition.py")]
+    names = ("tiny_model.py", "tiny_tokenizer.py", "tasks/addition.py", "tasks/generated.py")
+    sources = [REPOSITORY / "grpo_train" / name for name in names]
     key = hashlib.sha256(repr(warm_start).encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
     assert request.config.cache is not None
     model = request.config.cache.mkdir("tiny-model") / key[:16]

@@ -74,7 +74,11 @@ class Verdict:
 
 
 class Task(Protocol):
-    """Where prompts come from and what is right. Splits are disjoint and their order never changes."""
+    """Where prompts come from and what is right. Splits are disjoint and their order never changes.
+
+    A task that tiny models can be warm-started on (``grpo-train tiny-model --task NAME``) also has
+    ``example(problem, draw, careless) -> str``, a worked completion, see :class:`grpo_train.tiny_model.Taught`.
+    """
 
     @property
     def name(self) -> str:
