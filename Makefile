@@ -20,7 +20,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	bash scripts/setup.sh --programs-only
-	OMP_NUM_THREADS=1 $(PYTEST) -n auto --maxprocesses 4 --dist loadfile tests
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder tests
 
 lint: $(STAMP)
 	.venv/bin/ruff check .

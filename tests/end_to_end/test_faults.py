@@ -246,7 +246,7 @@ import sys
 from pathlib import Path
 if any("grpo_train.train" in argument for argument in sys.orig_argv):
     from grpo_train.tasks.addition import AdditionTask
-    left, grade = {steps} * 4, AdditionTask.grade
+    left, judge = {steps} * 4, AdditionTask.judge
     def broken(*arguments, **keys):
         global left
         left -= 1
@@ -254,8 +254,8 @@ if any("grpo_train.train" in argument for argument in sys.orig_argv):
             if {once}:
                 Path({fuse!r}).unlink()
             raise ValueError("a bug in the grader")
-        return grade(*arguments, **keys)
-    AdditionTask.grade = broken
+        return judge(*arguments, **keys)
+    AdditionTask.judge = broken
 """
 
 

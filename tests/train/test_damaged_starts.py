@@ -18,6 +18,7 @@ from grpo_train.config import load_config
 from grpo_train.files import atomic_symlink
 from grpo_train.manifest import untrusted
 from grpo_train.run_dir import RunDir, create_run
+from grpo_train.stages import Stage
 from grpo_train.supervisor import Supervisor
 from grpo_train.worker import main
 from tests.engine import DAMAGES, config_text, damage, events, resume_here, run_of
@@ -62,7 +63,7 @@ def by_restart(run: RunDir, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     """The trainer dies (it is another program here); the supervisor would restart it three times."""
     for name in ("become_subreaper", "reap_orphans"):
         monkeypatch.setattr(supervisor, name, lambda: None)
-    monkeypatch.setattr(Supervisor, "_command", lambda self, stage: [sys.executable, "-c", "raise SystemExit(7)"])
+    monkeypatch.setattr(Stage, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(7)"])
     config = load_config(run.config_file.read_text())
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:

@@ -116,12 +116,14 @@ def run_isolated(
     job: dict[str, object],
     *,
     cpu_seconds: int,
+    cpu_limit: int | None = None,
     memory: int = MAX_MEMORY,
     hash_seed: str = "0",
     stdin: bytes | None = None,
     max_output: int = 0,
 ) -> Ended:
-    """Runs a job behind these layers, in a fresh directory that is gone afterwards. Raises OSError."""
+    """Runs a job behind these layers, in a fresh directory that is gone afterwards; the kernel ends it at
+    ``cpu_limit`` (default ``cpu_seconds``, by which its wall time is measured). Raises OSError."""
     python = interpreter()
     rooms = workspace()
     slot = rooms.take(isolation.landlock_abi, isolation.uid, isolation.box)
@@ -132,7 +134,7 @@ def run_isolated(
                        "MALLOC_ARENA_MAX": "1"}  # fmt: skip
         job = {
             **job,
-            "plan": plan(isolation, slot.box, directory, cpu_seconds, memory),
+            "plan": plan(isolation, slot.box, directory, cpu_limit or cpu_seconds, memory),
             "readable": python.readable_roots,
         }
         return run_child(job, ruleset=slot.ruleset, cpu_seconds=cpu_seconds, environment=environment, stdin=stdin,

@@ -72,17 +72,20 @@ def run(
     job: dict[str, object],
     cpu_seconds: float,
     *,
+    busy: float = 1.0,
     memory: int = MAX_MEMORY,
     hash_seed: str = "0",
     stdin: bytes | None = None,
     max_output: int = 0,
 ) -> Ended:
-    """Runs a job; raises :class:`SandboxError` when no process could be started or locked down."""
+    """Runs a job; ``busy`` times its processor time is given, in the wall time of ``cpu_seconds``. Raises
+    :class:`SandboxError` when no process could be started or locked down."""
+    whole = max(1, math.ceil(cpu_seconds))
     problem = ""
     for attempt in range(2):  # the second time for what passes, such as no free process
         time.sleep(RETRY_SECONDS * attempt)
         try:
-            ended = run_isolated(layers, job, cpu_seconds=max(1, math.ceil(cpu_seconds)), memory=memory,
+            ended = run_isolated(layers, job, cpu_seconds=whole, cpu_limit=math.ceil(busy * whole), memory=memory,
                                  hash_seed=hash_seed, stdin=stdin, max_output=max_output)  # fmt: skip
         except OSError as error:
             problem = f"a program could not be run: {error}"
