@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, NoReturn, get_args
 
@@ -15,6 +15,7 @@ import typer
 from grpo_train import schema
 from grpo_train.tasks import Attempt, Problem, Split, Task, TaskError, load_task
 from grpo_train.tasks.jsonl import JsonlTask
+from grpo_train.tasks.mbpp import MbppTask
 from grpo_train.tasks.overlap import NGRAM, normal_text, sharing
 
 SHOWN = 5
@@ -57,9 +58,19 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def rows(self) -> int:
+        """Of all splits."""
+        return sum(split.rows for split in self.splits)
+
+    @property
+    def right(self) -> int:
+        """Rows whose reference solution is right."""
+        return sum(split.right for split in self.splits)
+
+    @property
     def is_good(self) -> bool:
         """Every reference solution is right. Duplicates and overlaps are told, not judged."""
-        return all(split.right == split.rows for split in self.splits)
+        return self.right == self.rows
 
 
 def check_answers(config: schema.Task) -> Report:
@@ -68,17 +79,21 @@ def check_answers(config: schema.Task) -> Report:
     problems = {split: list(_problems(task, split)) for split in _splits(task)}
     splits = [_check_split(task, split, listed) for split, listed in problems.items()]
     notes = list(task.data.notes) if isinstance(task, JsonlTask) else []
-    texts = {split: [problem.question for problem in listed] for split, listed in problems.items()}
+    texts: dict[str, list[str]] = {s: [problem.question for problem in listed] for s, listed in problems.items()}
     return Report(config.name, config.path, splits, overlaps_of(texts), notes)
 
 
 def check_mbpp(config: schema.Task) -> Report:
     """Run every reference solution against its asserts, in the sandbox. Raises TaskError."""
-    report = check_answers(config.model_copy(update={"template": "r1", "visible_tests": 0}))
-    checked = sum(split.rows for split in report.splits)
-    return replace(
-        report, notes=[f"{checked} problems; training problems that are held out word for word are left out"]
-    )
+    task = load_task(config.model_copy(update={"template": "r1", "visible_tests": 0}))
+    assert isinstance(task, MbppTask)
+    rows = task.published()
+    problems = {split: [task.problem_of(row, row.task_id) for row in listed] for split, listed in rows.items()}
+    splits = [_check_split(task, split, listed) for split, listed in problems.items()]
+    texts = {split: [row.text for row in listed] for split, listed in rows.items()}
+    left_out = len(rows.get("train", [])) - task.size("train")
+    notes = [f"{left_out} training problems are left out of training: they are held out, word for word"]
+    return Report(config.name, config.path, splits, overlaps_of(texts), notes if left_out else [])
 
 
 CHECKERS: dict[str, Callable[[schema.Task], Report]] = {
@@ -90,7 +105,7 @@ CHECKERS: dict[str, Callable[[schema.Task], Report]] = {
 """By dataset: raises TaskError where its rows cannot be read."""
 
 
-def overlaps_of(texts: dict[Split, list[str]]) -> list[Overlap]:
+def overlaps_of(texts: Mapping[str, list[str]]) -> list[Overlap]:
     """What the training texts share with those of each other split."""
     found = []
     for split in ("validation", "test"):
@@ -123,6 +138,7 @@ def lines_of(report: Report) -> Iterator[str]:
         )
     for note in report.notes:
         yield f"  {note}"
+    yield f"{report.right}/{report.rows}"
 
 
 def check_dataset(
@@ -150,7 +166,8 @@ def check_dataset(
     except TaskError as error:
         _fail(str(error))
     if as_json:
-        print(json.dumps({**asdict(report), "is_good": report.is_good}, indent=1))
+        totals = {"rows": report.rows, "right": report.right, "is_good": report.is_good}
+        print(json.dumps({**asdict(report), **totals}, indent=1))
     else:
         print("\n".join(lines_of(report)))
     raise typer.Exit(0 if report.is_good else 1)
@@ -187,7 +204,7 @@ def _problems(task: Task, split: Split) -> Iterator[Problem]:
     return (task.problem(split, index) for index in range(task.size(split)))
 
 
-def _check_split(task: Task, split: Split, problems: list[Problem]) -> SplitReport:
+def _check_split(task: Task, split: str, problems: list[Problem]) -> SplitReport:
     def check(problem: Problem) -> str | None:
         verdict = task.judge(Attempt(problem, f"It is so.</think> <answer>{problem.answer}</answer>"))
         if verdict.correct and verdict.tolerant is not False:

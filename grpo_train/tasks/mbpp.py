@@ -39,10 +39,12 @@ from grpo_train.tasks.overlap import normal_text
 LABEL = "mbpp"
 PATH_VARIABLE = "MBPP_DATASET_PATH"
 FILES = ("mbpp.jsonl", "sanitized-mbpp.json")
+EXAMPLES = range(1, 11)
+"""Task ids of the problems that are shown in prompts."""
 RANGES: dict[Split, range] = {
     "test": range(11, 511), "validation": range(511, 601), "train": range(601, 975),
 }  # fmt: skip
-"""Task ids; those below 11 are for prompts."""
+"""Task ids of the splits, as published."""
 
 PAPER = "You are an expert Python programmer, and here is your task: {question}\n[BEGIN]\n"
 DOCSTRING = '"""\n{question}\n"""\n'
@@ -98,7 +100,10 @@ class MbppTask(TaskDefaults):
         return limited(len(self._rows(split)), split, self.config.limit)
 
     def problem(self, split: Split, index: int) -> Problem:
-        row = self._rows(split)[index]
+        return self.problem_of(self._rows(split)[index], index)
+
+    def problem_of(self, row: Row, index: int) -> Problem:
+        """A row as a problem, of whatever split."""
         problem = self.frame.ask(self.config, index, self._ask(row), row.code, data=row)
         return replace(problem, prompt=self._examples + problem.prompt) if self._examples else problem
 
@@ -157,6 +162,15 @@ class MbppTask(TaskDefaults):
                 f"task.few_shot: {wanted} examples were asked for, the data has {len(rows)} (its task_id 2 to 10)"
             )
         return "".join(PAPER.replace("{question}", self._ask(row)) + f"{row.code}\n[DONE]\n\n" for row in rows)
+
+    def published(self) -> dict[str, list[Row]]:
+        """All rows of the data by the published split, the examples for prompts and the leaks into training included.
+
+        Raises TaskError.
+        """
+        rows = _rows(self.place)
+        ranges: dict[str, range] = {"prompt": EXAMPLES, **{str(split): ids for split, ids in RANGES.items()}}
+        return {split: found for split, ids in ranges.items() if (found := [r for r in rows if r.task_id in ids])}
 
     def _rows(self, split: Split) -> list[Row]:
         return splits(self.place)[split]

@@ -248,7 +248,7 @@ def test_check_dataset_runs_every_reference_solution(tmp_path: Path) -> None:
     report = check_mbpp(TaskConfig(name="mbpp", path=str(OWN)))
     assert report.is_good
     assert {split.split: (split.right, split.rows) for split in report.splits} == {
-        "train": (3, 3), "validation": (1, 1), "test": (3, 3),
+        "prompt": (4, 4), "train": (4, 4), "validation": (1, 1), "test": (3, 3),
     }  # fmt: skip
     broken = OWN.read_text().replace("number((4, 5))==45", "number((4, 5))==46")
     (tmp_path / "mbpp.jsonl").write_text(broken)
