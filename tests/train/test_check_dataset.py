@@ -103,11 +103,11 @@ def test_a_checker_of_another_dataset_needs_one_line(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(CHECKERS, "other", checker)
     assert check("other") == (
         0,
-        "other: from the hub\n  test       974/974 reference solutions are right, 0 duplicates\n",
+        "other: from the hub\n  test       974/974 reference solutions are right, 0 duplicates\n974/974\n",
     )
     assert check("other", "--path", "x")[0] == 2
 
 
 def test_counting() -> None:
     assert duplicates_in(["a b", "A  b", "c"]) == 1
-    assert list(lines_of(Report("x", "y", [], [], ["note"]))) == ["x: y", "  note"]
+    assert list(lines_of(Report("x", "y", [], [], ["note"]))) == ["x: y", "  note", "0/0"]
