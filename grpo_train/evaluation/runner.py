@@ -7,6 +7,7 @@ What was generated stays beside the results (:mod:`.partial`) until the step is 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import os
 import signal
@@ -84,13 +85,18 @@ def _evaluate(plan: EvalPlan, skipped: list[Skipped]) -> int:
         status.close()
 
 
+def run_id_of(folder: Path) -> str:
+    """What marks the processes of an evaluation: its tree's name and place, for two roots may hold runs of one name."""
+    return f"eval_{folder.name}_{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:8]}"
+
+
 class _Evaluation:
     def __init__(self, plan: EvalPlan, skipped: list[Skipped], folder: Path, status: StatusWriter) -> None:
         self._plan, self._folder, self._status = plan, folder, status
         self._failed = list(skipped)
         self._stopped = False
         # The supervisor's own evaluations carry its run's id, so that it finds them.
-        self._run_id = os.environ.get(RUN_ID_VARIABLE) or f"eval_{folder.name}"
+        self._run_id = os.environ.get(RUN_ID_VARIABLE) or run_id_of(folder)
 
     @cached_property
     def _config(self) -> Config:

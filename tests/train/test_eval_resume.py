@@ -96,7 +96,12 @@ def test_killed_at_random_by_a_signal(run: RunDir, whole: dict[str, bytes]) -> N
     for low in (1, 9):
         wanted = random.randint(low, low + 7)
         process = subprocess.Popen(
-            [*GRPO_TRAIN, *command], env=environment(run.root), start_new_session=True, stdout=subprocess.DEVNULL
+            [*GRPO_TRAIN, *command],
+            env=environment(run.root),
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         files = partial_of(run).path
         lines = lambda: sum(file.read_bytes().count(b"\n") for file in files.glob("completions.*"))  # noqa: B023, E731
@@ -104,8 +109,8 @@ def test_killed_at_random_by_a_signal(run: RunDir, whole: dict[str, bytes]) -> N
             wait_for(lambda: lines() >= wanted or process.poll() is not None, "samples")  # noqa: B023
         finally:
             process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert process.returncode == -signal.SIGKILL
+            said, _ = process.communicate()
+        assert process.returncode == -signal.SIGKILL, said
         wait_for(lambda: not children_of(run), "the children's end")
         assert not step_of(run).exists()
         assert len(partial_of(run).completions()) >= seen

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_train.evaluation.plan import EvalError, EvalRequest, make_plan, subset
+from grpo_train.evaluation.runner import run_id_of
 from grpo_train.evaluation.statistics import wilson_interval
 from grpo_train.files import read_json, read_jsonl
 from grpo_train.run_dir import RunDir, RunDirError, list_evaluations
@@ -159,16 +160,19 @@ def test_a_step_that_takes_too_long_is_reported(run: RunDir) -> None:
     assert done.returncode == 1
     rows = table(run)
     assert [rows[name]["status"] for name in ("step_1", "step_3")] == ["failed: timed out after 0.2 s"] * 2
-    assert find_by_run_id("eval_trained_addition") == []
+    assert find_by_run_id(run_id_of(run.root / "eval_runs" / "trained_addition")) == []
 
 
 def test_a_killed_child_costs_only_its_step(run: RunDir) -> None:
     folder = run.root / "eval_runs" / "trained_addition"
-    command = [*GRPO_TRAIN, "eval", "--training-run", "trained", "--subset-frac", "0.3", "--batch-size", "4"]
-    with running(command, run.root, "eval_trained_addition") as parent:
+    # Long enough that a step is never over before its progress has been told.
+    words = ["--subset-frac", "1", "--num-samples", "4", "--temperature", "1", "--batch-size", "4"]
+    command = [*GRPO_TRAIN, "eval", "--training-run", "trained", *words]
+    run_id = run_id_of(folder)
+    with running(command, run.root, run_id) as parent:
         progress = lambda: (read_json(folder / "status.json") or {}).get("progress")  # noqa: E731
         wait_for(lambda: (progress() or {}).get("name") == "step_1", "the first step's evaluation")
-        (child,) = find_by_run_id("eval_trained_addition")
+        (child,) = find_by_run_id(run_id)
         os.kill(child, signal.SIGKILL)
         wait_for(lambda: (progress() or {}).get("name") == "step_2", "the second step's evaluation")
         pending = (read_json(folder / "status.json") or {})["pending"]
