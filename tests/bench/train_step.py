@@ -156,6 +156,7 @@ class Ours:
             completions=recording.completions,
             advantages=group_advantages(torch.tensor(recording.rewards), GENERATIONS, "none"),
             counted=torch.ones(len(recording.completions), dtype=torch.bool),
+            completions_per_update=[len(recording.completions)],
             tokens_per_update=[float(sum(len(c.ids) for c in recording.completions))],
             metrics={},
         )
