@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_train.algorithm.noise_scale import GradientNoiseScale
+from grpo_train.rewards.sandbox.results import TOO_WEAK
 from grpo_train.schema import Config
 
 ESS_WARN, ESS_ALARM = 0.5, 0.3
@@ -23,7 +24,6 @@ DENIALS = 0.05
 INVALID_GAMES = 0.2
 SAME_OPENING = 0.8
 NO_REASONING = 0.5
-WEAK_LEVELS = ("medium", "weak")
 
 
 def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None = None) -> list[str]:
@@ -73,7 +73,7 @@ def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
 def _hacking(metrics: Mapping[str, Any]) -> list[str]:
     """Signs that a policy is after the reward instead of the answer, the worst first."""
     lines: list[str] = []
-    if metrics.get("sandbox/isolation") in WEAK_LEVELS:
+    if metrics.get("sandbox/isolation") in TOO_WEAK:
         lines.append(
             f"alarm: programs run in a {metrics['sandbox/isolation']} sandbox: they can read what you can "
             "(sandbox.allow_weak)"

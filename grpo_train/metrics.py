@@ -15,11 +15,9 @@ import torch
 
 from grpo_train.algorithm import PolicyLoss, effective_sample_size
 from grpo_train.policy.logprobs import TokenLogprobs
+from grpo_train.rewards.sandbox.results import LEVELS
 from grpo_train.rollout.collect import Sample
 from grpo_train.tasks.base import means
-
-LEVELS = ("weak", "medium", "strong", "full")
-"""Of the sandbox (``rewards/sandbox/results.py``), the weakest first."""
 
 
 def rollout_row(step: int, group: int, place: int, sample: Sample, rewards: dict[str, float | None]) -> dict[str, Any]:
@@ -91,9 +89,8 @@ def reward_metrics(
 
 def _isolation(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The weakest sandbox that a program of the buffer ran in; {} where none ran."""
-    levels = {row.get("facts", {}).get("isolation") for row in rows} - {None}
-    ordered = sorted(levels, key=lambda level: LEVELS.index(level) if level in LEVELS else -1)
-    return {"sandbox/isolation": ordered[0]} if ordered else {}
+    levels = {row.get("facts", {}).get("isolation") for row in rows} & set(LEVELS)
+    return {"sandbox/isolation": max(levels, key=LEVELS.index)} if levels else {}
 
 
 def _group_metrics(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -1,10 +1,13 @@
-"""Data for the engine's tests."""
+"""Data for the engine's tests, and a run whose checkpoints they evaluate."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from grpo_train.run_dir import RunDir
 
 HERE = Path(__file__).parent
 OFFICIAL = HERE.parents[2] / "shared" / "data"
@@ -14,3 +17,30 @@ OFFICIAL = HERE.parents[2] / "shared" / "data"
 def gsm8k_dir() -> Path:
     """GSM8K's official files where they lie beside the repository, else eight rows of our own in the same format."""
     return OFFICIAL if (OFFICIAL / "gsm8k_test.jsonl").is_file() else HERE / "data"
+
+
+@pytest.fixture(scope="module")
+def trained(make_root: Callable[[], Path]) -> RunDir:
+    """Two steps of an adapter on additions."""
+    from tests.engine import train_here, write_config
+
+    root = make_root()
+    return train_here(root, write_config(root, run__total_steps=2, model__adapter="lora"), "trained")
+
+
+@pytest.fixture(scope="module")
+def whole(trained: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of step 2, evaluated without interruption."""
+    from tests.train.evaluating import SAMPLED, copy_of, evaluate_here, files_of, step_of
+
+    run = copy_of(trained, tmp_path_factory.mktemp("whole"))
+    assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
+    return files_of(step_of(run))
+
+
+@pytest.fixture
+def run(trained: RunDir, tmp_path: Path) -> RunDir:
+    """A copy of ``trained`` to evaluate."""
+    from tests.train.evaluating import copy_of
+
+    return copy_of(trained, tmp_path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +14,9 @@ from grpo_train.files import read_json, read_jsonl
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks.addition import AdditionTask
 from grpo_train.tasks.base import Attempt, Verdict
-from tests.engine import environment, train_here, write_config
+from tests.engine import environment
 from tests.train.evaluating import (
     SAMPLED,
-    copy_of,
     evaluate_here,
     evaluate_until,
     files_of,
@@ -27,26 +24,6 @@ from tests.train.evaluating import (
     partial_of,
     step_of,
 )
-
-
-@pytest.fixture(scope="module")
-def trained(make_root: Callable[[], Path]) -> RunDir:
-    root = make_root()
-    return train_here(root, write_config(root, run__total_steps=2, model__adapter="lora"), "trained")
-
-
-@pytest.fixture(scope="module")
-def whole(trained: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of step 2, evaluated without interruption."""
-    run = copy_of(trained, tmp_path_factory.mktemp("whole"))
-    assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
-    return files_of(step_of(run))
-
-
-@pytest.fixture
-def run(trained: RunDir, tmp_path: Path) -> RunDir:
-    return copy_of(trained, tmp_path)
-
 
 # ------------------------------------------------------------------------------------------------------------ grading
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +13,12 @@ from grpo_train.evaluation.plan import EvalError, EvalRequest, environment_overr
 from grpo_train.files import read_json, read_jsonl
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks.addition import AdditionTask
-from tests.engine import train_here, write_config
 from tests.train.evaluating import (
     SAMPLED,
-    copy_of,
     evaluate_here,
     evaluate_until,
-    files_of,
     step_of,
 )
-
-
-@pytest.fixture(scope="module")
-def trained(make_root: Callable[[], Path]) -> RunDir:
-    root = make_root()
-    return train_here(root, write_config(root, run__total_steps=2, model__adapter="lora"), "trained")
-
-
-@pytest.fixture(scope="module")
-def whole(trained: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of step 2, evaluated without interruption."""
-    run = copy_of(trained, tmp_path_factory.mktemp("whole"))
-    assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
-    return files_of(step_of(run))
-
-
-@pytest.fixture
-def run(trained: RunDir, tmp_path: Path) -> RunDir:
-    return copy_of(trained, tmp_path)
-
 
 # -------------------------------------------------------------------------------------------------------- the results
 

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from grpo_train.evaluation.plan import EvalRequest, make_plan
 from grpo_train.files import read_json
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks.addition import AdditionTask
-from tests.engine import GRPO_TRAIN, environment, grpo_train, train_here, wait_for, write_config
+from tests.engine import GRPO_TRAIN, environment, grpo_train, wait_for
 from tests.train.evaluating import (
     SAMPLED,
     copy_of,
@@ -33,26 +32,6 @@ from tests.train.evaluating import (
     partial_of,
     step_of,
 )
-
-
-@pytest.fixture(scope="module")
-def trained(make_root: Callable[[], Path]) -> RunDir:
-    root = make_root()
-    return train_here(root, write_config(root, run__total_steps=2, model__adapter="lora"), "trained")
-
-
-@pytest.fixture(scope="module")
-def whole(trained: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of step 2, evaluated without interruption."""
-    run = copy_of(trained, tmp_path_factory.mktemp("whole"))
-    assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
-    return files_of(step_of(run))
-
-
-@pytest.fixture
-def run(trained: RunDir, tmp_path: Path) -> RunDir:
-    return copy_of(trained, tmp_path)
-
 
 # ------------------------------------------------------------------------------------------------------- interrupted
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from grpo_train.rewards.sandbox import landlock, syscalls
 from grpo_train.rewards.sandbox.interpreter import interpreter
 from grpo_train.rewards.sandbox.layers import NAMESPACES, NEW_USER, Isolation, run_isolated
-from grpo_train.rewards.sandbox.results import SandboxError, SandboxTooWeak
+from grpo_train.rewards.sandbox.results import TOO_WEAK, SandboxError, SandboxTooWeak
 from grpo_train.rewards.sandbox.workspace import workspace
 
 ALLOW_WEAK_VARIABLE = "GRPO_ALLOW_WEAK_SANDBOX"
@@ -49,7 +49,7 @@ def isolation() -> Isolation:
     with _guard:
         if _found is None:
             _found = probe()
-    if _found.level in ("medium", "weak") and not (_allow_weak or os.environ.get(ALLOW_WEAK_VARIABLE) == "1"):
+    if _found.level in TOO_WEAK and not (_allow_weak or os.environ.get(ALLOW_WEAK_VARIABLE) == "1"):
         raise SandboxTooWeak(
             f"programs of the model would run behind too little: {_found.describe()}. Needed are seccomp and Landlock "
             f"(Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK, on x86-64 or aarch64, in a container whose own "

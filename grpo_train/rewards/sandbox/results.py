@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 Level = Literal["full", "strong", "medium", "weak"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""The strongest first."""
+TOO_WEAK: tuple[Level, ...] = ("medium", "weak")
+"""Levels at which nothing runs unless it was allowed."""
 Status = Literal["ok", "syntax_error", "runtime_error", "timeout", "memory", "killed", "output_limit"]
 
 REASONS = (
