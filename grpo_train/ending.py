@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpo_train.processes import find_by_run_id, is_alive, signal_quietly, sweep
+from grpo_train.processes import find_by_run_id, is_alive, run_id_of, signal_quietly, sweep
 from grpo_train.run import RunDir
 from grpo_train.status import RunDirError, StatusWriter
 
@@ -43,8 +43,9 @@ def end_by_force(run: RunDir, supervisors: Sequence[tuple[int, int]], patience_s
     for pid, _ in survivors:  # before its workers: it would restart them
         signal_quietly(pid, signal.SIGKILL)
     me = frozenset({os.getpid()})
-    strays = find_by_run_id(run.name, me)
-    left = sweep(run.name, exclude=me, timeout_s=SWEEP_S)
+    run_id = run_id_of(run.path)
+    strays = find_by_run_id(run_id, me)
+    left = sweep(run_id, exclude=me, timeout_s=SWEEP_S)
     left += [pid for pid, start in survivors if is_alive(pid, start) and pid not in left]
     return Ended(left, bool(survivors or strays))
 

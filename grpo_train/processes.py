@@ -1,7 +1,8 @@
 """Which processes belong to a run, and how they are ended. Linux ``/proc``; standard library only.
 
 torchrun starts every worker in a session of its own, so a signal to torchrun's process group misses the workers.
-Every process of a run therefore carries ``GRPO_RUN_ID`` in its environment, and is found by it.
+Every process of a run therefore carries ``GRPO_RUN_ID`` in its environment, and is found by it: the run's place,
+since two roots may hold runs of one name.
 """
 
 from __future__ import annotations
@@ -58,9 +59,14 @@ def is_alive(pid: int, start: int) -> bool:
     return start_ticks(pid) == start
 
 
+def run_id_of(folder: Path) -> str:
+    """What marks the processes of the run in ``folder``: its real path, the same through every symbolic link."""
+    return os.path.realpath(folder)
+
+
 def find_by_run_id(run_id: str, exclude: frozenset[int] = frozenset()) -> list[int]:
     """Pids of the live processes whose environment says ``GRPO_RUN_ID=run_id``."""
-    wanted = f"{RUN_ID_VARIABLE}={run_id}".encode()
+    wanted = os.fsencode(f"{RUN_ID_VARIABLE}={run_id}")
     found = []
     for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
         if not entry.name.isdigit() or int(entry.name) in exclude:

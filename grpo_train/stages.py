@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE
+from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, run_id_of
 from grpo_train.run_dir import RunDir
 from grpo_train.schema import Config
 
@@ -69,7 +69,7 @@ def stage_environment(run: RunDir, threads: int) -> dict[str, str]:
     """The environment of a stage: the run's id, a fixed thread count, passive OpenMP waiting, unbuffered output."""
     return {
         **os.environ,
-        RUN_ID_VARIABLE: run.name,
+        RUN_ID_VARIABLE: run_id_of(run.path),
         PARENT_VARIABLE: str(os.getpid()),
         "LOCALFS_ROOT": str(run.root),
         "OMP_NUM_THREADS": str(threads),

@@ -86,7 +86,7 @@ def _tmux(place: Place) -> tuple[bool, str, str]:
     version = re.search(r"(\d+)\.(\d+)", words)
     if version and (int(version[1]), int(version[2])) < LEAST_TMUX:
         return False, f"{words} at {path}", "3.2a or newer is needed: sudo apt-get install -y tmux"
-    count = len(Sessions(place.settings.tmux_socket).rows())
+    count = len(Sessions(place).rows())
     return True, f"{words} at {path}, {count} sessions", ""
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.ending import TERM_WAIT_S, end_by_force, write_end
-from grpo_train.processes import boot_id, find_by_run_id, identity, is_alive, signal_quietly, start_ticks
+from grpo_train.processes import boot_id, find_by_run_id, identity, is_alive, run_id_of, signal_quietly, start_ticks
 from grpo_train.run_dir import (
     END_STATES,
     LIVE_STATES,
@@ -28,7 +28,7 @@ from grpo_train.run_dir import (
     prepare_root,
 )
 from remote.agent.place import Place, find_engine, verify_engine
-from remote.agent.sessions import Sessions, session_name
+from remote.agent.sessions import Sessions, of_whom, session_name
 from remote.protocol import RemoteError
 
 
@@ -75,7 +75,7 @@ def launch(place: Place, params: dict[str, Any]) -> dict[str, Any]:
         "by": text(params, "by", ""),
         "idempotency_key": text(params, "idempotency_key", "") or None,
     }
-    sessions, engine = Sessions(place.settings.tmux_socket), find_engine(place)
+    sessions, engine = Sessions(place), find_engine(place)
     sessions.require()
 
     def command(run: str) -> list[str]:
@@ -103,7 +103,8 @@ def launch(place: Place, params: dict[str, Any]) -> dict[str, Any]:
             run = create_run(place.root, {"argv": _by_hand(wanted), **wanted}, name)
         session, argv = session_name(run.name), command(run.name)
         result = {"run": run.name, "session": session, "argv": argv}
-        if run.status_file.exists() or sessions.find(session):
+        standing = sessions.find(session)
+        if run.status_file.exists() or (standing and standing["run"] == run.name):
             return {**result, "started": False}
         try:
             sessions.start(session, argv, place.directory, place.session_environment(), run.name)
@@ -202,13 +203,15 @@ def _run_in_session(
     place: Place, params: dict[str, Any], session: str, arguments: list[str], run: str
 ) -> dict[str, Any]:
     """Start ENGINE ``arguments --root ROOT`` in a session; a dead one of the name is replaced, a live one refused."""
-    sessions, engine = Sessions(place.settings.tmux_socket), find_engine(place)
+    sessions, engine = Sessions(place), find_engine(place)
     argv = [*engine.argv, *arguments, "--root", str(place.root)]
     result = {"session": session, "argv": argv, "engine": engine.how}
     old = sessions.find(session)
     if old is not None and not old["dead"]:
         raise RemoteError(
-            "session_live", f"the tmux session '{session}' is alive already", "wait until it ends, or stop it first"
+            "session_live",
+            f"the tmux session '{session}' is alive already{of_whom(old)}",
+            "wait until it ends, or stop it first",
         )
     if params.get("dry_run"):
         return {**result, "dry_run": True}
@@ -247,7 +250,8 @@ def kill(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     if observed.is_live and observed.host and observed.host != here.host:
         raise RemoteError("elsewhere", f"{run.name} runs on {observed.host}, not on this box", "kill it from there")
     supervisors = _supervisors(place, run, status)
-    if not observed.is_live and not supervisors and not find_by_run_id(run.name, frozenset({os.getpid()})):
+    processes = find_by_run_id(run_id_of(run.path), frozenset({os.getpid()}))
+    if not observed.is_live and not supervisors and not processes:
         raise RemoteError("not_running", f"{run.name} is not running: it is {observed.state}")
     run.log_event("kill_asked", by=text(params, "by", ""))
     patience = params.get("patience_s")
@@ -265,7 +269,7 @@ def kill(place: Place, params: dict[str, Any]) -> dict[str, Any]:
 
 def _kill_session(place: Place, name: str) -> dict[str, Any]:
     """End what runs in a session that this agent started; its last words stay on the dead pane."""
-    row = Sessions(place.settings.tmux_socket).find(name)
+    row = Sessions(place).find(name)
     if row is None or row["dead"]:
         raise RemoteError("not_running", f"nothing runs in a tmux session '{name}' on this box")
     if not row["marked"]:
@@ -289,7 +293,7 @@ def _supervisors(place: Place, run: RunDir, status: dict[str, Any]) -> list[tupl
     if pid > 1 and status.get("boot_id") == boot_id() and status.get("state") in LIVE_STATES and is_alive(pid, start):
         found.append((pid, start))
     try:
-        session = Sessions(place.settings.tmux_socket).find(session_name(run.name))
+        session = Sessions(place).find(session_name(run.name))
     except RemoteError:
         session = None  # no tmux: nothing was started by it
     if session and session["run"] == run.name and not session["dead"] and session["pid"]:

@@ -145,14 +145,14 @@ def _config_folder(place: Place) -> Path:
 
 def list_sessions(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     """{"sessions": rows} of the box's tmux."""
-    return {"sessions": Sessions(place.settings.tmux_socket).rows()}
+    return {"sessions": Sessions(place).rows()}
 
 
 def capture_pane(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     """{"session", "text"}: the last ``lines`` (default 200) of a session."""
     name = jobs.text(params, "session")
     lines = max(1, min(int(params.get("lines") or 200), MAX_CAPTURED_LINES))
-    return {"session": name, "text": Sessions(place.settings.tmux_socket).capture(name, lines)}
+    return {"session": name, "text": Sessions(place).capture(name, lines)}
 
 
 OPERATIONS: dict[str, Operation] = {

@@ -7,6 +7,8 @@ that ends at once takes its session along unless ``remain-on-exit`` is set in th
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shlex
 import shutil
@@ -16,16 +18,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from remote.agent.place import Place
 from remote.protocol import RemoteError
 
 RUN_OPTION = "@grpo_run"
 """A session's user option that names the run it works for (its name may have had to be changed)."""
 OUR_OPTION = "@grpo"
 """Set on every session that an agent started, whatever it works for."""
+ROOT_OPTION = "@grpo_root"
+"""Which root that agent worked in, see :func:`root_mark`: another root may hold a run of the same name."""
 _FORMAT = (
     "#{session_id} #{pane_id} #{session_created} #{session_attached} #{pane_dead} s#{pane_dead_status} "
-    "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} #{session_name}"
+    "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} o#{@grpo_root} #{session_name}"
 )
+ANOTHER_ROOT = "(another root)"
 _importing = threading.Lock()
 _NO_SERVER = ("no server running", "error connecting", "server exited", "lost server")
 
@@ -35,16 +41,22 @@ def session_name(run: str) -> str:
     return run.replace(".", "_").replace(":", "_")
 
 
+def root_mark(root: Path) -> str:
+    """A root as a session's option holds it: the same through every symbolic link, and without odd characters."""
+    return hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
+
+
 def no_tmux() -> RemoteError:
     return RemoteError("no_tmux", "tmux is not installed on this box", "on the box: sudo apt-get install -y tmux")
 
 
 class Sessions:
-    """The sessions of one tmux socket. Every call asks tmux anew: a server that died or a session that went is no
-    special case."""
+    """The sessions of one tmux socket, as an agent of one root sees them. Every call asks tmux anew: a server that
+    died or a session that went is no special case."""
 
-    def __init__(self, socket_name: str = "") -> None:
-        self._socket_name = socket_name
+    def __init__(self, place: Place) -> None:
+        self._socket_name = place.settings.tmux_socket
+        self._root = root_mark(place.root)
 
     def require(self) -> None:
         """Raises RemoteError ``no_tmux`` where there is none."""
@@ -67,19 +79,30 @@ class Sessions:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a session, the newest first: name, run, created, attached, dead, exit_status, signal, pid, marked
-        (started by an agent), id, pane. None without a server."""
+        (started by an agent of this root), id, pane. None without a server.
+
+        The run of a session that belongs to another root is no name of a run here: ``NAME (another root)``.
+        """
         try:
             lines = self._tmux("list-panes", "-a", "-F", _FORMAT)
         except RemoteError as error:
             if any(words in error.message for words in _NO_SERVER):
                 return []
             raise
-        found = _parse(lines)
+        found = self._parse(lines)
         if any(_is_unreaped(row) for row in found.values()):
             # tmux 3.3a sometimes misses that a pane's child has ended, until another child ends: give it one
             self._tmux("run-shell", "true")
-            found = _parse(self._tmux("list-panes", "-a", "-F", _FORMAT))
+            found = self._parse(self._tmux("list-panes", "-a", "-F", _FORMAT))
         return sorted(found.values(), key=lambda row: (-row["created"], row["name"]))
+
+    def _parse(self, lines: list[str]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for line in lines:
+            fields = line.split(" ", 11)
+            if len(fields) == 12:
+                found.setdefault(fields[0], _row(fields, self._root))  # the first pane speaks for its session
+        return found
 
     def find(self, name: str) -> dict[str, Any] | None:
         """The session of exactly that name."""
@@ -101,8 +124,9 @@ class Sessions:
             shlex.join(argv),
         ]
         keep = ["set-option", "-w", "-t", target, "remain-on-exit", "on"]
-        mark = ["set-option", "-t", target, RUN_OPTION, run, ";", "set-option", "-t", target, OUR_OPTION, "1"]
-        self._start_server_and(*map(_no_separator, command), ";", *keep, ";", *mark)
+        options = {RUN_OPTION: run, OUR_OPTION: "1", ROOT_OPTION: self._root}
+        marks = [word for key, value in options.items() for word in (";", "set-option", "-t", target, key, value)]
+        self._start_server_and(*map(_no_separator, command), ";", *keep, *marks)
         return self.find(name) or {"name": name}
 
     def _start_server_and(self, *arguments: str) -> None:
@@ -124,7 +148,7 @@ class Sessions:
         if not old["dead"]:
             raise RemoteError(
                 "session_live",
-                f"the tmux session '{name}' is alive already",
+                f"the tmux session '{name}' is alive already" + of_whom(old),
                 "attach to it, wait until it ends, or stop it first",
             )
         self.remove(old)
@@ -144,13 +168,9 @@ class Sessions:
         return "\n".join(squeezed.split("\n")[-lines:])
 
 
-def _parse(lines: list[str]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for line in lines:
-        fields = line.split(" ", 10)
-        if len(fields) == 11:
-            found.setdefault(fields[0], _row(fields))  # the first pane speaks for its session
-    return found
+def of_whom(row: dict[str, Any]) -> str:
+    """What to add where a session stands in the way: whether another root's."""
+    return " (of a run of another root)" if row["run"].endswith(ANOTHER_ROOT) else ""
 
 
 def _is_unreaped(row: dict[str, Any]) -> bool:
@@ -159,8 +179,10 @@ def _is_unreaped(row: dict[str, Any]) -> bool:
     return bool(unknown and row["pid"] and Path(f"/proc/{row['pid']}").exists())
 
 
-def _row(fields: list[str]) -> dict[str, Any]:
-    number = fields[6][1:]
+def _row(fields: list[str], root: str) -> dict[str, Any]:
+    number, run, marked, of_root = fields[6][1:], fields[8][1:], fields[9] != "m", fields[10][1:]
+    if of_root not in ("", root):  # an agent of an older version did not say
+        run, marked = f"{run} {ANOTHER_ROOT}".lstrip(), False
     return {
         "id": fields[0],
         "pane": fields[1],
@@ -170,9 +192,9 @@ def _row(fields: list[str]) -> dict[str, Any]:
         "exit_status": int(fields[5][1:]) if fields[5][1:].isdigit() else None,
         "signal": _signal_name(number),
         "pid": int(fields[7]) if fields[7].isdigit() else None,
-        "run": fields[8][1:],
-        "marked": fields[9] != "m",
-        "name": fields[10],
+        "run": run,
+        "marked": marked,
+        "name": fields[11],
     }
 
 

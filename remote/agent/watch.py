@@ -137,13 +137,14 @@ def _gpu_processes() -> dict[str, list[dict[str, Any]]]:
 
 
 def _run_of(pid: int) -> str:
+    """The name of the run that a process belongs to, or ""."""
     prefix = f"{RUN_ID_VARIABLE}=".encode()
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return ""
     entry = next((item for item in environment.split(b"\0") if item.startswith(prefix)), prefix)
-    return entry[len(prefix) :].decode(errors="replace")
+    return entry[len(prefix) :].rpartition(b"/")[2].decode(errors="replace")
 
 
 def _number(text: str) -> float | None:
@@ -168,7 +169,7 @@ class Watcher:
         self._fresh: dict[str, set[int]] = {"runs": set(), "sessions": set(), "gpu": set()}
         self._news = {topic: threading.Event() for topic in self._subscribers}
         self._running: set[str] = set()
-        table, sessions = RunTable(place), Sessions(place.settings.tmux_socket)
+        table, sessions = RunTable(place), Sessions(place)
         self._ask: dict[str, Callable[[], dict[str, Any]]] = {
             "runs": lambda: {"runs": table.rows()},
             "sessions": lambda: _sessions_value(sessions),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.processes import find_by_run_id
+from grpo_train.processes import find_by_run_id, run_id_of
 from grpo_train.run_dir import RunDir, list_evaluations
 from tests.engine import (
     GRPO_TRAIN,
@@ -137,15 +137,15 @@ def test_kill_nine_of_a_worker_and_then_of_the_supervisor(root: Path) -> None:
     """The worker's is named; the supervisor's reads 'lost'; nothing is left behind, and the run goes on after both."""
     cfg = write_config(root, "long.yaml", run__total_steps=5000, **QUICK)
     run = run_of(root, "kills")
-    with running(train_command(cfg, run.name, "--nproc", "2"), root, run.name) as supervisor:
+    with running(train_command(cfg, run.name, "--nproc", "2"), root, run_id_of(run.path)) as supervisor:
         wait_for(lambda: state(run) == "running", "the run to start")
         wait_for_steps(run, 2)
-        workers = {rank_of(pid): pid for pid in find_by_run_id(run.name) if rank_of(pid) is not None}
+        workers = {rank_of(pid): pid for pid in find_by_run_id(run_id_of(run.path)) if rank_of(pid) is not None}
         assert sorted(workers) == [0, 1]
         os.kill(workers[1], signal.SIGKILL)
         output, _ = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 1
-    assert find_by_run_id(run.name) == []
+    assert find_by_run_id(run_id_of(run.path)) == []
     assert state(run) == "crashed"
     error = error_of(run)
     assert (error["rank"], error["signal"], error["pid"]) == (1, "SIGKILL", workers[1])
@@ -155,12 +155,12 @@ def test_kill_nine_of_a_worker_and_then_of_the_supervisor(root: Path) -> None:
     assert error["summary"] in grpo_train("show", run.name, root=root).stdout
     assert "crashed" in events(run)
 
-    with running(resume_command(run.name), root, run.name) as supervisor:
+    with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
         wait_for_steps(run, 2)
         supervisor.kill()
         supervisor.wait()
         assert state(run) == "lost"
-        wait_for(lambda: not find_by_run_id(run.name), "the trainer's end", timeout=45)
+        wait_for(lambda: not find_by_run_id(run_id_of(run.path)), "the trainer's end", timeout=45)
 
     last = run.checkpoint("latest", deep=True).step
     done = grpo_train("resume", "--training-run", run.name, "--additional-steps", "1", root=root)
@@ -178,6 +178,32 @@ def rank_of(pid: int) -> int | None:
     return int(variables["RANK"]) if "RANK" in variables else None
 
 
+def test_runs_of_one_name_in_two_roots_leave_each_other_alone(make_root: Callable[[], Path], tmp_path: Path) -> None:
+    """A real root and a demo's: one is ended by force, the other trains on; and a link to a root is that root."""
+    real, demo = (run_of(make_root(), "same") for _ in range(2))
+    link = tmp_path / "localfs"
+    link.symlink_to(real.root)
+    cfg = write_config(tmp_path, run__total_steps=5000, **QUICK)
+    with (
+        running(train_command(cfg, "same"), real.root, run_id_of(real.path)) as kept,
+        running(train_command(cfg, "same"), demo.root, run_id_of(demo.path)) as ended,
+    ):
+        wait_for_steps(real, 1)
+        wait_for_steps(demo, 1)
+        trainer = find_by_run_id(run_id_of(real.path))
+        assert "nothing of it is left" in grpo_train("stop", "--training-run", "same", "--now", root=demo.root).stdout
+        ended.communicate(timeout=60)
+        assert (state(demo), find_by_run_id(run_id_of(demo.path))) == ("killed", [])
+        wait_for_steps(real, 2)
+        assert find_by_run_id(run_id_of(real.path)) == trainer
+        assert (kept.poll(), "crashed" in events(real)) == (None, False)
+
+        assert "nothing of it is left" in grpo_train("stop", "--training-run", "same", "--now", root=link).stdout
+        assert find_by_run_id(run_id_of(real.path)) == []
+        kept.communicate(timeout=60)
+    assert state(real) == "killed"
+
+
 # ----------------------------------------------------------------------------------------------- the stop ladder
 
 
@@ -185,7 +211,7 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
     cfg = write_config(root, "stops.yaml", run__total_steps=120, run__save_every=4, **QUICK)
     run = run_of(root, "stops")
 
-    with running(train_command(cfg, run.name), root, run.name) as supervisor:
+    with running(train_command(cfg, run.name), root, run_id_of(run.path)) as supervisor:
         wait_for_steps(run, 1)
         refused = grpo_train("resume", "--training-run", run.name, root=root)
         assert (refused.returncode, "stop it first" in refused.stderr) == (2, True)
@@ -195,17 +221,17 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
     assert (supervisor.returncode, state(run)) == (0, "stopped")
     assert run.checkpoint("latest").step == steps_logged(run)[-1]
 
-    with running(resume_command(run.name), root, run.name) as supervisor:  # a closing terminal hangs up, maybe twice
-        wait_for_steps(run, 1)
+    with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
+        wait_for_steps(run, 1)  # a closing terminal hangs up, maybe twice
         supervisor.send_signal(signal.SIGHUP)
         supervisor.send_signal(signal.SIGHUP)
         supervisor.communicate(timeout=60)
     assert (supervisor.returncode, state(run)) == (0, "stopped")
     assert run.checkpoint("latest").step == steps_logged(run)[-1]
 
-    with running(resume_command(run.name), root, run.name) as supervisor:
+    with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
         wait_for_steps(run, 1)
-        (trainer,) = [pid for pid in find_by_run_id(run.name) if pid != supervisor.pid]
+        (trainer,) = [pid for pid in find_by_run_id(run_id_of(run.path)) if pid != supervisor.pid]
         os.kill(trainer, signal.SIGSTOP)  # a step that hangs
         supervisor.send_signal(signal.SIGINT)
         wait_for(lambda: state(run) == "stopping", "the state to be 'stopping'")
@@ -213,20 +239,20 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
         output, _ = supervisor.communicate(timeout=60)
     assert "ending now, without saving; the latest checkpoint is intact" in output
     assert (supervisor.returncode, state(run)) == (130, "killed")
-    assert find_by_run_id(run.name) == []
+    assert find_by_run_id(run_id_of(run.path)) == []
 
-    with running(resume_command(run.name), root, run.name) as supervisor:
+    with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
         wait_for_steps(run, 1)
         asked = grpo_train("stop", "--training-run", run.name, root=root)
         assert "stops after the step under way" in asked.stdout
         supervisor.communicate(timeout=60)
     assert (supervisor.returncode, state(run)) == (0, "stopped")
 
-    with running(resume_command(run.name), root, run.name) as supervisor:
+    with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
         wait_for_steps(run, 1)
         now = grpo_train("stop", "--training-run", run.name, "--now", root=root)
         assert "nothing of it is left" in now.stdout
-        assert find_by_run_id(run.name) == []
+        assert find_by_run_id(run_id_of(run.path)) == []
         supervisor.communicate(timeout=60)
     assert (supervisor.returncode, state(run)) == (130, "killed")
     assert not run.stop_requested()
@@ -272,7 +298,7 @@ def test_a_crash_is_restarted_from_the_latest_checkpoint(root: Path, tmp_path: P
     cfg = write_config(root, "restart.yaml", run__save_every=2, run__max_restarts=2, **QUICK)
     run = run_of(root, "restarted")
     with running(
-        train_command(cfg, run.name), root, run.name, **with_bug(tmp_path / "bug", steps=3, once=True)
+        train_command(cfg, run.name), root, run_id_of(run.path), **with_bug(tmp_path / "bug", steps=3, once=True)
     ) as supervisor:
         output, _ = supervisor.communicate(timeout=120)
     assert supervisor.returncode == 0, output
@@ -290,9 +316,8 @@ def test_a_crash_is_restarted_from_the_latest_checkpoint(root: Path, tmp_path: P
 def test_an_exception_shows_its_traceback(root: Path, tmp_path: Path) -> None:
     cfg = write_config(root, "broken.yaml", **QUICK)
     run = run_of(root, "broken")
-    with running(
-        train_command(cfg, run.name, "--nproc", "2"), root, run.name, **with_bug(tmp_path / "bug", steps=1, once=False)
-    ) as supervisor:
+    bug = with_bug(tmp_path / "bug", steps=1, once=False)
+    with running(train_command(cfg, run.name, "--nproc", "2"), root, run_id_of(run.path), **bug) as supervisor:
         supervisor.communicate(timeout=180)
     assert supervisor.returncode == 1
     status = run.read_status() or {}
@@ -307,7 +332,7 @@ def test_an_exception_shows_its_traceback(root: Path, tmp_path: Path) -> None:
     assert "a bug in the grader" in shown
     assert "Traceback (most recent call last)" in shown
     assert "Traceback" in (run.logs / "console.log").read_text()
-    assert find_by_run_id(run.name) == []
+    assert find_by_run_id(run_id_of(run.path)) == []
 
 
 # ----------------------------------------------------------------------------------------- scheduled evaluation

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.config import load_config
+from grpo_train.processes import run_id_of
 from tests.engine import GRPO_TRAIN, events, grpo_train, run_of, running, wait_for, write_config
 
 
@@ -22,7 +23,7 @@ def test_a_sweep_compares_its_runs_and_goes_on_where_it_was_stopped(root: Path, 
     short = write_config(tmp_path, "short.yaml", run__total_steps=2)
     long = write_config(tmp_path, "long.yaml", run__total_steps=400, run__save_every=400)
     command = [*GRPO_TRAIN, "sweep", str(short), str(long), "--name", "two", "--set", "run.seed=5"]
-    with running(command, root, "two_long") as process:
+    with running(command, root, run_id_of(root / "training_runs" / "two_long")) as process:
         wait_for(lambda: len(list(run_of(root, "two_long").read_log("train_log.jsonl"))) > 1, "the second run's steps")
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130

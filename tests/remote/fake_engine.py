@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from grpo_train.files import append_jsonl
-from grpo_train.processes import RUN_ID_VARIABLE
+from grpo_train.processes import RUN_ID_VARIABLE, run_id_of
 from grpo_train.run_dir import StatusWriter, open_run
 
 WORKER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -33,7 +33,7 @@ def main() -> int:
     how = run.read_launch()["config_text"]
     if how == "short":
         return 7
-    os.environ[RUN_ID_VARIABLE] = run.name
+    os.environ[RUN_ID_VARIABLE] = run_id_of(run.path)
     status = StatusWriter(run.path)
     if how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.processes import RUN_ID_VARIABLE
+from grpo_train.processes import RUN_ID_VARIABLE, run_id_of
 from remote.agent.watch import gpu_value
 from tests.remote.helpers import eventually
 
@@ -23,7 +23,7 @@ def fake_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_values_processes_and_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {**os.environ, RUN_ID_VARIABLE: "run_1"}
+    environment = {**os.environ, RUN_ID_VARIABLE: run_id_of(tmp_path / "run_1")}
     worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment)
     script = f"""case "$1" in
 --query-gpu=*) echo "0, NVIDIA H200, GPU-a, 94, 114688, 143771, 612.35, 61"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from grpo_train.files import read_json
-from grpo_train.processes import find_by_run_id, sweep
+from grpo_train.processes import find_by_run_id, run_id_of, sweep
 from grpo_train.run_dir import StatusWriter, create_run, open_run, write_manifest
 from remote.boxes import Box
 from remote.client import BoxClient
@@ -108,7 +108,7 @@ def test_kill_obeyed(link: tuple[BoxClient, Recorder], root: Path) -> None:
     eventually(lambda: state(root, run) == "running")
     result = ask(client, "kill", run=run, by="me")
     assert result == {"run": run, "state": "killed", "left": [], "forced": False}
-    assert find_by_run_id(run) == []
+    assert find_by_run_id(run_id_of(root / "training_runs" / run)) == []
     assert dead_session(client)["signal"] == "SIGTERM"
 
 
@@ -116,16 +116,43 @@ def test_kill_of_a_supervisor_and_workers_that_ignore_everything(box: Box, root:
     """The whole ladder, and it goes on to its end though the client that asked is gone."""
     with connected(box) as (client, _):
         run = ask(client, "launch", config_text="stubborn")["run"]
+        run_id = run_id_of(root / "training_runs" / run)
         try:
-            eventually(lambda: len(find_by_run_id(run)) >= 2 and state(root, run) == "running")
+            eventually(lambda: len(find_by_run_id(run_id)) >= 2 and state(root, run) == "running")
             client.request("kill", 40, run=run, patience_s=1.5)
             eventually(lambda: (root / "training_runs" / run / "logs" / "events.jsonl").read_text().count("kill_asked"))
             client.close()
             eventually(lambda: state(root, run) == "killed", timeout=30)
-            assert find_by_run_id(run) == []
+            assert find_by_run_id(run_id) == []
             assert read_json(root / "training_runs" / run / "status.json")["state"] == "killed"  # type: ignore[index]
         finally:
-            sweep(run)
+            sweep(run_id)
+
+
+def test_runs_of_one_name_in_two_roots_leave_each_other_alone(box: Box, root: Path, tmp_path: Path) -> None:
+    """One tmux for both: a session is of the root that its agent works in, by whatever link that is called."""
+    demo, linked = tmp_path / "demo", tmp_path / "linked"
+    linked.symlink_to(root)
+    places = [dataclasses.replace(box, root=str(place)) for place in (root, demo, linked)]
+    with connected(places[0]) as (real, _), connected(places[1]) as (other, _), connected(places[2]) as (same, _):
+        for name in ("one", "two"):
+            ask(real, "launch", config_text="obedient", run_name=name)
+            eventually(lambda name=name: state(root, name) == "running")
+        refused = refusal(other, "launch", config_text="obedient", run_name="one")
+        assert (refused.code, "another root" in refused.message) == ("session_live", True)
+        create_run(demo, {"config_text": "obedient"}, "one")
+        for params in ({"run": "one"}, {"run": "one", "patience_s": 0}):  # what stands in its session is not its own
+            assert ask(other, "kill", **params)["state"] == "killed"
+            StatusWriter(demo / "training_runs" / "one").close()
+            (demo / "training_runs" / "one" / "status.json").unlink()
+        assert refusal(other, "kill", session="one").code == "not_ours"
+        sessions = {row["name"]: row["run"] for row in ask(other, "list_sessions")["sessions"]}
+        assert sessions == {"one": "one (another root)", "two": "two (another root)"}
+        assert [state(root, name) for name in ("one", "two")] == ["running", "running"]
+        sessions = {row["name"]: row["run"] for row in ask(same, "list_sessions")["sessions"]}
+        assert sessions == {"one": "one", "two": "two"}
+        assert ask(same, "kill", run="one")["state"] == "killed"
+        ask(real, "kill", run="two")
 
 
 def finished_run(root: Path, name: str) -> None:

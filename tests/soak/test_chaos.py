@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.processes import find_by_run_id
+from grpo_train.processes import find_by_run_id, run_id_of
 from grpo_train.run_dir import RunDirError
 from tests.engine import (
     GRPO_TRAIN,
@@ -68,11 +68,11 @@ def test_a_run_killed_at_random_moments_is_the_run_that_never_was(
     run = run_of(root, "chaos")
     command = [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", "chaos"]
     for kill in range(KILLS):
-        with running(command, root, run.name) as supervisor:
+        with running(command, root, run_id_of(run.path)) as supervisor:
             if kill % 4:  # else it is hit while it starts
                 wait_for_a_step(run.logs / "train_log.jsonl", supervisor)
             time.sleep(chance.uniform(0, 6))  # any moment is a good one: there is no condition to wait for
-            victims = [supervisor.pid, *find_by_run_id(run.name)]
+            victims = [supervisor.pid, *find_by_run_id(run_id_of(run.path))]
             victim = chance.choice(victims)
             try:
                 os.kill(victim, signal.SIGKILL)
@@ -97,4 +97,4 @@ def test_a_run_killed_at_random_moments_is_the_run_that_never_was(
         assert done.returncode == 0, done.stdout + done.stderr
     assert steps_logged(run) == list(range(1, STEPS + 1))
     assert_same_run(run, straight, STEPS)
-    assert find_by_run_id(run.name) == []
+    assert find_by_run_id(run_id_of(run.path)) == []

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from grpo_train.processes import find_by_run_id, identity, is_alive, signal_quietly, start_ticks, sweep
+from grpo_train.processes import find_by_run_id, identity, is_alive, run_id_of, signal_quietly, start_ticks, sweep
 from tests.engine import wait_for
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"]
@@ -67,6 +68,27 @@ print("up", flush=True)
 print(child.pid, flush=True)
 child.wait()
 """
+
+
+def test_a_run_is_marked_by_its_place_however_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for root in ("real", "demo"):
+        (tmp_path / root / "training_runs" / "one").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    runs = {root: tmp_path / root / "training_runs" / "one" for root in ("real", "demo", "link")}
+    assert run_id_of(runs["real"]) == run_id_of(runs["link"]) != run_id_of(runs["demo"])
+    monkeypatch.chdir(tmp_path)
+    assert run_id_of(Path("link/training_runs/one")) == run_id_of(runs["real"])
+
+
+def test_a_mark_may_hold_any_bytes(tmp_path: Path) -> None:
+    odd = run_id_of(tmp_path / os.fsdecode(b"caf\xe9 \xc3\xa9=\n"))
+    child = start(odd)
+    try:
+        wait_for(lambda: find_by_run_id(odd) == [child.pid], "the child")
+        assert sweep(odd) == []
+    finally:
+        child.kill()
+        child.communicate()
 
 
 @pytest.mark.parametrize("import_seconds", [0.0, 1.0], ids=["parent dies later", "parent dies during the imports"])

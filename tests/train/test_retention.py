@@ -399,7 +399,7 @@ def test_a_real_evaluation_keeps_what_it_is_going_to_read_until_it_is_killed(mak
     run = train_here(root, cfg, "trained")
     folder = root / "eval_runs" / "trained_addition"
     command = [*GRPO_TRAIN, "eval", "--training-run", "trained", "--subset-frac", "0.3", "--batch-size", "4"]
-    with running(command, root, "eval_trained_addition") as parent:
+    with running(command, root, runner.run_id_of(folder)) as parent:
         status = lambda: read_json(folder / "status.json") or {}  # noqa: E731
         wait_for(lambda: status().get("pending"), "the evaluation to announce what it reads")
         assert prune_checkpoints(run, keep_last=1, keep_every=0) == []

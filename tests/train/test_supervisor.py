@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_train.config import load_config
+from grpo_train.processes import run_id_of
 from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.stages import Stage, plan, stage_environment, thread_count
 from grpo_train.supervisor import Supervisor, refuse_live
@@ -62,8 +63,8 @@ def test_a_stage_carries_the_runs_id_and_does_not_spin(tmp_path: Path) -> None:
     run = create_run(tmp_path, {}, "one")
     environment = stage_environment(run, 2)
     wanted = {
-        "GRPO_RUN_ID": "one", "LOCALFS_ROOT": str(tmp_path), "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive",
-        "GRPO_PARENT_PID": str(os.getpid()),
+        "GRPO_RUN_ID": run_id_of(run.path), "LOCALFS_ROOT": str(tmp_path), "OMP_NUM_THREADS": "2",
+        "OMP_WAIT_POLICY": "passive", "GRPO_PARENT_PID": str(os.getpid()),
     }  # fmt: skip
     assert wanted.items() <= environment.items()
 
@@ -78,7 +79,8 @@ def test_a_run_has_one_supervisor(tmp_path: Path) -> None:
 
 def test_what_a_dead_supervisor_left_running_keeps_a_resume_away(tmp_path: Path) -> None:
     run = RunDir(create_run(tmp_path, {"time": "2020-01-01T00:00:00Z"}, "one").path)
-    left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"GRPO_RUN_ID": "one"})
+    marked = {"GRPO_RUN_ID": run_id_of(run.path)}
+    left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=marked)
     try:
         with pytest.raises(RunDirError, match=rf"processes of one are still there: \[{left.pid}\] .*stop --now"):
             refuse_live(run)
