@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -82,8 +83,20 @@ def figure(value: float | None, width: int = 7) -> str:
     elif size >= 1:
         text = f"{value:.4g}"
     else:
-        text = f"{value:.4f}".rstrip("0")
+        text = f"{value:.4f}".rstrip("0").rstrip(".")
+        if len(text) > width and size >= 10.0 ** (4 - width):  # a decimal less still leaves two digits that tell
+            text = f"{value:.{width - 3}f}".rstrip("0").rstrip(".")
     return text if len(text) <= width else _scientific(value, width)
+
+
+def scale(levels: list[float]) -> list[str]:
+    """What stands at an axis's ticks: as many decimals as their distance needs, the same at each."""
+    if len(levels) < 2 or max(map(abs, levels)) >= 1e4:
+        return [figure(level) for level in levels]
+    apart = min(high - low for low, high in itertools.pairwise(levels))
+    decimals = next((d for d in range(7) if math.isclose(round(apart * 10**d), apart * 10**d, rel_tol=1e-6)), 7)
+    texts = [f"{level:.{decimals}f}" if abs(level) > apart / 1e6 else "0" for level in levels]
+    return texts if max(map(len, texts)) <= 7 else [figure(level) for level in levels]
 
 
 def _scientific(value: float, width: int) -> str:

@@ -12,7 +12,7 @@ from grpo_tui.braille import Bitmap, View, gap_columns, plot, ticks, view_of
 from grpo_tui.series import Series
 from grpo_tui.store import Store
 from grpo_tui.widgets.panel import Panel
-from grpo_tui.words import figure, metric
+from grpo_tui.words import figure, metric, scale
 
 MIN_SMOOTHED = 12
 """Points from which on the moving average is drawn over the raw curve."""
@@ -87,7 +87,7 @@ class MetricChart(Panel):
             return self._empty(width, height, style)
         rows = height - 1 if height >= 5 else height
         levels = ticks(view.y_low, view.y_high, max(2, min(6, rows // 2 + 1)))
-        labels = {self._row_of(level, view, rows): figure(level, 6) for level in levels}
+        labels = {self._row_of(level, view, rows): text for level, text in zip(levels, scale(levels), strict=True)}
         margin = max(len(text) for text in labels.values()) + 1
         columns = width - margin
         if columns < 4:

@@ -16,10 +16,13 @@ from grpo_tui.words import metric, one_line
 
 _COLOURS = {"bad": "$error", "warn": "$warning", "muted": "$text-muted"}
 _FIGURES = (
-    "groups", "ess", "clip_ratio", "mismatch", "gns", "hacking", "sandbox", "self_play", "code_game", "scheduling",
+    "groups", "hacking", "sandbox", "self_play", "code_game", "scheduling", "ess", "clip_ratio", "mismatch", "gns",
 )  # fmt: skip
-"""Families of metrics (``ess/token`` is of ``ess``) that bear on health and have no chart."""
+"""Families of metrics (``ess/token`` is of ``ess``) that bear on health and have no chart; the task's own come early,
+for home shows six lines of the page."""
 _MARGIN = 12
+_APART = 3
+"""Cells between two figures of a line."""
 
 
 class HealthLine(Widget):
@@ -114,23 +117,27 @@ class HealthSource:
         return lines
 
     def _figures(self, width: int, palette: Palette) -> list[Text]:
-        """A line for each family of figures in the newest row."""
+        """Lines for each family of figures in the newest row; ``tictactoe/X/reward`` stands with ``tictactoe/X``."""
         row = self.store.logs.rows.last if self.store.logs else None
-        fields, lines = row.fields if row else {}, []
-        for family in _FIGURES:
-            words = Text()
-            for key, value in fields.items():
-                if not key.startswith(f"{family}/"):
-                    continue
-                figure = number_of(value)
-                if figure is None and not isinstance(value, str):
-                    continue
-                told = one_line(str(value)[:40]) if figure is None else metric(figure)
-                words.append(f"{one_line(key.partition('/')[2])} ", style=palette["muted"])
-                words.append(f"{told}   ", style="bold" if figure == figure else palette["faint"])
-            words.rstrip()
-            if words:
-                lines += _entry(family, words, width, palette)
+        families: dict[tuple[int, str], list[Text]] = {}
+        for key, value in (row.fields if row else {}).items():
+            family, _, name = key.partition("/")
+            figure = number_of(value)
+            if family not in _FIGURES or not name or (figure is None and not isinstance(value, str)):
+                continue
+            part, _, name = name.rpartition("/")
+            told = one_line(str(value)[:40]) if figure is None else metric(figure)
+            words = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
+            words.append(told, style=palette["faint"] if figure == 0 or figure != figure else "bold")
+            families.setdefault((_FIGURES.index(family), one_line(part)), []).append(words)
+        lines: list[Text] = []
+        before = -1
+        for (at, part), figures in sorted(families.items(), key=lambda item: item[0]):
+            if part:
+                figures.insert(0, Text(part, style=palette["muted"]))
+            head = _FIGURES[at] if at != before else ""
+            lines += _headed(head, _side_by_side(figures, width - _MARGIN), palette)
+            before = at
         return lines
 
 
@@ -143,11 +150,27 @@ def _toned(one: Condition, palette: Palette) -> Text:
     return text.append(f"{MARKS[one.tone]} {first}{colon}", style=f"bold {palette[one.tone]}").append(more)
 
 
+def _side_by_side(figures: list[Text], width: int) -> list[Text]:
+    """Figures on as few lines as hold them; a name and its value are never parted."""
+    lines: list[Text] = []
+    for figure in figures:
+        if lines and lines[-1].cell_len + _APART + figure.cell_len <= width:
+            lines[-1].append(" " * _APART).append_text(figure)
+        else:
+            lines.append(Text(no_wrap=True).append_text(figure))
+    return lines
+
+
 def _entry(head: str, words: Text, width: int, palette: Palette) -> list[Text]:
-    """Words beside a margin that has their head."""
-    lines = []
-    for index, line in enumerate(wrapped(words, width - _MARGIN)):
+    """Words, wrapped, beside a margin that has their head."""
+    return _headed(head, wrapped(words, width - _MARGIN), palette)
+
+
+def _headed(head: str, lines: list[Text], palette: Palette) -> list[Text]:
+    """Lines beside a margin that has their head."""
+    entries = []
+    for index, line in enumerate(lines):
         entry = Text(no_wrap=True)
         entry.append(f"{'' if index else head:<{_MARGIN}}", style=palette["muted"])
-        lines.append(entry.append_text(line))
-    return lines
+        entries.append(entry.append_text(line))
+    return entries

@@ -266,6 +266,34 @@ async def test_the_sandbox_that_programs_ran_in_is_on_top_and_in_the_health_page
         await session.until_text(f"isolation {level}", "denied_socket 0.250", "hardcoded 0.125")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_figures_of_self_play_come_first_and_no_name_is_parted_from_its_value(
+    start: Start, size: tuple[int, int]
+) -> None:
+    figures = {
+        "self_play/turns": 5.75, "self_play/tictactoe/O/reward": -0.875, "self_play/tictactoe/X/reward": 0.125,
+        "self_play/draw_rate": 0.0, "self_play/invalid_rate": 0.75, "self_play/no_reasoning": 1.0,
+        "self_play/same_opening": 0.5, "self_play/tictactoe/O/win_rate": 0.25, "self_play/tictactoe/X/win_rate": 0.625,
+    }  # fmt: skip
+
+    def script(client: FakeClient) -> None:
+        healthy_box(client)
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl([{**healthy(row), **figures} for row in train_rows(87)])
+
+    async with start(script, size=size, wait="87/200") as session:
+        log = session.app.screen.query_one("#log", LinesPanel)
+        log.show_tab(next(at for at, source in enumerate(log.sources) if source.title == "health"))
+        log.focus()
+        await session.press("enter")
+        screen = await session.until_text(
+            "turns 5.750", "invalid_rate 0.750", "no_reasoning 1.000", "same_opening 0.500",
+            "tictactoe/O   reward -0.875   win_rate 0.250", "tictactoe/X   reward 0.125   win_rate 0.625",
+            "sequence_clipped 0.520", "b_simple_completions 1699",
+        )  # fmt: skip
+        assert screen.index("turns 5.750") < screen.index("tictactoe/O") < screen.index("token_clipped")
+        assert screen.count("self_play") == 1
+
+
 async def test_scoring_has_its_share_of_the_stage_bar_and_what_takes_no_time_has_none(start: Start) -> None:
     def script(client: FakeClient) -> None:
         learning_box(client)

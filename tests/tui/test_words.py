@@ -15,6 +15,7 @@ from grpo_tui.words import (
     metric,
     one_line,
     printable,
+    scale,
     short_age,
     shortened,
     state_words,
@@ -53,6 +54,22 @@ def test_a_figure_fits_its_column(value: float) -> None:
 )
 def test_figures(value: float, words: str) -> None:
     assert figure(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(-0.3478, "-0.348"), (-0.0348, "-0.035"), (-0.99996, "-1"), (-0.5, "-0.5"), (0.3478, "0.3478")]
+)
+def test_a_narrow_figure_keeps_the_digits_that_tell(value: float, words: str) -> None:
+    assert figure(value, 6) == words
+
+
+def test_an_axis_has_the_same_decimals_everywhere_and_rounds_no_tick_away() -> None:
+    assert scale([-0.0075, -0.005, -0.0025, 0.0, 0.0025]) == ["-0.0075", "-0.0050", "-0.0025", "0", "0.0025"]
+    assert scale([1.0, 1.5, 2.0]) == ["1.0", "1.5", "2.0"]
+    assert scale([20.0, 20.5]) == ["20.0", "20.5"]
+    assert scale([0.0, 50_000.0, 100_000.0]) == ["0", "50k", "100k"]
+    assert scale([1e-9, 2e-9]) == ["1e-9", "2e-9"]
+    assert scale([0.25]) == ["0.25"]
 
 
 @given(st.floats(), st.integers(1, 60))
