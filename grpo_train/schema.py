@@ -106,7 +106,8 @@ class Rollout(Section):
     top_k: NonNegativeInt = 0
     """Sample from the k likeliest tokens; 0 = all. Only with rollout_correction."""
     generation_batch_size: NonNegativeInt = 0
-    """Completions generated at once by a process; 0 = its whole share of the buffer."""
+    """Completions generated at once by a process, each that ends making room for the next; 0 = its whole share of the
+    buffer. Halved, and said so, where memory does not hold it."""
 
 
 LossType = Literal["dr_grpo", "grpo", "bnpo", "dapo", "gspo", "cispo"]

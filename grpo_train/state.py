@@ -84,7 +84,6 @@ class TrainingState:
             self.optimizer, lambda done: min(1.0, (done + 1) / (warmup + 1))
         )
         self.gradients = GradientSum(self.policy.trainable())
-        backend = TransformersBackend(self.policy.model, self.policy.tokenizer, stop=self.task.stop)
         self.forward = LogprobForward(
             self.policy,
             temperature=config.rollout.temperature,

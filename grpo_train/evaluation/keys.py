@@ -73,12 +73,6 @@ def decoding(config: Config, task: Task) -> dict[str, Any]:
     }
 
 
-def seed_of(base: int, label: str, index: int, sample: int) -> int:
-    """The seed of one sample, whatever is generated beside it or was before it."""
-    text = f"{base}\n{label}\n{index}\n{sample}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
 def problems_key(problems: Sequence[Problem]) -> str:
     """The data's fingerprint: every problem that is asked, its prompt with the template applied, what is right."""
     return digest([[p.index, p.prompt, p.answer, p.question, list(p.messages), _plain(p.data)] for p in problems])

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import transformers
 
-from grpo_train.evaluation.keys import decoding, seed_of
+from grpo_train.evaluation.keys import decoding
 from grpo_train.evaluation.memory import automatic_batch_size
 from grpo_train.evaluation.opponents import opponents_of, pairing, place_of
 from grpo_train.evaluation.plan import EvalPlan, Target
@@ -25,8 +25,9 @@ from grpo_train.games import OPPONENTS, Match, Opponent
 from grpo_train.games.transcript import Transcript, as_text
 from grpo_train.policy.loading import Policy, load_policy, pick_device
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weights, recorded_base
-from grpo_train.rollout.decode import Decoder
+from grpo_train.rollout import seed_of
 from grpo_train.rollout.prompts import encode
+from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem
 from grpo_train.tasks.self_play import SelfPlayTask
@@ -91,10 +92,10 @@ def program(opponent: Opponent) -> Player:
 
 def model_player(policy: Policy, stop: Sequence[str], settings: Mapping[str, Any]) -> Player:
     """A model that writes under ``settings``, see :func:`~grpo_train.evaluation.keys.decoding`."""
-    decoder = Decoder(policy.model, policy.tokenizer, stop)
+    backend = TransformersBackend(policy.model, policy.tokenizer, stop)
 
     def write(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Written]:
-        found = decoder.decode(
+        found = backend.generate(
             encode(problems, policy.tokenizer),
             seeds=seeds,
             max_completion_length=settings["max_completion_length"],

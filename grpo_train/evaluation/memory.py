@@ -13,8 +13,9 @@ MOST = {"cuda": 4096, "cpu": 256}
 """Beyond this a larger batch makes nothing faster."""
 CACHE_COPIES = 1.25
 """A growing cache holds an old and a new tensor of one layer at a time, and pieces that do not fit again."""
-LOGIT_BYTES = 4 + 4 + 4 + 8
-"""A vocabulary entry of one row: logits in float32, divided, as probabilities, cumulated in float64."""
+LOGIT_BYTES = 4 + 4 + 4 + 4 + 8
+"""A vocabulary entry of one row: logits in float32, divided, as log-probabilities, as probabilities, cumulated in
+float64."""
 
 
 def automatic_batch_size(model: Any, device: torch.device, longest_prompt: int, budget: int, items: int) -> int:
@@ -50,10 +51,3 @@ def free_bytes(device: torch.device) -> int:
     except OSError:
         return available
     return min(available, int(limit) - int(used)) if limit.isdigit() else available
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that a batch was too large, on a GPU or a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,14 +11,15 @@ from typing import Any
 import torch
 import transformers
 
-from grpo_train.evaluation.keys import decoding, seed_of
-from grpo_train.evaluation.memory import automatic_batch_size, is_out_of_memory
+from grpo_train.evaluation.keys import decoding
+from grpo_train.evaluation.memory import automatic_batch_size
 from grpo_train.evaluation.partial import Partial
 from grpo_train.evaluation.plan import EvalPlan, Target
 from grpo_train.policy.loading import Policy, load_policy, pick_device
-from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weights, recorded_base
-from grpo_train.rollout.decode import Decoded, Decoder
+from grpo_train.policy.locate import base_of_checkpoint, check_weights, recorded_base
+from grpo_train.rollout import Completion, seed_of
 from grpo_train.rollout.prompts import encode
+from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task
 
@@ -63,50 +63,32 @@ class SingleTurn:
 
     def answer(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """The rows of these items: what was said. A pure function of the items' list."""
-        while True:
-            try:
-                return self._generate(items)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if self._at_once == 1:
-                    raise PolicyError(
-                        "one completion alone does not fit into memory: set eval.max_completion_length lower"
-                    ) from error
-            # Outside of the handler, whose traceback holds the batch's tensors.
-            self._at_once = math.ceil(min(self._at_once, len(items)) / 2)
-            print(f"out of memory: going on with {self._at_once} completions at once", flush=True)
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-
-    def _automatic(self, items: int) -> int:
-        longest, budget = max(map(len, self._prompts)), self._decoding["max_completion_length"]
-        share = math.ceil(items / self._config.eval.nproc)
-        return automatic_batch_size(self._policy.model, self._policy.device, longest, budget, share)
-
-    def _generate(self, items: Sequence[int]) -> list[dict[str, Any]]:
         seeds = [self._seed(item) for item in items]
-        found = self._decoder.decode(
+        found = self._backend.generate(
             [self._prompts[item // self._samples] for item in items],
             seeds=seeds,
             max_completion_length=self._decoding["max_completion_length"],
             temperature=self._decoding["temperature"],
             top_p=self._decoding["top_p"],
-            at_once=self._at_once,
+            batch_size=self._batch_size,
         )
         texts = self._policy.tokenizer.batch_decode([one.ids for one in found], skip_special_tokens=True)
         return [
             self._row(item, seed, one, text) for item, seed, one, text in zip(items, seeds, found, texts, strict=True)
         ]
 
-    def _row(self, item: int, seed: int, decoded: Decoded, text: str) -> dict[str, Any]:
+    def _automatic(self, items: int) -> int:
+        longest, budget = max(map(len, self._prompts)), self._decoding["max_completion_length"]
+        share = math.ceil(items / self._config.eval.nproc)
+        return automatic_batch_size(self._policy.model, self._policy.device, longest, budget, share)
+
+    def _row(self, item: int, seed: int, said: Completion, text: str) -> dict[str, Any]:
         return {
             "item": item,
             "seed": seed,
             "completion": text,
-            "length": len(decoded.ids),
-            "truncated": not decoded.finished,
+            "length": len(said.ids),
+            "truncated": not said.finished,
         }
 
     def _seed(self, item: int) -> int:
@@ -114,8 +96,8 @@ class SingleTurn:
         return seed_of(self._config.run.seed, self._plan.label, self._problems[problem].index, sample)
 
     @cached_property
-    def _at_once(self) -> int:
-        """Completions generated at once: what was agreed on, less where memory has run out since."""
+    def _batch_size(self) -> int:
+        """Completions generated at once: what was agreed on."""
         return int((Partial.beside(self._plan.final(self._target)).layout() or {})["batch_size"])
 
     @property
@@ -143,5 +125,5 @@ class SingleTurn:
         return encode(self._problems, self._policy.tokenizer)
 
     @cached_property
-    def _decoder(self) -> Decoder:
-        return Decoder(self._policy.model, self._policy.tokenizer, self._task.stop)
+    def _backend(self) -> TransformersBackend:
+        return TransformersBackend(self._policy.model, self._policy.tokenizer, self._task.stop)

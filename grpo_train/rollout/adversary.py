@@ -60,7 +60,7 @@ class Opponent:
         with self._frozen(), self._policy.autocast():
             completions = self._backend.generate(
                 encode(different, self._policy.tokenizer),
-                num_generations=1,
+                seeds=[0] * len(different),
                 max_completion_length=self._budget,
                 temperature=0.0,
                 batch_size=self._batch_size,
@@ -92,21 +92,20 @@ class Adversary:
         Programs are run while the next ones are written; the opponent answers when the last one has been run.
         """
         generations = self._config.rollout.num_generations
-        attempts: list[Attempt] = []
-        plays: list[Future[Play]] = []
+        attempts: dict[int, Attempt] = {}
+        plays: dict[int, Future[Play]] = {}
 
-        def referee(attempt: Attempt) -> None:
-            attempts.append(attempt)
-            plays.append(self._referees.submit(self._task.play, attempt))
+        def referee(place: int, attempt: Attempt) -> None:
+            attempts[place], plays[place] = attempt, self._referees.submit(self._task.play, attempt)
 
         completions = write(self._backend, self._tokenizer, self._config, number, groups, prompts, referee)
-        asked = {i: self._task.question(play.result()) for i, play in enumerate(plays) if play.result().is_valid}
+        asked = {i: self._task.question(play.result()) for i, play in sorted(plays.items()) if play.result().is_valid}
         replies = dict(zip(asked, self._opponent.answer(list(asked.values())), strict=True))
         samples: list[Sample | None] = []
-        for i, (attempt, completion) in enumerate(zip(attempts, completions, strict=True)):
-            judged = replace(attempt, reply=replies.get(i))
+        for i, completion in enumerate(completions):
+            judged = replace(attempts[i], reply=replies.get(i))
             grade = self._rewards(judged, self._task.judge(judged))
-            samples.append(Sample(prompts[i // generations], completion, attempt.completion, grade))
+            samples.append(Sample(prompts[i // generations], completion, judged.completion, grade))
         return samples
 
 

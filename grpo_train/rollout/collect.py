@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from grpo_train.rewards import Grade, Rewards
-from grpo_train.rollout import Completion, RolloutBackend
+from grpo_train.rollout import Completion, RolloutBackend, seed_of
 from grpo_train.rollout.prompts import Prompt
 from grpo_train.schema import Config
 from grpo_train.tasks import Attempt, Task
@@ -55,17 +55,16 @@ class SingleTurn:
     def collect(self, number: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
         """See :meth:`Collector.collect`."""
         generations = self._config.rollout.num_generations
-        attempts: list[Attempt] = []
-        grades: list[Future[Grade]] = []
+        attempts: dict[int, Attempt] = {}
+        grades: dict[int, Future[Grade]] = {}
 
-        def judge(attempt: Attempt) -> None:
-            attempts.append(attempt)
-            grades.append(self._judges.submit(attempt))
+        def judge(place: int, attempt: Attempt) -> None:
+            attempts[place], grades[place] = attempt, self._judges.submit(attempt)
 
         completions = write(self._backend, self._tokenizer, self._config, number, groups, prompts, judge)
         return [
-            Sample(prompts[i // generations], completions[i], attempts[i].completion, grade.result())
-            for i, grade in enumerate(grades)
+            Sample(prompts[i // generations], completion, attempts[i].completion, grades[i].result())
+            for i, completion in enumerate(completions)
         ]
 
 
@@ -76,37 +75,46 @@ def write(
     number: int,
     groups: Sequence[int],
     prompts: Sequence[Prompt],
-    on_attempt: Callable[[Attempt], None],
+    on_attempt: Callable[[int, Attempt], None],
 ) -> list[Completion]:
-    """``rollout.num_generations`` completions of each prompt, side by side; each is handed to ``on_attempt`` as soon as
-    its batch is there, in order. ``number`` and ``groups`` as in :meth:`Collector.collect`."""
-    rollout, written = config.rollout, 0
+    """``rollout.num_generations`` completions of each prompt, side by side; each is handed to ``on_attempt`` with its
+    place as soon as it is there, in any order. ``number`` and ``groups`` as in :meth:`Collector.collect`."""
+    generations = config.rollout.num_generations
+    asked = [prompt for prompt in prompts for _ in range(generations)]
+    keys = [f"{number}/{group}/{place}" for group in groups for place in range(generations)]
 
-    def hand_over(completions: Sequence[Completion]) -> None:
-        nonlocal written
-        decoded = tokenizer.batch_decode([c.ids for c in completions], skip_special_tokens=True)
-        for completion, text in zip(completions, decoded, strict=True):
-            group, place = divmod(written, rollout.num_generations)
-            written += 1
-            on_attempt(
-                Attempt(
-                    problem=prompts[group].problem,
-                    completion=text,
-                    truncated=not completion.finished,
-                    length=len(completion.ids),
-                    key=f"{number}/{groups[group]}/{place}",
-                )
-            )
+    def hand_over(place: int, completion: Completion) -> None:
+        attempt = Attempt(
+            problem=asked[place].problem,
+            completion=tokenizer.decode(completion.ids, skip_special_tokens=True),
+            truncated=not completion.finished,
+            length=len(completion.ids),
+            key=keys[place],
+        )
+        on_attempt(place, attempt)
 
+    return sample(backend, config, asked, keys, hand_over)
+
+
+def sample(
+    backend: RolloutBackend,
+    config: Config,
+    prompts: Sequence[Prompt],
+    keys: Sequence[str],
+    on_done: Callable[[int, Completion], None] | None = None,
+) -> list[Completion]:
+    """A completion of each prompt under the ``rollout`` section. ``keys``: each one's name in the run, which with
+    ``run.seed`` says what is drawn, whoever generates it."""
+    rollout = config.rollout
     return backend.generate(
         [prompt.ids for prompt in prompts],
-        num_generations=rollout.num_generations,
+        seeds=[seed_of(config.run.seed, "rollout", key) for key in keys],
         max_completion_length=rollout.max_completion_length,
         temperature=rollout.temperature,
         top_p=rollout.top_p,
         top_k=rollout.top_k,
         batch_size=rollout.generation_batch_size,
-        on_batch=hand_over,
+        on_done=on_done,
     )
 
 

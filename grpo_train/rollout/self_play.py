@@ -22,7 +22,7 @@ from typing import Any
 from grpo_train.games import Match
 from grpo_train.rewards import Grade, Rewards
 from grpo_train.rollout import Completion, RolloutBackend
-from grpo_train.rollout.collect import Sample
+from grpo_train.rollout.collect import Sample, sample
 from grpo_train.rollout.prompts import Prompt, encode
 from grpo_train.schema import Config
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict
@@ -37,6 +37,8 @@ _ANSWER = re.compile(r"</think>|<answer>|\\boxed\{")
 class _Table:
     """A game under way."""
 
+    key: str
+    """Its name in the run."""
     index: int
     match: Match
     prompts: list[Prompt] = field(default_factory=list)
@@ -63,34 +65,37 @@ class SelfPlay:
     def collect(self, number: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
         """See :meth:`~grpo_train.rollout.collect.Collector.collect`. Both sides' turns are generated together: games
         that are over leave, and a round takes as long as its longest completion."""
-        tables = [_Table(prompt.problem.index, self._task.match(prompt.problem)) for prompt in prompts]
+        tables = [
+            _Table(f"{number}/{group}", prompt.problem.index, self._task.match(prompt.problem))
+            for group, prompt in zip(groups, prompts, strict=True)
+        ]
         while playing := [table for table in tables if not table.match.ending]:
             turns = self._prompts([self._task.turn(table.index, table.match.state) for table in playing])
-            completions = self._generate([turn.ids for turn in turns])
+            keys = [f"{table.key}/{len(table.attempts)}" for table in playing]
+            completions = sample(self._backend, self._config, turns, keys)
             texts = self._tokenizer.batch_decode([one.ids for one in completions], skip_special_tokens=True)
-            for table, turn, completion, text in zip(playing, turns, completions, texts, strict=True):
+            for table, key, turn, completion, text in zip(playing, keys, turns, completions, texts, strict=True):
                 table.prompts.append(turn)
                 table.completions.append(completion)
                 table.attempts.append(
-                    Attempt(turn.problem, text, truncated=not completion.finished, length=len(completion.ids))
+                    Attempt(turn.problem, text, not completion.finished, length=len(completion.ids), key=key)
                 )
                 table.match = table.match.reply(text)
         openings = Counter(table.match.moves[:2] for table in tables)
         samples: list[Sample | None] = []
-        for group, table in zip(groups, tables, strict=True):
+        for table in tables:
             others = openings[table.match.moves[:2]] - 1
             alike = {"self_play/same_opening": others / (len(tables) - 1)} if len(tables) > 1 else {}
-            samples += self._samples(f"{number}/{group}", table, {**_outcome(table.match), **alike})
+            samples += self._samples(table, {**_outcome(table.match), **alike})
         return samples
 
-    def _samples(self, key: str, table: _Table, metrics: Mapping[str, float]) -> list[Sample | None]:
+    def _samples(self, table: _Table, metrics: Mapping[str, float]) -> list[Sample | None]:
         """A finished game's turns, and None for the places it did not need. ``metrics`` are the whole game's."""
         match, names = table.match, table.match.game.roles
         returns = match.returns
         assert returns is not None
         grades: list[Grade] = []
-        for turn, each in enumerate(table.attempts):
-            attempt = replace(each, key=f"{key}/{turn}")
+        for turn, attempt in enumerate(table.attempts):
             verdict = self._task.judge_turn(attempt)
             last = turn == len(table.attempts) - 1
             verdict = replace(
@@ -135,18 +140,6 @@ class SelfPlay:
                 f"it to {longest} or more"
             )
         return [Prompt(problem, ids) for problem, ids in zip(problems, encoded, strict=True)]
-
-    def _generate(self, prompts: Sequence[tuple[int, ...]]) -> list[Completion]:
-        rollout = self._config.rollout
-        return self._backend.generate(
-            prompts,
-            num_generations=1,
-            max_completion_length=rollout.max_completion_length,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            batch_size=rollout.generation_batch_size,
-        )
 
 
 def _facts(table: _Table, turn: int, verdict: Verdict) -> dict[str, Any]:

@@ -1,176 +1,326 @@
-"""Rollouts through transformers' ``generate``."""
+"""Rollouts by a transformers model: a prompt is read once, who is finished makes room for the next.
+
+Every completion draws from random numbers of its own. So it does not depend on what is generated beside it, before it
+or after it, nor on how many processes share the work (up to the rounding of the model's own arithmetic, which depends
+on the shape of a batch), and uneven lengths do not make short completions wait for long ones.
+
+Shapes: B rows under way, U different prompts, W columns of what they have seen (it ends together, at the right), R
+recent tokens, N completions, T tokens of the budget, V vocabulary.
+"""
 
 from __future__ import annotations
 
+import gc
+import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import (
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from torch.nn.functional import pad
+from transformers import DynamicCache, TopKLogitsWarper, TopPLogitsWarper
+from transformers.cache_utils import DynamicLayer
 from transformers.generation.stopping_criteria import StopStringCriteria
 
+from grpo_train.policy.locate import PolicyError
 from grpo_train.rollout import Completion
 
-
-class _Recorder:
-    """Sees each step's logits and then the token drawn from them: keeps log-probabilities, lengths, who is done.
-
-    Only one step's (B, V) log-probabilities are alive at a time.
-    """
-
-    def __init__(
-        self,
-        prompt_width: int,
-        eos_ids: torch.Tensor,
-        stop: StopStringCriteria | None,
-        temperature: float,
-        cuts: Sequence[LogitsProcessor],
-    ) -> None:
-        """``cuts``: what of the distribution may not be drawn, after the temperature."""
-        self._prompt_width, self._eos_ids, self._stop, self._temperature = prompt_width, eos_ids, stop, temperature
-        self._cuts = cuts
-        self._step_logps: torch.Tensor | None = None
-        self.logps: list[torch.Tensor] = []
-        self.finished: torch.Tensor | None = None
-        self.lengths: torch.Tensor | None = None
-
-    def process(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The logits to draw from; generate itself is told temperature 1 and no cuts."""
-        if self._temperature <= 0:
-            return scores
-        scores = scores.float() / self._temperature
-        for cut in self._cuts:
-            scores = cut(input_ids, scores)
-        self._step_logps = torch.log_softmax(scores, dim=-1)
-        return scores
-
-    def stop_now(self, input_ids: torch.Tensor, scores: Any) -> torch.Tensor:
-        token = input_ids[:, -1]
-        if self.finished is None or self.lengths is None:
-            self.finished = torch.zeros(len(token), dtype=torch.bool, device=token.device)
-            self.lengths = torch.zeros(len(token), dtype=torch.long, device=token.device)
-        if self._step_logps is not None:
-            self.logps.append(self._step_logps.gather(1, token.unsqueeze(1)).squeeze(1))
-        self.lengths[~self.finished] = input_ids.shape[1] - self._prompt_width
-        done = torch.isin(token, self._eos_ids)
-        if self._stop is not None:
-            done |= self._stop(input_ids, scores)
-        self.finished |= done
-        return self.finished
+ROOM = 8
+"""New rows join when an eighth of the batch is free: each joining costs a forward of its own."""
+NO_TOKEN = 2**31 - 1
+"""In place of tokens before the first: part of no stop string."""
 
 
-class _RecordLogits(LogitsProcessor):
-    def __init__(self, recorder: _Recorder) -> None:
-        self._recorder = recorder
+@dataclass
+class _Rows:
+    """Rows under way; which completion each is, and how many tokens it has, is known on both sides of the bus."""
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return self._recorder.process(input_ids, scores)
+    numbers: list[int]
+    counts: list[int]
+    number_B: torch.Tensor
+    count_B: torch.Tensor
+    token_B1: torch.Tensor
+    """The last token, which the model has not seen yet."""
+    mask_BW: torch.Tensor
+    """What there is to see, ``token_B1`` included."""
+    position_B1: torch.Tensor
+    """Where ``token_B1`` stands."""
+    recent_BR: torch.Tensor
+    cache: Any
 
+    def keep(self, going_on_B: torch.Tensor, going_on: Sequence[bool]) -> None:
+        """Only these rows stay; columns that nobody is in any more go."""
+        self.numbers = [number for number, stays in zip(self.numbers, going_on, strict=True) if stays]
+        self.counts = [count for count, stays in zip(self.counts, going_on, strict=True) if stays]
+        self.cache.batch_select_indices(going_on_B)
+        for name in ("number_B", "count_B", "token_B1", "mask_BW", "position_B1", "recent_BR"):
+            setattr(self, name, getattr(self, name)[going_on_B])
+        if self.can_grow and (empty := int(self.mask_BW.any(dim=0).to(torch.uint8).argmax())):
+            self.mask_BW = self.mask_BW[:, empty:]
+            for layer in self.cache.layers:
+                layer.keys, layer.values = layer.keys[:, :, empty:], layer.values[:, :, empty:]
 
-class _RecordToken(StoppingCriteria):
-    def __init__(self, recorder: _Recorder) -> None:
-        self._recorder = recorder
+    def join(self, other: _Rows) -> None:
+        """Take another batch's rows in; both have been given their next token."""
+        self.numbers += other.numbers
+        self.counts += other.counts
+        width = max(self.mask_BW.shape[1], other.mask_BW.shape[1])
+        gaps = [width - each.mask_BW.shape[1] for each in (self, other)]
+        self.mask_BW = torch.cat([pad(each.mask_BW, (gap, 0)) for each, gap in zip((self, other), gaps, strict=True)])
+        for mine, theirs in zip(self.cache.layers, other.cache.layers, strict=True):
+            for name in ("keys", "values"):
+                both = (getattr(mine, name), getattr(theirs, name))
+                setattr(mine, name, torch.cat([pad(one, (0, 0, gap, 0)) for one, gap in zip(both, gaps, strict=True)]))
+        for name in ("number_B", "count_B", "token_B1", "position_B1", "recent_BR"):
+            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
 
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        return self._recorder.stop_now(input_ids, scores)
+    @property
+    def can_grow(self) -> bool:
+        """Whether its cache is a plain one; what slides, or is a state, has columns of its own."""
+        return all(type(layer) is DynamicLayer for layer in self.cache.layers)
 
 
 class TransformersBackend:
-    """:class:`~grpo_train.rollout.RolloutBackend` over a transformers model, which it shares with the trainer."""
+    """:class:`~grpo_train.rollout.RolloutBackend` over a causal language model, with or without a peft adapter; in
+    training it is the trainer's own."""
 
     def __init__(self, model: Any, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         """``stop``: strings at which a completion ends; they stay in it."""
-        self._model, self._tokenizer = model, tokenizer
+        self._model = model
         # Made once: it looks at every token of the vocabulary.
         self._stop = StopStringCriteria(tokenizer, list(stop)) if stop else None
+        self._recent = int(self._stop.maximum_token_len) if self._stop else 0
+        self._eos_id = int(tokenizer.eos_token_id)
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._config = inner.config
+        takes = inspect.signature(inner.forward).parameters
+        self._takes = None if any(each.kind == each.VAR_KEYWORD for each in takes.values()) else set(takes)
+        """Names of arguments; None = any."""
+        self._fits: int | None = None
+        """Rows of a batch where more did not fit into memory; None = not known."""
 
-    @torch.no_grad()
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
         *,
-        num_generations: int,
+        seeds: Sequence[int],
         max_completion_length: int,
         temperature: float,
         top_p: float = 1.0,
         top_k: int = 0,
         batch_size: int = 0,
-        on_batch: Callable[[Sequence[Completion]], None] | None = None,
+        on_done: Callable[[int, Completion], None] | None = None,
     ) -> list[Completion]:
-        """See :meth:`grpo_train.rollout.RolloutBackend.generate`."""
-        repeated = [tuple(prompt) for prompt in prompts for _ in range(num_generations)]
-        size = batch_size or len(repeated)
-        cuts: list[LogitsProcessor] = [TopKLogitsWarper(top_k)] if top_k else []
-        cuts += [TopPLogitsWarper(top_p)] if top_p < 1 else []
-        done: list[Completion] = []
-        with _generating(self._model):
-            for start in range(0, len(repeated), size):
-                batch = self._batch(repeated[start : start + size], max_completion_length, temperature, cuts)
-                done += batch
-                if on_batch is not None:
-                    on_batch(batch)
-        return done
+        """See :meth:`grpo_train.rollout.RolloutBackend.generate`.
 
-    def _batch(
-        self, prompts: list[tuple[int, ...]], budget: int, temperature: float, cuts: Sequence[LogitsProcessor]
-    ) -> list[Completion]:
+        Where a batch does not fit into memory it goes on with half as many rows, now and later, and says so. Raises
+        PolicyError where one row alone does not fit.
+        """
+        found: dict[int, Completion] = {}
+
+        def done(number: int, completion: Completion) -> None:
+            found[number] = completion
+            if on_done is not None:
+                on_done(number, completion)
+
+        draw = _Draw(temperature, top_p, top_k)
+        while missing := [number for number in range(len(prompts)) if number not in found]:
+            size = min(len(missing), batch_size or len(missing), self._fits or len(missing))
+            try:
+                with _evaluating(self._model), torch.inference_mode():
+                    self._flow(prompts, seeds, missing, size, max_completion_length, draw, done)
+                break
+            except RuntimeError as error:  # torch.OutOfMemoryError is one
+                if not is_out_of_memory(error):
+                    raise
+                if size == 1:
+                    raise PolicyError(
+                        "one completion alone does not fit into memory: set max_completion_length lower"
+                    ) from error
+            # Outside of the handler, whose traceback holds the batch's tensors.
+            self._fits = math.ceil(size / 2)
+            print(f"out of memory: going on with {self._fits} completions at once", flush=True)
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        return [found[number] for number in range(len(prompts))]
+
+    def _flow(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        numbers: Sequence[int],
+        size: int,
+        budget: int,
+        draw: _Draw,
+        done: Callable[[int, Completion], None],
+    ) -> None:
+        """The completions of ``numbers``, at most ``size`` at once, each handed to ``done`` when it ends."""
         device = self._model.device
-        width = max(map(len, prompts))
-        pad_id = self._tokenizer.pad_token_id
-        input_ids = torch.full((len(prompts), width), pad_id, dtype=torch.long)
-        attention_mask = torch.zeros_like(input_ids)
-        for row, prompt in enumerate(prompts):
-            input_ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            attention_mask[row, width - len(prompt) :] = 1
-        eos_ids = torch.tensor([self._tokenizer.eos_token_id], device=device)
-        recorder = _Recorder(width, eos_ids, self._stop, temperature, cuts)
-        sampling: dict[str, Any] = {"do_sample": False}
-        if temperature > 0:
-            # Every sampling knob is spelled out: a checkpoint's own generation_config must not cut the support.
-            sampling = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        sequences = self._model.generate(
-            input_ids=input_ids.to(device),
-            attention_mask=attention_mask.to(device),
-            generation_config=GenerationConfig(
-                max_new_tokens=budget, pad_token_id=pad_id, eos_token_id=eos_ids.tolist(), use_cache=True, **sampling
-            ),
-            logits_processor=LogitsProcessorList([_RecordLogits(recorder)]),
-            stopping_criteria=StoppingCriteriaList([_RecordToken(recorder)]),
+        uniform_NT = _uniforms([seeds[number] for number in numbers], budget).to(device) if draw.is_random else None
+        drawn_NT = torch.empty((len(numbers), budget), dtype=torch.long, device=device)
+        logp_NT = torch.empty((len(numbers), budget), device=device) if draw.is_random else None
+
+        def advance(rows: _Rows, logits_BV: torch.Tensor) -> None:
+            """One token more for each row; those that end leave."""
+            at = (rows.number_B, rows.count_B)
+            token_B, logp_B = draw(logits_BV, None if uniform_NT is None else uniform_NT[at])
+            drawn_NT[at] = token_B
+            if logp_NT is not None and logp_B is not None:
+                logp_NT[at] = logp_B
+            rows.counts = [count + 1 for count in rows.counts]
+            rows.count_B = rows.count_B + 1
+            rows.token_B1 = token_B.unsqueeze(1)
+            rows.position_B1 = rows.position_B1 + 1
+            rows.mask_BW = pad(rows.mask_BW, (0, 1), value=1)
+            ended_B = token_B == self._eos_id
+            if self._stop is not None:
+                rows.recent_BR = torch.cat([rows.recent_BR[:, 1:], rows.token_B1], dim=1)
+                ended_B |= self._stop(rows.recent_BR, None)
+            ended = ended_B.tolist()
+            going_on = [not end and count < budget for end, count in zip(ended, rows.counts, strict=True)]
+            if not all(going_on):
+                leave(rows, going_on, ended)
+                rows.keep(torch.tensor(going_on, device=device).nonzero().squeeze(1), going_on)
+
+        def leave(rows: _Rows, going_on: Sequence[bool], ended: Sequence[bool]) -> None:
+            leaving = [row for row, stays in enumerate(going_on) if not stays]
+            longest = max(rows.counts[row] for row in leaving)
+            number_L = rows.number_B[torch.tensor(leaving, device=device)]
+            ids = drawn_NT[number_L, :longest].tolist()
+            logps = logp_NT[number_L, :longest].tolist() if logp_NT is not None else [[] for _ in leaving]
+            for row, ids_T, logps_T in zip(leaving, ids, logps, strict=True):
+                number, count = numbers[rows.numbers[row]], rows.counts[row]
+                done(
+                    number,
+                    Completion(tuple(prompts[number]), tuple(ids_T[:count]), tuple(logps_T[:count]), ended[row]),
+                )
+
+        next_one = 0
+        rows: _Rows | None = None
+        while next_one < len(numbers) or rows is not None:
+            free = size - (len(rows.numbers) if rows else 0)
+            may_join = rows is None or (rows.can_grow and free >= max(1, size // ROOM))
+            if next_one < len(numbers) and may_join:
+                chosen = range(next_one, min(len(numbers), next_one + free))
+                next_one = chosen.stop
+                fresh, logits_BV = self._start([tuple(prompts[numbers[k]]) for k in chosen], chosen)
+                advance(fresh, logits_BV)
+                if rows is None:
+                    rows = fresh
+                elif fresh.numbers:
+                    rows.join(fresh)
+            elif rows is not None:
+                advance(rows, self._forward(rows.token_B1, rows.mask_BW, rows.position_B1, rows.cache))
+            if rows is not None and not rows.numbers:
+                rows = None
+
+    def _start(self, prompts: Sequence[tuple[int, ...]], numbers: Sequence[int]) -> tuple[_Rows, torch.Tensor]:
+        """Rows that have read their prompts, each different one once, and the logits (B, V) of what comes next."""
+        device = self._model.device
+        places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
+        input_UL, mask_UL = _left_padded(list(places), self._eos_id, device)
+        position_UL = (mask_UL.cumsum(1) - 1).clamp(min=0)
+        cache = DynamicCache(config=self._config)
+        logits_BV = self._forward(input_UL, mask_UL, position_UL, cache)
+        place_B = torch.tensor([places[prompt] for prompt in prompts], device=device)
+        if len(places) < len(prompts):
+            cache.batch_select_indices(place_B)
+            logits_BV = logits_BV[place_B]
+        rows = _Rows(
+            numbers=list(numbers),
+            counts=[0] * len(numbers),
+            number_B=torch.tensor(list(numbers), device=device),
+            count_B=torch.zeros(len(numbers), dtype=torch.long, device=device),
+            token_B1=input_UL[place_B, -1:],
+            mask_BW=mask_UL[place_B],
+            position_B1=position_UL[place_B, -1:],
+            recent_BR=torch.full((len(numbers), self._recent), NO_TOKEN, dtype=torch.long, device=device),
+            cache=cache,
         )
-        assert recorder.lengths is not None
-        assert recorder.finished is not None
-        tokens = sequences[:, width:].tolist()
-        lengths, finished = recorder.lengths.tolist(), recorder.finished.tolist()
-        logps = torch.stack(recorder.logps, dim=1).tolist() if recorder.logps else [[]] * len(prompts)
-        return [
-            Completion(
-                prompt_ids=prompts[row],
-                ids=tuple(tokens[row][: lengths[row]]),
-                logps=tuple(logps[row][: lengths[row]]),
-                finished=finished[row],
-            )
-            for row in range(len(prompts))
-        ]
+        return rows, logits_BV
+
+    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
+        """The logits (B, V) of the last of the tokens (B, L) that follow what is in the cache."""
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "position_ids": positions,
+            "past_key_values": cache,
+            "use_cache": True,
+            "logits_to_keep": 1,
+        }
+        taken = {k: v for k, v in inputs.items() if self._takes is None or k in self._takes}
+        logits: torch.Tensor = self._model(**taken).logits[:, -1]
+        return logits
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """How the next token is chosen; nothing of a checkpoint's own generation_config takes part."""
+
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = 0
+
+    @property
+    def is_random(self) -> bool:
+        return self.temperature > 0
+
+    def __call__(
+        self, logits_BV: torch.Tensor, uniform_B: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The next token of each row (the likeliest, or the one at ``uniform`` of the cumulated distribution), and its
+        log-probability under the distribution drawn from; None where nothing was drawn."""
+        if uniform_B is None:
+            return logits_BV.argmax(dim=-1), None
+        scores_BV = logits_BV.float() / self.temperature
+        if self.top_k:
+            scores_BV = TopKLogitsWarper(self.top_k)(None, scores_BV)
+        if self.top_p < 1:
+            scores_BV = TopPLogitsWarper(self.top_p)(None, scores_BV)
+        logp_BV = scores_BV.log_softmax(dim=-1)
+        cumulated_BV = logp_BV.exp().cumsum(dim=-1, dtype=torch.float64)
+        # Strictly above: a token of probability 0 is never the first to exceed anything.
+        at_B1 = uniform_B.unsqueeze(1) * cumulated_BV[:, -1:]
+        token_B1 = torch.searchsorted(cumulated_BV, at_B1, right=True).clamp(max=logits_BV.shape[-1] - 1)
+        return token_B1.squeeze(1), logp_BV.gather(1, token_B1).squeeze(1)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a batch was too large, on a GPU or a CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
 
 
 @contextmanager
-def _generating(model: Any) -> Iterator[None]:
-    """Evaluation mode, and a neutral generation_config so that no default of the checkpoint takes part."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    training, own = model.training, inner.generation_config
-    inner.generation_config = GenerationConfig()
+def _evaluating(model: Any) -> Iterator[None]:
+    """Without dropout and checkpointing."""
+    training = model.training
     model.eval()
     try:
         yield
     finally:
-        inner.generation_config = own
         model.train(training)
+
+
+def _left_padded(
+    prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Prompts (B, L) that end together, and the mask (B, L) of what is there."""
+    width = max(map(len, prompts))
+    ids = torch.full((len(prompts), width), pad_id, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        mask[row, width - len(prompt) :] = 1
+    return ids.to(device), mask.to(device)
+
+
+def _uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
+    """(B, count) numbers in [0, 1): row b is a function of seed b alone."""
+    generators = (torch.Generator().manual_seed(seed) for seed in seeds)
+    return torch.stack([torch.rand(count, dtype=torch.float64, generator=generator) for generator in generators])

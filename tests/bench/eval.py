@@ -78,10 +78,10 @@ def make_prompts(kind: str, count: int) -> list[str]:
 def ours() -> Callable[[list[str]], list[str]]:
     """What an evaluating process does between its prompts and its texts."""
     from grpo_train.evaluation.single_turn import BATCHES
-    from grpo_train.rollout.decode import Decoder
+    from grpo_train.rollout.transformers_backend import TransformersBackend
 
     model, tokenizer = make_model()
-    decoder = Decoder(model, tokenizer, (STOP,))
+    backend = TransformersBackend(model, tokenizer, (STOP,))
 
     def generate(prompts: list[str]) -> list[str]:
         ids = tokenizer(prompts)["input_ids"]
@@ -89,12 +89,12 @@ def ours() -> Callable[[list[str]], list[str]]:
         texts: dict[int, str] = {}
         for first in range(0, len(order), BATCH * BATCHES):
             chosen = order[first : first + BATCH * BATCHES]
-            found = decoder.decode(
+            found = backend.generate(
                 [ids[number] for number in chosen],
                 seeds=[0] * len(chosen),
                 max_completion_length=BUDGET,
                 temperature=0.0,
-                at_once=BATCH,
+                batch_size=BATCH,
             )
             decoded = tokenizer.batch_decode([one.ids for one in found], skip_special_tokens=True)
             texts |= dict(zip(chosen, decoded, strict=True))

@@ -110,6 +110,8 @@ def test_two_processes_three_and_three_are_six_bit_for_bit(two: RunDir, kind: di
     done = grpo_train("resume", "--training-run", "three", "--from-step", "5", "--no-torchrun", root=two.root)
     assert done.returncode == 0, done.stdout
     assert "not bit for bit the run that never stopped: 2 processes saved it, 1 go on" in done.stdout
+    said = [[row["completion"] for row in rows(each, "rollouts.jsonl")] for each in (run, two)]
+    assert said[0] == said[1], "what is drawn depends on the place in the run, not on who draws it"
     (told,) = [row["differences"] for row in rows(run, "events.jsonl") if row["event"] == "training"][-1]
     assert told == "2 processes saved it, 1 go on"
     assert steps_logged(run) == [1, 2, 3, 4, 5, 6]

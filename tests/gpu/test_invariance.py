@@ -82,10 +82,10 @@ def test_nothing_falls_back_on_cuda(gpu_root: Path, adapter: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sampler_and_trainer_agree(gpu_root: Path, dtype: str) -> None:
     policy = on_gpu(gpu_root, dtype)
-    prompts = policy.tokenizer(["12+34=", "7+5=", "99+99="])["input_ids"]
+    prompts = policy.tokenizer(["12+34=", "7+5=", "99+99="])["input_ids"] * 16
     with policy.autocast():
         completions = TransformersBackend(policy.model, policy.tokenizer).generate(
-            prompts, num_generations=16, max_completion_length=30, temperature=1.0
+            prompts, seeds=range(48), max_completion_length=30, temperature=1.0
         )
     scored = LogprobForward(policy, temperature=1.0).score(completions)
     d = torch.cat([s - torch.tensor(c.logps) for s, c in zip(scored, completions, strict=True)]).double()

@@ -105,13 +105,13 @@ def partial_of(run: RunDir, step: int = 2) -> partial.Partial:
 def generated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every item that is generated from now on."""
     items: list[int] = []
-    original = single_turn.SingleTurn._generate
+    original = single_turn.SingleTurn.answer
 
-    def generate(self: Any, chosen: Any) -> Any:
+    def answer(self: Any, chosen: Any) -> Any:
         items.extend(chosen)
         return original(self, chosen)
 
-    monkeypatch.setattr(single_turn.SingleTurn, "_generate", generate)
+    monkeypatch.setattr(single_turn.SingleTurn, "answer", answer)
     return items
 
 

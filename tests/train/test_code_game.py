@@ -189,18 +189,16 @@ def test_white_space_at_line_ends_is_no_part_of_a_prediction() -> None:
 
 
 class Writer:
-    """A backend that writes what it is told, in batches of two."""
+    """A backend that writes what it is told; the last is there first."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = list(texts)
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], *, num_generations: int, on_batch: Any = None, **_: Any
-    ) -> list[Completion]:
-        assert len(self.texts) == len(prompts) * num_generations
+    def generate(self, prompts: Sequence[Sequence[int]], *, on_done: Any = None, **_: Any) -> list[Completion]:
+        assert len(self.texts) == len(prompts)
         done = [Completion((1,), tuple(text.encode()), (0.0,) * len(text), finished=True) for text in self.texts]
-        for first in range(0, len(done), 2):
-            on_batch(done[first : first + 2])
+        for place in reversed(range(len(done))):
+            on_done(place, done[place])
         return done
 
 
@@ -209,8 +207,8 @@ class Bytes:
 
     chat_template = None
 
-    def batch_decode(self, batch: Sequence[Sequence[int]], **_: Any) -> list[str]:
-        return [bytes(ids).decode() for ids in batch]
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return bytes(ids).decode()
 
 
 class Oracle:
@@ -292,7 +290,6 @@ def test_the_starting_model_answers_in_place_of_the_policy(tiny: tuple[Path, Pol
     opponent = Opponent(policy, 12, frozen)
     before = opponent.answer([question, question])
     assert before[0] == before[1]
-    drawn = torch.get_rng_state()
     with torch.no_grad():
         for parameter in policy.trainable():
             parameter.add_(torch.full_like(parameter, 0.3))
@@ -300,7 +297,6 @@ def test_the_starting_model_answers_in_place_of_the_policy(tiny: tuple[Path, Pol
     assert opponent.answer([question]) == before[:1]
     assert Opponent(policy, 12).answer([question]) != before[:1]
     assert all(torch.equal(a, b) for a, b in zip(policy.trainable(), changed, strict=True))
-    assert torch.equal(torch.get_rng_state(), drawn)  # greedy: the run's random numbers stay what they were
     with torch.no_grad():
         for parameter, value in zip(policy.trainable(), start, strict=True):
             parameter.copy_(value)

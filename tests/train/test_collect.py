@@ -28,35 +28,30 @@ from tests.engine import config_text
 class Words:
     """A tokenizer whose tokens are numbers, and whose texts spell them."""
 
-    def batch_decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
-        return [" ".join(map(str, row)) for row in rows]
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return " ".join(map(str, ids))
 
 
 class Counting:
-    """Answers 0, 1, 2, …; ``between`` is called after each batch but the last."""
+    """Answers 0, 1, 2, …, those that are even first; ``between`` is called after the first."""
 
     def __init__(self, between: Callable[[], None] = lambda: None) -> None:
-        self._between = between
+        self._between, self.seeds = between, list[int]()
 
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
         *,
-        num_generations: int,
-        batch_size: int = 0,
-        on_batch: Callable[[Sequence[Completion]], None] | None = None,
+        seeds: Sequence[int],
+        on_done: Callable[[int, Completion], None],
         **sampling: Any,
     ) -> list[Completion]:
-        made = [
-            Completion(tuple(prompts[i // num_generations]), (i,), (-1.0,), finished=i % 5 != 4)
-            for i in range(len(prompts) * num_generations)
-        ]
-        size = batch_size or len(made)
-        for start in range(0, len(made), size):
-            if start:
+        self.seeds += seeds
+        made = [Completion(tuple(prompt), (i,), (-1.0,), finished=i % 5 != 4) for i, prompt in enumerate(prompts)]
+        for i in sorted(range(len(made)), key=lambda i: i % 2):
+            on_done(i, made[i])
+            if i == 0:
                 self._between()
-            if on_batch is not None:
-                on_batch(made[start : start + size])
         return made
 
 
@@ -97,11 +92,10 @@ def collected(task: Even, config: Config, backend: Counting, groups: Sequence[in
 
 
 @pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("batch_size", [0, 1, 4])
-def test_samples_stand_in_order_whoever_judges_them_first(slow: bool, batch_size: int) -> None:
+def test_samples_stand_in_order_whoever_is_there_first(slow: bool) -> None:
     keys: list[str] = []
     task = Even(slow=slow, judged=lambda attempt: keys.append(attempt.key))
-    config = config_of(rollout__generation_batch_size=batch_size, sandbox__workers=3)
+    config = config_of(sandbox__workers=3)
     samples = collected(task, config, Counting(), [2, 3])
     assert [sample.text for sample in samples] == ["0", "1", "2", "3", "4", "5"]
     assert [sample.prompt.problem.index for sample in samples] == [2, 2, 2, 3, 3, 3]
@@ -114,10 +108,24 @@ def test_a_slow_task_is_judged_while_the_rest_is_generated() -> None:
     judging = threading.Event()
 
     def between() -> None:
-        assert judging.wait(10), "the first batch is judged before the second is there"
+        assert judging.wait(10), "the first is judged before the second is there"
 
     task = Even(slow=True, judged=lambda attempt: judging.set())
-    assert len(collected(task, config_of(rollout__generation_batch_size=3), Counting(between), [0, 1])) == 6
+    assert len(collected(task, config_of(), Counting(between), [0, 1])) == 6
+
+
+def test_what_is_drawn_depends_on_the_place_in_the_run_alone() -> None:
+    """Not on who generates it: two processes draw what one draws."""
+    task = Even()
+    whole, parts = Counting(), [Counting(), Counting()]
+    collected(task, config_of(), whole, [0, 1, 2, 3])
+    for backend, groups in zip(parts, ([0, 1], [2, 3]), strict=True):
+        collected(task, config_of(), backend, groups)
+    assert whole.seeds == parts[0].seeds + parts[1].seeds
+    assert len(set(whole.seeds)) == 12
+    other = Counting()
+    collected(task, config_of(run__seed=1), other, [0, 1, 2, 3])
+    assert not set(other.seeds) & set(whole.seeds)
 
 
 def test_a_judge_that_fails_is_not_swallowed() -> None:

@@ -11,6 +11,7 @@ from grpo_train.evaluation import results, single_turn
 from grpo_train.evaluation.compare import steps_compared
 from grpo_train.evaluation.plan import EvalError, EvalRequest, environment_overrides, make_plan
 from grpo_train.files import read_json, read_jsonl
+from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks.addition import AdditionTask
 from tests.train.evaluating import (
@@ -115,16 +116,16 @@ def test_scalars_for_tensorboard(tmp_path: Path) -> None:
 def test_memory_that_runs_out_halves_the_batch(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    original = single_turn.SingleTurn._generate
+    original = TransformersBackend._flow
     sizes: list[int] = []
 
-    def generate(self: Any, items: Any) -> Any:
-        sizes.append(self._at_once)
-        if self._at_once > 2:
+    def flow(self: Any, prompts: Any, seeds: Any, numbers: Any, size: int, *settings: Any) -> None:
+        sizes.append(size)
+        if size > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return original(self, items)
+        original(self, prompts, seeds, numbers, size, *settings)
 
-    monkeypatch.setattr(single_turn.SingleTurn, "_generate", generate)
+    monkeypatch.setattr(TransformersBackend, "_flow", flow)
     assert evaluate_here(run.root, "trained", steps="2", **{**SAMPLED, "batch_size": 5}) == 0
     assert sizes == [5, 3, 2, 2]
 

@@ -19,6 +19,7 @@ import pytest
 from grpo_train.evaluation import child, keys, partial
 from grpo_train.evaluation.plan import EvalRequest, make_plan
 from grpo_train.files import read_json
+from grpo_train.rollout import seed_of
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks.addition import AdditionTask
 from tests.engine import GRPO_TRAIN, environment, grpo_train, wait_for
@@ -169,11 +170,11 @@ def test_a_graders_key_is_the_source_that_it_uses(tmp_path: Path) -> None:
 
 
 def test_seeds_are_a_samples_own() -> None:
-    seeds = {keys.seed_of(base, label, index, sample) for base in (0, 1) for label in ("a", "b")
+    seeds = {seed_of(base, label, index, sample) for base in (0, 1) for label in ("a", "b")
              for index in range(20) for sample in range(4)}  # fmt: skip
     assert len(seeds) == 320
     assert all(0 <= seed < 2**63 for seed in seeds)
-    assert keys.seed_of(3, "addition", 7, 1) == keys.seed_of(3, "addition", 7, 1)
+    assert seed_of(3, "addition", 7, 1) == seed_of(3, "addition", 7, 1)
 
 
 # --------------------------------------------------------------------------------------------------------- processes

@@ -69,7 +69,6 @@ def record(policy: Policy) -> dict[str, Any]:
     task = load_task(config.task)
     source = PromptSource(task, policy.tokenizer, seed=0, max_prompt_length=64, limit=None)
     prompts = source.at(1, GROUPS)
-    torch.manual_seed(0)
     backend = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop)
     collector = SingleTurn(task, load_rewards(task, config), backend, policy.tokenizer, config)
     mine = groups_of(0, 1, GROUPS, 1)

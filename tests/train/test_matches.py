@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from grpo_train.evaluation.keys import seed_of
 from grpo_train.evaluation.match_table import match_lines, match_table
 from grpo_train.evaluation.matches import Matches, Player, Table, Written, play_matches, program
 from grpo_train.evaluation.opponents import opponents_of, pairing
@@ -22,6 +21,7 @@ from grpo_train.evaluation.statistics import wilson_interval
 from grpo_train.games import OPPONENTS, Match, load_opponent
 from grpo_train.games.best import best_return
 from grpo_train.games.transcript import Transcript, as_text
+from grpo_train.rollout import seed_of
 from grpo_train.run_dir import RunDir
 from grpo_train.schema import Config
 from grpo_train.schema import Task as TaskConfig

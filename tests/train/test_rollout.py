@@ -30,11 +30,10 @@ def policy(tiny_model: Path) -> Policy:
 def sample(
     policy: Policy, *, budget: int = 24, temperature: float = 1.0, batch_size: int = 0, stop: tuple[str, ...] = ()
 ) -> list[Completion]:
-    torch.manual_seed(5)
     backend = TransformersBackend(policy.model, policy.tokenizer, stop=stop)
-    prompts = policy.tokenizer(PROMPTS)["input_ids"]
+    prompts = [prompt for prompt in policy.tokenizer(PROMPTS)["input_ids"] for _ in range(4)]
     return backend.generate(
-        prompts, num_generations=4, max_completion_length=budget, temperature=temperature, batch_size=batch_size
+        prompts, seeds=range(16), max_completion_length=budget, temperature=temperature, batch_size=batch_size
     )
 
 
@@ -55,10 +54,9 @@ def test_recorded_logprobs_are_the_trainers(policy: Policy, temperature: float) 
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.8, 0), (1.0, 3), (0.9, 5)])
 def test_a_cut_distribution_is_recorded_as_it_was_sampled(policy: Policy, top_p: float, top_k: int) -> None:
     """Each token's probability is the policy's over the mass that was left: the correction's weight is that mass."""
-    prompts = policy.tokenizer(PROMPTS)["input_ids"]
-    torch.manual_seed(3)
+    prompts = [prompt for prompt in policy.tokenizer(PROMPTS)["input_ids"] for _ in range(4)]
     completions = TransformersBackend(policy.model, policy.tokenizer).generate(
-        prompts, num_generations=4, max_completion_length=12, temperature=1.3, top_p=top_p, top_k=top_k
+        prompts, seeds=range(16), max_completion_length=12, temperature=1.3, top_p=top_p, top_k=top_k
     )
     whole = LogprobForward(policy, temperature=1.3).score(completions)
     kept = torch.cat([scored - torch.tensor(c.logps) for scored, c in zip(whole, completions, strict=True)]).exp()

@@ -134,10 +134,11 @@ class Scripted:
     """Says what its script says for a prompt."""
 
     def __init__(self, script: Callable[[str], str]) -> None:
-        self.script, self.calls = script, list[int]()
+        self.script, self.calls, self.seeds = script, list[int](), set[int]()
 
-    def generate(self, prompts: Sequence[Sequence[int]], *, num_generations: int, **sampling: Any) -> list[Completion]:
-        assert num_generations == 1
+    def generate(self, prompts: Sequence[Sequence[int]], *, seeds: Sequence[int], **sampling: Any) -> list[Completion]:
+        assert len(set(seeds) - self.seeds) == len(prompts) == len(seeds), "every turn has random numbers of its own"
+        self.seeds |= set(seeds)
         assert sampling["temperature"] == 1.0
         self.calls.append(len(prompts))
         made = [self.script("".join(map(chr, prompt))) for prompt in prompts]

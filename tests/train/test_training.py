@@ -79,21 +79,23 @@ def test_a_step_repeated_from_the_middle_is_the_same_step(straight: RunDir, tmp_
     assert [p.name for p in sorted((run.training_state / "superseded").glob("*/*"))] == ["step_5", "step_6"]
 
 
-def test_other_generators_give_another_run(straight: RunDir, tmp_path: Path) -> None:
-    """The negative control: were the generators not restored, the tests above could not pass by luck."""
-    root = tmp_path / "root"
-    shutil.copytree(straight.root, root, symlinks=True)
-    run = run_of(root, "straight")
-    state = run.training_state / "step_3" / "rng.pt"
-    generators = torch.load(state, weights_only=True)
-    generators["rank_0"]["torch"] = torch.Generator().manual_seed(1).get_state()
-    torch.save(generators, state)
-    write_manifest(state.parent, format=1, step=3)
-    resume_here(run, "3")
-    assert weights_hash(run, 6) != weights_hash(straight, 6)
-    assert [r["completion"] for r in rows(run, "rollouts.jsonl")] != [
-        r["completion"] for r in rows(straight, "rollouts.jsonl")
-    ]
+def test_generators_are_those_that_were_saved(make_root: Callable[[], Path], tmp_path: Path) -> None:
+    """Dropout draws from them. The negative control: were they not restored, the first could not pass by luck."""
+    torch.set_num_threads(1)
+    root = make_root()
+    cfg = write_config(root, model__adapter="lora", model__lora_dropout=0.2)
+    run = train_here(root, cfg, "dropout")
+    for name in ("saved", "others"):
+        shutil.copytree(root, tmp_path / name, symlinks=True)
+        again = run_of(tmp_path / name, "dropout")
+        if name == "others":
+            state = again.training_state / "step_3" / "rng.pt"
+            generators = torch.load(state, weights_only=True)
+            generators["rank_0"]["torch"] = torch.Generator().manual_seed(1).get_state()
+            torch.save(generators, state)
+            write_manifest(state.parent, format=1, step=3)
+        resume_here(again, "3")
+        assert (weights_hash(again, 6) == weights_hash(run, 6)) is (name == "saved")
 
 
 def test_every_artefact_of_the_contract_is_there(straight: RunDir) -> None:

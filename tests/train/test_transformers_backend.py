@@ -1,4 +1,4 @@
-"""Decoding: the same as transformers' where nothing is drawn, exactly what was asked for where something is."""
+"""Generation: the same as transformers' where nothing is drawn, exactly what was asked for where something is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_train.rollout.decode import Decoder, _pick
-from grpo_train.rollout.transformers_backend import TransformersBackend
+from grpo_train.policy.locate import PolicyError
+from grpo_train.rollout import Completion
+from grpo_train.rollout.transformers_backend import TransformersBackend, _Draw
 
 PROMPTS = ["12+34=", "7+85=", "60+1=", "99+99=", "5+5=", "31+41="]
 
@@ -34,20 +35,25 @@ def decode(parts: tuple[Any, Any], prompts: list[str], **changes: Any) -> list[t
     asked: dict[str, Any] = {
         "seeds": [100 + PROMPTS.index(prompt) for prompt in prompts], "max_completion_length": 40, "temperature": 1.0,
     }  # fmt: skip
-    found = Decoder(model, tokenizer, ["</answer>"]).decode(ids(tokenizer, prompts), **{**asked, **changes})
+    backend = TransformersBackend(model, tokenizer, ["</answer>"])
+    found = backend.generate(ids(tokenizer, prompts), **{**asked, **changes})
     return [one.ids for one in found]
 
 
 def test_greedy_is_what_transformers_generates(parts: tuple[Any, Any]) -> None:
     model, tokenizer = parts
-    backend = TransformersBackend(model, tokenizer, ["</answer>"])
     prompts = ids(tokenizer, PROMPTS)
-    theirs = backend.generate(prompts, num_generations=1, max_completion_length=40, temperature=0.0)
-    ours = Decoder(model, tokenizer, ["</answer>"]).decode(
+    theirs = []
+    for prompt in prompts:
+        said = model.generate(
+            torch.tensor([prompt]), max_new_tokens=40, do_sample=False, stop_strings=["</answer>"], tokenizer=tokenizer
+        )
+        theirs.append(tuple(said[0, len(prompt) :].tolist()))
+    ours = TransformersBackend(model, tokenizer, ["</answer>"]).generate(
         prompts, seeds=[0] * 6, max_completion_length=40, temperature=0.0
     )
-    assert [one.ids for one in ours] == [one.ids for one in theirs]
-    assert [one.finished for one in ours] == [one.finished for one in theirs]
+    assert [one.ids for one in ours] == theirs
+    assert [one.finished for one in ours] == [len(said) < 40 for said in theirs]
     assert len({len(one.ids) for one in ours}) > 1, "rows must leave at different times"
 
 
@@ -59,12 +65,12 @@ def test_a_sample_does_not_depend_on_what_is_beside_it(parts: tuple[Any, Any], t
     assert together == alone == backwards
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3, 5])
-def test_rows_that_join_later_say_the_same(parts: tuple[Any, Any], at_once: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 5])
+def test_rows_that_join_later_say_the_same(parts: tuple[Any, Any], batch_size: int) -> None:
     """Prompts of several lengths, joining at widths smaller and larger than their own."""
     prompts = [PROMPTS[number % 6] for number in range(18)]
     together = decode(parts, prompts, temperature=1.2, seeds=list(range(18)))
-    assert decode(parts, prompts, temperature=1.2, seeds=list(range(18)), at_once=at_once) == together
+    assert decode(parts, prompts, temperature=1.2, seeds=list(range(18)), batch_size=batch_size) == together
     assert len({len(one) for one in together}) > 3
 
 
@@ -79,7 +85,7 @@ def test_a_cache_that_slides_is_refilled_only_when_empty(parts: tuple[Any, Any])
     )  # fmt: skip
     model = Qwen2ForCausalLM(config).double().eval()
     together = decode((model, tokenizer), PROMPTS, max_completion_length=12)
-    assert decode((model, tokenizer), PROMPTS, max_completion_length=12, at_once=2) == together
+    assert decode((model, tokenizer), PROMPTS, max_completion_length=12, batch_size=2) == together
 
 
 def test_a_seed_is_a_sample(parts: tuple[Any, Any]) -> None:
@@ -97,7 +103,7 @@ def test_what_is_drawn_follows_the_distribution(parts: tuple[Any, Any]) -> None:
         expected = (model(torch.tensor([prompt])).logits[0, -1] / 2).softmax(0)
     count = 4000
     for top_p in (1.0, 0.6):
-        drawn = Decoder(model, tokenizer).decode(
+        drawn = TransformersBackend(model, tokenizer).generate(
             [prompt] * count, seeds=list(range(count)), max_completion_length=1, temperature=2.0, top_p=top_p
         )
         counts = Counter(one.ids[0] for one in drawn)
@@ -115,12 +121,15 @@ def test_what_is_drawn_follows_the_distribution(parts: tuple[Any, Any]) -> None:
 def test_a_token_of_no_probability_is_never_drawn() -> None:
     logits = torch.tensor([[-math.inf, 1.0, -math.inf, 1.0, -math.inf]])
     for uniform, token in ((0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2**-53, 3)):
-        assert _pick(logits, torch.tensor([uniform], dtype=torch.float64), 1.0, 1.0).tolist() == [token]
+        drawn, logp = _Draw(1.0)(logits, torch.tensor([uniform], dtype=torch.float64))
+        assert drawn.tolist() == [token]
+        assert logp is not None
+        assert logp.tolist() == pytest.approx([math.log(0.5)])
 
 
 def test_the_budget_cuts(parts: tuple[Any, Any]) -> None:
     model, tokenizer = parts
-    found = Decoder(model, tokenizer, ["</answer>"]).decode(
+    found = TransformersBackend(model, tokenizer, ["</answer>"]).generate(
         ids(tokenizer, PROMPTS), seeds=[0] * 6, max_completion_length=3, temperature=0.0
     )
     assert [len(one.ids) for one in found] == [3] * 6
@@ -142,3 +151,80 @@ def test_an_adapter_decodes_like_its_merged_weights(tiny_model: Path) -> None:
     adapted = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)).eval()
     with_adapter = decode((adapted, tokenizer), PROMPTS, temperature=0.7)
     assert with_adapter == decode((adapted.merge_and_unload(), tokenizer), PROMPTS, temperature=0.7)
+
+
+def test_a_prompt_is_read_once_however_often_it_is_asked(
+    parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = parts
+    read: list[int] = []
+    forward = type(model).forward
+
+    def watched(self: Any, input_ids: torch.Tensor, **inputs: Any) -> Any:
+        read.append(input_ids.numel() if input_ids.shape[1] > 1 else 0)
+        return forward(self, input_ids=input_ids, **inputs)
+
+    alone = decode(parts, PROMPTS * 4, temperature=1.3, seeds=list(range(24)), batch_size=1)
+    monkeypatch.setattr(type(model), "forward", watched)
+    assert decode(parts, PROMPTS * 4, temperature=1.3, seeds=list(range(24))) == alone
+    assert sum(read) == 6 * max(map(len, ids(tokenizer, PROMPTS)))
+
+
+def test_each_completion_is_handed_over_when_it_ends(parts: tuple[Any, Any]) -> None:
+    model, tokenizer = parts
+    told: list[tuple[int, Completion]] = []
+    found = TransformersBackend(model, tokenizer, ["</answer>"]).generate(
+        ids(tokenizer, PROMPTS), seeds=range(6), max_completion_length=40, temperature=1.0,
+        on_done=lambda place, completion: told.append((place, completion)),
+    )  # fmt: skip
+    assert sorted(told, key=lambda one: one[0]) == list(enumerate(found))
+    lengths = [len(completion.ids) for _, completion in told]
+    assert lengths == sorted(lengths)
+    assert len(set(lengths)) > 1
+
+
+def test_memory_that_runs_out_costs_nothing_that_is_done(
+    parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The batch is halved until it fits, stays so, and who was done is neither asked nor handed over again."""
+    model, tokenizer = parts
+    expected = decode(parts, PROMPTS * 2, seeds=list(range(12)))
+    forward, sizes = type(model).forward, list[int]()
+
+    def small(self: Any, input_ids: torch.Tensor, **inputs: Any) -> Any:
+        sizes.append(len(input_ids))
+        if len(input_ids) > 3 and len(sizes) > 12:  # some have ended by then
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, input_ids=input_ids, **inputs)
+
+    monkeypatch.setattr(type(model), "forward", small)
+    backend, places = TransformersBackend(model, tokenizer, ["</answer>"]), list[int]()
+    asked: dict[str, Any] = {"max_completion_length": 40, "temperature": 1.0}
+    found = backend.generate(
+        ids(tokenizer, PROMPTS * 2), seeds=range(12), on_done=lambda place, _: places.append(place), **asked
+    )
+    assert [one.ids for one in found] == expected
+    assert sorted(places) == list(range(12))
+    assert sizes[:2] == [6, 12]
+    assert "out of memory: going on with" in capsys.readouterr().out
+    del sizes[13:]
+    backend.generate(ids(tokenizer, PROMPTS * 2), seeds=range(12), **asked)
+    assert max(sizes[13:]) <= 3
+
+    def none(self: Any, **inputs: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(type(model), "forward", none)
+    with pytest.raises(PolicyError, match="one completion alone does not fit into memory: set max_completion_length"):
+        backend.generate(ids(tokenizer, PROMPTS), seeds=range(6), **asked)
+
+
+def test_another_error_is_not_taken_for_a_lack_of_memory(
+    parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any, **inputs: Any) -> Any:
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr(type(parts[0]), "forward", broken)
+    with pytest.raises(RuntimeError, match="a kernel failed"):
+        decode(parts, PROMPTS)
