@@ -29,7 +29,7 @@ from grpo_train.run_dir import (
     open_run,
     resolve_root,
 )
-from grpo_train.tasks import TaskError, describe, task_files
+from grpo_train.tasks import TaskError, describe, task_files, task_names
 
 USER_ERRORS = (ConfigError, RunDirError, TaskError, PolicyError)
 """Failures whose message is all that a user needs."""
@@ -247,8 +247,11 @@ def sweep(
 
 
 @app.command()
-def tasks() -> None:
+def tasks(as_json: AsJson = False) -> None:
     """List the tasks that can be trained and evaluated."""
+    if as_json:  # every name that task.name takes, labels too
+        print(json.dumps({"tasks": {name: describe(file) for name, file in sorted(task_names().items())}}))
+        return
     for file in task_files():
         print(describe(file))
 

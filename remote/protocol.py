@@ -54,6 +54,7 @@ OPERATIONS = (
     "show_run",
     "list_configs",
     "read_config",
+    "list_tasks",
     "launch",
     "stop",
     "kill",

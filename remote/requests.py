@@ -10,7 +10,9 @@ from typing import Any
 
 from remote.protocol import RemoteError
 
-READS = frozenset({"doctor", "list_runs", "show_run", "list_configs", "read_config", "list_sessions", "capture_pane"})
+READS = frozenset(
+    {"doctor", "list_runs", "show_run", "list_configs", "read_config", "list_tasks", "list_sessions", "capture_pane"}
+)
 """Operations that change nothing: they are sent again after a reconnect, and wait for a link that is not up yet."""
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
+from textual import work
 from textual.app import ComposeResult
+from textual.suggester import SuggestFromList
+from textual.widget import Widget
 from textual.widgets import Input, Select
 
 from grpo_tui.requests import EvalOrder, Order
 from grpo_tui.screens.order import Ask, FieldError, OrderScreen, field
+from grpo_tui.tasks import TaskNames
 
 
 class EvalScreen(OrderScreen):
@@ -18,6 +24,7 @@ class EvalScreen(OrderScreen):
     def __init__(self, ask: Ask, run: str, steps: list[int]) -> None:
         super().__init__(ask)
         self.run_name, self.steps = run, steps
+        self.tasks = TaskNames(ask)
 
     def heading(self) -> str:
         return f"evaluate {self.run_name}"
@@ -30,14 +37,13 @@ class EvalScreen(OrderScreen):
         choices.append(("a list of steps …", "list"))
         yield from field("steps", Select(choices, id="steps", compact=True, value="latest", allow_blank=False))
         have = ",".join(map(str, self.steps[-4:])) or "1,5,10"
-        yield from field("list", Input(id="list", placeholder=f"for “a list of steps”: {have}", compact=True))
+        yield from field("", Input(id="list", placeholder=f"step numbers with commas: {have}", compact=True))
         yield from field(
             "dataset", Input(id="dataset", placeholder="the run's own task, held-out problems", compact=True)
         )
         yield from field(
             "share", Input(id="share", placeholder="1 (all held-out problems); 0.1 = a tenth", compact=True)
         )
-
         yield from field(
             "samples", Input(id="samples", placeholder="1 of each problem; 8 = also pass@k and maj@k", compact=True)
         )
@@ -47,20 +53,47 @@ class EvalScreen(OrderScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
+        self._list_row.display = False
+        self.suggest_tasks()
         self._focus_go_again = True
         self.set_focus(None)
+
+    @property
+    def _list_row(self) -> Widget:
+        """The list of steps and its label, shown where a list was chosen."""
+        row = self.query_one("#list").parent
+        assert isinstance(row, Widget)
+        return row
+
+    def on_select_changed(self, event: Select.Changed) -> None:
+        chosen = event.value == "list"
+        if chosen != self._list_row.display:
+            self._list_row.display = chosen
+            if chosen:
+                self.query_one("#list").focus()
+        super().on_select_changed(event)
+
+    @work(group="tasks", exit_on_error=False, description="the names of tasks")
+    async def suggest_tasks(self) -> None:
+        """While a dataset is typed, the rest of its name stands there; the right arrow takes it."""
+        if names := await self.tasks.known():
+            self.query_one("#dataset", Input).suggester = SuggestFromList(names, case_sensitive=False)
+
+    async def check(self, order: Order) -> str:
+        assert isinstance(order, EvalOrder)
+        if order.dataset and (problem := await self.tasks.problem(order.dataset)):
+            raise FieldError(f"dataset: {problem}")
+        return ""
 
     def order(self) -> Order:
         steps = str(self.query_one("#steps", Select).value)
         if steps == "list":
-            steps = "".join(self.query_one("#list", Input).value.split())
-            if not steps:
-                raise FieldError("list: steps with commas, e.g. 1,5,10")
-        wrong = (
-            [step for step in steps.split(",") if not step.isdigit()] if steps not in ("latest", "final", "all") else []
-        )
-        if wrong:
-            raise FieldError(f"list: '{wrong[0]}' is no step number")
+            listed = self.query_one("#list", Input).value.replace(",", " ").split()
+            if not listed:
+                raise FieldError("steps: numbers with commas, e.g. 1,5,10")
+            if wrong := [step for step in listed if not (step.isascii() and step.isdigit())]:
+                raise FieldError(f"steps: '{wrong[0]}' is no step number; write them with commas, e.g. 1,5,10")
+            steps = ",".join(dict.fromkeys(str(int(step)) for step in listed))
         numbers = [step for step in steps.split(",") if step.isdigit()]
         missing = [step for step in numbers if self.steps and int(step) not in {0, *self.steps}]
         if missing:
@@ -70,7 +103,7 @@ class EvalScreen(OrderScreen):
         if share is not None and not 0 < share <= 1:
             raise FieldError(f"share: above 0 and at most 1, not {share:g}")
         samples = self._number("samples", "how many completions of each problem")
-        if samples is not None and (samples < 1 or samples != int(samples)):
+        if samples is not None and not (samples >= 1 and samples == round(samples, 0) and math.isfinite(samples)):
             raise FieldError(f"samples: a whole number, 1 or more, not {samples:g}")
         temperature = self._number("temperature", "a number, 0 = greedy")
         if temperature is not None and not 0 <= temperature < float("inf"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import ComposeResult
@@ -12,7 +13,11 @@ from textual.widgets import Input, Select, TextArea
 
 from grpo_tui.requests import LaunchOrder, Order, new_key
 from grpo_tui.screens.order import Ask, FieldError, OrderScreen, field
+from grpo_tui.tasks import TaskNames
 from remote.protocol import RemoteError
+
+if TYPE_CHECKING:
+    from grpo_train.config import Config
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class LaunchScreen(OrderScreen):
         super().__init__(ask)
         self.box, self.configs, self.runs, self.prefer = box, configs, runs, prefer
         self.key = new_key()
+        self.tasks = TaskNames(ask)
 
     def heading(self) -> str:
         return f"launch a run on {self.box}"
@@ -155,7 +161,12 @@ class LaunchScreen(OrderScreen):
 
     async def check(self, order: Order) -> str:
         assert isinstance(order, LaunchOrder)
-        return await asyncio.to_thread(summary_of, order)
+        config = await asyncio.to_thread(config_of, order)
+        for key, names in (("task.name", [config.task.name]), ("eval.datasets", config.eval.datasets)):
+            for name in names:
+                if problem := await self.tasks.problem(name):
+                    raise FieldError(f"{key}: {problem}")
+        return summary_of(config)
 
 
 def overrides_of(text: str) -> tuple[str, ...]:
@@ -167,17 +178,21 @@ def overrides_of(text: str) -> tuple[str, ...]:
         raise FieldError(f"overrides: {problem}; a value with spaces goes in quotes: 'task.path=/my data'") from error
 
 
-def summary_of(order: LaunchOrder) -> str:
-    """Check an order's config as the engine will; what it amounts to, in words. Raises FieldError."""
+def config_of(order: LaunchOrder) -> Config:
+    """An order's config, checked as the engine will. Raises FieldError."""
     from grpo_train.config import ConfigError, load_config
 
     overrides = list(order.overrides)
     if order.nproc is not None:
         overrides.append(f"run.nproc={order.nproc}")
     try:
-        config = load_config(order.config_text, overrides, order.config_name)
+        return load_config(order.config_text, overrides, order.config_name)
     except ConfigError as error:
         raise FieldError(str(error)) from error
+
+
+def summary_of(config: Config) -> str:
+    """What a launch amounts to, in words."""
     processes = "1 process" if config.run.nproc == 1 else f"{config.run.nproc} processes"
     trained = "LoRA" if config.model.adapter == "lora" else "all weights"
     return (

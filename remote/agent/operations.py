@@ -6,7 +6,9 @@ OSError; the caller turns those into words.
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from grpo_train.run_dir import (
     utc_from,
 )
 from remote.agent import doctor, jobs
-from remote.agent.place import Place
+from remote.agent.place import Place, find_engine
 from remote.agent.sessions import Sessions
 from remote.agent.watch import RunTable
 from remote.protocol import RemoteError
@@ -31,6 +33,7 @@ from remote.protocol import RemoteError
 EVENTS_SHOWN = 200
 MAX_CONFIG_BYTES = 1 << 20
 MAX_CAPTURED_LINES = 5_000
+TASKS_WAIT_S = 20.0
 _NO_CONFIGS = ("boxes", "keymap")
 """Files of ``config/`` that configure other things than a run."""
 
@@ -134,6 +137,20 @@ def read_config(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "text": path.read_text(encoding="utf-8", errors="replace")}
 
 
+def list_tasks(place: Place, params: dict[str, Any]) -> dict[str, Any]:
+    """{"tasks": {name: what it asks}}: what the box's engine takes as a task's name. Only the engine knows."""
+    argv = [*find_engine(place).argv, "tasks", "--json"]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=TASKS_WAIT_S, text=True, errors="replace",
+            cwd=place.directory if place.directory.is_dir() else "/",
+        )  # fmt: skip
+        found = json.loads(done.stdout.strip().rpartition("\n")[2])["tasks"]
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+        raise RemoteError("no_tasks", f"the engine did not list its tasks: {' '.join(argv)}") from error
+    return {"tasks": {str(name): str(what) for name, what in dict(found).items()}}
+
+
 def _config_folder(place: Place) -> Path:
     if place.repo is None:
         raise RemoteError("no_repo", "no checkout is set for this box", "set 'repo' in boxes.yaml")
@@ -161,6 +178,7 @@ OPERATIONS: dict[str, Operation] = {
     "show_run": show_run,
     "list_configs": list_configs,
     "read_config": read_config,
+    "list_tasks": list_tasks,
     "launch": jobs.launch,
     "stop": jobs.stop,
     "kill": jobs.kill,

@@ -362,3 +362,16 @@ def test_bad_parameters_are_told(link: tuple[BoxClient, Recorder]) -> None:
         ("evaluate", {"ckpt_path": "x", "temperature": -1}),
     ):
         assert refusal(client, op, **params).code == "bad_request", (op, params)
+
+
+def test_the_tasks_of_the_boxs_engine(box: Box, tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    listed = """echo a warning of some library; echo '{"tasks": {"addition": "sums"}}'"""
+    for script, code in ((listed, ""), ("echo addition: sums", "no_tasks"), ("exit 3", "no_tasks")):
+        engine.write_text(f"#!/bin/sh\n[ \"$*\" = 'tasks --json' ] || exit 9\n{script}\n")
+        engine.chmod(0o755)
+        with connected(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
+            if code:
+                assert refusal(client, "list_tasks").code == code
+            else:
+                assert ask(client, "list_tasks") == {"tasks": {"addition": "sums"}}

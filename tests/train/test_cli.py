@@ -187,3 +187,11 @@ def test_two_starts_at_once_under_one_name_make_one_run(root: Path) -> None:
         thread.join()
     assert sorted(result.returncode for result in results) == [0, 2]
     assert RunDir(root / "training_runs" / "twin").observed_state().state == "finished"
+
+
+def test_the_tasks_as_json_have_every_name_that_task_name_takes() -> None:
+    done = grpo_train("tasks", "--json")
+    assert done.returncode == 0, done.stderr
+    tasks = json.loads(done.stdout)["tasks"]
+    assert tasks["gsm8k"] == tasks["gsm8k_r1_template"] != ""
+    assert {"addition", "mbpp", "tictactoe"} <= set(tasks)
