@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_tui.actions import ACTIONS, Action, Situation
+from grpo_tui.actions import ACTIONS, Action, Situation, key_words
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.connection import Connection, MakeClient, make_box_client
 from grpo_tui.operations import Operations
@@ -222,8 +222,13 @@ class GrpoApp(App[None]):
             if before in LIVE and row.state not in LIVE:
                 glyph, word, tone = state_words(row.state)
                 more = str(row.error.get("summary", "")) or f"at step {row.step}"
+                if row.state == "finished":
+                    more += f"; {self._key_of('eval')} evaluates its checkpoints"
                 severity = "error" if tone == "bad" else "information"
                 self.notify(more, title=f"{glyph} {row.name} {word}", severity=severity, markup=False)  # type: ignore[arg-type]
+
+    def _key_of(self, action: str) -> str:
+        return next(key_words(one.all_keys[0]) for one in self.options.actions if one.id == action)
 
     def _tell_evaluations(self) -> None:
         """An evaluation is over when its session is: say how it went."""

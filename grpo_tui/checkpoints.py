@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.files import number
+from grpo_tui.words import one_line, shortened
+
+_PARTIAL = re.compile(r"partial: (\d+) of (\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,17 @@ def _result(dataset: str, row: dict[str, Any]) -> EvalResult:
     """A row of consolidated_metrics.csv: accuracy and its 95 % interval, or why there is none."""
     value, low, high = (number(_numeric(row.get(column))) for column in ("accuracy", "ci_low", "ci_high"))
     if value is None or not math.isfinite(value):
-        return EvalResult(dataset, str(row.get("status") or "failed").split("\n")[0][:24])
+        return EvalResult(dataset, _without_figure(str(row.get("status") or "failed")))
     spread = _share((high - low) / 2) if low is not None and high is not None else ""
     return EvalResult(dataset, _share(value), spread, value)
+
+
+def _without_figure(status: str) -> str:
+    """What stands in a figure's place: how far an evaluation is (``partial: 96 of 1024 samples``), or what failed."""
+    if part := _PARTIAL.match(status):
+        done, of = int(part[1]), int(part[2])
+        return f"{done / of:.0%} done" if done and of else "waiting"
+    return shortened(one_line(status.split("\n")[0]), 24)
 
 
 def _share(value: float) -> str:

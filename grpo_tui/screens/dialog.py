@@ -65,6 +65,12 @@ class MessageScreen(Dialog[None]):
     """Something went wrong: what, and the way out."""
 
     TONE = "-warning"
+    BINDINGS: ClassVar = [
+        Binding("up", "scroll_words(-1)", show=False),
+        Binding("down", "scroll_words(1)", show=False),
+        Binding("pageup", "scroll_words(-10)", show=False),
+        Binding("pagedown", "scroll_words(10)", show=False),
+    ]
 
     def __init__(self, title: str, message: str, hint: str = "") -> None:
         super().__init__()
@@ -78,6 +84,10 @@ class MessageScreen(Dialog[None]):
             yield Static(Content(self.message), classes="message")
             if self.hint:
                 yield Static(Content.from_markup("[$grpo-muted]→[/] $hint", hint=self.hint), classes="hint")
+
+    def action_scroll_words(self, by: int) -> None:
+        """A long message is read by the keys; the button keeps the focus."""
+        self.query_one(".body").scroll_relative(y=by, animate=False)
 
     def on_mount(self) -> None:
         self.query_one("#cancel").focus()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
@@ -29,22 +29,26 @@ class HelpScreen(Dialog[None]):
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="body"):
             for group in GROUPS:
-                lines = [Content.from_markup("[bold $primary]$group[/]", group=group)]
-                lines += [self._line(action) for action in self.actions if action.group == group]
+                yield Static(Content.from_markup("[bold $primary]$group[/]", group=group), classes="group")
+                for action in self.actions:
+                    if action.group == group:
+                        yield self._row_of(action)
                 if group == "Look":
-                    lines += [_row(keys, words) for keys, words in _MOVING]
-                yield Static(Content("\n").join(lines), classes="group")
+                    for keys, words in _MOVING:
+                        yield _row(keys, Content(words))
 
-    def _line(self, action: Action) -> Content:
-        line = _row(" ".join(key_words(key) for key in action.all_keys), action.help, action.dangerous)
+    def _row_of(self, action: Action) -> Horizontal:
+        words = Content(action.help)
         if why := action.reason(self.situation):
-            line += Content.from_markup("\n          [$grpo-muted]not now: $why[/]", why=why)
-        return line
+            words += Content.from_markup("\n[$grpo-muted]not now: $why[/]", why=why)
+        return _row(" ".join(key_words(key) for key in action.all_keys), words, action.dangerous)
 
     def on_mount(self) -> None:
         self.query_one(".body").focus()  # the arrows scroll it
 
 
-def _row(keys: str, words: str, dangerous: bool = False) -> Content:
+def _row(keys: str, words: Content, dangerous: bool = False) -> Horizontal:
+    """Keys, and beside them what they do: a line that does not fit is folded in its own column."""
     tone = "$error" if dangerous else "$accent"
-    return Content.from_markup(f"  [bold {tone}]$keys[/] ", keys=f"{keys:<7}") + Content(words)
+    shown = Content.from_markup(f"[bold {tone}]$keys[/]", keys=keys)
+    return Horizontal(Static(shown, classes="keys"), Static(words, classes="words"), classes="key-row")

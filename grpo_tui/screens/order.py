@@ -25,6 +25,8 @@ from remote.protocol import RemoteError
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 """``await ask(op, timeout=…, **params)``; raises RemoteError."""
 AT_REST_S = 0.25
+PROBLEMS_SHOWN = 6
+"""Of a config with many; fewer where the terminal is short."""
 
 
 class FieldError(Exception):
@@ -42,6 +44,7 @@ class OrderScreen(Dialog[dict[str, Any]]):
         self.ready: Order | None = None
         """The order whose command is on the screen."""
         self._sending = False
+        self._go_when_ready = False
 
     # for a form to say -----------------------------------------------------------------------------------
 
@@ -83,14 +86,18 @@ class OrderScreen(Dialog[dict[str, Any]]):
         self.preview()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter in a field goes to the button, at once or when what was typed has been checked."""
         if self.ready is not None:
             self.query_one("#go").focus()
+        else:
+            self._go_when_ready = True
 
     @work(exclusive=True, group="preview", exit_on_error=False, description="the exact command of an order")
     async def preview(self) -> None:
         """Show what is wrong, or the command; only then can the button be pressed."""
         if self._sending:
             return
+        self._go_when_ready = False
         self._set_ready(None)
         await asyncio.sleep(AT_REST_S)
         try:
@@ -112,7 +119,11 @@ class OrderScreen(Dialog[dict[str, Any]]):
 
     def say_problem(self, message: str, hint: str = "") -> None:
         """Show what keeps the order from being given."""
-        text = Content.from_markup("[$error]✖ $message[/]", message=message)
+        lines = message.splitlines() or [message]
+        most = 3 if self.has_class("-short") or self.has_class("-tiny") else PROBLEMS_SHOWN
+        if len(lines) > most:
+            lines = [*lines[: most - 1], f"… and {len(lines) - most + 1} more"]
+        text = Content.from_markup("[$error]✖ $message[/]", message="\n".join(lines))
         if hint:
             text += Content.from_markup("\n[$grpo-muted]→ $hint[/]", hint=hint)
         self.query_one("#problem", Static).update(text)
@@ -131,6 +142,8 @@ class OrderScreen(Dialog[dict[str, Any]]):
         if order is None:
             self.query_one("#command", Static).update(Content.from_markup("[$grpo-faint]checking …[/]"))
             self._focus_go_again = had_focus or getattr(self, "_focus_go_again", False)
+        elif self._go_when_ready:
+            button.focus()
         elif getattr(self, "_focus_go_again", False) and (self.focused is None or self.focused.disabled):
             button.focus()
             self._focus_go_again = False

@@ -1,0 +1,236 @@
+"""What a clumsy hand gets from the forms: every slip is told in the form, before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from textual.widgets import Button, Input, Select, Static, TextArea
+
+from grpo_tui.checkpoints import checkpoint_views
+from grpo_tui.screens.dialog import MessageScreen
+from grpo_tui.screens.evaluate import EvalScreen
+from grpo_tui.screens.home import HomeScreen
+from grpo_tui.screens.launch import LaunchScreen
+from grpo_tui.tasks import TaskNames
+from remote.protocol import RemoteError
+from tests.tui.conftest import Session, Start
+from tests.tui.fake import FakeClient, learning_box
+
+TASKS = {"addition": "sums", "gsm8k": "school", "gsm8k_r1_template": "school", "mbpp": "programs"}
+
+
+def knowing_box(client: FakeClient) -> FakeClient:
+    """A box whose engine lists its tasks."""
+    learning_box(client)
+    client.answers["list_tasks"] = {"tasks": TASKS}
+    return client
+
+
+async def opened(session: Session, key: str, screen: type) -> None:
+    await session.press(key)
+    await session.until(lambda: isinstance(session.app.screen, screen))
+
+
+def fill(session: Session, field: str, value: str) -> None:
+    session.app.screen.query_one(f"#{field}", Input).value = value
+
+
+def problem(session: Session) -> str:
+    """What the form says is wrong."""
+    return str(session.app.screen.query_one("#problem", Static).content)
+
+
+async def test_a_misspelled_dataset_is_told_in_the_form(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        fill(session, "dataset", "aditon")
+        await session.until_text("no task is called 'aditon' on this box; did you mean addition?")
+        assert session.app.screen.query_one("#go", Button).disabled
+        fill(session, "dataset", "imagenet")
+        await session.until(lambda: "there are addition, gsm8k, gsm8k_r1_template, mbpp" in problem(session))
+        for right in ("gsm8k_r1_template", "my_tasks:riddles", "mbpp"):
+            fill(session, "dataset", right)
+            await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled, right)
+        assert len(session.client.asked_for("list_tasks")) == 1
+
+
+async def test_the_rest_of_a_datasets_name_is_offered(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        await session.until(lambda: session.app.screen.query_one("#dataset", Input).suggester is not None)
+        session.app.screen.query_one("#dataset", Input).focus()
+        await session.press("A", "d", "d")
+        await session.until_text("Addition")
+        await session.press("right")
+        assert session.app.screen.query_one("#dataset", Input).value == "addition"
+
+
+async def test_a_box_that_cannot_list_its_tasks_leaves_names_to_the_engine(start: Start) -> None:
+    def refuse(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        raise RemoteError("no_tasks", "the engine did not list its tasks")
+
+    def script(client: FakeClient) -> None:
+        knowing_box(client).answers["list_tasks"] = refuse
+
+    async with start(script, wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        fill(session, "dataset", "brand_new")
+        await session.until(
+            lambda: "brand_new" in [order.get("eval_dataset") for order in session.client.asked_for("evaluate")]
+        )
+        await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled)
+
+
+async def test_no_name_is_near_nothing() -> None:
+    async def ask(op: str, **params: Any) -> dict[str, Any]:
+        return {"tasks": {f"task_{number:02}": "" for number in range(20)}}
+
+    words = await TaskNames(ask).problem("über")
+    assert "there are task_00, task_01" in words
+    assert "task_09" not in words
+    assert await TaskNames(ask).problem("TASK_07") == "no task is called 'TASK_07' on this box; did you mean task_07?"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("task: {name: aditon}\n", "task.name: no task is called 'aditon' on this box; did you mean addition?"),
+        (
+            "eval: {datasets: [gsm8k, mpbb]}\n",
+            "eval.datasets: no task is called 'mpbb' on this box; did you mean mbpp?",
+        ),
+    ],
+)
+async def test_a_misspelled_task_is_told_before_the_launch(start: Start, config: str, words: str) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        await session.until(lambda: session.app.screen.query_one("#text", TextArea).text)
+        session.app.screen.query_one("#text", TextArea).text = config
+        await session.until(lambda: words in problem(session), words)
+        assert session.app.screen.query_one("#go", Button).disabled
+        session.app.screen.query_one("#text", TextArea).text = "task: {name: addition}\n"
+        await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled)
+
+
+@pytest.mark.parametrize(("size", "shown"), [((120, 40), 5), ((80, 24), 2)])
+async def test_of_many_problems_it_says_how_many_more(start: Start, size: tuple[int, int], shown: int) -> None:
+    async with start(knowing_box, size=size, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        await session.until(lambda: session.app.screen.query_one("#text", TextArea).text)
+        session.app.screen.query_one("#text", TextArea).text = "".join(f"nonsense{number}: 1\n" for number in range(9))
+        await session.until(lambda: "unknown key" in problem(session))
+        words = problem(session).splitlines()
+        assert (len(words), words[-1]) == (shown + 1, f"… and {9 - shown} more")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("samples", "nan", "samples: a whole number, 1 or more, not nan"),
+        ("samples", "inf", "samples: a whole number, 1 or more, not inf"),
+        ("samples", "2.5", "samples: a whole number, 1 or more, not 2.5"),
+        ("samples", "eight", "samples: how many completions of each problem, not 'eight'"),
+        ("temperature", "-1", "temperature: 0 (greedy) or more, not -1"),
+        ("temperature", "nan", "temperature: 0 (greedy) or more, not nan"),
+        ("share", "50%", "share: a number between 0 and 1, not '50%'"),
+        ("share", "nan", "share: above 0 and at most 1, not nan"),
+    ],
+)
+async def test_no_number_is_taken_for_one(start: Start, field: str, value: str, words: str) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        fill(session, field, value)
+        await session.until_text(words)
+        assert session.app.screen.query_one("#go", Button).disabled
+
+
+async def test_the_list_of_steps_is_there_when_it_is_chosen(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        await session.until_text("--steps latest")
+        assert "step numbers with commas" not in session.text()
+        session.app.screen.query_one("#steps", Select).value = "list"
+        await session.until_text("step numbers with commas: 10,20,30", "steps: numbers with commas")
+        assert session.app.focused is session.app.screen.query_one("#list")
+        for typed, words in (
+            ("10, 20,, 10 ,", "--steps 10,20"),
+            ("²", "'²' is no step number"),
+            ("5-20", "'5-20' is no step"),
+        ):
+            fill(session, "list", typed)
+            await session.until_text(words)
+        session.app.screen.query_one("#steps", Select).value = "all"
+        await session.until_text("--steps all")
+        assert "step numbers with commas" not in session.text()
+
+
+async def test_enter_in_a_field_goes_to_the_button_even_while_it_is_checked(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        await session.until_text("--steps latest")
+        session.app.screen.query_one("#dataset", Input).focus()
+        await session.pilot.press(*"gsm8k", "enter", "enter")  # faster than the check
+        assert not [order for order in session.client.asked_for("evaluate") if not order["dry_run"]]
+        await session.until(lambda: session.app.screen.query_one("#go", Button).has_focus)
+        await session.pilot.press("enter", "enter", "enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        orders = [order for order in session.client.asked_for("evaluate") if not order["dry_run"]]
+        assert [order["eval_dataset"] for order in orders] == ["gsm8k"]
+
+
+async def test_escape_in_the_middle_leaves_nothing_behind(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        for key, screen in (("e", EvalScreen), ("n", LaunchScreen)):
+            await opened(session, key, screen)
+            await session.press("escape")
+            await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        await session.pilot.pause(0.4)  # longer than a field's rest
+        assert not [order for order in session.client.asked_for("launch") if not order["dry_run"]]
+        assert session.told() == ""
+
+
+async def test_a_form_survives_every_size(start: Start) -> None:
+    async with start(knowing_box, size=(120, 40), wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        fill(session, "samples", "8")
+        for size in ((60, 18), (80, 24), (200, 60), (30, 8), (120, 40)):
+            await session.pilot.resize_terminal(*size)
+            await session.pilot.pause()
+        await session.until_text("Evaluate", "the exact command")
+        assert session.app.screen.query_one("#samples", Input).value == "8"
+
+
+async def test_a_long_message_is_read_by_the_keys(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        session.app.show_error("trouble", RemoteError("long", "\n".join(f"line {n}" for n in range(80)), "the way out"))
+        await session.until(lambda: isinstance(session.app.screen, MessageScreen))
+        await session.until_text("line 0")
+        for _ in range(12):
+            await session.press("pagedown")
+        await session.until_text("the way out")
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("partial: 0 of 1024 samples", "waiting"),
+        ("partial: 512 of 1024 samples", "50% done"),
+        ("failed: out of memory", "failed: out of memory"),
+    ],
+)
+def test_what_stands_where_a_figure_is_not_there_yet(status: str, words: str) -> None:
+    shown = {
+        "checkpoints": [{"step": 10}],
+        "evaluations": [{"name": "one_addition", "metrics": [{"step": "10", "status": status, "accuracy": ""}]}],
+    }
+    assert [result.figure for result in checkpoint_views("one", shown)[0].evaluations] == [words]
+
+
+async def test_a_finished_run_says_how_to_evaluate_it(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        session.client.runs[0].update(state="finished", step=200)
+        session.client.report()
+        await session.until(lambda: "e evaluates its checkpoints" in session.told())
