@@ -190,7 +190,7 @@ def test_two_starts_at_once_under_one_name_make_one_run(root: Path) -> None:
 
 
 def test_the_tasks_as_json_have_every_name_that_task_name_takes() -> None:
-    done = grpo_train("tasks", "--json")
+    done = grpo_train("tasks", "--json", root=None)
     assert done.returncode == 0, done.stderr
     tasks = json.loads(done.stdout)["tasks"]
     assert tasks["gsm8k"] == tasks["gsm8k_r1_template"] != ""
