@@ -94,14 +94,23 @@ def test_expected_values_are_in_no_step() -> None:
 )
 def test_what_cannot_be_split_is_said(test: str) -> None:
     with pytest.raises(UnsupportedTest):
-        split_tests((test,))
+        split_tests(("assert f(1) == 1", test))
+    result = run_tests("def f(x): return x", ["assert f(1) == 1", test, "assert f(2) == 2"])
+    assert result.passed == [True, False, True]
+    assert result.reason == "unsupported_test"
+    assert result.reasons[1].startswith("unsupported_test: ")
+
+
+def test_a_setup_that_is_not_python_fails_every_test() -> None:
+    with pytest.raises(UnsupportedTest):
+        split_tests(("assert f(1) == 1",), "def (")
+    assert run_tests("def f(x): return x", ["assert f(1) == 1"], "def (").reason == "setup_failed"
 
 
 def test_a_helper_of_the_setup_may_give_arguments_but_no_verdicts() -> None:
     setup = "from math import isclose\ndef tree(n): return [n]\ndef same(a, b): return a == b"
     assert run_tests("def f(x): return 2.0 * x[0]", ["assert isclose(f(tree(3)), 6)"], setup).passed == [True]
-    with pytest.raises(UnsupportedTest):
-        run_tests("def f(x): return 2 * x", ["assert same(f(1), 2)"], setup)
+    assert run_tests("def f(x): return 2 * x", ["assert same(f(1), 2)"], setup).reason == "unsupported_test"
 
 
 def test_text_of_the_program_is_run_in_its_own_process_only() -> None:
@@ -131,6 +140,28 @@ VALUES: list[tuple[str, bool]] = [
     ("__import__('collections').namedtuple('P', 'x')(1) == (1,)", True), ("{1: 2}.keys() == {1}", True),
     ("range(3) == [0, 1, 2]", False), ("map(int, '12') == [1, 2]", False), ("(i for i in 'a') == ['a']", False),
     ("{1: 2}.values() == [2]", False), ("object() == 1", False), ("int == int", False), ("... == 1", False),
+    ("__import__('fractions').Fraction(1, 2) == 0.5", True), ("__import__('fractions').Fraction(4, 2) == 2", True),
+    ("__import__('fractions').Fraction(1, 3) == 1 / 3", False),
+    ("__import__('fractions').Fraction(1, 2) == Fraction(2, 4)", True),
+    ("[__import__('decimal').Decimal('1.50')] == [1.5]", True), ("__import__('decimal').Decimal(3) == 3", True),
+    ("__import__('decimal').Decimal('0.1') == 0.1", False),
+    ("__import__('decimal').Decimal('0.5') == Fraction(1, 2)", True),
+    ("__import__('decimal').Decimal('NaN') == __import__('decimal').Decimal('NaN')", False),
+    ("__import__('decimal').Decimal('sNaN') == 1", False),
+    ("__import__('decimal').Decimal('1e999999999') == 10 ** 1000", False),
+    ("__import__('fractions').Fraction(10 ** 100_000, 3) == 0.5", False),
+    ("__import__('datetime').date(2020, 2, 29) == datetime.date(2020, 2, 29)", True),
+    ("__import__('datetime').datetime(2020, 1, 1) == datetime.date(2020, 1, 1)", False),
+    ("{'a': [__import__('datetime').timedelta(1)]} == {'a': [datetime.timedelta(hours=24)]}", True),
+    ("__import__('datetime').time(1, 2) == datetime.time(1, 2)", True),
+    ("__import__('collections').Counter('aab') == Counter('baa')", True),
+    ("__import__('collections').Counter(a=0) == Counter()", True),
+    ("__import__('collections').OrderedDict(a=1, b=2) == OrderedDict(b=2, a=1)", False),
+    ("__import__('collections').OrderedDict(a=1, b=2) == {'b': 2, 'a': 1}", True),
+    ("__import__('collections').defaultdict(lambda: 1 / 0, a=1) == {'a': 1}", True),
+    ("[__import__('collections').deque([1])] == [deque([1])]", True),
+    ("__import__('collections').deque([1]) == [1]", False), ("[range(0, 4, 2)] == [range(0, 3, 2)]", True),
+    ("range(3) == range(4)", False), ("{1j, b'x', frozenset({2})} == {1j, b'x', frozenset({2})}", True),
 ]  # fmt: skip
 
 
@@ -164,6 +195,12 @@ def test_values_come_out_as_plain_data(comparison: str, equal: bool) -> None:
         ("10 ** 8", "assert f() * 'a' == 'b'", False),
         ("9", "assert f() ** f() ** f() == 1", False),
         ("[[iter([1])]]", "assert list(f()) == 1", False),
+        ("map(__import__('fractions').Fraction, '12')", "assert list(f()) == [1, 2]", True),
+        ("__import__('fractions').Fraction(1, 3)", "assert round(f(), 2) == Fraction(33, 100)", True),
+        ("__import__('decimal').Decimal('1E+99999')", "assert f() ** f() == 1", False),
+        ("__import__('decimal').Decimal('2.50')", "assert str(f()) == '2.50'", True),
+        ("__import__('datetime').date(2024, 2, 29)", "assert f() > datetime.date(2024, 2, 28)", True),
+        ("__import__('collections').deque([3, 1])", "assert sorted(f()) == [1, 3] and f() == deque([3, 1])", True),
     ],
 )
 def test_the_rest_of_an_assert_is_judged_apart(returned: str, test: str, passes: bool) -> None:
@@ -171,6 +208,45 @@ def test_the_rest_of_an_assert_is_judged_apart(returned: str, test: str, passes:
     result = run_tests(f"def f(): return {returned}", [test])
     assert result.passed == [passes], result.reasons
     assert time.monotonic() - began < 16
+
+
+def test_members_of_the_solutions_enumerations() -> None:
+    solution = "import enum\nclass Light(enum.Enum):\n    RED = 1\n    GREEN = 2\n    __eq__ = lambda *_: True\n"
+    solution += "    __hash__ = None\ndef f(): return Light.GREEN\ndef g(): return [Light.RED, f()]"
+    tests = ["f() == Light.GREEN", "f() is Light.GREEN", "g() == [Light.RED, Light.GREEN]", "f() != Light.RED",
+             "f() == Light.RED", "f() == 2", "f().value == 2"]  # fmt: skip
+    result = run_tests(solution, [f"assert {test}" for test in tests])
+    assert result.passed == [True, True, True, True, False, False, True], result.reasons
+
+
+@pytest.mark.parametrize(
+    ("solution", "test"),
+    [
+        ("from fractions import *\nFraction.__eq__ = lambda *_: True\ndef f(): return Fraction(1)", "f() == 2"),
+        ("from fractions import *\nFraction._numerator = 2\ndef f(): return Fraction(1)", "f() == 3"),
+        ("class F(__import__('fractions').Fraction):\n    numerator = 2\ndef f(): return F(1)", "f() == 2"),
+        ("class D(__import__('decimal').Decimal):\n    __eq__ = lambda *_: True\ndef f(): return D(1)", "f() == 2"),
+        ("import collections as c\nclass C(c.Counter):\n    __eq__ = lambda *_: True\ndef f(): return C('a')",
+         "f() == {'a': 2}"),
+        ("import collections as c\nclass P(c.namedtuple('P', 'x')):\n    __eq__ = dict\ndef f(): return P(1)",
+         "f() == (2,)"),
+        ("class E(int):\n    __class__ = dict\n    __eq__ = lambda *_: True\ndef f(): return E(1)", "f() == 2"),
+        ("import sys, fractions, types\nclass Fraction:\n    _numerator, _denominator = [], 'x'\n"
+         "sys.modules['fractions'] = types.SimpleNamespace(Fraction=Fraction)\ndef f(): return Fraction()", "f() == 2"),
+    ],
+)  # fmt: skip
+def test_a_class_that_lies_passes_nothing(solution: str, test: str) -> None:
+    result = run_tests(solution, [f"assert {test}"])
+    assert result.passed == [False], result.reasons
+
+
+def test_what_changes_while_it_is_written_is_a_verdict() -> None:
+    solution = "import collections, threading\nd = collections.deque([[0]] * 50_000)\n"
+    solution += "def turn():\n    while True: d.append(d.popleft())\n"
+    solution += "threading.Thread(target=turn, daemon=True).start()\ndef f(): return d"
+    result = run_tests(solution, ["assert f() == 1", "assert 2 + 2 == len('four') and not f"])
+    assert result.passed == [False, False]
+    assert result.reasons[0].partition(":")[0] in ("exception", "wrong_answer", "timeout")
 
 
 def test_reasons_are_per_test() -> None:

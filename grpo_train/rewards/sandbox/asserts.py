@@ -14,7 +14,7 @@ Only text of the data set is parsed here, never text of a model.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -82,32 +82,69 @@ class TestPlan:
     """Per test what the program's process runs, in order: a statement (without index), or an expression."""
     checks: tuple[tuple[Check, ...], ...]
     """Per test what is made of the expressions' values."""
+    problems: tuple[str, ...]
+    """Per test why it cannot be split, and has neither steps nor checks; or ""."""
+
+
+def split_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
+    """The plan for these tests, after this setup. Raises :class:`UnsupportedTest`, which names the text."""
+    _parsed(setup)
+    plan = plan_tests(tests, setup)
+    if problem := next(filter(None, plan.problems), ""):
+        raise UnsupportedTest(problem)
+    return plan
 
 
 @lru_cache(maxsize=4096)
-def split_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
-    """The plan for these tests, after this setup. Raises :class:`UnsupportedTest`, which names the text."""
-    trees = [_parsed(test) for test in tests]
-    names = _Names([_parsed(setup), *trees])
+def plan_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
+    """The same, but a test that cannot be split has its problem in the plan. A setup that is not Python says so when
+    it is run."""
+    trees: dict[str, ast.Module] = {}
+    problems = []
+    for text in (setup, *tests):
+        try:
+            trees[text] = _parsed(text)
+            problems.append("")
+        except UnsupportedTest as error:
+            problems.append(str(error))
+    names = _Names(list(trees.values()))
     steps, checks, index = [], [], 0
-    for test, tree in zip(tests, trees, strict=True):
-        own_steps: list[tuple[int | None, str]] = []
-        own_checks = []
-        for statement in tree.body:
-            if not isinstance(statement, ast.Assert):
-                if any(isinstance(inner, ast.Assert) for inner in ast.walk(statement)):
-                    raise UnsupportedTest(f"an assert inside another statement: {test[:200]!r}")
-                own_steps.append((None, ast.unparse(statement)))
-                continue
-            lifter = _Lifter(statement.test, names, index, test)
-            own_steps += [(index + at, code) for at, code in enumerate(lifter.lifted)]
-            own_checks.append(_check(lifter.rest, names, tuple(range(index, index + len(lifter.lifted)))))
-            index += len(lifter.lifted)
-        if not own_checks:
-            raise UnsupportedTest(f"a test without an assert: {test[:200]!r}")
-        steps.append(tuple(own_steps))
-        checks.append(tuple(own_checks))
-    return TestPlan(tuple(steps), tuple(checks))
+    for at, test in enumerate(tests, 1):
+        one = _One()
+        try:
+            one = _One() if problems[at] else _split(test, trees[test], names, index)
+        except UnsupportedTest as error:
+            problems[at] = str(error)
+        steps.append(tuple(one.steps))
+        checks.append(tuple(one.checks))
+        index += sum(len(check.wanted) for check in one.checks)
+    return TestPlan(tuple(steps), tuple(checks), tuple(problems[1:]))
+
+
+@dataclass
+class _One:
+    """One test, split."""
+
+    steps: list[tuple[int | None, str]] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+
+
+def _split(test: str, tree: ast.Module, names: _Names, index: int) -> _One:
+    """One test, its expressions counted from ``index`` on. Raises :class:`UnsupportedTest`."""
+    one = _One()
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assert):
+            if any(isinstance(inner, ast.Assert) for inner in ast.walk(statement)):
+                raise UnsupportedTest(f"an assert inside another statement: {test[:200]!r}")
+            one.steps.append((None, ast.unparse(statement)))
+            continue
+        lifter = _Lifter(statement.test, names, index, test)
+        one.steps += [(index + at, code) for at, code in enumerate(lifter.lifted)]
+        one.checks.append(_check(lifter.rest, names, tuple(range(index, index + len(lifter.lifted)))))
+        index += len(lifter.lifted)
+    if not one.checks:
+        raise UnsupportedTest(f"a test without an assert: {test[:200]!r}")
+    return one
 
 
 def _parsed(text: str) -> ast.Module:

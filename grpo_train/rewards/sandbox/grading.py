@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_train.rewards.sandbox.asserts import PLACEHOLDER, Check, holds, split_tests
+from grpo_train.rewards.sandbox.asserts import PLACEHOLDER, Check, holds, plan_tests
 from grpo_train.rewards.sandbox.child import Ended
 from grpo_train.rewards.sandbox.layers import MAX_MEMORY, Isolation
 from grpo_train.rewards.sandbox.probe import isolation
@@ -32,18 +32,19 @@ def run_tests(
 
     ``tests`` are asserts of the data set; what is expected never enters the process of the solution. ``cpu_seconds``
     of an idle core are for all of it (:data:`BUSY` as many are given, in whole seconds); ``memory`` is address space
-    in bytes. What the solution prints goes nowhere. Thread-safe. Raises :class:`UnsupportedTest` for a test that cannot
-    be split, :class:`SandboxTooWeak` and :class:`SandboxError`; whatever the solution does is a verdict.
+    in bytes. What the solution prints goes nowhere. A test that cannot be split does not pass, and its reason says why
+    (:func:`split_tests` raises for it). Thread-safe. Raises :class:`SandboxTooWeak` and :class:`SandboxError`;
+    whatever the solution does is a verdict.
     """
     layers = isolation()
-    plan = split_tests(tuple(tests), setup)
+    plan = plan_tests(tuple(tests), setup)
     job: dict[str, object] = {"mode": "tests", "source": solution, "setup": setup, "tests": plan.steps}
     ended = run(layers, job, cpu_seconds, busy=BUSY, memory=memory)
     values = _Values(ended)
     verdicts: list[list[str]] = []
     to_judge: list[tuple[int, int, Check]] = []
-    for at, checks in enumerate(plan.checks):
-        verdicts.append([])
+    for at, (checks, problem) in enumerate(zip(plan.checks, plan.problems, strict=True)):
+        verdicts.append([f"unsupported_test: {problem}"] if problem else [])
         for check in checks:
             try:
                 if check.relation == "judge":

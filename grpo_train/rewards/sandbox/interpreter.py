@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType
 
 INSIDE = "grpo_train.rewards.sandbox.inside"
-MODULES = ("encode", "lockdown", "harness")
+MODULES = ("kinds", "encode", "lockdown", "harness")
 BOOTSTRAP = """\
 import marshal, posix, sys
 codes, sys.path[:], job = marshal.loads(posix.read(3, posix.fstat(3).st_size))

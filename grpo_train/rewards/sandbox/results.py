@@ -14,12 +14,14 @@ Status = Literal["ok", "syntax_error", "runtime_error", "timeout", "memory", "ki
 
 REASONS = (
     "ok", "wrong_answer", "exception", "syntax_error", "exit", "timeout", "memory", "killed", "output_limit",
-    "unsupported_value", "forged_results", "setup_failed", "test_failed", "no_result", "no_tests",
+    "unsupported_value", "forged_results", "setup_failed", "test_failed", "unsupported_test", "no_result",
+    "no_tests",
 )  # fmt: skip
 """Why tests did not pass (``TestsResult.reason``): ``exit`` the program left by SystemExit or ended without its
 results, ``killed`` a signal ended it, ``unsupported_value`` it returned what is not plain data, ``forged_results`` it
 wrote to the result channel itself, ``setup_failed`` the data set's setup did not run on its definitions,
-``test_failed`` a test's own statement or comparison raised, ``no_result`` nothing was reported for a call."""
+``test_failed`` a test's own statement or comparison raised, ``unsupported_test`` what is expected could not be kept out
+of the program's process, ``no_result`` nothing was reported for a call."""
 
 
 class SandboxError(RuntimeError):
@@ -31,7 +33,7 @@ class SandboxTooWeak(SandboxError):
 
 
 class UnsupportedTest(ValueError):
-    """A test of the data set that cannot be split into the program's part and the judge's part."""
+    """A test of the data set that cannot be split into the program's part and the judge's part (``split_tests``)."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """A value of the program as tagged plain data. The values' own methods never run.
 
 Only unbound methods of the built-in types are called, on the value's real type: a class that overrides ``__eq__``,
-``__iter__`` or ``items`` changes nothing here. An instance of a subclass (Counter, namedtuple, IntEnum) is written as
-the built-in value that it is.
+``__iter__`` or ``items`` changes nothing here. An instance of a subclass (a namedtuple, an IntEnum) is written as the
+built-in value that it is. Of the classes in :mod:`grpo_train.rewards.sandbox.inside.kinds` the fields are written.
 
 The format, read by :mod:`grpo_train.rewards.sandbox.values`: one byte of tag, then
 
@@ -18,12 +18,15 @@ tag    content                                      tag    content
 ``s``  str: length, UTF-8 (surrogates pass)         ``k``  dict keys or items: count, items
 ``b``  bytes: length, content                       ``g``  iterator or dict values: count, items
 ``y``  bytearray: length, content                   ``q``  deque: count, items
+``o``  one of those classes: its name, then count, fields
 ====== ============================================ ====== ================================================
 
 Lengths and counts are 4 bytes, little-endian.
 """
 
 import _collections
+
+from grpo_train.rewards.sandbox.inside.kinds import taken_apart
 
 TYPE_CHECKING = False  # ``typing`` itself would cost every child a millisecond
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ _ITERATORS = frozenset(map(id, (
     type({}.values()),
 )))  # fmt: skip
 _SET_VIEWS = frozenset(map(id, (type({}.keys()), type({}.items()))))
+_CONTAINERS = frozenset(map(id, (list, tuple, set, frozenset, dict, range, _collections.deque)))
 _SEQUENCES: "tuple[Any, ...]" = (
     (list, b"l", list.__iter__), (tuple, b"t", tuple.__iter__), (set, b"e", set.__iter__),
     (frozenset, b"z", frozenset.__iter__), (_collections.deque, b"q", _collections.deque.__iter__),
@@ -111,6 +115,10 @@ class _Writer:
             self.blob(b"b", bytes.join(b"", (value,)))
         elif issubclass(kind, bytearray):
             self.blob(b"y", bytes.join(b"", (value,)))
+        elif id(kind) not in _CONTAINERS and (apart := taken_apart(value)) is not None:
+            name, fields = apart
+            self.blob(b"o", name.encode())
+            self.items(b"", fields, depth)
         elif issubclass(kind, dict):
             at = len(self.parts)
             self.parts.append(b"")

@@ -15,6 +15,7 @@ import posix
 import sys
 
 from grpo_train.rewards.sandbox.inside.encode import Unsupported, encode
+from grpo_train.rewards.sandbox.inside.kinds import ENUM, put_together
 from grpo_train.rewards.sandbox.inside.lockdown import JOB_FD, RESULT_FD, LockdownError, lock_down
 
 TYPE_CHECKING = False  # ``typing`` itself would cost every child a millisecond
@@ -174,17 +175,25 @@ def run_judge(job: "dict[str, Any]", report: Reporter) -> None:
         namespace: dict[str, Any] = {}
         for statement in imports:
             exec(statement, namespace)
-        for name, (kind, value) in values.items():
+        members: dict[Any, Any] = {}
+        for name, (kind, is_packed, value) in values.items():
+            if is_packed:
+                value = unpacked(value, members)
             if kind == "iterator":
                 value = iter(value)
-            elif kind == "deque":
-                value = __import__("collections").deque(value)
-            elif kind == "range":
-                value = range(*value)
             elif kind == "view":
                 value = _view(value)
             namespace[name] = value
         _report_value(f"bool({code})", namespace, report, index)
+
+
+def unpacked(value: "Any", members: "dict[Any, Any]") -> "Any":
+    """What ``values.packed`` made plain data of; equal ``members`` of an enumeration are one object."""
+    if type(value) is not tuple:
+        return value
+    name, fields = value
+    whole = put_together(name, [unpacked(field, members) for field in fields])
+    return members.setdefault(whole, whole) if name == ENUM else whole
 
 
 def _view(items: "list[Any]") -> "Any":
