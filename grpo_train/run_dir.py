@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
 import json
 import os
 import re
@@ -36,6 +37,7 @@ __all__ = [
     "MANIFEST",
     "ROOT_VARIABLE",
     "SUPERSEDED_LOGS",
+    "TABLE",
     "Checkpoint",
     "ObservedState",
     "RunDir",
@@ -52,6 +54,7 @@ __all__ = [
     "open_run",
     "prepare_root",
     "problem_of",
+    "read_table",
     "remove_tree",
     "resolve_root",
     "sha256",
@@ -61,6 +64,7 @@ __all__ = [
 
 ROOT_VARIABLE = "LOCALFS_ROOT"
 DEFAULT_ROOT = Path("/lambda/nfs/localfs")
+TABLE = "consolidated_metrics.csv"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -213,8 +217,16 @@ def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
         status = read_json(folder / "status.json")
         if status is None or status.get("training_run") != run:
             continue
-        table = folder / "consolidated_metrics.csv"
-        rows = list(csv.DictReader(table.open(newline=""))) if table.exists() else []
         observed = observe(status)
-        found.append({"name": folder.name, "state": observed.state, "status": status, "metrics": rows})
+        found.append({"name": folder.name, "state": observed.state, "status": status, "metrics": read_table(folder)})
     return found
+
+
+def read_table(folder: Path) -> list[dict[str, str]]:
+    """The rows of an evaluation's table; damaged ones are left out: the next evaluation or regrade writes it anew."""
+    try:
+        rows = list(csv.DictReader(io.StringIO((folder / TABLE).read_text(encoding="utf-8"), newline="")))
+    except (FileNotFoundError, UnicodeDecodeError, csv.Error):
+        return []
+    whole = {"step", "name", "status", "accuracy"}
+    return [row for row in rows if all(isinstance(row.get(key), str) for key in whole) and row["step"].isdecimal()]

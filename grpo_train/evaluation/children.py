@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.evaluation.plan import EvalError, EvalPlan
+from grpo_train.files import atomic_write
 from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE
 
 Event = dict[str, Any]
@@ -43,9 +43,9 @@ class Children:
     def __init__(self, plan: EvalPlan, run_id: str, nproc: int, timeout: float) -> None:
         """``run_id``: what they carry in their environment, so that they are found. ``timeout``: seconds per target."""
         self._timeout = timeout
-        with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
-            json.dump(plan.to_json(), file)
-        self._plan_file = Path(file.name)
+        # In the tree, which one evaluation holds at a time: what a killed one left is replaced.
+        self._plan_file = Path(plan.folder) / ".plan.json"
+        atomic_write(self._plan_file, json.dumps(plan.to_json()))
         self._alive = [self._start(plan, run_id, number, nproc) for number in range(nproc)]
         self.all = list(self._alive)
 

@@ -64,6 +64,8 @@ def evaluate(
         if folder.name != "training_state":
             _fail("say which run it belongs to: --training-run RUN")
         training_run = str(folder.parent)
+    if name is not None and ckpt_path is None:
+        _fail("--name says what --ckpt-path is called in the results: give it with --ckpt-path")
     if eval_path and len(eval_dataset or []) > 1:
         _fail("--eval-path is the place of one dataset: give it with one --eval-dataset")
     datasets: list[str | None] = [*dict.fromkeys(eval_dataset or [])] or [None]
@@ -76,7 +78,7 @@ def evaluate(
             split=split,
             subset_frac=subset_frac,
             num_problems=num_problems,
-            batch_size=int(batch_size) if batch_size and batch_size.isdigit() else batch_size,
+            batch_size=int(batch_size) if batch_size and batch_size.isdecimal() else batch_size,
             max_completion_length=max_completion_length,
             temperature=temperature,
             top_p=top_p,

@@ -16,24 +16,37 @@ from typing import Any
 
 from grpo_train.evaluation.plan import EvalError, find_run
 from grpo_train.evaluation.statistics import Paired, compare
-from grpo_train.files import atomic_write, read_json, read_jsonl, to_json
+from grpo_train.evaluation.stored import (
+    AGAIN,
+    DamagedError,
+    name_and_step,
+    read_rows,
+    read_summary,
+    steps_of,
+)
+from grpo_train.files import atomic_write, to_json
 from grpo_train.run_dir import list_evaluations
 
 Summary = dict[str, Any]
 
 
-def compared(folder: Path, label: str) -> list[Summary]:
-    """The summaries of all complete steps of a tree, by step; comparisons that are new are written into them."""
-    places = [path.parent for path in folder.glob(f"*_{label}/summary.json") if not path.parent.name.startswith(".")]
-    found = [(place, summary) for place in places if (summary := read_json(place / "summary.json"))]
-    found.sort(key=lambda each: order(each[1]))
+def compared(folder: Path, label: str) -> tuple[list[Summary], dict[str, tuple[int, str]]]:
+    """The summaries of all complete steps of a tree, by step; comparisons that are new are written into them.
+
+    The second result has the names whose files are damaged: step and status. Nothing is compared with those.
+    """
+    found: list[tuple[Path, Summary]] = []
+    damaged: dict[str, tuple[int, str]] = {}
     answers: dict[Path, dict[int, list[bool]]] = {}
-
-    def read(place: Path) -> dict[int, list[bool]]:
-        if place not in answers:
-            answers[place] = right(place)
-        return answers[place]
-
+    for place in steps_of(folder, label):
+        try:
+            if summary := read_summary(place):
+                answers[place] = right(place)
+                found.append((place, summary))
+        except DamagedError as error:
+            name, step = name_and_step(place, label)
+            damaged[name] = (step, f"damaged: {error}; {AGAIN}")
+    found.sort(key=lambda each: order(each[1]))
     for number, (place, summary) in enumerate(found):
         earlier = [each for each in found[:number] if comparable(each[1], summary)]
         before = {
@@ -44,46 +57,60 @@ def compared(folder: Path, label: str) -> list[Summary]:
         for word, other in before.items():
             new[word] = None
             if other is not None and other[0] != place:
-                new[word] = _said(other[1], compare(read(place), read(other[0])))
+                new[word] = _said(other[1], compare(answers[place], answers[other[0]]))
         if new != summary:
             atomic_write(place / "summary.json", to_json(new) + "\n")
         found[number] = (place, new)
-    return [summary for _, summary in found]
+    return [summary for _, summary in found], damaged
 
 
 def steps_compared(root: Path, training_run: str, names: Sequence[str], datasets: Sequence[str] = ()) -> list[str]:
     """Each named step against the first one, a line each, in every tree (or those of ``datasets``) that has it.
 
-    ``names``: "10" is step_10; others are names given to ``--ckpt-path``. Raises EvalError, RunDirError, ConfigError.
+    What cannot be compared is told after those lines. ``names``: "10" is step_10; others are names given to
+    ``--ckpt-path``. Raises EvalError where nothing can be compared, RunDirError, ConfigError.
     """
     run, _, _ = find_run(root, training_run)
-    wanted = [f"step_{name}" if name.isdigit() else name for name in names]
+    wanted = list(dict.fromkeys(f"step_{int(name)}" if name.isdecimal() else name for name in names))
     if len(wanted) < 2:
         raise EvalError("--steps wants at least two, the first being what the others are compared with: 0,10,20")
     lines: list[str] = []
+    problems: list[str] = []
     for evaluation in list_evaluations(run.root, run.name):
         folder, label = run.root / "eval_runs" / evaluation["name"], str(evaluation["status"]["dataset"])
-        found = {name: (folder / f"{name}_{label}") for name in wanted}
-        summaries = {name: summary for name, place in found.items() if (summary := read_json(place / "summary.json"))}
-        if wanted[0] not in summaries or (datasets and label not in datasets):
+        places = [folder / f"{name}_{label}" for name in wanted]
+        if not (places[0] / "summary.json").exists() or (datasets and label not in datasets):
             continue
-        reference = summaries[wanted[0]]
-        for name in wanted[1:]:
-            if name not in summaries:
-                raise EvalError(f"{name} has not been evaluated on {label} (grpo-train eval)")
-            if not comparable(reference, summaries[name]):
-                raise EvalError(f"{wanted[0]} and {name} were evaluated on {label} under different settings")
-            paired = _said(reference, compare(right(found[name]), right(found[wanted[0]])))
-            lines.append(f"{label} {name}: {words({'it': paired}, 'it')}")
+        for place, name in zip(places[1:], wanted[1:], strict=True):
+            try:
+                lines.append(f"{label} {name}: {_against(place, places[0], name, wanted[0], label)}")
+            except EvalError as error:
+                problems.append(str(error))
+    if not lines and not problems:
+        problems.append(f"{wanted[0]} of {run.name} has not been evaluated (grpo-train eval)")
     if not lines:
-        raise EvalError(f"{wanted[0]} of {run.name} has not been evaluated (grpo-train eval)")
-    return lines
+        raise EvalError("; ".join(problems))
+    return lines + problems
+
+
+def _against(place: Path, reference: Path, name: str, reference_name: str, label: str) -> str:
+    """One step against another in a line. Raises EvalError."""
+    try:
+        summary, other = read_summary(place), read_summary(reference)
+        if not summary or not other:
+            raise EvalError(f"{name} has not been evaluated on {label} (grpo-train eval)")
+        if not comparable(other, summary):
+            unlike = f"{reference_name} and {name} were evaluated on {label} under different settings"
+            raise EvalError(f"{unlike}: evaluate both alike (grpo-train eval)")
+        return words({"it": _said(other, compare(right(place), right(reference)))}, "it")
+    except DamagedError as error:
+        raise EvalError(f"{error}; {AGAIN}") from error
 
 
 def right(place: Path) -> dict[int, list[bool]]:
-    """{problem index: [correct of each sample]} of a step's completions."""
+    """{problem index: [correct of each sample]} of a step's completions. Raises DamagedError."""
     found: dict[int, list[bool]] = {}
-    for _, row in read_jsonl(place / "completions.jsonl"):
+    for row in read_rows(place):
         found.setdefault(row["index"], []).append(row["correct"])
     return found
 

@@ -6,6 +6,8 @@
       completions.I.jsonl  process I: what the model said, a chunk at a time
       verdicts.I.jsonl     process I: what the task says about it
 
+Samples of other settings wait in ``superseded/`` until these are asked for again (:mod:`.stored`).
+
 Must: a kill at any instruction costs at most what was not written yet. A chunk of completions counts once the line
 that ends it is there; whatever follows the last such line is cut off and made again, as a whole, because samples are a
 pure function of the chunk they are generated in (and of nothing else). A verdict is a pure function of a completion.
@@ -20,11 +22,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_train.evaluation.stored import bring_back, set_aside
 from grpo_train.files import atomic_write, fsync_directory, read_json, remove_tree, to_json
 
 
 class PartialError(Exception):
-    """A directory of samples that belong to something else."""
+    """A directory of samples that belong to something else, or that cannot be written."""
 
 
 class Partial:
@@ -44,6 +47,8 @@ class Partial:
         Completions whose key is the same are kept where only the grading differs: they are judged again.
         """
         have = read_json(self.path / "key.json")
+        if self.layout() is None:
+            (self.path / "layout.json").unlink(missing_ok=True)  # damaged: nobody could agree on another
         if have == key:
             return self.layout() is not None
         kept = have is not None and have.get("samples") == key["samples"]
@@ -51,7 +56,11 @@ class Partial:
             for file in self.path.glob("verdicts.*.jsonl"):
                 file.unlink()
         else:
+            if have is not None and self.completions():
+                set_aside(self.path, have)
             remove_tree(self.path)
+            if bring_back(self.path, key):
+                return self.open(key)
         self.path.mkdir(parents=True, exist_ok=True)
         atomic_write(self.path / "key.json", to_json(key) + "\n")
         return kept
@@ -103,17 +112,25 @@ class PartialWriter:
 
     def __init__(self, partial: Partial, process: int) -> None:
         """Cut off what a kill tore."""
+        self._path = partial.path
         self._completions = _appendable(partial.path / f"completions.{process}.jsonl", chunks=True)
         self._verdicts = _appendable(partial.path / f"verdicts.{process}.jsonl", chunks=False)
 
     def chunk(self, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append the samples of a chunk and the line that ends it; on disk when this returns."""
-        _append(self._completions, [*rows, {"chunk": number, "samples": len(rows)}])
+        """Append the samples of a chunk and the line that ends it; on disk when this returns. Raises PartialError."""
+        self._append(self._completions, [*rows, {"chunk": number, "samples": len(rows)}])
 
     def verdicts(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append verdicts; on disk when this returns."""
+        """Append verdicts; on disk when this returns. Raises PartialError."""
         if rows:
-            _append(self._verdicts, rows)
+            self._append(self._verdicts, rows)
+
+    def _append(self, descriptor: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        try:
+            _append(descriptor, rows)
+        except OSError as error:
+            kept = "what was written before is kept: make room and run the evaluation again"
+            raise PartialError(f"cannot write to {self._path}: {error.strerror or error} ({kept})") from error
 
     def close(self) -> None:
         for descriptor in (self._completions, self._verdicts):
@@ -148,6 +165,8 @@ def _lines(path: Path) -> list[tuple[dict[str, Any], int]]:
             try:
                 row = json.loads(line)
             except ValueError:  # a block that the crash of a machine left empty
+                break
+            if not isinstance(row, dict) or not row.keys() & {"item", "chunk"}:
                 break
             end += len(line)
             rows.append((row, end))

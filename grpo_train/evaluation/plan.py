@@ -144,7 +144,7 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
             for name in ("config.json", "adapter_config.json")
         ):
             raise EvalError(f"--ckpt-path {request.ckpt_path}: no model there (config.json or adapter_config.json)")
-        name = request.name or path.name
+        name = _name_of(path, request.name, folder)
         if path.is_symlink():  # step_latest moves while training goes on
             path = path.parent / os.readlink(path)
         match = re.fullmatch(r"step_(\d+)", path.name)
@@ -165,10 +165,13 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
     if not words:
         raise EvalError(f"--steps names no step {STEPS_SAY}")
     for word in words:
-        if word not in ("latest", "final") and not word.isdigit():
-            raise EvalError(f"--steps {request.steps}: '{word}' is no step {STEPS_SAY}")
+        if word not in ("latest", "final"):
+            if not (word.isascii() and word.isdigit()):
+                raise EvalError(f"--steps {request.steps}: '{word}' is no step {STEPS_SAY}")
+            word = str(int(word))
         if word == "0":
-            targets.append(Target("step_0", 0, str(run.root / (run.read_launch().get("ckpt") or ""))))
+            target = Target("step_0", 0, str(run.root / (run.read_launch().get("ckpt") or "")))
+            targets += [target] if target not in targets else []
             continue
         try:
             owner = RunDir(folder.parent if folder.name == "training_state" else folder)
@@ -182,6 +185,19 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
     if not targets and len(skipped) == 1:
         raise EvalError(skipped[0].reason)
     return targets, skipped
+
+
+def _name_of(path: Path, name: str | None, folder: Path) -> str:
+    """What the results of ``--ckpt-path`` are called. ``folder``: of the run's own steps. Raises EvalError."""
+    option, name = ("--name", name) if name is not None else ("--ckpt-path", path.name)
+    if not name or name.startswith(".") or "/" in name or not name.isprintable() or len(name.encode()) > 128:
+        raise EvalError(
+            f"{option} {name}: cannot name results: give a --name without '/', that does not begin with '.', of 128 "
+            "bytes at most"
+        )
+    if re.fullmatch(r"step_\d+", name) and os.path.realpath(path) != os.path.realpath(folder / name):
+        raise EvalError(f"{option} {name}: so the results of the run's own steps are called: give another --name")
+    return name
 
 
 def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]]:

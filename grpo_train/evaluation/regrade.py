@@ -15,7 +15,16 @@ from grpo_train.evaluation.judging import Judges, attempt_of
 from grpo_train.evaluation.keys import grading_key, problems_key
 from grpo_train.evaluation.log import log_evaluation
 from grpo_train.evaluation.plan import EvalError, find_run, task_of
-from grpo_train.evaluation.results import COMPLETION, consolidate, join, read_rows, without_result, write_step
+from grpo_train.evaluation.results import COMPLETION, consolidate, join, without_result, write_step
+from grpo_train.evaluation.stored import (
+    AGAIN,
+    DamagedError,
+    name_and_step,
+    read_rows,
+    read_summary,
+    restore_torn,
+    steps_of,
+)
 from grpo_train.evaluation.summary import SETTINGS
 from grpo_train.files import read_json
 from grpo_train.rewards.sandbox import SandboxError
@@ -49,35 +58,44 @@ class Regraded:
             yield f"  and {len(self.changed) - WORDS_SHOWN} more"
 
 
-def regrade(root: Path, training_run: str, datasets: Sequence[str] = (), data: str | None = None) -> list[Regraded]:
+def regrade(root: Path, training_run: str, datasets: Sequence[str] = (), data: str | None = None) -> Iterator[Regraded]:
     """Judge every complete step of a run's evaluations again, or of those of some ``datasets`` (task names or labels).
 
-    ``data``: where the data set's file is by now. Raises EvalError, RunDirError, ConfigError, TaskError.
+    Each step is yielded once it is written. One that cannot be judged costs none of the others: it is told of at the
+    end. ``data``: where the data set's file is by now. Raises EvalError, RunDirError, ConfigError, TaskError.
     """
     run, _, _ = find_run(root, training_run)
-    done: list[Regraded] = []
+    found = False
+    problems: list[str] = []
     for evaluation in list_evaluations(run.root, run.name):
         folder, label = run.root / "eval_runs" / evaluation["name"], str(evaluation["status"]["dataset"])
-        places = sorted(folder.glob(f"[!.]*_{label}/summary.json"))
-        places = [place for place in places if not datasets or _is_of(place, label, datasets)]
-        if not places:
+        if not (places := [place for place in steps_of(folder, label) if _is_of(place, label, datasets)]):
             continue
         status = StatusWriter(folder)  # nothing is being evaluated there
         try:
-            done += [_step(run, place.parent, label, data) for place in places]
-            consolidate(folder, label, without_result(folder))
+            restore_torn(folder)
+            for place in places:
+                found = True
+                try:
+                    yield _step(run, place, label, data)
+                except DamagedError as error:
+                    problems.append(f"{name_and_step(place, label)[0]}: {error}; {AGAIN}")
+                except (EvalError, TaskError) as error:
+                    problems.append(f"{name_and_step(place, label)[0]}: {error}")
         finally:
+            consolidate(folder, label, without_result(folder))
             status.close()
-    if not done:
+    if problems:
+        raise EvalError("\n".join(problems))
+    if not found:
         what = f" of {', '.join(datasets)}" if datasets else ""
         raise EvalError(f"{run.name} has no complete evaluation{what} whose completions could be judged again")
-    return done
 
 
 def _step(run: RunDir, place: Path, label: str, data: str | None) -> Regraded:
-    summary = read_json(place / "summary.json") or {}
+    summary = read_summary(place) or {}
     if "key" not in summary:
-        raise EvalError(f"{place}: was evaluated by an earlier version, which kept too little: evaluate it again")
+        raise EvalError(f"{place} was evaluated by an earlier version, which kept too little; {AGAIN}")
     sections = {name: summary[name] for name in ("task", "eval", "sandbox")}
     if data is not None:
         sections["task"] = {**sections["task"], "path": data}
@@ -85,7 +103,8 @@ def _step(run: RunDir, place: Path, label: str, data: str | None) -> Regraded:
     task = task_of(config)
     rows = read_rows(place)
     samples = summary["metrics"]["num_samples"]
-    problems = [task.problem(config.eval.split, row["index"]) for row in rows[::samples]]
+    size = task.size(config.eval.split)
+    problems = [task.problem(config.eval.split, row["index"]) for row in rows[::samples] if row["index"] < size]
     if problems_key(problems) != summary["key"]["samples"]["problems"]:
         raise EvalError(f"{place}: task {task.name} asks other problems than those that were answered (--eval-path)")
     completions = {item: {name: row[name] for name in COMPLETION} for item, row in enumerate(rows)}
@@ -113,5 +132,7 @@ def _step(run: RunDir, place: Path, label: str, data: str | None) -> Regraded:
 
 
 def _is_of(place: Path, label: str, datasets: Sequence[str]) -> bool:
-    summary = read_json(place) or {}
+    if not datasets:
+        return True
+    summary = read_json(place / "summary.json") or {}
     return bool({label, summary.get("task", {}).get("name")} & set(datasets))

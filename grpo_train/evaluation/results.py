@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,16 +16,17 @@ from typing import Any
 from grpo_train.evaluation.compare import compared
 from grpo_train.evaluation.judging import GRADER_ERROR
 from grpo_train.evaluation.plan import EvalPlan, Target, temperature_of
+from grpo_train.evaluation.stored import DamagedError, problem_of, read_summary, set_aside
 from grpo_train.evaluation.summary import COLUMNS, metrics_of, summary_of
 from grpo_train.files import atomic_write, fsync_directory, read_json, remove_tree, to_json
 from grpo_train.manifest import MANIFEST
+from grpo_train.run_dir import TABLE, read_table
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task
 
 VERDICT = ("answer", "correct", "tolerant", "formatted", "reason", "score")
 OF_THE_MACHINE = ("nproc", "timeout", "batch_size", "datasets")
 """Keys of ``eval`` that no result depends on (the batch size in use is in the metrics)."""
-TABLE = "consolidated_metrics.csv"
 COMPLETION = ("seed", "completion", "length", "truncated")
 
 
@@ -97,7 +97,10 @@ def write_step(
     facts: Mapping[str, Any],
     timing: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write a step's directory, complete or not at all, in place of an earlier one; returns the metrics."""
+    """Write a step's directory, complete or not at all, in place of an earlier one; returns the metrics.
+
+    Earlier results of other samples (other settings, problems, weights) are kept, see :mod:`.stored`.
+    """
     metrics = metrics_of(rows, settings)
     files = {
         "completions.jsonl": "".join(to_json(row) + "\n" for row in rows),
@@ -105,19 +108,35 @@ def write_step(
         "summary.json": to_json(summary_of(rows, metrics, key, facts)) + "\n",
         "timing.json": to_json(timing) + "\n",
     }
-    _replace(folder, files)
+    earlier = key_at(folder)
+    _replace(folder, files, earlier if earlier and earlier.get("samples") != key["samples"] else None)
     return metrics
 
 
-def _replace(folder: Path, files: Mapping[str, str]) -> None:
-    """A directory with these files, complete or not at all; one that was there before is replaced."""
+def key_at(folder: Path) -> dict[str, Any] | None:
+    """The key of the results in a directory, {} where they do not say it; None where there are no results."""
+    if not folder.exists():
+        return None
+    try:
+        return dict((read_summary(folder) or {}).get("key") or {})
+    except DamagedError:
+        return {}
+
+
+def _replace(folder: Path, files: Mapping[str, str], earlier: Mapping[str, Any] | None = None) -> None:
+    """A directory with these files, complete or not at all; one that was there before is replaced.
+
+    ``earlier``: its key, where it is to be set aside.
+    """
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
     try:
         staging.mkdir(parents=True)
         for name, text in files.items():
             atomic_write(staging / name, text)
-        if folder.exists():
+        if folder.exists() and earlier is not None:
+            set_aside(folder, earlier)
+        elif folder.exists():
             folder.rename(old)
         staging.rename(folder)
         fsync_directory(folder.parent)
@@ -128,14 +147,11 @@ def _replace(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def is_complete(folder: Path, key: Mapping[str, Any]) -> bool:
-    """Whether a step's results are there, of this very key, and no grader failed on the way."""
+    """Whether a step's results are there, whole, of this very key, and no grader failed on the way."""
+    if problem_of(folder):
+        return False
     summary = read_json(folder / "summary.json") or {}
     return summary.get("key") == key and GRADER_ERROR not in summary.get("reasons", {})
-
-
-def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a step's completions.jsonl. Raises OSError, ValueError."""
-    return [json.loads(line) for line in (folder / "completions.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def metrics_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -151,11 +167,17 @@ def metrics_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def consolidate(folder: Path, label: str, without: Mapping[str, tuple[int, str]]) -> None:
     """Compare every step in the tree with those before it, and write ``consolidated_metrics.csv``.
 
-    ``without``: step and status of names that may have no result.
+    ``without``: step and status of names that may have no result. A damaged result has none, and its row says so; a
+    step's metrics.csv that is missing or damaged is written again.
     """
-    rows = [summary["metrics"] for summary in compared(folder, label)]
+    summaries, damaged = compared(folder, label)
+    rows = [summary["metrics"] for summary in summaries]
     have = {row["name"] for row in rows}
-    for name, (step, status) in without.items():
+    for row in rows:
+        file, text = folder / f"{row['name']}_{label}" / "metrics.csv", metrics_csv([row])
+        if not file.exists() or file.read_bytes() != text.encode():
+            atomic_write(file, text)
+    for name, (step, status) in {**without, **damaged}.items():
         if name not in have:
             rows.append({"step": step, "name": name, "dataset": label, "status": status})
     rows.sort(key=lambda row: (row["step"], row["name"]))
@@ -164,7 +186,4 @@ def consolidate(folder: Path, label: str, without: Mapping[str, tuple[int, str]]
 
 def without_result(folder: Path) -> dict[str, tuple[int, str]]:
     """The names that the table lists without a result: step and status."""
-    if not (folder / TABLE).exists():
-        return {}
-    with (folder / TABLE).open(newline="") as file:
-        return {row["name"]: (int(row["step"]), row["status"]) for row in csv.DictReader(file) if row["status"] != "ok"}
+    return {row["name"]: (int(row["step"]), row["status"]) for row in read_table(folder) if row["status"] != "ok"}

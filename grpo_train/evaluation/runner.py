@@ -6,13 +6,12 @@ What was generated stays beside the results (:mod:`.partial`) until the step is 
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -38,13 +37,23 @@ from grpo_train.evaluation.plan import (
     problems_of,
     task_of,
 )
-from grpo_train.evaluation.results import TABLE, consolidate, facts_of, is_complete, join, settings_of, write_step
+from grpo_train.evaluation.results import (
+    TABLE,
+    consolidate,
+    facts_of,
+    is_complete,
+    join,
+    key_at,
+    settings_of,
+    write_step,
+)
+from grpo_train.evaluation.stored import SUPERSEDED, aside_of, bring_back, problem_of, restore_torn, set_aside
 from grpo_train.files import atomic_write, read_json, utc_now
 from grpo_train.policy.locate import PolicyError
 from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, die_with_parent, sweep
 from grpo_train.retention import is_there_to_stay
 from grpo_train.rewards.sandbox import SandboxError
-from grpo_train.run_dir import RunDir, StatusWriter, prepare_root, remove_tree
+from grpo_train.run_dir import RunDir, StatusWriter, prepare_root, read_table
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task
 
@@ -81,6 +90,11 @@ def _evaluate(plan: EvalPlan, skipped: list[Skipped]) -> int:
     evaluation = _Evaluation(plan, skipped, folder, status)
     try:
         return evaluation.run()
+    except Exception as error:
+        with suppress(OSError):  # the disk may be what failed
+            told = str(error) or type(error).__name__
+            status.update(state="crashed", exit_code=1, error={"summary": told}, progress=None, pending=[])
+        raise
     finally:
         status.close()
 
@@ -90,10 +104,18 @@ def run_id_of(folder: Path) -> str:
     return f"eval_{folder.name}_{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:8]}"
 
 
+def say(text: str) -> None:
+    """Print it. Where nobody listens any more (a closed terminal, a pipe to head) the evaluation goes on."""
+    with suppress(OSError):
+        print(text, flush=True)
+
+
 class _Evaluation:
     def __init__(self, plan: EvalPlan, skipped: list[Skipped], folder: Path, status: StatusWriter) -> None:
         self._plan, self._folder, self._status = plan, folder, status
         self._failed = list(skipped)
+        self._done: set[str] = set()
+        """Names whose results are there, under the settings that were asked for."""
         self._stopped = False
         # The supervisor's own evaluations carry its run's id, so that it finds them.
         self._run_id = os.environ.get(RUN_ID_VARIABLE) or run_id_of(folder)
@@ -118,7 +140,8 @@ class _Evaluation:
         if PARENT_VARIABLE in os.environ:  # a supervisor's own evaluation ends with it
             die_with_parent()
         for failure in self._failed:
-            print(f"{failure.name}: cannot be evaluated: {failure.reason}", flush=True)
+            say(f"{failure.name}: cannot be evaluated: {failure.reason}")
+        restore_torn(self._folder)
         self._status.update(
             state="evaluating",
             started_at=utc_now(),
@@ -206,8 +229,7 @@ class _Evaluation:
             children.end()
             if self._run_id.startswith("eval_"):
                 sweep(self._run_id, exclude=frozenset({os.getpid()}))
-            for half_written in (*self._folder.glob(".*.tmp"), *self._folder.glob(".*.old")):
-                remove_tree(half_written)
+            restore_torn(self._folder)
         return settled
 
     def _prepare(self, target: Target, settled: set[str]) -> Target | None:
@@ -218,14 +240,30 @@ class _Evaluation:
             self._fail(target.name, str(error))
             settled.add(target.name)
             return None
-        if is_complete(self._plan.final(target), key):
-            print(f"{target.name}: is complete already, nothing of it changed", flush=True)
+        final = self._plan.final(target)
+        if problem := problem_of(final):
+            say(f"{target.name}: is evaluated again: {problem}")
+        if is_complete(final, key) or self._bring_back(final, key):
+            say(f"{target.name}: is complete already, nothing of it changed")
             settled.add(target.name)
+            self._done.add(target.name)
             return None
-        partial = Partial.beside(self._plan.final(target))
+        earlier = key_at(final)
+        if earlier and earlier.get("samples") != key["samples"]:
+            say(f"{target.name}: its results under other settings will be kept in {self._folder / SUPERSEDED}")
+        partial = Partial.beside(final)
         if partial.open(key) and (have := len(partial.completions())):
-            print(f"{target.name}: goes on with {have} of {self._samples} samples that are there", flush=True)
+            say(f"{target.name}: goes on with {have} of {self._samples} samples that are there")
         return replace(target, key=key)
+
+    def _bring_back(self, final: Path, key: dict[str, Any]) -> bool:
+        """Whether complete results of this key had been set aside and are back, those that were there set aside."""
+        aside = aside_of(final, key)
+        if aside is None or not is_complete(aside, key):
+            return False
+        if (earlier := key_at(final)) is not None:
+            set_aside(final, earlier)
+        return bring_back(final, key)
 
     def _finish(self, target: Target, seconds: float) -> None:
         """Every process has done its share: the step's files, and the tables."""
@@ -242,6 +280,7 @@ class _Evaluation:
         facts = facts_of(self._plan, target, self._config, self._task, layout)
         metrics = write_step(self._plan.final(target), rows, settings, target.key, facts, timing)
         partial.remove()
+        self._done.add(target.name)
         self._consolidate()
         run = RunDir(Path(self._plan.root) / "training_runs" / self._plan.run)
         log_evaluation(run, self._task, metrics, target.key, board=self._config.tracking.tensorboard)
@@ -272,11 +311,11 @@ class _Evaluation:
 
     def _note(self, skipped: Skipped) -> None:
         self._failed.append(skipped)
-        print(f"{skipped.name}: {skipped.status}", flush=True)
+        say(f"{skipped.name}: {skipped.status}")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        print("stopping the evaluation; the steps that are done are kept", flush=True)
         self._stopped = True
+        say("stopping the evaluation; the steps that are done are kept, the others go on when it is run again")
 
     # words -------------------------------------------------------------------------------------------------------
 
@@ -295,22 +334,26 @@ class _Evaluation:
         consolidate(self._folder, self._plan.label, without)
 
     def _summarise(self) -> None:
-        table = self._folder / TABLE
-        wanted = {target.name: target for target in self._plan.targets}
-        for row in csv.DictReader(io.StringIO(table.read_text())):
+        wanted = {target.name: target for target in self._plan.targets if target.name in self._done}
+        for row in read_table(self._folder):
             if row["name"] not in wanted or row["status"] != "ok":
                 continue
             folder = self._plan.final(wanted[row["name"]])
             seconds = (read_json(folder / "timing.json") or {}).get("seconds", 0.0)
-            print(
+            say(
                 f"{row['name']}: accuracy {float(row['accuracy']):.4f} [{float(row['ci_low']):.4f}, "
                 f"{float(row['ci_high']):.4f}]  {row['correct']}/{row['n']}  {seconds:.1f} s"
             )
             summary = read_json(folder / "summary.json") or {}
             told = match_lines(summary.get("matches", []))
             for line in [*told, *dict.fromkeys(filter(None, (words(summary, word) for word in ("previous", "base"))))]:
-                print(f"  {line}")
-        print(f"wrote {table}", flush=True)
+                say(f"  {line}")
+        said = {*self._done, *(failure.name for failure in self._failed)}
+        for target in self._plan.targets:
+            if target.name not in said:
+                have = len(Partial.beside(self._plan.final(target)).completions())
+                say(f"{target.name}: is not done: {have} of {self._samples} samples are there")
+        say(f"wrote {self._folder / TABLE}")
 
 
 def _budget(config: dict[str, Any]) -> int:

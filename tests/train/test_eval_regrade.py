@@ -115,10 +115,10 @@ def test_regrading_refuses_other_data(run: RunDir, monkeypatch: pytest.MonkeyPat
     from grpo_train.evaluation.regrade import regrade
 
     with pytest.raises(EvalError, match="has no complete evaluation"):
-        regrade(run.root, "trained")
+        list(regrade(run.root, "trained"))
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
     monkeypatch.setattr("grpo_train.tasks.addition.prompt_of", lambda a, b: f"{a} plus {b} is ")
     with pytest.raises(EvalError, match="asks other problems"):
-        regrade(run.root, "trained")
+        list(regrade(run.root, "trained"))
     with pytest.raises(EvalError, match="no complete evaluation of mbpp"):
-        regrade(run.root, "trained", ["mbpp"])
+        list(regrade(run.root, "trained", ["mbpp"]))
