@@ -73,15 +73,14 @@ def file_of(path: Path, split: Split) -> Path:
     if path.is_dir():
         candidates = [path / name for name in names]
     else:
-        is_test = "test" in path.stem.lower()
-        if is_test == (split == "test"):
+        if split == (own := "test" if "test" in path.stem.lower() else "train"):
             return path
         other = re.sub("train|test", split, path.name, flags=re.IGNORECASE)
         candidates = [path.with_name(name) for name in [other, *names] if name != path.name]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    what = "has" if path.is_dir() else f"is the {'test' if split == 'train' else 'train'} split (by its name) and has"
+    what = "has" if path.is_dir() else f"is the {own} split (by its name) and has"
     where = "in it" if path.is_dir() else "beside it"
     raise TaskError(
         f"task.path: '{path}' {what} no {split} split {where}; looked for "
@@ -110,6 +109,8 @@ def _row_of_record(record: dict[str, Any], where: str) -> Row:
 
 @lru_cache(maxsize=2)
 def _rows_of_hub(split: Split) -> list[Row]:
+    if split == "validation":
+        raise TaskError("openai/gsm8k has no validation split: use test, or train")
     try:
         from datasets import load_dataset  # a second's import, wanted only here
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from grpo_train import schema
 from grpo_train.check_dataset import CHECKERS, Report, SplitReport, duplicates_in, lines_of
 from grpo_train.cli import app
-from grpo_train.tasks import TaskError
+from grpo_train.tasks import TaskError, load_task
+from grpo_train.tasks.gsm8k import _rows_of_hub
 
 
 def check(*arguments: object) -> tuple[int, str]:
@@ -111,3 +113,26 @@ def test_a_checker_of_another_dataset_needs_one_line(monkeypatch: pytest.MonkeyP
 def test_counting() -> None:
     assert duplicates_in(["a b", "A  b", "c"]) == 1
     assert list(lines_of(Report("x", "y", [], [], ["note"]))) == ["x: y", "  note", "0/0"]
+
+
+def test_a_file_is_no_validation_split_of_itself(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", *({"question": f"{i} and one", "answer": f"#### {i + 1}"} for i in range(3)))
+    status, output = check("gsm8k", "--path", file)
+    assert (status, output.splitlines()[-1]) == (0, "3/3")
+    with pytest.raises(TaskError, match=r"is the train split \(by its name\) and has no validation split beside it"):
+        load_task(schema.Task(name="gsm8k", path=str(file))).size("validation")
+
+
+def test_gsm8k_of_the_hub_has_the_splits_that_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"question": "one and one", "answer": "#### 2"}]
+    asked: list[str] = []
+
+    def load(name: str, config: str, split: str) -> list[dict[str, str]]:
+        asked.append(split)
+        return rows
+
+    _rows_of_hub.cache_clear()
+    monkeypatch.setattr("datasets.load_dataset", load)
+    status, output = check("gsm8k")
+    _rows_of_hub.cache_clear()
+    assert (status, output.splitlines()[-1], asked) == (0, "2/2", ["train", "test"])
