@@ -1,7 +1,8 @@
 """Several configs trained one after the other, and a table that compares them. Torch-free.
 
 ``ROOT/sweeps/NAME/`` holds ``sweep.json`` (which config is which run) and ``comparison.csv``. A sweep of the same name
-goes on where it ended: runs that are finished stay, one that was stopped is resumed.
+goes on where it ended: runs that are finished stay, one that was stopped is resumed. It is the same sweep as long as
+the same configs say the same; where the files lie is no matter.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Any
 from grpo_train.config import load_config, read_config_text
 from grpo_train.files import atomic_write, number, read_json
 from grpo_train.preflight import check_start
-from grpo_train.run_dir import RunDir, prepare_root
+from grpo_train.run_dir import RunDir, check_name, prepare_root
+from grpo_train.schema import Config
 
 TAIL = 0.1
 """The end of a run is the mean of its last tenth of steps: a single step is noise."""
@@ -42,16 +44,21 @@ def run_sweep(root: Path, configs: Sequence[Path], overrides: Sequence[str], nam
     """Train every config in its own process tree and print the comparison after each.
 
     Returns 0 when all runs finished, 1 when one crashed, 130 when the sweep was stopped. Every config is checked before
-    the first one starts. Raises SweepError, ConfigError, PolicyError, TaskError.
+    the first one starts. Raises SweepError, RunDirError, ConfigError, PolicyError, TaskError.
     """
+    if name:
+        check_name(name)
     prepare_root(root)
     folder = root / "sweeps" / (name or f"sweep_{datetime.now():%Y-%m-%d_%H-%M-%S}")
     runs = _named(configs, folder.name)
     named = {run: str(config) for run, config in runs.items()}
-    if (known := read_json(folder / "sweep.json")) and known["runs"] != named:
-        raise SweepError(f"{folder} is a sweep of other configs; give another --name")
-    for config in configs:
-        check_start(load_config(read_config_text(config), list(overrides), source=str(config)), root, None)
+    known = (read_json(folder / "sweep.json") or {}).get("runs") or named
+    if known.keys() != named.keys():
+        raise SweepError(f"{folder} is a sweep of other configs ({', '.join(known.values())}); give another --name")
+    for run, path in runs.items():
+        asked = load_config(read_config_text(path), list(overrides), source=str(path))
+        check_start(asked, root, None)
+        _check_same(RunDir(root / "training_runs" / run), asked, path)
     folder.mkdir(parents=True, exist_ok=True)
     what = {"runs": named, "overrides": list(overrides)}
     atomic_write(folder / "sweep.json", json.dumps(what, indent=1) + "\n")
@@ -87,20 +94,46 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _named(configs: Sequence[Path], sweep: str) -> dict[str, Path]:
-    """Each config's run. Raises SweepError where two would have one name."""
+    """Each config's run. Raises SweepError where two would have one name, RunDirError where one cannot be named so."""
     runs: dict[str, Path] = {}
     for config in configs:
         run = f"{sweep}_{re.sub('[^A-Za-z0-9_.-]', '_', config.stem)}"
+        check_name(run)
         if run in runs:
             raise SweepError(f"{config} and {runs[run]} have the same name; rename one")
         runs[run] = config
     return runs
 
 
+def _check_same(run: RunDir, config: Config, path: Path) -> None:
+    """Raise SweepError where a run that is there was launched with another configuration than it would be now."""
+    launch = run.read_launch()
+    if "config_text" not in launch:
+        return
+    text, overrides = str(launch["config_text"]), list(launch.get("overrides") or [])
+    before, now = _flat(load_config(text, overrides, source=str(run.launch_file))), _flat(config)
+    changed = [f"{key} was {before[key]}, is now {now[key]}" for key in now if before[key] != now[key]]
+    if changed:
+        raise SweepError(
+            f"{path} and --set say something else than when {run.name} was launched ({'; '.join(changed)}); "
+            "give another --name"
+        )
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """{"section.key": value}."""
+    sections = config.model_dump(mode="json")
+    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+
+
 def _train(root: Path, run: str, config: Path, overrides: Sequence[str]) -> int | None:
     """Start or resume a run and wait; its exit code, or None where a Ctrl-C ended it."""
     command = [sys.executable, "-m", "grpo_train.cli"]
     found = RunDir(root / "training_runs" / run)
+    if found.path.exists() and not found.checkpoints() and not found.observed_state().is_live:
+        aside = found.path.with_name(f"{run}.{datetime.now():%Y-%m-%d_%H-%M-%S}")
+        found.path.rename(aside)
+        print(f"{run} had saved nothing to go on from: it starts anew, what there was is {aside}", flush=True)
     if found.path.exists():
         if found.observed_state().state == "finished":
             print(f"{run} is finished", flush=True)

@@ -12,6 +12,8 @@ import pytest
 
 from grpo_train.config import load_config
 from grpo_train.processes import run_id_of
+from grpo_train.run_dir import RunDirError, create_run
+from grpo_train.sweep import SweepError, run_sweep
 from tests.engine import GRPO_TRAIN, events, grpo_train, run_of, running, wait_for, write_config
 
 
@@ -62,3 +64,35 @@ def test_a_config_that_is_refused_stops_a_sweep_before_it_starts(root: Path, tmp
     same = sweep(root, good, tmp_path / "sub" / ".." / "good.yaml")
     assert same.returncode == 2
     assert "have the same name" in same.stderr
+
+
+def test_a_run_that_was_killed_before_it_saved_starts_anew(root: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "short.yaml", run__total_steps=2)
+    launch = {"time": "2025-08-19T12:35:07.412Z", "config_text": config.read_text(), "overrides": []}
+    create_run(root, launch, "killed_short").log_event("started", step=0)
+    result = sweep(root, config, "--name", "killed")
+    assert result.returncode == 0, result.stderr
+    assert "killed_short had saved nothing to go on from: it starts anew" in result.stdout
+    assert run_of(root, "killed_short").observed_state().state == "finished"
+    (aside,) = (root / "training_runs").glob("killed_short.*")
+    assert "started" in (aside / "logs" / "events.jsonl").read_text(), "what there was is kept"
+
+
+@pytest.mark.parametrize("name", ["../x", "s w", "x" * 127])
+def test_a_name_that_names_no_sweep_is_refused_before_anything_is_made(root: Path, tmp_path: Path, name: str) -> None:
+    before = set(root.rglob("*"))
+    with pytest.raises(RunDirError, match="cannot name a run"):
+        run_sweep(root, [write_config(tmp_path, "a.yaml")], [], name)
+    assert not (root / "sweeps").exists()
+    assert not {path for path in set(root.rglob("*")) - before if path.is_file()}
+
+
+def test_a_sweep_of_the_same_name_says_the_same(root: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "a.yaml", run__total_steps=2)
+    create_run(root, {"config_text": config.read_text(), "overrides": ["run.seed=5"]}, "two_a")
+    told = r"when two_a was launched \(run.total_steps was 2, is now 4\); give another --name"
+    with pytest.raises(SweepError, match=told):
+        run_sweep(root, [config], ["run.seed=5", "run.total_steps=4"], "two")
+    config.write_text(config.read_text().replace("total_steps: 2", "total_steps: 3"))
+    with pytest.raises(SweepError, match=r"run\.seed was 5, is now 3"):
+        run_sweep(root, [config], [], "two")
