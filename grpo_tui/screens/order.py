@@ -77,13 +77,20 @@ class OrderScreen(Dialog[dict[str, Any]]):
         self.preview()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.preview()
+        self.changed()
 
     def on_select_changed(self, event: Select.Changed) -> None:
-        self.preview()
+        self.changed()
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        self.preview()
+        self.changed()
+
+    def changed(self) -> None:
+        """A field is another now: from this moment on, and not only when the check begins, nothing can be sent."""
+        if not self._sending:
+            self._go_when_ready = False
+            self._set_ready(None)
+            self.preview()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter in a field goes to the button, at once or when what was typed has been checked."""
@@ -95,9 +102,6 @@ class OrderScreen(Dialog[dict[str, Any]]):
     @work(exclusive=True, group="preview", exit_on_error=False, description="the exact command of an order")
     async def preview(self) -> None:
         """Show what is wrong, or the command; only then can the button be pressed."""
-        if self._sending:
-            return
-        self._go_when_ready = False
         self._set_ready(None)
         await asyncio.sleep(AT_REST_S)
         try:
@@ -149,9 +153,20 @@ class OrderScreen(Dialog[dict[str, Any]]):
             self._focus_go_again = False
 
     def chosen(self, button: str) -> None:
-        if self.ready is not None and not self._sending:
-            self._sending = True
-            self.send(self.ready)
+        if self.ready is None or self._sending:
+            return
+        if not self._is_as_shown(self.ready):
+            self.preview()
+            return
+        self._sending = True
+        self.send(self.ready)
+
+    def _is_as_shown(self, shown: Order) -> bool:
+        """Whether the fields still say what was shown: keys may be faster than the message of a change."""
+        try:
+            return self.order() == shown
+        except FieldError:
+            return False
 
     @work(group="send", exit_on_error=False, description="the order itself")
     async def send(self, order: Order) -> None:

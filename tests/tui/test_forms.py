@@ -179,6 +179,22 @@ async def test_enter_in_a_field_goes_to_the_button_even_while_it_is_checked(star
         assert [order["eval_dataset"] for order in orders] == ["gsm8k"]
 
 
+async def test_what_was_typed_last_is_never_left_out(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        go = session.app.screen.query_one("#go", Button)
+        await session.until(lambda: not go.disabled)
+        fill(session, "overrides", "run.seed=1")
+        go.press()  # before anybody was told of the change
+        await session.pilot.pause(0.1)
+        assert not [order for order in session.client.asked_for("launch") if not order["dry_run"]]
+        await session.until(lambda: not go.disabled)
+        go.press()
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        orders = [order for order in session.client.asked_for("launch") if not order["dry_run"]]
+        assert [order["overrides"] for order in orders] == [["run.seed=1"]]
+
+
 async def test_escape_in_the_middle_leaves_nothing_behind(start: Start) -> None:
     async with start(knowing_box, wait="87/200") as session:
         for key, screen in (("e", EvalScreen), ("n", LaunchScreen)):
