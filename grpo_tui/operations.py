@@ -300,13 +300,13 @@ def local_config_folder() -> Path:
 
 
 def local_configs() -> list[tuple[str, str]]:
-    """Name and text of each training config of this machine."""
+    """Name and text of each training config of this machine; those of a subfolder (``ladder/tiny.yaml``) come last."""
     found = []
     folder = local_config_folder()
-    for path in sorted(folder.glob("*.y*ml")) if folder.is_dir() else ():
-        if not path.name.startswith(("boxes", "keymap", ".")):
+    for path in [*sorted(folder.glob("*.y*ml")), *sorted(folder.glob("*/*.y*ml"))] if folder.is_dir() else ():
+        if not path.name.startswith(("boxes", "keymap", ".")) and not path.parent.name.startswith("."):
             try:
-                found.append((path.name, path.read_text(encoding="utf-8")))
+                found.append((path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")))
             except (OSError, UnicodeDecodeError):
                 continue
     return found

@@ -116,21 +116,24 @@ def _checkpoints(place: Place, found: list[Checkpoint], folder: Path) -> list[di
 
 
 def list_configs(place: Place, params: dict[str, Any]) -> dict[str, Any]:
-    """{"configs": [{"name", "size", "modified"}]}: the checkout's ``config/*.yaml``."""
+    """{"configs": [{"name", "size", "modified"}]}: the checkout's ``config/*.yaml``, then those of its subfolders."""
     folder = _config_folder(place)
     found = []
-    for path in sorted(folder.glob("*.y*ml")):
-        if path.suffix in (".yaml", ".yml") and path.is_file() and not path.name.startswith(_NO_CONFIGS):
+    for path in [*sorted(folder.glob("*.y*ml")), *sorted(folder.glob("*/*.y*ml"))]:
+        hidden = path.parent != folder and path.parent.name.startswith(".")
+        if path.suffix in (".yaml", ".yml") and path.is_file() and not path.name.startswith(_NO_CONFIGS) and not hidden:
             facts = path.stat()
-            found.append({"name": path.name, "size": facts.st_size, "modified": utc_from(facts.st_mtime)})
+            name = path.relative_to(folder).as_posix()
+            found.append({"name": name, "size": facts.st_size, "modified": utc_from(facts.st_mtime)})
     return {"configs": found, "folder": str(folder)}
 
 
 def read_config(place: Place, params: dict[str, Any]) -> dict[str, Any]:
-    """{"name", "text"} of one file of ``config/``."""
+    """{"name", "text"} of one file of ``config/`` or of a subfolder (``ladder/tiny.yaml``)."""
     name, folder = jobs.text(params, "name"), _config_folder(place)
     path = folder / name
-    if Path(name).name != name or name in (".", "..") or not path.is_file():
+    within = len(Path(name).parts) <= 2 and ".." not in Path(name).parts and not Path(name).is_absolute()
+    if not within or not path.is_file():
         raise RemoteError("no_config", f"there is no config '{name}' in {folder}")
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise RemoteError("no_config", f"{path} is over {MAX_CONFIG_BYTES} bytes: that is no config")

@@ -314,10 +314,13 @@ def test_configs_of_the_checkout(box: Box, tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for name in ("demo.yaml", "boxes.example.yaml", "keymap.yaml", "notes.txt"):
         (folder / name).write_text("a: 1\n")
+    (folder / "ladder").mkdir()
+    (folder / "ladder/a.yaml").write_text("b: 1\n")
     with connected(dataclasses.replace(box, repo=str(folder.parent))) as (client, _):
-        assert [config["name"] for config in ask(client, "list_configs")["configs"]] == ["demo.yaml"]
-        assert ask(client, "read_config", name="demo.yaml")["text"] == "a: 1\n"
-        for name in ("../secret", "nothing.yaml", "..", "/etc/passwd"):
+        names = [config["name"] for config in ask(client, "list_configs")["configs"]]
+        assert names == ["demo.yaml", "ladder/a.yaml"]
+        assert [ask(client, "read_config", name=name)["text"] for name in names] == ["a: 1\n", "b: 1\n"]
+        for name in ("../secret", "nothing.yaml", "..", "/etc/passwd", "ladder", "ladder/../../x", "/passwd"):
             assert refusal(client, "read_config", name=name).code == "no_config"
     with connected(box) as (client, _):
         assert refusal(client, "list_configs").code == "no_repo"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.widgets import Button, Input, Select, Static, TextArea
 
 from grpo_tui.checkpoints import checkpoint_views
+from grpo_tui.operations import local_configs
 from grpo_tui.screens.dialog import MessageScreen
 from grpo_tui.screens.evaluate import EvalScreen
 from grpo_tui.screens.home import HomeScreen
@@ -250,3 +252,11 @@ async def test_a_finished_run_says_how_to_evaluate_it(start: Start) -> None:
         session.client.runs[0].update(state="finished", step=200)
         session.client.report()
         await session.until(lambda: "e evaluates its checkpoints" in session.told())
+
+
+def test_the_configs_of_this_machine_with_those_of_subfolders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.yaml", "boxes.example.yaml", "keymap.yaml", "a/z.yaml", ".git/x.yaml", "a/deeper/no.yaml", "b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr("grpo_tui.operations.local_config_folder", lambda: tmp_path)
+    assert local_configs() == [("b.yaml", "b.yaml"), ("a/z.yaml", "a/z.yaml")]
