@@ -81,8 +81,10 @@ def atomic_write(path: Path, data: str | bytes, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = os.fspath(path), None  # a full disk names none, the others a draft
         raise
     fsync_directory(path.parent)
 

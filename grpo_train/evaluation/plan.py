@@ -138,11 +138,7 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
     """The checkpoints that ``--steps`` or ``--ckpt-path`` name, each once. Raises EvalError, RunDirError."""
     if request.ckpt_path:
         path = request.ckpt_path.expanduser().absolute()
-        if not any(
-            (path / inner / name).is_file()
-            for inner in ("", "model")
-            for name in ("config.json", "adapter_config.json")
-        ):
+        if not _holds_model(path):
             raise EvalError(f"--ckpt-path {request.ckpt_path}: no model there (config.json or adapter_config.json)")
         name = _name_of(path, request.name, folder)
         if path.is_symlink():  # step_latest moves while training goes on
@@ -200,6 +196,20 @@ def _name_of(path: Path, name: str | None, folder: Path) -> str:
     return name
 
 
+def _holds_model(path: Path) -> bool:
+    """Whether a directory looks like a model, an adapter, or a checkpoint of one."""
+    names = ("config.json", "adapter_config.json")
+    return any((path / inner / name).is_file() for inner in ("", "model") for name in names)
+
+
+def _check_opponents(config: Config, root: Path) -> None:
+    """Raise EvalError for an opponent whose directory holds no model."""
+    for place in checkpoints_of(config, root):
+        if not _holds_model(place):
+            steps = "name a checkpoint as training_runs/RUN/training_state/step_N"
+            raise EvalError(f"eval.opponents: {place}: no model there (config.json or adapter_config.json); {steps}")
+
+
 def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]]:
     """Resolve a request. Raises EvalError, RunDirError, ConfigError."""
     run, folder, config = find_run(root, request.training_run)
@@ -210,6 +220,9 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]
         size = task.size(config.eval.split)
         if isinstance(task, SelfPlayTask):
             opponents_of(task, config)
+            _check_opponents(config, root)
+        elif request.opponents:
+            raise EvalError(f"--opponent {request.opponents[0]}: task {task.name} is no game")
     except TaskError as error:
         raise EvalError(str(error)) from error
     if config.eval.num_samples > 1 and not temperature_of(config, task):
@@ -225,7 +238,7 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]
         folder=str(eval_folder(root, run.name, label)),
         label=label,
         config=config.model_dump(mode="json"),
-        indices=subset(size, config.eval.subset_frac, config.run.seed, config.eval.num_problems),
+        indices=_indices(task, size, config),
         targets=targets,
         base=request.base,
     )
@@ -301,7 +314,18 @@ def subset(size: int, fraction: float, seed: int, most: int | None = None) -> li
     """A seeded share of range(size), at least one and at ``most`` so many, in order; more contains less."""
     indices = list(range(size))
     random.Random(f"subset {seed}").shuffle(indices)
-    return sorted(indices[: max(1, math.ceil(round(size * fraction, 6)))][:most])
+    return sorted(indices[: _share(size, fraction)][:most])
+
+
+def _indices(task: Task, size: int, config: Config) -> list[int]:
+    """The problems to ask. Matches are the first ones: their numbers go through roles and opponents in turn."""
+    if isinstance(task, SelfPlayTask):
+        return list(range(size))[: _share(size, config.eval.subset_frac)][: config.eval.num_problems]
+    return subset(size, config.eval.subset_frac, config.run.seed, config.eval.num_problems)
+
+
+def _share(size: int, fraction: float) -> int:
+    return max(1, math.ceil(round(size * fraction, 6)))
 
 
 def _same_task(config: Config, dataset: str) -> bool:

@@ -75,6 +75,8 @@ def test_steps_are_named_and_evaluated_once(trained: RunDir, steps: str, names: 
         ({"dataset": "gsmk8"}, "no task is called 'gsmk8'; did you mean gsm8k"),
         ({"dataset": "gsm8k", "dataset_path": "/nowhere"}, "'/nowhere' does not exist"),
         ({"ckpt_path": Path("/nowhere")}, "no model there"),
+        ({"opponents": ["random"]}, "--opponent random: task addition is no game"),
+        ({"dataset": "tictactoe", "opponents": ["no/where"]}, r"eval\.opponents: .*no/where: no model there"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_in_words(
@@ -82,6 +84,15 @@ def test_what_cannot_be_evaluated_is_refused_in_words(
 ) -> None:
     with pytest.raises(EvalError, match=message):
         targets(trained, **request_)
+
+
+def test_few_matches_go_through_roles_and_opponents_in_turn(trained: RunDir) -> None:
+    whole, few, half = (
+        make_plan(trained.root, EvalRequest("trained", dataset="tictactoe", num_problems=most, subset_frac=share))[0]
+        for most, share in ((None, 1.0), (3, 1.0), (None, 0.5))
+    )
+    assert few.indices == [0, 1, 2]
+    assert half.indices == list(range(len(whole.indices) // 2))
 
 
 def test_an_unknown_run_is_refused(trained: RunDir) -> None:

@@ -124,8 +124,9 @@ def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as told:
         atomic_write(path, "new")
+    assert told.value.filename == str(path), "a full disk names no file by itself"
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["status.json"]
 
