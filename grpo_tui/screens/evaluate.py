@@ -32,6 +32,8 @@ class EvalScreen(OrderScreen):
     def compose_fields(self) -> ComposeResult:
         newest = f" (step {self.steps[-1]})" if self.steps else ""
         choices = [(f"the latest checkpoint{newest}", "latest"), (f"all {len(self.steps)} checkpoints", "all")]
+        with_start = ",".join(map(str, [0, *self.steps]))
+        choices.append((f"all {len(self.steps)} and the model that the run started from", with_start))
         choices += [(f"step {step}", str(step)) for step in reversed(self.steps)]
         choices.append(("step 0: the model that the run started from", "0"))
         choices.append(("a list of steps …", "list"))

@@ -162,6 +162,8 @@ async def test_the_list_of_steps_is_there_when_it_is_chosen(start: Start) -> Non
         ):
             fill(session, "list", typed)
             await session.until_text(words)
+        session.app.screen.query_one("#steps", Select).value = "0,10,20,30"
+        await session.until_text("all 3 and the model that the run started from", "--steps 0,10,20,30")
         session.app.screen.query_one("#steps", Select).value = "all"
         await session.until_text("--steps all")
         assert "step numbers with commas" not in session.text()
