@@ -124,7 +124,11 @@ def _can_attach(situation: Situation) -> str:
         return "no run is selected"
     if not situation.store.connected:
         return "the link to the box is down; runs go on"
-    return "" if situation.store.sessions_of(run.name) else f"{run.name} has no tmux session on the box any more"
+    if situation.store.sessions_of(run.name):
+        return ""
+    if run.is_live:
+        return f"{run.name} was started without a tmux session, from a shell on the box"
+    return f"{run.name} has no tmux session on the box any more"
 
 
 def _has_runs(situation: Situation) -> str:

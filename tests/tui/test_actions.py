@@ -76,8 +76,9 @@ def test_reasons_say_why_not() -> None:
     why = reasons(store)
     assert (why["stop"], why["kill"]) == ("", "")
     assert why["resume"] == "a is running: stop it first"
-    assert "no tmux session" in why["attach"]
+    assert why["attach"] == "a was started without a tmux session, from a shell on the box"
     store.select("b")
+    assert reasons(store)["attach"] == "b has no tmux session on the box any more"
     assert reasons(store)["stop"] == "b does not run: it is stopped"
     assert reasons(store)["resume"] == ""
     store.show("b", {"checkpoints": []})
