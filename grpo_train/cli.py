@@ -29,7 +29,7 @@ from grpo_train.run_dir import (
     open_run,
     resolve_root,
 )
-from grpo_train.tasks import TaskError, describe, task_files, task_names
+from grpo_train.tasks import TaskError, describe, refuse_unused, task_files, task_names
 
 USER_ERRORS = (ConfigError, RunDirError, TaskError, PolicyError)
 """Failures whose message is all that a user needs."""
@@ -272,7 +272,9 @@ def tiny_model(
     with progress_printer() as show_progress:
         try:
             check_engine()
-            make_tiny_model(out, seed=seed, on_progress=show_progress, task=schema.Task(name=task, level=level))
+            settings = schema.Task(name=task, level=level)
+            refuse_unused(settings)
+            make_tiny_model(out, seed=seed, on_progress=show_progress, task=settings)
         except (PolicyError, TaskError) as error:
             fail(error, 2)
         except OSError as error:

@@ -12,7 +12,7 @@ from grpo_train.files import read_json
 from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_weights, resolve_backbone
 from grpo_train.rewards import load_rewards
 from grpo_train.schema import Config
-from grpo_train.tasks import load_task
+from grpo_train.tasks import load_task, refuse_unused
 from grpo_train.tasks.data_files import locate
 from grpo_train.tasks.self_play import SelfPlayTask, check_self_play
 
@@ -41,6 +41,7 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
         config = with_changes(config, model=_shape_of(weights))
     config = with_changes(config, task=_absolute(config, root))
     task = load_task(config.task, config.sandbox)
+    refuse_unused(config.task, config.eval.datasets)
     load_rewards(task, config)
     if isinstance(task, SelfPlayTask):
         check_self_play(task, config)

@@ -228,7 +228,7 @@ class Task(Section):
     limit: PositiveInt | None = None
     """Use only the first so many training problems (100 rows to overfit on)."""
     level: Annotated[int, Field(ge=1, le=10)] = 1
-    """Generated tasks: how hard, 1 to 10; each task's file says what grows with it."""
+    """Generated tasks (addition has digits alone): how hard, 1 to 10; each task's file says what grows with it."""
     digits: Annotated[int, Field(ge=1, le=6)] = 2
     """addition, arithmetic, comparison: digits of each number."""
     operators: str = "+-"

@@ -1,8 +1,9 @@
 """Tasks, one file each; :func:`load_task` finds the file by ``task.name``. Torch-free.
 
-A task's file ``tasks/NAME.py`` has ``LABEL`` (the name in evaluation trees, also accepted as ``task.name``) and
-``load(config) -> Task``. Nothing else has to be told about a new file. A task of a user's own is a function
-``module:function`` or ``file.py:function`` that does what ``load`` does.
+A task's file ``tasks/NAME.py`` has ``LABEL`` (the name in evaluation trees, also accepted as ``task.name``),
+``OPTIONS`` (the keys of the ``task`` section that it reads, besides :data:`COMMON`) and ``load(config) -> Task``.
+Nothing else has to be told about a new file. A task of a user's own is a function ``module:function`` or
+``file.py:function`` that does what ``load`` does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, cast
@@ -20,10 +22,12 @@ from grpo_train.tasks.order import data_order
 from grpo_train.tasks.own import load_function
 
 __all__ = [
-    "Attempt", "Problem", "Split", "Task", "TaskError", "Verdict", "data_order", "load_task", "task_names",
+    "Attempt", "Problem", "Split", "Task", "TaskError", "Verdict", "data_order", "load_task", "refuse_unused",
+    "task_names",
 ]  # fmt: skip
 
-
+COMMON = ("name", "limit", "rewards", "reward_control", "correct_reward", "incorrect_reward")
+"""Keys of the ``task`` section that say something for every task."""
 _MEMBERS = ("name", "label", "stop", "rewards", "slow", "size", "problem", "judge")
 """What a :class:`~grpo_train.tasks.base.Task` has."""
 
@@ -66,14 +70,39 @@ def _load_own(config: schema.Task) -> Task:
     return cast(Task, task)
 
 
-def _file_of(name: str) -> str:
+def refuse_unused(config: schema.Task, others: Sequence[str] = ()) -> None:
+    """Raise TaskError, a line a key, for what is set but read by neither the task nor ``others``, the tasks that it is
+    evaluated on (``eval.datasets``). A key at its default counts as not set: a resolved configuration has them all.
+
+    What a task of a user's own reads is not known, so nothing is refused beside one.
+    """
+    names = [config.name, *others]
+    if any(":" in name for name in names):
+        return
+    files = [_file_of(config.name), *(_file_of(name, "eval.datasets") for name in others)]
+    used = {*COMMON, *(key for file in files for key in _module(file).OPTIONS)}
+    unused = [
+        key
+        for key, about in schema.Task.model_fields.items()
+        if key not in used and getattr(config, key) != about.get_default(call_default_factory=True)
+    ]
+    if unused:
+        raise TaskError("\n".join(_unused(key, config.name) for key in unused))
+
+
+def _unused(key: str, task: str) -> str:
+    users = [file for file in task_files() if key in _module(file).OPTIONS]
+    return f"task.{key} has no effect on task.name {task}: leave it out (it is for {', '.join(users)})"
+
+
+def _file_of(name: str, key: str = "task.name") -> str:
     if name in _modules() and _is_task(name):
         return name
     names = task_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise TaskError(f"task.name: no task is called '{name}'; {hint}(known: {', '.join(sorted(names))})")
+        raise TaskError(f"{key}: no task is called '{name}'; {hint}(known: {', '.join(sorted(names))})")
     return names[name]
 
 

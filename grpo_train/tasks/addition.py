@@ -12,6 +12,7 @@ from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, Verdict
 from grpo_train.tasks.generated import slips, worked
 
 LABEL = "addition"
+OPTIONS = ("digits",)
 HELD_OUT = 1024
 """Problems of the test split (a fifth of all pairs where there are too few: digits = 1)."""
 MAX_TRAIN = 65_536

@@ -10,9 +10,10 @@ import random
 
 from grpo_train import schema
 from grpo_train.tasks.base import Problem, TaskError
-from grpo_train.tasks.generated import GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "arithmetic"
+OPTIONS = (*GENERATED_OPTIONS, "digits", "operators")
 OPERATORS = "+-*"
 
 Sum = tuple[tuple[int, ...], str]

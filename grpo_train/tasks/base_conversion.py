@@ -12,9 +12,10 @@ import re
 from grpo_train import schema
 from grpo_train.rewards.text import judge_text
 from grpo_train.tasks.base import Attempt, Problem, Verdict
-from grpo_train.tasks.generated import GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "base_conversion"
+OPTIONS = GENERATED_OPTIONS
 DIGITS = "0123456789abcdef"
 
 Conversion = tuple[int, int, int]

@@ -26,8 +26,10 @@ from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskErr
 from grpo_train.tasks.code import Frame, Program, denials, make_frame, program_of, suspicious
 from grpo_train.tasks.code_requests import Request, requests
 from grpo_train.tasks.data_files import locate, rows_of, split_files
+from grpo_train.tasks.template import TEMPLATE_OPTIONS
 
 LABEL = "code_execution"
+OPTIONS = ("path", "level", "prompt_field", "answer_field", *TEMPLATE_OPTIONS)
 HELD_OUT = 256
 """Generated requests of the test split."""
 MAX_TRAIN = 4096

@@ -39,9 +39,10 @@ from grpo_train.rewards.sandbox import ProgramResult, run_program
 from grpo_train.rewards.tags import CLOSE_ANSWER, OPEN_ANSWER, last_tagged
 from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
 from grpo_train.tasks.code import Frame, denials, make_frame, program_of
-from grpo_train.tasks.template import ask
+from grpo_train.tasks.template import TEMPLATE_OPTIONS, ask
 
 LABEL = "code_game"
+OPTIONS = ("level", "opponent", *TEMPLATE_OPTIONS)
 HELD_OUT = 128
 """Requests of the test split."""
 IMPORTS = frozenset(

@@ -12,9 +12,10 @@ import random
 from grpo_train import schema
 from grpo_train.rewards.text import judge_text
 from grpo_train.tasks.base import Attempt, Problem, Verdict
-from grpo_train.tasks.generated import GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "comparison"
+OPTIONS = (*GENERATED_OPTIONS, "digits")
 MAX_TRAIN = 16_384
 
 Clause = tuple[int, str, int, bool]

@@ -9,9 +9,10 @@ import random
 
 from grpo_train import schema
 from grpo_train.tasks.base import Problem
-from grpo_train.tasks.generated import GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "counting"
+OPTIONS = GENERATED_OPTIONS
 _WORDS = """
     red cat sun man hat tree fish bird star moon rain snow door book ship corn time hour week answer apples flowers
     hours times question reason travel tags two all boat chin tin son hen den pin bee fan pan

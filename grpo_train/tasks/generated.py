@@ -17,8 +17,10 @@ from typing import Generic, TypeVar
 from grpo_train import schema
 from grpo_train.rewards.accuracy import judge_number
 from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, Verdict, limited
-from grpo_train.tasks.template import ask
+from grpo_train.tasks.template import TEMPLATE_OPTIONS, ask
 
+GENERATED_OPTIONS = ("level", *TEMPLATE_OPTIONS)
+"""Keys of the ``task`` section that every generated task reads."""
 HELD_OUT = 1024
 """Problems of the test split (a fifth of all where there are too few)."""
 MAX_TRAIN = 65_536

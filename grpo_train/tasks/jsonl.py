@@ -35,9 +35,10 @@ from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskErr
 from grpo_train.tasks.data_files import locate, rows_of, split_files
 from grpo_train.tasks.overlap import normal_text
 from grpo_train.tasks.own import load_function
-from grpo_train.tasks.template import ask
+from grpo_train.tasks.template import TEMPLATE_OPTIONS, ask
 
 LABEL = "jsonl"
+OPTIONS = ("path", "prompt_field", "answer_field", "template_field", "grader", *TEMPLATE_OPTIONS)
 HELD_OUT = 10
 """One problem in so many is held out where there is no test file."""
 

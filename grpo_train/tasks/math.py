@@ -10,8 +10,10 @@ from grpo_train import schema
 from grpo_train.tasks.base import TaskError
 from grpo_train.tasks.data_files import locate, rows_of, split_files
 from grpo_train.tasks.jsonl import Fields, JsonlTask, load_rows
+from grpo_train.tasks.template import TEMPLATE_OPTIONS
 
 LABEL = "math_r1_template"
+OPTIONS = ("path", "template_field", *TEMPLATE_OPTIONS)
 PROMPTS = ("problem", "question", "prompt")
 
 

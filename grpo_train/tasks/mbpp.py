@@ -35,8 +35,10 @@ from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskErr
 from grpo_train.tasks.code import Frame, denials, make_frame, program_of, suspicious
 from grpo_train.tasks.data_files import locate, rows_of
 from grpo_train.tasks.overlap import normal_text
+from grpo_train.tasks.template import TEMPLATE_OPTIONS
 
 LABEL = "mbpp"
+OPTIONS = ("path", "few_shot", "visible_tests", *TEMPLATE_OPTIONS)
 PATH_VARIABLE = "MBPP_DATASET_PATH"
 FILES = ("mbpp.jsonl", "sanitized-mbpp.json")
 EXAMPLES = range(1, 11)

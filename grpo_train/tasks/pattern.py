@@ -14,9 +14,10 @@ from itertools import pairwise
 
 from grpo_train import schema
 from grpo_train.tasks.base import Problem
-from grpo_train.tasks.generated import GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "pattern"
+OPTIONS = GENERATED_OPTIONS
 MAX_TRAIN = 16_384
 """Fewer than others: the smaller kinds would run out, and the training split be one of cycles."""
 SHOWN = 6

@@ -19,9 +19,10 @@ from grpo_train.helpers import HelperError, Helpers, HelperTimeout
 from grpo_train.rewards.tags import last_tagged, strict_answer
 from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
 from grpo_train.tasks.overlap import normal_text
-from grpo_train.tasks.template import ask
+from grpo_train.tasks.template import TEMPLATE_OPTIONS, ask
 
 LABEL = "reasoning_gym_r1_template"
+OPTIONS = ("dataset", *TEMPLATE_OPTIONS)
 SIZES: dict[Split, int] = {"train": 20_000, "test": 500}
 SEEDS: dict[Split, int] = {"train": 1, "test": 2}
 UNUSABLE = {

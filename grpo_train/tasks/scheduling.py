@@ -19,9 +19,10 @@ from itertools import product
 from grpo_train import schema
 from grpo_train.rewards.text import judge_text
 from grpo_train.tasks.base import Attempt, Problem, Verdict
-from grpo_train.tasks.generated import GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "scheduling"
+OPTIONS = GENERATED_OPTIONS
 MAX_TRAIN = 8192
 NAMES = ("Anna", "Ben", "Cleo", "Dan", "Eva")
 FITTING_STARTS = 2

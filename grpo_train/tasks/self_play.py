@@ -15,7 +15,10 @@ from grpo_train import schema
 from grpo_train.games import Game, Match, MatchRules, State, TicTacToe
 from grpo_train.games.transcript import Transcript, as_text
 from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
-from grpo_train.tasks.template import ask
+from grpo_train.tasks.template import TEMPLATE_OPTIONS, ask
+
+GAME_OPTIONS = ("invalid_move_return", "invalid_move_other_return", *TEMPLATE_OPTIONS)
+"""Keys of the ``task`` section that every game reads."""
 
 TRAIN_GAMES = 4096
 """Games of an epoch. All of tic-tac-toe's start alike; Kuhn poker has 6 deals."""

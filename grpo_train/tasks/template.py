@@ -18,6 +18,8 @@ CHAT_QUESTION = (
     "<answer> </answer> tags."
 )
 """What an Instruct model is asked through its own chat template."""
+TEMPLATE_OPTIONS = ("template", "system_prompt")
+"""Keys of the ``task`` section that :func:`ask` reads."""
 TEMPLATES = {"r1": R1_TEMPLATE, "chat": CHAT_QUESTION, "question": "{question}"}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from grpo_train import schema
 from grpo_train.games import TicTacToe
-from grpo_train.tasks.self_play import SelfPlayTask
+from grpo_train.tasks.self_play import GAME_OPTIONS, SelfPlayTask
 
 LABEL = "tictactoe"
+OPTIONS = GAME_OPTIONS
 
 
 def load(config: schema.Task) -> SelfPlayTask:

@@ -10,9 +10,10 @@ import random
 
 from grpo_train import schema
 from grpo_train.tasks.base import Problem
-from grpo_train.tasks.generated import GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "word_problem"
+OPTIONS = GENERATED_OPTIONS
 NAMES = ("Tom", "Anna", "Ben", "Mia", "Sam", "Eva", "Leo", "Ida", "Max", "Zoe")
 THINGS = ("figs", "apples", "eggs", "books", "pens", "flowers", "coins", "cards", "stones", "cups")
 STORIES = (

@@ -45,6 +45,14 @@ BAD_STARTS: dict[str, tuple[list[str], str]] = {
     "ckpt missing": (["--cfg", "CFG", "--ckpt", "/nowhere"], "/nowhere holds neither a peft adapter"),
     "ckpt is no model": (["--cfg", "CFG", "--ckpt", "config"], "holds neither a peft adapter"),
     "unknown task": (["--cfg", "CFG", "--set", "task.name=additon"], "did you mean addition?"),
+    "a key of another task": (
+        ["--cfg", "CFG", "--set", "task.opponent=models/tiny"],
+        "task.opponent has no effect on task.name addition: leave it out (it is for code_game)",
+    ),
+    "unknown task to evaluate on": (
+        ["--cfg", "CFG", "--set", "eval.datasets=[mbbp]"],
+        "eval.datasets: no task is called 'mbbp'; did you mean mbpp?",
+    ),
     "data missing": (["--cfg", "CFG", "--set", "task.name=gsm8k", "--set", "task.path=/no"], "'/no' does not exist"),
     "data broken": (["--cfg", "CFG", "--set", "task.name=gsm8k", "--set", "task.path=CFG"], "this is no JSON object"),
     "unknown backbone": (["--cfg", "CFG", "--set", "model.backbone=qwen2_5_51"], "did you mean qwen2_5_15?"),

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from grpo_train import tasks
+from grpo_train.config import dump_config, load_config
 from grpo_train.schema import Task as TaskConfig
-from grpo_train.tasks import Attempt, TaskError, data_order, describe, load_task, task_files
+from grpo_train.tasks import Attempt, TaskError, data_order, describe, load_task, refuse_unused, task_files
+from grpo_train.tasks.generated import GeneratedTask
+from grpo_train.tasks.self_play import SelfPlayTask
+
+CONFIG = Path(__file__).resolve().parents[2] / "config"
 
 
 def test_addition_holds_out_1024_problems() -> None:
@@ -170,3 +179,83 @@ def test_every_task_is_listed_and_says_what_it_asks() -> None:
     assert {"addition", "gsm8k", "jsonl", "math", "reasoning_gym"} <= set(task_files())
     for file in task_files():
         assert describe(file).startswith(f"{file}: "), file
+
+
+# --------------------------------------------------------------------------------------- keys without effect
+
+
+def options(file: str) -> tuple[str, ...]:
+    return importlib.import_module(f"grpo_train.tasks.{file}").OPTIONS
+
+
+class Watched(TaskConfig):
+    """Remembers which of its keys were read."""
+
+    def __getattribute__(self, key: str) -> Any:
+        if key in TaskConfig.model_fields:
+            READ.add(key)
+        return super().__getattribute__(key)
+
+
+READ: set[str] = set()
+
+
+def test_a_task_says_which_keys_it_reads() -> None:
+    """Of generated tasks and games exactly; of the others, whose data is not here, what their own text says."""
+    for file in task_files():
+        assert set(options(file)) < set(TaskConfig.model_fields) - set(tasks.COMMON), file
+        text = (Path(tasks.__file__).parent / f"{file}.py").read_text()
+        assert set(re.findall(r"config\.([a-z_]+)", text)) & set(TaskConfig.model_fields) <= {
+            *options(file), *tasks.COMMON,
+        }, file  # fmt: skip
+        if file in ("addition", "kuhn_poker") or "GeneratedTask" in text or "SelfPlayTask" in text:
+            READ.clear()
+            task = load_task(Watched(name=file, template="chat"))
+            assert isinstance(task, GeneratedTask | SelfPlayTask) or file == "addition"
+            task.size("train")
+            task.problem("train", 0)
+            if isinstance(task, SelfPlayTask):
+                task.match(task.problem("train", 0))
+            assert READ - set(tasks.COMMON) == set(options(file)), file
+
+
+@pytest.mark.parametrize("file", task_files())
+def test_a_key_that_its_task_does_not_read_is_refused(file: str) -> None:
+    other = {
+        "path": "x", "level": 3, "digits": 3, "operators": "*", "template": "chat", "system_prompt": "x", "few_shot": 1,
+        "visible_tests": 2, "prompt_field": "x", "answer_field": "x", "template_field": "x", "grader": "text",
+        "dataset": "x", "opponent": "x", "invalid_move_return": -2.0, "invalid_move_other_return": 1.0,
+    }  # fmt: skip
+    assert {*other, *tasks.COMMON} == set(TaskConfig.model_fields)
+    refuse_unused(TaskConfig(name=file, limit=3, rewards=["format"], correct_reward=3))
+    refuse_unused(TaskConfig.model_validate({"name": file, **{key: other[key] for key in options(file)}}))
+    unread = sorted(set(other) - set(options(file)))
+    with pytest.raises(TaskError) as caught:
+        refuse_unused(TaskConfig.model_validate({"name": file, **{key: other[key] for key in unread}}))
+    lines = str(caught.value).split("\n")
+    assert sorted(line.partition(" ")[0] for line in lines) == [f"task.{key}" for key in unread]
+    for line in lines:
+        key = line.partition(" ")[0].removeprefix("task.")
+        users = [each for each in task_files() if key in options(each)]
+        assert line.endswith(f" has no effect on task.name {file}: leave it out (it is for {', '.join(users)})")
+
+
+def test_a_key_may_be_for_a_task_that_is_evaluated() -> None:
+    config = TaskConfig(name="addition", few_shot=3)
+    refuse_unused(config, ["mbpp"])
+    with pytest.raises(TaskError, match=r"task\.few_shot has no effect on task\.name addition"):
+        refuse_unused(config, ["gsm8k"])
+    with pytest.raises(TaskError, match=r"eval\.datasets: no task is called 'mbbp'; did you mean mbpp\?"):
+        refuse_unused(config, ["mbbp"])
+    refuse_unused(TaskConfig(name="own.py:load", few_shot=3))  # who knows what it reads
+    refuse_unused(TaskConfig(name="addition", few_shot=3), ["own.py:load"])
+
+
+@pytest.mark.parametrize("file", sorted(CONFIG.rglob("*.yaml")), ids=str)
+def test_the_configs_here_set_no_key_without_effect(file: Path) -> None:
+    if "example" in file.name:
+        return
+    config = load_config(file.read_text(), source=str(file))
+    refuse_unused(config.task, config.eval.datasets)
+    resolved = load_config(dump_config(config))  # with every default written out
+    refuse_unused(resolved.task, resolved.eval.datasets)
