@@ -55,7 +55,7 @@ class Children:
         """
         late = [child for child in self._alive if time.monotonic() > child.deadline]
         for child in late:
-            yield child, {"event": "ended", "reason": f"timed out after {self._timeout:g} s"}
+            yield child, {"event": "ended", "reason": f"timed out after {self._timeout:g} s (eval.timeout)"}
         ready, _, _ = select.select([child.channel for child in self._alive], [], [], wait_s)
         for child in [child for child in self._alive if child.channel in ready]:
             data = os.read(child.channel, 65_536)

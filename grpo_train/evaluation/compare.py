@@ -76,8 +76,10 @@ def steps_compared(root: Path, training_run: str, names: Sequence[str], datasets
         raise EvalError("--steps wants at least two, the first being what the others are compared with: 0,10,20")
     lines: list[str] = []
     problems: list[str] = []
+    labels: list[str] = []
     for evaluation in list_evaluations(run.root, run.name):
         folder, label = run.root / "eval_runs" / evaluation["name"], str(evaluation["status"]["dataset"])
+        labels.append(label)
         places = [folder / f"{name}_{label}" for name in wanted]
         if not (places[0] / "summary.json").exists() or (datasets and label not in datasets):
             continue
@@ -87,7 +89,9 @@ def steps_compared(root: Path, training_run: str, names: Sequence[str], datasets
             except EvalError as error:
                 problems.append(str(error))
     if not lines and not problems:
-        problems.append(f"{wanted[0]} of {run.name} has not been evaluated (grpo-train eval)")
+        on = f" on {', '.join(datasets)}" if datasets else ""
+        have = f"; there are evaluations on {', '.join(labels)}" if labels and not {*datasets} & {*labels} else ""
+        problems.append(f"{wanted[0]} of {run.name} has not been evaluated{on} (grpo-train eval{have})")
     if not lines:
         raise EvalError("; ".join(problems))
     return lines + problems

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from grpo_train.evaluation import partial as module
 from grpo_train.evaluation.partial import Partial, PartialError, PartialWriter
 
 KEY = {"samples": {"weights": "a"}, "grading": {"grader": "x"}}
@@ -79,6 +80,36 @@ def test_a_block_of_zeros_is_torn_too(partial: Partial) -> None:
     assert b"\0" not in file.read_bytes()
 
 
+@pytest.mark.parametrize("line", ["5", "[]", '{"foo": 1}', "null"])
+def test_what_is_no_sample_ends_what_is_whole(partial: Partial, line: str) -> None:
+    write(partial)
+    for file in ("completions.0.jsonl", "verdicts.0.jsonl"):
+        with (partial.path / file).open("a") as more:
+            more.write(line + "\n")
+    assert set(partial.completions()) == {0, 1, 2, 3, 4}
+    assert set(partial.verdicts()) == {2, 4}
+
+
+def test_a_damaged_layout_is_agreed_on_anew(partial: Partial) -> None:
+    partial.agree({"batch_size": 4})
+    (partial.path / "layout.json").write_text("{")
+    partial.open(KEY)
+    assert partial.agree({"batch_size": 8}) == {"batch_size": 8}
+
+
+def test_a_full_disk_is_said_with_the_way_out(partial: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, rows: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    write(partial)
+    monkeypatch.setattr(module, "_append", full)
+    writer = PartialWriter(partial, 0)
+    with pytest.raises(PartialError, match=r"No space left on device .*make room and run the evaluation again"):
+        writer.chunk(2, samples(5))
+    writer.close()
+    assert len(partial.completions()) == 5
+
+
 def test_the_first_layout_holds_for_all(partial: Partial) -> None:
     assert partial.layout() is None
     assert partial.agree({"batch_size": 4}) == {"batch_size": 4} == partial.agree({"batch_size": 8})
@@ -102,6 +133,8 @@ def test_other_samples_start_afresh(partial: Partial) -> None:
         partial.check(other)
     assert not partial.open(other)
     assert (partial.completions(), partial.verdicts(), partial.layout()) == ({}, {}, None)
+    assert partial.open(KEY), "the first ones come back"
+    assert set(partial.completions()) == {0, 1, 2, 3, 4}
 
 
 def test_another_grader_keeps_what_was_said(partial: Partial) -> None:

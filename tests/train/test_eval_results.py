@@ -71,6 +71,11 @@ def test_two_steps_are_compared_when_asked(run: RunDir) -> None:
     assert f"against step_1: {len(previous['gained'])} gained, {len(previous['lost'])} lost of 12" in line
     with pytest.raises(EvalError, match="step_7 has not been evaluated on addition"):
         steps_compared(run.root, "trained", ["1", "7"])
+    with pytest.raises(EvalError, match=r"has not been evaluated on adition .*; there are evaluations on addition"):
+        steps_compared(run.root, "trained", ["1", "2"], ["adition"])
+    with pytest.raises(EvalError, match="wants at least two"):
+        steps_compared(run.root, "trained", ["1", "01"])
+    assert len(steps_compared(run.root, "trained", ["1", "7", "2"])) == 2, "what cannot be compared costs nothing else"
     assert evaluate_here(run.root, "trained", steps="1", **{**SAMPLED, "temperature": 0.5}) == 0
     with pytest.raises(EvalError, match="under different settings"):
         steps_compared(run.root, "trained", ["1", "2"])

@@ -170,7 +170,9 @@ def test_a_step_that_takes_too_long_is_reported(run: RunDir) -> None:
     done = grpo_train("eval", "--training-run", "trained", "--steps", "1,3", "--timeout", "0.2", root=run.root)
     assert done.returncode == 1
     rows = table(run)
-    assert [rows[name]["status"] for name in ("step_1", "step_3")] == ["failed: timed out after 0.2 s"] * 2
+    assert [rows[name]["status"] for name in ("step_1", "step_3")] == [
+        "failed: timed out after 0.2 s (eval.timeout)"
+    ] * 2
     assert find_by_run_id(run_id_of(run.root / "eval_runs" / "trained_addition")) == []
 
 
