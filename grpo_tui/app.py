@@ -222,10 +222,14 @@ class GrpoApp(App[None]):
             if before in LIVE and row.state not in LIVE:
                 glyph, word, tone = state_words(row.state)
                 more = str(row.error.get("summary", "")) or f"at step {row.step}"
-                if row.state == "finished":
+                if row.state == "finished" and self._waits_for_evaluation(row.name):
                     more += f"; {self._key_of('eval')} evaluates its checkpoints"
                 severity = "error" if tone == "bad" else "information"
                 self.notify(more, title=f"{glyph} {row.name} {word}", severity=severity, markup=False)  # type: ignore[arg-type]
+
+    def _waits_for_evaluation(self, run: str) -> bool:
+        """Whether a run is the selected one, and no checkpoint of it has been evaluated."""
+        return run == self.store.selected and not any(view.evaluations for view in self.store.checkpoints())
 
     def _key_of(self, action: str) -> str:
         return next(key_words(one.all_keys[0]) for one in self.options.actions if one.id == action)

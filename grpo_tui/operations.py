@@ -189,8 +189,10 @@ class Operations:
         except RemoteError:
             text = ""
         said = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Pane is dead")]
-        words = one_line(" ".join(said[-2:]))[-400:] or f"exit code {code}; nothing was printed"
-        self.app.notify(words, title=f"✖ evaluation of {run} failed", severity="error", timeout=20, markup=False)
+        error = max((at for at, line in enumerate(said) if line.startswith("error: ")), default=None)
+        words = one_line(" ".join(said[-2:]))[-400:] if error is None else one_line(" ".join(said[error:]))[7:400]
+        words = words or f"exit code {code}; nothing was printed"
+        self.app.notify(words, title=f"✖ evaluation of {run} failed", severity="error", timeout=60, markup=False)
 
     # attach ----------------------------------------------------------------------------------------------
 

@@ -50,6 +50,8 @@ class EvalOrder:
     steps: str = "latest"
     """``latest``, ``final``, ``all`` or ``1,5,10``."""
     dataset: str = ""
+    path: str = ""
+    """The dataset's file or directory on the box."""
     subset_frac: float | None = None
     num_samples: int | None = None
     temperature: float | None = None
@@ -59,6 +61,7 @@ class EvalOrder:
     def params(self, dry_run: bool) -> dict[str, Any]:
         chosen = _chosen(
             eval_dataset=self.dataset,
+            eval_path=self.path,
             subset_frac=self.subset_frac,
             num_samples=self.num_samples,
             temperature=self.temperature,

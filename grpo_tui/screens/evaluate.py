@@ -44,6 +44,10 @@ class EvalScreen(OrderScreen):
             "dataset", Input(id="dataset", placeholder="the run's own task, held-out problems", compact=True)
         )
         yield from field(
+            "its data",
+            Input(id="path", placeholder="a file or directory on the box; else task.path, or the hub", compact=True),
+        )
+        yield from field(
             "share", Input(id="share", placeholder="1 (all held-out problems); 0.1 = a tenth", compact=True)
         )
         yield from field(
@@ -116,6 +120,7 @@ class EvalScreen(OrderScreen):
             self.run_name,
             steps,
             self.query_one("#dataset", Input).value.strip(),
+            self.query_one("#path", Input).value.strip(),
             share,
             None if samples is None else int(samples),
             temperature,

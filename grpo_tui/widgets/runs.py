@@ -14,7 +14,7 @@ from textual.strip import Strip
 
 from grpo_tui.store import RunRow, Store
 from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
-from grpo_tui.words import Freshness, figure, fitted, printable, short_age, shortened, state_words
+from grpo_tui.words import Freshness, figure, fitted, metric, printable, short_age, shortened, state_words
 
 _STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)")
 
@@ -133,7 +133,8 @@ class RunsPanel(ScrollPanel):
         glyph, word, tone = state_words(row.state, row.host)
         step = self.store.step if row.name == self.store.selected else row.step
         steps = f"{step}/{row.total_steps}" if row.total_steps is not None else str(step)
-        reward = figure(row.reward, 6) if row.reward is not None else "–"
+        reward = metric(row.reward)  # of fixed decimals: it must not jump about
+        reward = reward if len(reward) <= 6 else figure(row.reward, 6)
         age, age_tone = short_age(self.store.row_age(row)), self.store.row_tone(row)
         wide = width >= 58
         fixed = 2 + 8 + 7 + 5 + (12 if wide else 0)

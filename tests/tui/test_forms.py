@@ -199,6 +199,34 @@ async def test_what_was_typed_last_is_never_left_out(start: Start) -> None:
         assert [order["overrides"] for order in orders] == [["run.seed=1"]]
 
 
+async def test_a_dataset_may_lie_anywhere_on_the_box(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        fill(session, "dataset", "gsm8k")
+        fill(session, "path", " /data/my sums ")
+        await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled)
+        session.app.screen.query_one("#go", Button).press()
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        order = session.client.asked_for("evaluate")[-1]
+        assert (order["eval_dataset"], order["eval_path"]) == ("gsm8k", "/data/my sums")
+
+
+async def test_why_an_evaluation_failed_is_told_without_the_noise_before_it(start: Start) -> None:
+    said = "a library's warning\nand another\nerror: task.path is not set\nand the hub is far:\nset task.path\n"
+
+    def script(client: FakeClient) -> None:
+        knowing_box(client).answers["capture_pane"] = {"text": said + "Pane is dead (status 2)\n"}
+        client.sessions.append({"name": "eval_run_gsm8k_demo", "run": "run_gsm8k_demo", "dead": False})
+
+    async with start(script, wait="87/200") as session:
+        await session.until(lambda: session.app.store.evaluating())
+        session.client.sessions[-1] |= {"dead": True, "exit_status": 2}
+        session.client.report()
+        words = "failed task.path is not set and the hub is far: set task.path"
+        await session.until(lambda: words in session.told(), words)
+        assert "warning" not in session.told()
+
+
 async def test_escape_in_the_middle_leaves_nothing_behind(start: Start) -> None:
     async with start(knowing_box, wait="87/200") as session:
         for key, screen in (("e", EvalScreen), ("n", LaunchScreen)):
@@ -249,11 +277,29 @@ def test_what_stands_where_a_figure_is_not_there_yet(status: str, words: str) ->
     assert [result.figure for result in checkpoint_views("one", shown)[0].evaluations] == [words]
 
 
-async def test_a_finished_run_says_how_to_evaluate_it(start: Start) -> None:
-    async with start(wait="87/200") as session:
+@pytest.mark.parametrize("evaluated", [False, True])
+async def test_a_finished_run_says_how_to_evaluate_it_where_nobody_has(start: Start, evaluated: bool) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        if not evaluated:
+            client.answers["show_run"] = {"checkpoints": [{"step": 10}], "evaluations": []}
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("step_10")
         session.client.runs[0].update(state="finished", step=200)
         session.client.report()
-        await session.until(lambda: "e evaluates its checkpoints" in session.told())
+        await session.until(lambda: "finished" in session.told())
+        assert ("e evaluates its checkpoints" in session.told()) is not evaluated
+
+
+async def test_rewards_stand_under_each_other(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        for row, reward in zip(client.runs, (1.93, -0.45312, 12.5, -123.4567), strict=True):
+            row["reward"] = reward
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("  1.930", " -0.453", "   12.5", " -123.5")
 
 
 def test_the_configs_of_this_machine_with_those_of_subfolders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
