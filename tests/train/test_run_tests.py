@@ -118,6 +118,11 @@ def test_text_of_the_program_is_run_in_its_own_process_only() -> None:
     assert run_tests(forged, ["assert eval(f()) == 3", "assert eval(f()) == 2"]).passed == [False, True]
 
 
+def test_one_test_may_stand_there_twice() -> None:
+    tests = ["assert f(1) == 1", "assert f(1) == 1", "assert f(1) == 2"]
+    assert run_tests("def f(x): return x", tests).passed == [True, True, False]
+
+
 def test_statements_run_inside_in_order() -> None:
     result = run_tests(
         "class Stack(list):\n    push = list.append",

@@ -99,20 +99,20 @@ def split_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
 def plan_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
     """The same, but a test that cannot be split has its problem in the plan. A setup that is not Python says so when
     it is run."""
-    trees: dict[str, ast.Module] = {}
-    problems = []
-    for text in (setup, *tests):
+    trees, problems = [], []
+    for text in (setup, *tests):  # a tree each, for splitting changes it: a data set may say one test twice
         try:
-            trees[text] = _parsed(text)
-            problems.append("")
+            tree, problem = _parsed(text), ""
         except UnsupportedTest as error:
-            problems.append(str(error))
-    names = _Names(list(trees.values()))
+            tree, problem = ast.Module([], []), str(error)
+        trees.append(tree)
+        problems.append(problem)
+    names = _Names(trees)
     steps, checks, index = [], [], 0
     for at, test in enumerate(tests, 1):
         one = _One()
         try:
-            one = _One() if problems[at] else _split(test, trees[test], names, index)
+            one = _One() if problems[at] else _split(test, trees[at], names, index)
         except UnsupportedTest as error:
             problems[at] = str(error)
         steps.append(tuple(one.steps))
