@@ -51,7 +51,7 @@ class Regraded:
     def lines(self) -> Iterator[str]:
         """What changed, for people."""
         moved = f"accuracy {self.before['accuracy']:.4f} -> {self.after['accuracy']:.4f}"
-        yield f"{self.name}: {len(self.changed)} of {self.after['n']} verdicts changed, {moved}"
+        yield f"{self.after['dataset']} {self.name}: {len(self.changed)} of {self.after['n']} verdicts changed, {moved}"
         for index, sample, before, after in self.changed[:WORDS_SHOWN]:
             yield f"  problem {index}, sample {sample}: {before} -> {after}"
         if len(self.changed) > WORDS_SHOWN:
