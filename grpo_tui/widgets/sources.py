@@ -8,6 +8,7 @@ import time
 from rich.cells import cell_len
 from rich.text import Text
 
+from grpo_tui.checkpoints import CheckpointView
 from grpo_tui.health import sentences_of, tone_of
 from grpo_tui.run_logs import Completion, Row, row_time
 from grpo_tui.store import Store
@@ -242,12 +243,13 @@ def wrapped(text: Text, width: int) -> list[Text]:
 
 
 class CheckpointsSource:
-    """Complete and incomplete checkpoints, newest first, each with its evaluations."""
+    """Complete and incomplete checkpoints, newest first, each with its evaluations, on further lines where need be."""
 
     title, follows, empty = "checkpoints", False, "none saved yet"
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._page: tuple[object, list[Text]] = (None, [])
 
     @property
     def note(self) -> str:
@@ -257,25 +259,37 @@ class CheckpointsSource:
         return (self.store.selected, self.store.versions["shown"])
 
     def bounds(self, width: int) -> tuple[int, int]:
-        return 0, len(self.store.checkpoints())
+        return 0, len(self._lines(width, Palette()))
 
     def line(self, number: int, width: int, palette: Palette) -> Text:
-        found = self.store.checkpoints()
-        if number >= len(found):
-            return Text()
-        one = found[number]
-        text = Text(no_wrap=True)
-        text.append("✔ " if not one.problem else "✖ ", style=palette["good" if not one.problem else "bad"])
-        text.append(f"{one.name:<11}", style="bold")
-        if one.problem:
-            text.append(f"incomplete: {one.problem}", style=palette["bad"])
-        elif one.evaluations:
-            for index, result in enumerate(one.evaluations):
-                text.append("  " if index else " ")
-                text.append(result.figure, style=f"bold {palette['answer']}")
-                if result.spread:
-                    text.append(f" ±{result.spread}", style=palette["muted"])
-                text.append(f" {result.dataset}", style=palette["muted"])
-        else:
-            text.append(" not evaluated", style=palette["faint"])
-        return text
+        lines = self._lines(width, palette)
+        return lines[number].copy() if number < len(lines) else Text()
+
+    def _lines(self, width: int, palette: Palette) -> list[Text]:
+        key = (self.state(), width, tuple(palette.items()))
+        if key != self._page[0]:
+            self._page = (key, [line for one in self.store.checkpoints() for line in _checkpoint(one, width, palette)])
+        return self._page[1]
+
+
+def _checkpoint(one: CheckpointView, width: int, palette: Palette) -> list[Text]:
+    """A checkpoint's line, and more of them where its evaluations do not fit."""
+    head = Text(no_wrap=True)
+    head.append("✔ " if not one.problem else "✖ ", style=palette["good" if not one.problem else "bad"])
+    head.append(f"{one.name:<11} ", style="bold")
+    if one.problem:
+        return [head.append(f"incomplete: {one.problem}", style=palette["bad"])]
+    if not one.evaluations:
+        return [head.append("not evaluated", style=palette["faint"])]
+    lines, indent = [head], head.cell_len
+    for index, result in enumerate(one.evaluations):
+        words = Text(result.figure, style=f"bold {palette['answer']}")
+        if result.spread:
+            words.append(f" ±{result.spread}", style=palette["muted"])
+        words.append(f" {result.dataset}", style=palette["muted"])
+        if index and lines[-1].cell_len + 2 + words.cell_len > width:
+            lines.append(Text(" " * indent, no_wrap=True))
+        elif index:
+            lines[-1].append("  ")
+        lines[-1].append_text(words)
+    return lines

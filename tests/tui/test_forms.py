@@ -277,6 +277,26 @@ def test_what_stands_where_a_figure_is_not_there_yet(status: str, words: str) ->
     assert [result.figure for result in checkpoint_views("one", shown)[0].evaluations] == [words]
 
 
+@pytest.mark.parametrize(("size", "beside"), [((120, 40), False), ((200, 60), True)])
+async def test_a_second_dataset_is_not_cut_off(start: Start, size: tuple[int, int], beside: bool) -> None:
+    def results(name: str, accuracy: float) -> dict[str, Any]:
+        row = {
+            "status": "ok",
+            "accuracy": str(accuracy),
+            "ci_low": str(accuracy - 0.03),
+            "ci_high": str(accuracy + 0.03),
+        }
+        return {"name": f"run_gsm8k_demo_{name}", "metrics": [{"step": "10", **row}]}
+
+    def script(client: FakeClient) -> None:
+        found = [results("addition", 0.571), results("gsm8k", 0.123)]
+        learning_box(client).answers["show_run"] = {"checkpoints": [{"step": 10}, {"step": 5}], "evaluations": found}
+
+    async with start(script, size=size, wait="87/200") as session:
+        screen = await session.until_text(".571 ±.030 addition", ".123 ±.030 gsm8k", "not evaluated")
+        assert (".571 ±.030 addition  .123" in screen) is beside
+
+
 @pytest.mark.parametrize("evaluated", [False, True])
 async def test_a_finished_run_says_how_to_evaluate_it_where_nobody_has(start: Start, evaluated: bool) -> None:
     def script(client: FakeClient) -> None:
