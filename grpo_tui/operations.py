@@ -132,11 +132,13 @@ class Operations:
         saved = [view.step for view in self.store.checkpoints() if view.is_complete]
         last = max(saved, default=0)
         lost = max(0, self.store.step - last)
-        what_is_lost = (
-            f"[$warning]{lost} steps[/] since the last checkpoint (step_{last}) are lost."
-            if lost
-            else "No step is lost."
+        steps, are = ("step", "is") if lost == 1 else ("steps", "are")
+        since = (
+            f"since the last checkpoint (step_{last}) {are} lost."
+            if last
+            else f"{are} lost: no checkpoint is saved yet."
         )
+        what_is_lost = f"[$warning]{lost} {steps}[/] {since}" if lost else "No step is lost."
         evaluations = [name for name in self.store.sessions_of(row.name) if name.startswith("eval_")]
         if not row.is_live and evaluations:
             await self._end_evaluation(row.name, evaluations[0])

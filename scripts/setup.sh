@@ -54,6 +54,6 @@ fi
 
 # --- the environment ---------------------------------------------------------------------------------------------
 [ -x .venv/bin/python ] || "$uv" venv -q --python "$python" .venv
-say "installing grpo-tui with its extras into .venv"
+say "installing grpo-tui with its extras into .venv (some minutes the first time: torch is large)"
 "$uv" pip install -q --python .venv/bin/python -e '.[train]' --group dev
 say "ready"

@@ -10,7 +10,7 @@ from textual.widgets import Button, Input, Select, Static, TextArea
 
 from grpo_tui.checkpoints import checkpoint_views
 from grpo_tui.operations import local_configs
-from grpo_tui.screens.dialog import MessageScreen
+from grpo_tui.screens.dialog import ConfirmScreen, MessageScreen
 from grpo_tui.screens.evaluate import EvalScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.launch import LaunchScreen
@@ -225,6 +225,28 @@ async def test_why_an_evaluation_failed_is_told_without_the_noise_before_it(star
         words = "failed task.path is not set and the hub is far: set task.path"
         await session.until(lambda: words in session.told(), words)
         assert "warning" not in session.told()
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ([], "87 steps are lost: no checkpoint is saved yet."),
+        ([80], "7 steps since the last checkpoint (step_80) are lost."),
+        ([86], "1 step since the last checkpoint (step_86) is lost."),
+        ([87], "No step is lost."),
+    ],
+)
+async def test_a_kill_says_what_is_lost(start: Start, saved: list[int], words: str) -> None:
+    def script(client: FakeClient) -> None:
+        shown = {"checkpoints": [{"step": step} for step in saved], "evaluations": []}
+        learning_box(client).answers["show_run"] = shown
+
+    async with start(script, wait="87/200") as session:
+        await session.until(lambda: session.app.store.shown_at is not None)
+        await opened(session, "k", ConfirmScreen)
+        await session.until_text(words)
+        await session.press("enter")  # Cancel has the focus
+        assert not session.client.asked_for("kill")
 
 
 async def test_escape_in_the_middle_leaves_nothing_behind(start: Start) -> None:
