@@ -59,6 +59,7 @@ def run_sweep(root: Path, configs: Sequence[Path], overrides: Sequence[str], nam
         asked = load_config(read_config_text(path), list(overrides), source=str(path))
         check_start(asked, root, None)
         _check_same(RunDir(root / "training_runs" / run), asked, path)
+        _check_at_rest(RunDir(root / "training_runs" / run))
     folder.mkdir(parents=True, exist_ok=True)
     what = {"runs": named, "overrides": list(overrides)}
     atomic_write(folder / "sweep.json", json.dumps(what, indent=1) + "\n")
@@ -117,6 +118,15 @@ def _check_same(run: RunDir, config: Config, path: Path) -> None:
         raise SweepError(
             f"{path} and --set say something else than when {run.name} was launched ({'; '.join(changed)}); "
             "give another --name"
+        )
+
+
+def _check_at_rest(run: RunDir) -> None:
+    """Raise SweepError where a run is under way: another sweep of this name is, or was killed and left it behind."""
+    if run.path.exists() and (observed := run.observed_state()).is_live:
+        raise SweepError(
+            f"{run.name} is {observed.state}, and a sweep trains one run at a time: wait for its end, or stop it "
+            f"(grpo-train stop --training-run {run.name}), then run this again"
         )
 
 

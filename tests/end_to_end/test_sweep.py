@@ -78,6 +78,15 @@ def test_a_run_that_was_killed_before_it_saved_starts_anew(root: Path, tmp_path:
     assert "started" in (aside / "logs" / "events.jsonl").read_text(), "what there was is kept"
 
 
+def test_a_run_under_way_is_not_trained_beside(root: Path, tmp_path: Path) -> None:
+    """Another sweep of the same name, or what one that was killed left behind."""
+    config = write_config(tmp_path, "a.yaml")
+    create_run(root, {"config_text": config.read_text(), "overrides": []}, "two_a")  # since a moment: it is starting
+    with pytest.raises(SweepError, match=r"two_a is starting, .*grpo-train stop --training-run two_a"):
+        run_sweep(root, [config], [], "two")
+    assert not (root / "sweeps").exists()
+
+
 @pytest.mark.parametrize("name", ["../x", "s w", "x" * 127])
 def test_a_name_that_names_no_sweep_is_refused_before_anything_is_made(root: Path, tmp_path: Path, name: str) -> None:
     before = set(root.rglob("*"))
