@@ -126,6 +126,10 @@ def read_keymap() -> dict[str, str]:
 def main(argv: list[str] | None = None) -> int:
     """Start the app; returns the exit code."""
     options = parser().parse_args(argv)
+    if options.demo and (options.box or options.host):
+        given = "--box" if options.box else "--host"
+        print(f"grpo-tui: --demo is on this machine: leave {given} out, or leave --demo out", file=sys.stderr)
+        return 2
     from grpo_tui.actions import KeymapError, with_keymap
     from remote.boxes import BoxesError
 

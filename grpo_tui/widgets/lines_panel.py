@@ -86,7 +86,8 @@ class LinesPanel(ScrollPanel):
                     words.append(f"[bold $primary]{name}[/]")
                 else:
                     words.append(f"[@click=screen.log_tab({index})]{name}[/]")
-            title = " [dim]·[/] ".join(words)
+            width = sum(len(self.sources[index].title) for index in shown) + 3 * (len(shown) - 1)
+            title = (" [dim]·[/] " if width <= self.outer_size.width - 6 else " ").join(words)
         else:
             title = self.source.title
         below = self.age_markup()

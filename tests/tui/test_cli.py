@@ -26,6 +26,12 @@ def test_a_wrong_box_suggests_the_nearest(boxes_file: Path, capsys: pytest.Captu
     assert "h200-a" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("other", ["--box", "--host"])
+def test_the_demo_takes_no_other_machine(other: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--demo", other, "h200-a"]) == 2
+    assert f"leave {other} out" in capsys.readouterr().err
+
+
 def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--box", "local"]) == 2
     assert "terminal" in capsys.readouterr().err

@@ -271,6 +271,13 @@ async def test_a_form_survives_every_size(start: Start) -> None:
         assert session.app.screen.query_one("#samples", Input).value == "8"
 
 
+@pytest.mark.parametrize("size", [(80, 24), (110, 30), (104, 24)])
+async def test_every_tab_of_the_log_has_its_whole_name(start: Start, size: tuple[int, int]) -> None:
+    async with start(knowing_box, size=size, wait="87/200") as session:
+        tabs = ("train_log", "console", "rollouts", "completion", "checkpoints", "health ")
+        await session.until(lambda: any(all(tab in line for tab in tabs) for line in session.text().splitlines()))
+
+
 async def test_a_long_message_is_read_by_the_keys(start: Start) -> None:
     async with start(wait="87/200") as session:
         session.app.show_error("trouble", RemoteError("long", "\n".join(f"line {n}" for n in range(80)), "the way out"))
