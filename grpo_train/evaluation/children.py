@@ -141,7 +141,7 @@ def refuse_busy(environment: Mapping[str, str], nproc: int) -> None:
     for device in wanted:
         for pid in filter(str.isdigit, _nvidia_smi("--query-compute-apps=pid", f"--id={device}") or []):
             owner = _run_id_of(int(pid))
-            if owner and not owner.startswith("eval_"):
+            if owner and Path(owner).parent.name != "eval_runs":
                 raise EvalError(
                     f"GPU {device} is training {owner}: stop it first (grpo-train stop --training-run {owner}), "
                     "or choose another with CUDA_VISIBLE_DEVICES"

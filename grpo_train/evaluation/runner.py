@@ -6,7 +6,6 @@ What was generated stays beside the results (:mod:`.partial`) until the step is 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import time
@@ -50,7 +49,14 @@ from grpo_train.evaluation.results import (
 from grpo_train.evaluation.stored import SUPERSEDED, aside_of, bring_back, problem_of, restore_torn, set_aside
 from grpo_train.files import atomic_write, read_json, utc_now
 from grpo_train.policy.locate import PolicyError
-from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, become_subreaper, die_with_parent, sweep
+from grpo_train.processes import (
+    PARENT_VARIABLE,
+    RUN_ID_VARIABLE,
+    become_subreaper,
+    die_with_parent,
+    run_id_of,
+    sweep,
+)
 from grpo_train.retention import is_there_to_stay
 from grpo_train.rewards.sandbox import SandboxError
 from grpo_train.run_dir import RunDir, StatusWriter, prepare_root, read_table
@@ -97,11 +103,6 @@ def _evaluate(plan: EvalPlan, skipped: list[Skipped]) -> int:
         raise
     finally:
         status.close()
-
-
-def run_id_of(folder: Path) -> str:
-    """What marks the processes of an evaluation: its tree's name and place, for two roots may hold runs of one name."""
-    return f"eval_{folder.name}_{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:8]}"
 
 
 def say(text: str) -> None:
@@ -227,7 +228,7 @@ class _Evaluation:
                         return settled
         finally:
             children.end()
-            if self._run_id.startswith("eval_"):
+            if self._run_id == run_id_of(self._folder):
                 sweep(self._run_id, exclude=frozenset({os.getpid()}))
             restore_torn(self._folder)
         return settled

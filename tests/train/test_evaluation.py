@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_train.evaluation.plan import EvalError, EvalRequest, make_plan, subset
-from grpo_train.evaluation.runner import run_id_of
 from grpo_train.evaluation.statistics import wilson_interval
 from grpo_train.files import read_json, read_jsonl
+from grpo_train.processes import run_id_of
 from grpo_train.run_dir import RunDir, RunDirError, list_evaluations
 from tests.engine import GRPO_TRAIN, find_by_run_id, grpo_train, running, train_here, wait_for, write_config
 

@@ -23,7 +23,7 @@ from grpo_train import retention
 from grpo_train.evaluation import runner
 from grpo_train.evaluation.plan import EvalPlan, EvalRequest, Skipped, Target, announced
 from grpo_train.files import atomic_symlink, read_json, utc_now
-from grpo_train.processes import boot_id, identity
+from grpo_train.processes import boot_id, identity, run_id_of
 from grpo_train.retention import hidden_name, is_there_to_stay, prune_checkpoints, remove_leftovers
 from grpo_train.run_dir import Checkpoint, RunDir, StatusWriter, create_run, problem_of
 from tests.engine import GRPO_TRAIN, rows, running, train_here, wait_for, write_config
@@ -399,7 +399,7 @@ def test_a_real_evaluation_keeps_what_it_is_going_to_read_until_it_is_killed(mak
     run = train_here(root, cfg, "trained")
     folder = root / "eval_runs" / "trained_addition"
     command = [*GRPO_TRAIN, "eval", "--training-run", "trained", "--subset-frac", "0.3", "--batch-size", "4"]
-    with running(command, root, runner.run_id_of(folder)) as parent:
+    with running(command, root, run_id_of(folder)) as parent:
         status = lambda: read_json(folder / "status.json") or {}  # noqa: E731
         wait_for(lambda: status().get("pending"), "the evaluation to announce what it reads")
         assert prune_checkpoints(run, keep_last=1, keep_every=0) == []
