@@ -7,8 +7,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +160,9 @@ class GrpoApp(App[None]):
         elif isinstance(event, SessionsReported):
             self._tell_evaluations()
         elif isinstance(event, HostKeyAsked):
-            self._work("host key", self.operations.answer_host_key())
+            self._work("host key", self.operations.answer_host_key)
         elif isinstance(event, BoxGreeted):
-            self._work("doctor", self.operations.examine())
+            self._work("doctor", self.operations.examine)
 
     def _tick(self) -> None:
         if self.screen_stack and any(isinstance(screen, HomeScreen) for screen in self.screen_stack):
@@ -179,10 +180,11 @@ class GrpoApp(App[None]):
         key = (row.name, row.state, happened, tuple(store.sessions_of(row.name)), turn)
         if key != self._shown_key:
             self._shown_key = key
-            self._work("show", self.operations.refresh_shown(row.name))
+            self._work("show", partial(self.operations.refresh_shown, row.name))
 
-    def _work(self, group: str, coroutine: Any) -> None:
-        self.run_worker(coroutine, group=group, exclusive=True, exit_on_error=False, description=group)
+    def _work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Begin it in a worker; a coroutine made here would be told of in the terminal if the app ends before that."""
+        self.run_worker(work, group=group, exclusive=True, exit_on_error=False, description=group)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.state is WorkerState.ERROR:
@@ -246,7 +248,8 @@ class GrpoApp(App[None]):
                 self._evaluating.discard(name)
                 run, code = name.removeprefix("eval_"), session.get("exit_status")
                 if code:
-                    self._work(f"words of {name}", self.operations.tell_failed_evaluation(run, name, int(code)))
+                    told = partial(self.operations.tell_failed_evaluation, run, name, int(code))
+                    self._work(f"words of {name}", told)
                 else:
                     self.notify("its figures stand beside the checkpoints", title=f"✔ {run} evaluated")
 
@@ -296,7 +299,7 @@ class GrpoApp(App[None]):
         if local is not None:
             local()
         else:
-            self._work(f"act {name}", getattr(self.operations, name)())
+            self._work(f"act {name}", getattr(self.operations, name))
 
     def _act_zoom(self) -> None:
         self.home.zoom()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,14 @@ async def test_a_kill_says_what_is_lost(start: Start, saved: list[int], words: s
         await session.until_text(words)
         await session.press("enter")  # Cancel has the focus
         assert not session.client.asked_for("kill")
+
+
+@pytest.mark.filterwarnings("error")
+async def test_leaving_right_after_another_key_leaves_no_words_behind(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await session.app.action_act("launch")
+        await session.app.action_act("quit")  # before the form could open
+    gc.collect()  # a coroutine that nobody awaited would be told of here
 
 
 async def test_escape_in_the_middle_leaves_nothing_behind(start: Start) -> None:
