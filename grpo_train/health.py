@@ -98,7 +98,7 @@ def _self_play(metrics: Mapping[str, Any], config: Config) -> list[str]:
     """What self-play is known to go wrong by."""
     lines: list[str] = []
     if (invalid := _value(metrics, "self_play/invalid_rate", 0.0)) > INVALID_GAMES:
-        lines.append(f"warning: {invalid:.0%} of the games end with a move that is none")
+        lines.append(f"warning: {invalid:.0%} of the games end with an illegal move")
     silent = _value(metrics, "self_play/no_reasoning", 0.0)
     if silent > NO_REASONING and config.task.template != "compact":
         lines.append(f"warning: {silent:.0%} of the turns are without reasoning: it has stopped thinking")

@@ -3,7 +3,7 @@
 A group is a game and its places are the turns; every turn is a sample of its own, with the return of the role that took
 it. What is logged of the games, each a mean over games unless it says otherwise:
 
-- ``self_play/invalid_rate``: ended by a move that is none; ``draw_rate``: finished with equal returns;
+- ``self_play/invalid_rate``: ended by an illegal move; ``draw_rate``: finished with equal returns;
 - ``self_play/GAME/ROLE/win_rate``: finished with the higher return for that role;
 - ``self_play/same_opening``: the chance that another game of the same rank began with the same two moves;
 - ``self_play/reasoning_words``: words before the answer, a mean over turns, and ``no_reasoning``, the share of turns

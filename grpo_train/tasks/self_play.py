@@ -87,7 +87,7 @@ class SelfPlayTask(TaskDefaults):
 
     def judge_match(self, problem: Problem, transcript: Transcript) -> Verdict:
         """Right is a match that was not lost; the format is right where the model made no invalid move. ``reason`` is
-        won, drawn, lost, invalid (lost by a move that is none) or forfeited (won by such a move of the opponent's)."""
+        won, drawn, lost, invalid (lost by an illegal move) or forfeited (won by such a move of the opponent's)."""
         try:
             match = transcript.replay(self.game, problem.data, self.rules)
         except ValueError:

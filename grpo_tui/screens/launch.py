@@ -151,7 +151,7 @@ class LaunchScreen(OrderScreen):
         ckpt = self.query_one("#ckpt", Select).value
         return LaunchOrder(
             config_text=text,
-            config_name=choice.name,
+            config_name=f"config/{choice.name}",
             ckpt=ckpt if isinstance(ckpt, str) else "",
             nproc=int(nproc) if nproc else None,
             overrides=overrides_of(self.query_one("#overrides", Input).value),

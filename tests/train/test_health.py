@@ -72,7 +72,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "games that end illegally": (
         {"self_play/invalid_rate": 0.4},
         {},
-        ["warning: 40% of the games end with a move that is none"],
+        ["warning: 40% of the games end with an illegal move"],
     ),
     "self-play that stopped thinking": (
         {"self_play/no_reasoning": 0.9, "self_play/same_opening": 0.95},
