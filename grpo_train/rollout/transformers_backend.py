@@ -29,6 +29,11 @@ from grpo_train.rollout import Completion
 
 ROOM = 8
 """New rows join when an eighth of the batch is free: each joining costs a forward of its own."""
+NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What is said of it by the CPU's allocator, and by those who ask CUDA for memory past torch's."""
+KEYS_AND_VALUES, STATES = "past_key_values", "cache_params"
+"""What a model calls its cache; one of states alone (Mamba) does not look back, and takes the mask of new tokens only.
+"""
 NO_TOKEN = 2**31 - 1
 """In place of tokens before the first: part of no stop string."""
 
@@ -54,7 +59,7 @@ class _Rows:
         """Only these rows stay; columns that nobody is in any more go."""
         self.numbers = [number for number, stays in zip(self.numbers, going_on, strict=True) if stays]
         self.counts = [count for count, stays in zip(self.counts, going_on, strict=True) if stays]
-        self.cache.batch_select_indices(going_on_B)
+        self.cache.reorder_cache(going_on_B)
         for name in ("number_B", "count_B", "token_B1", "mask_BW", "position_B1", "recent_BR"):
             setattr(self, name, getattr(self, name)[going_on_B])
         if self.can_grow and (empty := int(self.mask_BW.any(dim=0).to(torch.uint8).argmax())):
@@ -92,12 +97,13 @@ class TransformersBackend:
         # Made once: it looks at every token of the vocabulary.
         self._stop = StopStringCriteria(tokenizer, list(stop)) if stop else None
         self._recent = int(self._stop.maximum_token_len) if self._stop else 0
-        self._eos_id = int(tokenizer.eos_token_id)
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._eos_ids = _eos_ids(inner, tokenizer)
         self._config = inner.config
         takes = inspect.signature(inner.forward).parameters
         self._takes = None if any(each.kind == each.VAR_KEYWORD for each in takes.values()) else set(takes)
         """Names of arguments; None = any."""
+        self._cache_name = STATES if STATES in takes else KEYS_AND_VALUES
         self._fits: int | None = None
         """Rows of a batch where more did not fit into memory; None = not known."""
 
@@ -119,19 +125,26 @@ class TransformersBackend:
         PolicyError where one row alone does not fit.
         """
         found: dict[int, Completion] = {}
-
-        def done(number: int, completion: Completion) -> None:
-            found[number] = completion
-            if on_done is not None:
-                on_done(number, completion)
-
         draw = _Draw(temperature, top_p, top_k)
-        while missing := [number for number in range(len(prompts)) if number not in found]:
+        with _evaluating(self._model):
+            for number, completion in self._halving(prompts, seeds, batch_size, max_completion_length, draw):
+                found[number] = completion
+                if on_done is not None:  # here, where its lack of memory is not taken for the batch's
+                    on_done(number, completion)
+        return [found[number] for number in range(len(prompts))]
+
+    def _halving(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], batch_size: int, budget: int, draw: _Draw
+    ) -> Iterator[tuple[int, Completion]]:
+        """Each completion as it ends, with half as many rows at once where memory runs out."""
+        missing = dict.fromkeys(range(len(prompts)))
+        while missing:
             size = min(len(missing), batch_size or len(missing), self._fits or len(missing))
             try:
-                with _evaluating(self._model), torch.inference_mode():
-                    self._flow(prompts, seeds, missing, size, max_completion_length, draw, done)
-                break
+                for number, completion in self._flow(prompts, seeds, list(missing), size, budget, draw):
+                    del missing[number]
+                    yield number, completion
+                return
             except RuntimeError as error:  # torch.OutOfMemoryError is one
                 if not is_out_of_memory(error):
                     raise
@@ -145,7 +158,6 @@ class TransformersBackend:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        return [found[number] for number in range(len(prompts))]
 
     def _flow(
         self,
@@ -155,16 +167,16 @@ class TransformersBackend:
         size: int,
         budget: int,
         draw: _Draw,
-        done: Callable[[int, Completion], None],
-    ) -> None:
-        """The completions of ``numbers``, at most ``size`` at once, each handed to ``done`` when it ends."""
+    ) -> Iterator[tuple[int, Completion]]:
+        """The completions of ``numbers``, at most ``size`` at once, each when it ends."""
         device = self._model.device
         uniform_NT = _uniforms([seeds[number] for number in numbers], budget).to(device) if draw.is_random else None
         drawn_NT = torch.empty((len(numbers), budget), dtype=torch.long, device=device)
         logp_NT = torch.empty((len(numbers), budget), device=device) if draw.is_random else None
+        eos_E = torch.tensor(self._eos_ids, dtype=torch.long, device=device)
 
-        def advance(rows: _Rows, logits_BV: torch.Tensor) -> None:
-            """One token more for each row; those that end leave."""
+        def advance(rows: _Rows, logits_BV: torch.Tensor) -> list[tuple[int, Completion]]:
+            """One token more for each row; those that end leave, and are returned."""
             at = (rows.number_B, rows.count_B)
             token_B, logp_B = draw(logits_BV, None if uniform_NT is None else uniform_NT[at])
             drawn_NT[at] = token_B
@@ -175,28 +187,35 @@ class TransformersBackend:
             rows.token_B1 = token_B.unsqueeze(1)
             rows.position_B1 = rows.position_B1 + 1
             rows.mask_BW = pad(rows.mask_BW, (0, 1), value=1)
-            ended_B = token_B == self._eos_id
+            ended_B = (token_B.unsqueeze(1) == eos_E).any(dim=1)
             if self._stop is not None:
                 rows.recent_BR = torch.cat([rows.recent_BR[:, 1:], rows.token_B1], dim=1)
                 ended_B |= self._stop(rows.recent_BR, None)
-            ended = ended_B.tolist()
+            broken_B = (logits_BV[:, 0] if logp_B is None else logp_B).isnan()
+            ended, broken = torch.stack([ended_B, broken_B]).tolist()  # at once: it waits for the device
+            if any(broken):
+                raise PolicyError(
+                    "the model's logits are no numbers: its weights are damaged, or overflow in their type"
+                )
             going_on = [not end and count < budget for end, count in zip(ended, rows.counts, strict=True)]
-            if not all(going_on):
-                leave(rows, going_on, ended)
-                rows.keep(torch.tensor(going_on, device=device).nonzero().squeeze(1), going_on)
+            if all(going_on):
+                return []
+            done = of_leaving(rows, going_on, ended)
+            rows.keep(torch.tensor(going_on, device=device).nonzero().squeeze(1), going_on)
+            return done
 
-        def leave(rows: _Rows, going_on: Sequence[bool], ended: Sequence[bool]) -> None:
+        def of_leaving(rows: _Rows, going_on: Sequence[bool], ended: Sequence[bool]) -> list[tuple[int, Completion]]:
             leaving = [row for row, stays in enumerate(going_on) if not stays]
             longest = max(rows.counts[row] for row in leaving)
             number_L = rows.number_B[torch.tensor(leaving, device=device)]
             ids = drawn_NT[number_L, :longest].tolist()
             logps = logp_NT[number_L, :longest].tolist() if logp_NT is not None else [[] for _ in leaving]
+            done: list[tuple[int, Completion]] = []
             for row, ids_T, logps_T in zip(leaving, ids, logps, strict=True):
                 number, count = numbers[rows.numbers[row]], rows.counts[row]
-                done(
-                    number,
-                    Completion(tuple(prompts[number]), tuple(ids_T[:count]), tuple(logps_T[:count]), ended[row]),
-                )
+                said, logps_of = tuple(ids_T[:count]), tuple(logps_T[:count])
+                done.append((number, Completion(tuple(prompts[number]), said, logps_of, ended[row])))
+            return done
 
         next_one = 0
         rows: _Rows | None = None
@@ -207,27 +226,29 @@ class TransformersBackend:
                 chosen = range(next_one, min(len(numbers), next_one + free))
                 next_one = chosen.stop
                 fresh, logits_BV = self._start([tuple(prompts[numbers[k]]) for k in chosen], chosen)
-                advance(fresh, logits_BV)
+                done = advance(fresh, logits_BV)
                 if rows is None:
                     rows = fresh
                 elif fresh.numbers:
                     rows.join(fresh)
-            elif rows is not None:
-                advance(rows, self._forward(rows.token_B1, rows.mask_BW, rows.position_B1, rows.cache))
-            if rows is not None and not rows.numbers:
+            else:
+                assert rows is not None
+                done = advance(rows, self._forward(rows.token_B1, rows.mask_BW, rows.position_B1, rows.cache))
+            if not rows.numbers:
                 rows = None
+            yield from done
 
     def _start(self, prompts: Sequence[tuple[int, ...]], numbers: Sequence[int]) -> tuple[_Rows, torch.Tensor]:
         """Rows that have read their prompts, each different one once, and the logits (B, V) of what comes next."""
         device = self._model.device
         places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
-        input_UL, mask_UL = _left_padded(list(places), self._eos_id, device)
+        input_UL, mask_UL = _left_padded(list(places), device)
         position_UL = (mask_UL.cumsum(1) - 1).clamp(min=0)
         cache = DynamicCache(config=self._config)
         logits_BV = self._forward(input_UL, mask_UL, position_UL, cache)
         place_B = torch.tensor([places[prompt] for prompt in prompts], device=device)
         if len(places) < len(prompts):
-            cache.batch_select_indices(place_B)
+            cache.reorder_cache(place_B)  # type: ignore[arg-type]  # it names the type of before PyTorch 0.4
             logits_BV = logits_BV[place_B]
         rows = _Rows(
             numbers=list(numbers),
@@ -246,9 +267,9 @@ class TransformersBackend:
         """The logits (B, V) of the last of the tokens (B, L) that follow what is in the cache."""
         inputs = {
             "input_ids": ids,
-            "attention_mask": mask,
+            "attention_mask": mask if self._cache_name == KEYS_AND_VALUES else mask[:, -ids.shape[1] :],
             "position_ids": positions,
-            "past_key_values": cache,
+            self._cache_name: cache,
             "use_cache": True,
             "logits_to_keep": 1,
         }
@@ -292,27 +313,42 @@ class _Draw:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that a batch was too large, on a GPU or a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
     )
 
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Without dropout and checkpointing."""
-    training = model.training
+    """Without dropout, checkpointing and gradients; each module as it was afterwards.
+
+    inference_mode costs less a token, but under autocast it would cast every weight for every token. What was cast is
+    forgotten before and after: weights are trained in between, and swapped for an opponent's.
+    """
+    without_gradients = torch.no_grad if torch.is_autocast_enabled(model.device.type) else torch.inference_mode
+    training = [module for module in model.modules() if module.training]
     model.eval()
+    torch.clear_autocast_cache()
     try:
-        yield
+        with without_gradients():
+            yield
     finally:
-        model.train(training)
+        torch.clear_autocast_cache()
+        for module in training:
+            module.training = True
 
 
-def _left_padded(
-    prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
+    """All that end a completion: the tokenizer's, and those the model was made with, which may be more (Gemma's and
+    Llama's end of a turn)."""
+    named = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    listed = [tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])]
+    return list(dict.fromkeys(int(token) for token in listed if token is not None))
+
+
+def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Prompts (B, L) that end together, and the mask (B, L) of what is there."""
     width = max(map(len, prompts))
-    ids = torch.full((len(prompts), width), pad_id, dtype=torch.long)
+    ids = torch.zeros((len(prompts), width), dtype=torch.long)
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = torch.tensor(prompt)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, AutoTokenizer, Lfm2Config, MambaConfig
 
 from grpo_train.policy.locate import PolicyError
 from grpo_train.rollout import Completion
@@ -86,6 +87,102 @@ def test_a_cache_that_slides_is_refilled_only_when_empty(parts: tuple[Any, Any])
     model = Qwen2ForCausalLM(config).double().eval()
     together = decode((model, tokenizer), PROMPTS, max_completion_length=12)
     assert decode((model, tokenizer), PROMPTS, max_completion_length=12, batch_size=2) == together
+
+
+@pytest.mark.parametrize("kind", ["conv", "mamba"])
+def test_a_cache_of_states_is_kept_by_rows_too(parts: tuple[Any, Any], kind: str) -> None:
+    """A hybrid (Lfm2: states beside keys and values) and Mamba, which has states alone under a name of their own."""
+    _, tokenizer = parts
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+    }
+    heads: dict[str, Any] = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "layer_types": ["conv", "full_attention"],
+    }
+    torch.manual_seed(0)
+    config = Lfm2Config(**sizes, **heads) if kind == "conv" else MambaConfig(**sizes, state_size=8)
+    model = AutoModelForCausalLM.from_config(config).double().eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    prompts = ids(tokenizer, [PROMPTS[number % 6] for number in range(12)])
+    backend = TransformersBackend(model, tokenizer)
+    asked: dict[str, Any] = {"seeds": range(12), "max_completion_length": 12, "temperature": 1.0}
+    together = backend.generate(prompts, **asked)
+    assert [one.ids for one in together] == [one.ids for one in backend.generate(prompts, batch_size=5, **asked)]
+    for one in together:
+        with torch.no_grad():
+            logps = model(torch.tensor([one.prompt_ids + one.ids]), use_cache=False).logits[0].log_softmax(-1)
+        at = torch.arange(len(one.prompt_ids) - 1, len(one.prompt_ids) + len(one.ids) - 1)
+        assert one.logps == pytest.approx(logps[at, list(one.ids)].tolist(), abs=1e-5)
+
+
+def test_every_end_that_the_model_knows_ends(parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gemma's and Llama's turns end otherwise than their tokenizers' texts do."""
+    model, tokenizer = parts
+    first = decode(parts, PROMPTS, temperature=0.0, max_completion_length=3)
+    ends = sorted({said[1] for said in first})
+    monkeypatch.setattr(model.generation_config, "eos_token_id", [*ends, tokenizer.eos_token_id])
+    found = TransformersBackend(model, tokenizer).generate(
+        ids(tokenizer, PROMPTS), seeds=[0] * 6, max_completion_length=9, temperature=0.0
+    )
+    assert all(one.finished and one.ids[-1] in ends and not set(ends) & set(one.ids[:-1]) for one in found)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_an_error(
+    parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    forward = type(parts[0]).forward
+
+    def broken(self: Any, **inputs: Any) -> Any:
+        said = forward(self, **inputs)
+        said.logits[-1] = math.nan
+        return said
+
+    monkeypatch.setattr(type(parts[0]), "forward", broken)
+    with pytest.raises(PolicyError, match="the model's logits are no numbers"):
+        decode(parts, PROMPTS, temperature=temperature)
+
+
+class Casts(TorchDispatchMode):
+    """Counts what is cast to another type, by number of values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[int] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default:
+            self.counts[args[0].numel()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_under_autocast_weights_are_cast_once_and_never_remembered(tiny_model: Path) -> None:
+    """They may be swapped for an opponent's, and are trained, while the same context is open."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model).train()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    backend = TransformersBackend(model, tokenizer)
+    asked: dict[str, Any] = {"seeds": range(6), "max_completion_length": 9, "temperature": 1.0}
+    weight = model.model.layers[0].mlp.gate_proj.weight
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with Casts() as casts:
+            own = backend.generate(ids(tokenizer, PROMPTS), **asked)
+        alike = sum(each.numel() == weight.numel() for each in model.parameters() if each.dim() == 2)
+        assert casts.counts[weight.numel()] == alike
+        kept = [parameter.data for parameter in model.parameters()]
+        for parameter in model.parameters():
+            parameter.data = parameter.data * 0.5
+        others = backend.generate(ids(tokenizer, PROMPTS), **asked)
+        for parameter, data in zip(model.parameters(), kept, strict=True):
+            parameter.data = data
+        assert backend.generate(ids(tokenizer, PROMPTS), **asked) == own != others
+        model(torch.tensor(ids(tokenizer, PROMPTS[:1]))).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_a_seed_is_a_sample(parts: tuple[Any, Any]) -> None:
@@ -217,6 +314,28 @@ def test_memory_that_runs_out_costs_nothing_that_is_done(
     monkeypatch.setattr(type(model), "forward", none)
     with pytest.raises(PolicyError, match="one completion alone does not fit into memory: set max_completion_length"):
         backend.generate(ids(tokenizer, PROMPTS), seeds=range(6), **asked)
+
+
+def test_who_is_told_may_fail_and_is_not_taken_for_the_model(parts: tuple[Any, Any]) -> None:
+    """Its lack of memory is its own: nothing is generated anew, and each module is left as it was."""
+    model, tokenizer = parts
+    told: list[int] = []
+
+    def fail(place: int, completion: Completion) -> None:
+        told.append(place)
+        raise torch.OutOfMemoryError("CUDA out of memory, says a judge")
+
+    model.train()
+    model.model.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    with pytest.raises(torch.OutOfMemoryError, match="says a judge"):
+        TransformersBackend(model, tokenizer).generate(
+            ids(tokenizer, PROMPTS), seeds=range(6), max_completion_length=40, temperature=1.0, on_done=fail
+        )
+    assert len(told) == 1
+    assert [module.training for module in model.modules()] == modes
+    assert torch.is_grad_enabled()
+    model.eval()
 
 
 def test_another_error_is_not_taken_for_a_lack_of_memory(
