@@ -124,11 +124,11 @@ def test_memory_that_runs_out_halves_the_batch(run: RunDir, monkeypatch: pytest.
     original = TransformersBackend._flow
     sizes: list[int] = []
 
-    def flow(self: Any, prompts: Any, seeds: Any, numbers: Any, size: int, *settings: Any) -> None:
+    def flow(self: Any, prompts: Any, seeds: Any, numbers: Any, size: int, *settings: Any) -> Any:
         sizes.append(size)
         if size > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        original(self, prompts, seeds, numbers, size, *settings)
+        return original(self, prompts, seeds, numbers, size, *settings)
 
     monkeypatch.setattr(TransformersBackend, "_flow", flow)
     assert evaluate_here(run.root, "trained", steps="2", **{**SAMPLED, "batch_size": 5}) == 0
