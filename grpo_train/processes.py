@@ -64,20 +64,21 @@ def run_id_of(folder: Path) -> str:
     return os.path.realpath(folder)
 
 
+def run_id_in(pid: int) -> str:
+    """The mark that a process carries, or "" (it carries none, is gone, or is another user's)."""
+    prefix = os.fsencode(f"{RUN_ID_VARIABLE}=")
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return next((os.fsdecode(entry[len(prefix) :]) for entry in entries if entry.startswith(prefix)), "")
+
+
 def find_by_run_id(run_id: str, exclude: frozenset[int] = frozenset()) -> list[int]:
     """Pids of the live processes whose environment says ``GRPO_RUN_ID=run_id``."""
-    wanted = os.fsencode(f"{RUN_ID_VARIABLE}={run_id}")
-    found = []
-    for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
-        if not entry.name.isdigit() or int(entry.name) in exclude:
-            continue
-        try:
-            environment = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if wanted in environment.split(b"\0") and start_ticks(int(entry.name)) is not None:
-            found.append(int(entry.name))
-    return found
+    entries = Path("/proc").iterdir() if Path("/proc").is_dir() else ()
+    pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    return [pid for pid in pids if pid not in exclude and run_id_in(pid) == run_id and start_ticks(pid) is not None]
 
 
 def signal_quietly(pid: int, number: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from grpo_train.evaluation.plan import EvalError, EvalPlan
 from grpo_train.files import atomic_write
-from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE
+from grpo_train.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, run_id_in
 
 Event = dict[str, Any]
 
@@ -140,7 +140,7 @@ def refuse_busy(environment: Mapping[str, str], nproc: int) -> None:
         return
     for device in wanted:
         for pid in filter(str.isdigit, _nvidia_smi("--query-compute-apps=pid", f"--id={device}") or []):
-            owner = _run_id_of(int(pid))
+            owner = run_id_in(int(pid))
             if owner and Path(owner).parent.name != "eval_runs":
                 raise EvalError(
                     f"GPU {device} is training {owner}: stop it first (grpo-train stop --training-run {owner}), "
@@ -156,15 +156,6 @@ def _nvidia_smi(*query: str) -> list[str] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.split() if done.returncode == 0 else None
-
-
-def _run_id_of(pid: int) -> str:
-    try:
-        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return ""
-    name = RUN_ID_VARIABLE.encode() + b"="
-    return next((entry[len(name) :].decode() for entry in entries if entry.startswith(name)), "")
 
 
 def _ending(code: int) -> str:

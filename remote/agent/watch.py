@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_train.processes import RUN_ID_VARIABLE
+from grpo_train.processes import run_id_in
 from grpo_train.run_dir import LIVE_STATES, RunDir, list_older_runs
 from remote.agent.outbox import Outbox
 from remote.agent.place import Place
@@ -138,13 +138,7 @@ def _gpu_processes() -> dict[str, list[dict[str, Any]]]:
 
 def _run_of(pid: int) -> str:
     """The name of the run that a process belongs to, or ""."""
-    prefix = f"{RUN_ID_VARIABLE}=".encode()
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return ""
-    entry = next((item for item in environment.split(b"\0") if item.startswith(prefix)), prefix)
-    return entry[len(prefix) :].rpartition(b"/")[2].decode(errors="replace")
+    return os.fsencode(run_id_in(pid).rpartition("/")[2]).decode(errors="replace")
 
 
 def _number(text: str) -> float | None:
