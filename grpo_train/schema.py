@@ -68,7 +68,8 @@ class Model(Section):
 
     backbone: str = "qwen2_5_15"
     """A short name (qwen2_5_05, qwen2_5_15, qwen2_5_3, each also with _instruct; tiny), a Hugging Face causal LM's
-    directory, or its hub name."""
+    directory, or its hub name, where OWNER/NAME@COMMIT is one of its commits; a run goes on with the one it began with.
+    """
     adapter: Literal["none", "lora"] = "lora"
     """What is trained: ``none`` = all weights, ``lora`` = a peft LoRA adapter."""
     lora_rank: PositiveInt = 32

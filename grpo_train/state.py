@@ -27,7 +27,7 @@ from grpo_train.checkpoint import (
 from grpo_train.distributed import Group
 from grpo_train.gradients import GradientSum
 from grpo_train.policy.loading import load_policy, pick_device
-from grpo_train.policy.locate import base_of_checkpoint, check_weights, resolve_backbone, weight_hash
+from grpo_train.policy.locate import at_commit, base_of_checkpoint, check_weights, resolve_backbone, weight_hash
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.policy.reference import Reference, load_reference
 from grpo_train.rewards import Rewards, load_rewards
@@ -63,12 +63,13 @@ class TrainingState:
             check_adapter(latest, config.model.adapter)
         self.task = load_task(config.task, config.sandbox)
         rewards = load_rewards(self.task, config)
+        base = base_of_checkpoint(latest.path, run.root) if latest else None
         self.policy = load_policy(
             config.model,
             run.root,
             pick_device(group.local_rank),
             weights=weights,
-            base=base_of_checkpoint(latest.path, run.root) if latest else None,
+            base=base,
             gradient_checkpointing=config.train.gradient_checkpointing,
         )
         self.optimizer = torch.optim.AdamW(
@@ -95,9 +96,8 @@ class TrainingState:
         start: Reference | None = None
         if config.algorithm.beta > 0 or faces_start:
             started_from = run.read_launch().get("ckpt")
-            start = load_reference(
-                run, config.model, self.policy, self.forward, group, started_from, fresh=latest is None
-            )
+            settings = config.model.model_copy(update={"backbone": at_commit(config.model.backbone, base)})
+            start = load_reference(run, settings, self.policy, self.forward, group, started_from, fresh=latest is None)
         self.reference = start if config.algorithm.beta > 0 else None
         self.baselines = (
             RoleBaselines(config.algorithm.role_baseline_decay) if isinstance(self.task, SelfPlayTask) else None

@@ -23,7 +23,7 @@ from grpo_train.evaluation.opponents import checkpoints_of, opponents_of
 from grpo_train.evaluation.plan import EvalPlan, Target, temperature_of
 from grpo_train.files import read_json
 from grpo_train.manifest import MANIFEST
-from grpo_train.policy.locate import adapter_of, base_of_checkpoint, model_folder, resolve_backbone
+from grpo_train.policy.locate import adapter_of, base_of_checkpoint, hub_commit, hub_id, model_folder, resolve_backbone
 from grpo_train.rewards.sandbox import isolation
 from grpo_train.run_dir import sha256
 from grpo_train.schema import Config
@@ -114,7 +114,8 @@ def folder_key(source: str) -> str:
     """A model's directory by its files' content, or a hub model by its commit."""
     folder = Path(source)
     if not folder.is_dir():
-        return f"{source}@{_commit(source)}"
+        name, commit = hub_id(source)
+        return f"{name}@{commit or hub_commit(name) or 'unknown'}"
     files = [file for file in sorted(folder.iterdir()) if file.suffix in (".safetensors", ".bin", *NO_WEIGHTS)]
     return digest({file.name: sha256(file) for file in files if file.name != MANIFEST})
 
@@ -127,16 +128,6 @@ def _manifest_key(folder: Path) -> str:
     if not isinstance(files, dict):
         return ""
     return digest({name: facts["sha256"] for name, facts in sorted(files.items()) if name.startswith(inner)})
-
-
-def _commit(hub_id: str) -> str:
-    """The commit that the hub's cache has, or gets, for a model; "unknown" where neither is to be had."""
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(hub_id, "config.json")).parent.name
-    except Exception:  # the network, the hub, a gate: loading the model will say it better
-        return "unknown"
 
 
 # ------------------------------------------------------------------------------------------------------- grading

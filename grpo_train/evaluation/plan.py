@@ -19,6 +19,7 @@ from grpo_train import schema
 from grpo_train.config import load_config, with_changes
 from grpo_train.evaluation.opponents import checkpoints_of, opponents_of
 from grpo_train.files import read_json
+from grpo_train.policy.locate import at_commit, base_of_checkpoint
 from grpo_train.run_dir import RunDir, RunDirError, eval_folder, list_checkpoints, open_run
 from grpo_train.schema import Config
 from grpo_train.tasks import Problem, Task, TaskError, load_task
@@ -231,6 +232,8 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Skipped]
             "set eval.temperature (--temperature 1)"
         )
     targets, skipped = pick_targets(run, folder, request)
+    recorded = next((base for c in list_checkpoints(folder) if (base := base_of_checkpoint(c.path, root))), None)
+    config = with_changes(config, model={"backbone": at_commit(config.model.backbone, recorded)})
     label = task.label if config.eval.split == "test" else f"{task.label}_{config.eval.split}"
     plan = EvalPlan(
         run=run.name,

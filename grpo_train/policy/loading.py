@@ -11,7 +11,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from grpo_train.policy.locate import PolicyError, adapter_of, check_base, recorded_base, resolve_backbone
+from grpo_train.policy.locate import (
+    PolicyError,
+    adapter_of,
+    check_base,
+    hub_commit,
+    hub_id,
+    recorded_base,
+    resolve_backbone,
+)
 from grpo_train.schema import Model
 
 
@@ -23,8 +31,8 @@ class Policy:
     tokenizer: Any
     device: torch.device
     base: str
-    """Where the weights under the adapter (or the first full weights) came from: a hub id, a path relative to the
-    root, or an absolute path outside it."""
+    """Where the weights under the adapter (or the first full weights) came from: a hub id at its commit, a path
+    relative to the root, or an absolute path outside it."""
     autocast_dtype: torch.dtype | None = None
     """Set where float32 master weights compute in a smaller type."""
 
@@ -42,7 +50,8 @@ class Policy:
         """Write adapter or full weights with the tokenizer, in peft's / Hugging Face's own format."""
         folder.mkdir(parents=True)
         for adapter in getattr(self.model, "peft_config", {}).values():
-            adapter.base_model_name_or_path = self.base  # never an absolute path: a moved root must still work
+            # Never an absolute path: a moved root must still work.
+            adapter.base_model_name_or_path, adapter.revision = hub_id(self.base)
         # "auto" would look the base's vocabulary up, on the hub where the base has no directory; it never changes here.
         extra = {"save_embedding_layers": False} if hasattr(self.model, "peft_config") else {}
         self.model.save_pretrained(folder, safe_serialization=True, **extra)
@@ -79,7 +88,7 @@ def load_policy(
         assert weights is not None
         resolved, source = str(weights), str(weights)
     else:
-        resolved = source = resolve_backbone(base or settings.backbone, root)
+        resolved = source = _at_its_commit(resolve_backbone(base or settings.backbone, root))
     on_gpu = device.type == "cuda"
     wants_master = trainable and settings.adapter == "none"
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(
@@ -123,15 +132,34 @@ def load_policy(
     return Policy(model, tokenizer, device, recorded, autocast)
 
 
+def _at_its_commit(resolved: str) -> str:
+    """A hub id with its commit, since the hub's next may be another model; a directory as it is."""
+    if Path(resolved).is_dir() or hub_id(resolved)[1]:
+        return resolved
+    commit = hub_commit(resolved)
+    return f"{resolved}@{commit}" if commit else resolved
+
+
 def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the console log is a file
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # about peft's use of it
+    name, commit = (source, None) if Path(source).is_dir() else hub_id(source)
+
+    def load(**where: Any) -> tuple[Any, Any]:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention, **where)
+        return model, AutoTokenizer.from_pretrained(name, **where)
+
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation=attention)
+        try:
+            model, tokenizer = load(**({"revision": commit} if commit else {}))
+        except (OSError, ValueError):
+            if not commit:
+                raise
+            # The hub may be down, or have lost that commit: what it gave once is on this machine.
+            model, tokenizer = load(revision=commit, local_files_only=True)
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         way_out = (
@@ -143,4 +171,5 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
         raise PolicyError(f"cannot load the model '{source}': {reason} ({way_out})") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.clean_up_tokenization_spaces = False  # Llama's asks for it; what is judged is what was said
     return model, tokenizer

@@ -16,7 +16,7 @@ class PolicyError(Exception):
 
 
 def resolve_backbone(name: str, root: Path) -> str:
-    """A directory, or a hub id, for ``model.backbone`` (or a recorded base).
+    """A directory, or a hub id (``OWNER/NAME`` or ``OWNER/NAME@COMMIT``), for ``model.backbone`` or a recorded base.
 
     Raises PolicyError for a name that is neither, with the nearest known one.
     """
@@ -28,7 +28,7 @@ def resolve_backbone(name: str, root: Path) -> str:
         raise PolicyError(
             f"no tiny model at {root / target}: make it with  grpo-train tiny-model --out {root / target}"
         )
-    if target.count("/") == 1 and not target.startswith((".", "/", "~")) and not (root / target).exists():
+    if _is_hub_id(target, root):
         return target
     near = difflib.get_close_matches(name, BACKBONES, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else f"; short names: {', '.join(BACKBONES)}"
@@ -113,13 +113,41 @@ def check_base(adapter: Path, base: str, root: Path) -> None:
         return
     config = read_json(adapter / "adapter_config.json") or {}
     name = str(recorded.get("name") or config.get("base_model_name_or_path") or "")
-    if _is_hub_id(name, root) and _is_hub_id(base, root) and name != base:
+    if _is_hub_id(name, root) and _is_hub_id(base, root) and not _same_model(name, base):
         raise PolicyError(
             f"the adapter {adapter} was trained on {name}, not on {base}: "
             "set model.backbone (or --base) to the model it was trained on"
         )
 
 
+def hub_id(name: str) -> tuple[str, str | None]:
+    """The two parts of ``OWNER/NAME@COMMIT``; None where no commit is said."""
+    repository, _, commit = name.partition("@")
+    return repository, commit or None
+
+
+def hub_commit(repository: str) -> str | None:
+    """The commit that the hub has now of ``OWNER/NAME``, or its cache on this machine where the hub does not answer."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repository, "config.json")).parent.name
+    except Exception:  # the network, the hub, a gate: loading the model will say it better
+        return None
+
+
+def at_commit(backbone: str, recorded: str | None) -> str:
+    """``model.backbone``, at the hub's commit that a checkpoint recorded where that is of the same model."""
+    name = BACKBONES.get(backbone, backbone)
+    return recorded if recorded and "@" not in name and hub_id(recorded)[0] == name else backbone
+
+
+def _same_model(one: str, other: str) -> bool:
+    (name, commit), (other_name, other_commit) = hub_id(one), hub_id(other)
+    return name == other_name and (commit == other_commit or not (commit and other_commit))
+
+
 def _is_hub_id(name: str, root: Path) -> bool:
+    name = hub_id(name)[0]
     local = name.startswith(("/", ".", "~")) or (root / name).exists() or Path(name).exists()
     return name.count("/") == 1 and not local

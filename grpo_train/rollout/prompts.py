@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_train.rollout.chat import chat_text
 from grpo_train.tasks import Problem, Task, TaskError, data_order
 
 
@@ -52,23 +53,13 @@ class PromptSource:
 def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]:
     """The tokens of each prompt; those with messages go through the model's chat template.
 
-    Raises TaskError where the model has no chat template.
+    Raises TaskError where the model has none that takes them.
     """
-    chats = any(problem.messages for problem in problems)
-    if chats and not getattr(tokenizer, "chat_template", None):
-        raise TaskError(
-            "task.template chat: this model has no chat template (base models have none): use r1, or a text of your own"
-        )
-    texts = [_chat(problem, tokenizer) if problem.messages else problem.prompt for problem in problems]
-    # A chat template writes its special tokens itself.
-    encoded = tokenizer(texts, add_special_tokens=not chats)["input_ids"] if texts else []
-    return [tuple(ids) for ids in encoded]
-
-
-def _chat(problem: Problem, tokenizer: Any) -> str:
-    messages = [{"role": role, "content": text} for role, text in problem.messages]
-    goes_on = messages[-1]["role"] == "assistant"
-    text: str = tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=not goes_on, continue_final_message=goes_on
-    )
-    return text
+    found: dict[int, tuple[int, ...]] = {}
+    for chats in (False, True):
+        places = [place for place, problem in enumerate(problems) if bool(problem.messages) == chats]
+        texts = [chat_text(problems[at].messages, tokenizer) if chats else problems[at].prompt for at in places]
+        # A chat template writes its special tokens itself.
+        encoded = tokenizer(texts, add_special_tokens=not chats)["input_ids"] if texts else []
+        found.update(zip(places, map(tuple, encoded), strict=True))
+    return [found[place] for place in range(len(problems))]

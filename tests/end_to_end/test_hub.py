@@ -1,0 +1,132 @@
+"""Models and datasets from a hub: the real clients over HTTP, with a hub of our own behind HF_ENDPOINT."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from grpo_train.files import read_json, read_jsonl
+from grpo_train.run_dir import RunDir
+from tests.engine import GRPO_TRAIN, REPOSITORY, environment, rows, run_of, weights_hash, write_config
+from tests.hub import commit_of, serve_hub
+
+DATA = REPOSITORY.parent / "shared" / "data"
+OWN = REPOSITORY / "tests" / "train" / "data"
+CARD = "---\nconfigs:\n- config_name: {}\n  data_files:\n{}---\n"
+
+
+def data(name: str) -> Path:
+    """The official file, or the fixture in its format."""
+    return DATA / name if DATA.is_dir() else OWN / name
+
+
+def publish(folder: Path, config: str, splits: dict[str, list[dict[str, object]]]) -> None:
+    """A dataset as the hub has them: Parquet files, and a card that says which is which."""
+    from datasets import Dataset
+
+    (folder / config).mkdir(parents=True)
+    for split, records in splits.items():
+        Dataset.from_list(records).to_parquet(folder / config / f"{split}-00000-of-00001.parquet")
+    files = "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
+    (folder / "README.md").write_text(CARD.format(config, files))
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the hub has: GSM8K and MBPP under their names, and a model."""
+    hub = tmp_path_factory.mktemp("hub")
+    gsm8k = {split: [row for _, row in read_jsonl(data(f"gsm8k_{split}.jsonl"))] for split in ("train", "test")}
+    publish(hub / "datasets" / "openai" / "gsm8k", "main", gsm8k)
+    mbpp = [row for _, row in read_jsonl(data("mbpp.jsonl"))]
+    publish(hub / "datasets" / "google-research-datasets" / "mbpp", "full", {"test": mbpp[:20], "train": mbpp[20:40]})
+    shutil.copytree(tiny_model, hub / "models" / "acme" / "tiny")
+    return hub
+
+
+@pytest.fixture(scope="module")
+def endpoint(folder: Path) -> Iterator[str]:
+    with serve_hub(folder) as address:
+        yield address
+
+
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask(endpoint: str, tmp_path: Path) -> Ask:
+    """``grpo-train …`` on a box with an empty cache of the hub; returns what it says."""
+
+    def run(*arguments: object, status: int = 0, **extra: str) -> str:
+        variables = environment(tmp_path, **{"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), **extra})
+        command = [*GRPO_TRAIN, *map(str, arguments)]
+        done = subprocess.run(command, env=variables, cwd=REPOSITORY, capture_output=True, text=True, timeout=250)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_gsm8k_and_mbpp_come_from_the_hub(ask: Ask) -> None:
+    count = sum(len(data(f"gsm8k_{split}.jsonl").read_text().splitlines()) for split in ("train", "test"))
+    assert f"\n{count}/{count}\n" in ask("check-dataset", "gsm8k")
+    assert "40/40" in ask("check-dataset", "mbpp")
+    assert f"\n{count}/{count}\n" in ask("check-dataset", "gsm8k", HF_HUB_OFFLINE="1"), "a filled cache needs no hub"
+
+
+def test_no_hub_and_nothing_in_the_cache(ask: Ask) -> None:
+    said = ask("check-dataset", "gsm8k", HF_ENDPOINT="http://127.0.0.1:9", status=2)
+    assert "openai/gsm8k could not be loaded from the hub" in said
+    assert "set task.path to their directory" in said
+
+
+@pytest.mark.parametrize("adapter", ["lora", "none"])
+def test_a_run_goes_on_with_the_commit_it_started_from(ask: Ask, folder: Path, tmp_path: Path, adapter: str) -> None:
+    """Two processes load model and data; then the model's owner publishes another one under the same name."""
+    model = folder / "models" / "acme" / "tiny"
+    began = commit_of(model)
+    config = write_config(
+        tmp_path, model__backbone="acme/tiny", model__adapter=adapter, run__total_steps=1, algorithm__beta=0.02,
+        task__name="gsm8k", task__limit=8, rollout__max_prompt_length=2048, rollout__max_completion_length=8,
+    )  # fmt: skip
+    ask("train", "--cfg", config, "--run-name", "hub", "--nproc", "2")
+    run = run_of(tmp_path, "hub")
+    assert recorded(run, 1) == f"acme/tiny@{began}"
+    if adapter == "lora":
+        made = json.loads((run.training_state / "step_1" / "model" / "adapter_config.json").read_text())
+        assert (made["base_model_name_or_path"], made["revision"]) == ("acme/tiny", began)
+
+    card = model / "README.md"
+    card.write_text("another model")
+    shutil.copytree(run.path, tmp_path / "training_runs" / "other", symlinks=True)
+    try:
+        assert commit_of(model) != began
+        ask("resume", "--training-run", "hub", "--additional-steps", "1")
+        ask("eval", "--training-run", "hub", "--steps", "0", "--num-problems", "2", "--max-completion-length", "4")
+        ask("resume", "--training-run", "other", "--additional-steps", "1", HF_HUB_OFFLINE="1")
+    finally:
+        card.unlink()
+    assert recorded(run, 2) == f"acme/tiny@{began}"
+    assert [row["step"] for row in rows(run)] == [1, 2]
+    assert weights_hash(run, 2) == weights_hash(run_of(tmp_path, "other"), 2), "the same, without a hub"
+    (summary,) = (tmp_path / "eval_runs").glob("hub_*/step_0_*/summary.json")
+    assert (read_json(summary) or {})["checkpoint"] == f"acme/tiny@{began}"
+
+
+def recorded(run: RunDir, step: int) -> str:
+    """The base that a checkpoint names."""
+    info = read_json(run.training_state / f"step_{step}" / "training_info.json") or {}
+    return str(info["base_model"]["name"])
+
+
+def test_a_model_that_is_not_there(ask: Ask, tmp_path: Path) -> None:
+    config = write_config(tmp_path, model__backbone="acme/large", run__total_steps=1)
+    said = ask("train", "--cfg", config, "--run-name", "none", status=1)
+    assert "cannot load the model 'acme/large'" in said
+    config = write_config(tmp_path, model__backbone=f"acme/tiny@{'0' * 40}", run__total_steps=1)
+    said = ask("train", "--cfg", config, "--run-name", "commit", status=1)
+    assert f"cannot load the model 'acme/tiny@{'0' * 40}'" in said

@@ -1,0 +1,111 @@
+"""A hub on this machine: what huggingface_hub, datasets and transformers ask of huggingface.co, over folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+
+@contextmanager
+def serve_hub(folder: Path) -> Iterator[str]:
+    """Serves ``folder/models/OWNER/NAME`` and ``folder/datasets/OWNER/NAME``; yields the address for HF_ENDPOINT."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hub, folder))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def commit_of(repository: Path) -> str:
+    """The commit of what a repository holds now; no other is served."""
+    files = [(str(path), path.stat().st_size) for path in sorted(repository.rglob("*")) if path.is_file()]
+    return hashlib.sha1(repr(files).encode()).hexdigest()
+
+
+class _Hub(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, folder: Path, *arguments: Any) -> None:
+        self._folder = folder
+        super().__init__(*arguments)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        """``api/KIND/OWNER/NAME[/revision/REVISION | /tree/REVISION[/PATH]]`` and ``[datasets/]OWNER/NAME/resolve/
+        REVISION/PATH``."""
+        words = unquote(urlsplit(self.path).path).strip("/").split("/")
+        is_api = words[0] == "api"
+        if is_api:
+            words = words[1:]
+        kind = words.pop(0) if is_api or words[0] == "datasets" else "models"
+        owner, name, what, revision, *path = [*words, "", "", "", ""]
+        place = self._folder / kind / owner / name
+        self._commit = ""
+        if not (owner and name and place.is_dir()):
+            return self._missing("RepoNotFound")
+        self._commit = commit_of(place)
+        if revision not in ("", "main", self._commit):
+            return self._missing("RevisionNotFound")
+        inside = place.joinpath(*path)
+        if what == "resolve":
+            return self._file(inside)
+        if what == "tree":
+            found = inside.rglob("*") if "recursive=True" in self.path else inside.glob("*")
+            return self._json([_entry(place, each) for each in sorted(found)])
+        files = [{"rfilename": str(each.relative_to(place))} for each in sorted(place.rglob("*")) if each.is_file()]
+        self._json({"id": f"{owner}/{name}", "sha": self._commit, "private": False, "tags": [], "siblings": files})
+
+    def do_POST(self) -> None:
+        """``api/KIND/OWNER/NAME/paths-info/REVISION``."""
+        _, kind, owner, name, *_ = unquote(self.path).strip("/").split("/")
+        place = self._folder / kind / owner / name
+        self._commit = commit_of(place)
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
+        self._json([_entry(place, place / path) for path in asked if (place / path).exists()])
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing on the tests' output."""
+
+    def _file(self, path: Path) -> None:
+        if not path.is_file():
+            return self._missing("EntryNotFound")
+        content = path.read_bytes()
+        self._answer(200, content, {"ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
+
+    def _missing(self, code: str) -> None:
+        self._answer(404, b"{}", {"X-Error-Code": code})
+
+    def _json(self, value: Any) -> None:
+        self._answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), "X-Repo-Commit": self._commit, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def _entry(place: Path, path: Path) -> dict[str, Any]:
+    content = path.read_bytes() if path.is_file() else b""
+    return {
+        "type": "file" if path.is_file() else "directory",
+        "path": str(path.relative_to(place)),
+        "oid": hashlib.sha1(content).hexdigest(),
+        "size": len(content),
+    }
