@@ -150,7 +150,9 @@ def _explain(problem: Any, source: str, lines: dict[tuple[str, ...], int], from_
     if problem["type"] == "value_error":
         return _where_said(str(problem["ctx"]["error"]), where, source, lines, from_overrides)
     got = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
-    return f"{where}: {key}: {problem['msg'][0].lower()}{problem['msg'][1:]}{got}"
+    no_pairs = problem["type"] in ("dict_type", "model_type", "model_attributes_type")  # Python's word is not a user's
+    what = "input should be keys with values, NAME: VALUE" if no_pairs else problem["msg"]
+    return f"{where}: {key}: {what[0].lower()}{what[1:]}{got}"
 
 
 def _where_said(

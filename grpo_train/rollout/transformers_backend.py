@@ -145,7 +145,7 @@ class TransformersBackend:
                     del missing[number]
                     yield number, completion
                 return
-            except RuntimeError as error:  # torch.OutOfMemoryError is one
+            except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is the former
                 if not is_out_of_memory(error):
                     raise
                 if size == 1:
@@ -312,7 +312,7 @@ class _Draw:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that a batch was too large, on a GPU or a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or (
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
     )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Lfm2Config, MambaC
 from grpo_train.policy.locate import PolicyError
 from grpo_train.rollout import Completion
 from grpo_train.rollout.transformers_backend import TransformersBackend, _Draw
+from tests.engine import REPOSITORY
 
 PROMPTS = ["12+34=", "7+85=", "60+1=", "99+99=", "5+5=", "31+41="]
 
@@ -336,6 +339,44 @@ def test_who_is_told_may_fail_and_is_not_taken_for_the_model(parts: tuple[Any, A
     assert [module.training for module in model.modules()] == modes
     assert torch.is_grad_enabled()
     model.eval()
+
+
+LIMITED = """
+import resource, sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from grpo_train.rollout.transformers_backend import TransformersBackend
+
+torch.set_num_threads(1)
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float64).eval()
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+backend = TransformersBackend(model, tokenizer)
+(prompt,) = tokenizer(["12+34=" * 60])["input_ids"]
+
+def generate(rows, budget):
+    return backend.generate([prompt] * rows, seeds=range(rows), max_completion_length=budget, temperature=1.0)
+
+generate(2, 2)
+if len(sys.argv) > 2:
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[2]) * 2**20,) * 2)
+print([one.ids for one in generate(256, 16)])
+"""
+
+
+def test_a_machine_that_has_no_more_memory(tiny_model: Path) -> None:
+    """Not a simulation: the allocator is refused, and what is generated in smaller batches is what would have been."""
+
+    def said(*limit: str) -> list[str]:
+        command = [sys.executable, "-c", LIMITED, str(tiny_model), *limit]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=REPOSITORY)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    (expected,) = said()
+    *told, found = said("100")
+    assert told, "100 MiB must not be enough for the test to mean anything"
+    assert all("out of memory: going on with" in line for line in told)
+    assert found == expected
 
 
 def test_another_error_is_not_taken_for_a_lack_of_memory(
