@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError
 
 from grpo_train.distributed import Group
-from grpo_train.files import atomic_symlink, atomic_write, fsync_directory, read_json, utc_now
+from grpo_train.files import atomic_write, fsync_directory, read_json, utc_now
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import adapter_of
 from grpo_train.retention import hidden_name, prune_checkpoints, remove_leftovers
@@ -99,9 +99,9 @@ def save_checkpoint(
             run.set_aside([target])
         staging.rename(target)
         fsync_directory(run.training_state)
-        atomic_symlink(run.training_state / "step_latest", target.name)
+        run.point("step_latest", step)
         if final:
-            atomic_symlink(run.training_state / "step_final", target.name)
+            run.point("step_final", step)
     except (OSError, RuntimeError, SafetensorError) as error:
         remove_tree(staging)
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]

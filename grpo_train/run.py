@@ -219,16 +219,32 @@ class RunDir:
         if final.is_symlink():
             final.unlink()
         later = [checkpoint.path for checkpoint in self.checkpoints() if checkpoint.step > step]
-        atomic_symlink(self.training_state / "step_latest", f"step_{step}")
+        self.point("step_latest", step)
+        if final.is_dir():
+            self.set_aside([final])
         self.set_aside(later)
         return [path.name for path in later]
+
+    def point(self, name: str, step: int) -> None:
+        """Make ``step_latest`` or ``step_final`` a link to ``step_N``.
+
+        A directory of that name (an older layout, a copy that followed links) becomes that step where there is none,
+        else it is set aside.
+        """
+        alias, target = self.training_state / name, self.training_state / f"step_{step}"
+        if alias.is_dir() and not alias.is_symlink():
+            if target.exists():
+                self.set_aside([alias])
+            else:
+                alias.rename(target)
+        atomic_symlink(alias, target.name)
 
     def set_aside(self, checkpoints: list[Path]) -> None:
         """Move checkpoints to a new directory in ``training_state/superseded/``: kept, and out of the way."""
         if not checkpoints:
             return
         attic = self.training_state / "superseded" / utc_now().replace(":", "-")
-        attic.mkdir(parents=True)
+        attic.mkdir(parents=True, exist_ok=True)
         for path in checkpoints:
             path.rename(attic / path.name)
         fsync_directory(attic)

@@ -276,6 +276,20 @@ def test_real_directories_stand_in_for_links(run: RunDir) -> None:
     assert [c.step for c in run.checkpoints()] == [4]
 
 
+def test_a_real_directory_becomes_its_step_or_is_set_aside(run: RunDir) -> None:
+    folder = make_checkpoint(run, 4, latest=False)
+    for alias in ("step_latest", "step_final"):
+        shutil.copytree(folder, run.training_state / alias)
+    shutil.rmtree(folder)
+    run.point("step_latest", 4)
+    assert (run.checkpoint("latest").step, run.checkpoint("latest").path.name) == (4, "step_4")
+    run.rewind(4)
+    assert os.listdir(run.training_state / "superseded" / os.listdir(run.training_state / "superseded")[0]) == [
+        "step_final"
+    ]
+    assert sorted(os.listdir(run.training_state)) == ["step_4", "step_latest", "superseded"]
+
+
 DAMAGES = {
     "missing": (lambda f: f.unlink(), "model/weights is missing", False),
     "truncated": (

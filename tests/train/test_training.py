@@ -79,6 +79,18 @@ def test_a_step_repeated_from_the_middle_is_the_same_step(straight: RunDir, tmp_
     assert [p.name for p in sorted((run.training_state / "superseded").glob("*/*"))] == ["step_5", "step_6"]
 
 
+def test_a_copy_that_followed_the_links_goes_on(straight: RunDir, tmp_path: Path) -> None:
+    """As aws s3 sync makes them: step_latest and step_final are directories then. None is lost, none in the way."""
+    shutil.copytree(straight.root, tmp_path / "copy")
+    run = run_of(tmp_path / "copy", "straight")
+    resume_here(run, "4")
+    assert_same_run(straight, run, 6)
+    for name in ("step_latest", "step_final"):
+        assert os.readlink(run.training_state / name) == "step_6"
+    aside = {path.name for path in (run.training_state / "superseded").glob("*/*")}
+    assert aside == {"step_5", "step_6", "step_latest", "step_final"}
+
+
 def test_generators_are_those_that_were_saved(make_root: Callable[[], Path], tmp_path: Path) -> None:
     """Dropout draws from them. The negative control: were they not restored, the first could not pass by luck."""
     torch.set_num_threads(1)
