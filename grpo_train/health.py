@@ -22,6 +22,7 @@ HACKING = {
 """Share of a buffer's completions from which an indicator is worth a word, and the word."""
 DENIALS = 0.05
 INVALID_GAMES = 0.2
+VALID_PROGRAMS = 0.5
 SAME_OPENING = 0.8
 NO_REASONING = 0.5
 
@@ -60,6 +61,8 @@ def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
     truncated = _value(metrics, "completions/clipped_ratio", 0.0)
     if truncated > TRUNCATED:
         lines.append(f"warning: {truncated:.0%} of the completions hit the budget: raise rollout.max_completion_length")
+    if (valid := _value(metrics, "code_game/valid", 1.0)) < VALID_PROGRAMS:
+        lines.append(f"warning: {valid:.0%} of the programs keep the game's rules: the rollouts say which they broke")
     lines += _hacking(metrics)
     lines += _self_play(metrics, config)
     if config.steps_per_buffer == 1 and dead < 1 and abs(_value(metrics, "loss", 1.0)) < NEAR_ZERO:

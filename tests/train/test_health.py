@@ -74,6 +74,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {},
         ["warning: 40% of the games end with an illegal move"],
     ),
+    "programs that break the code game's rules": (
+        {"code_game/valid": 0.1},
+        {},
+        ["warning: 10% of the programs keep the game's rules: the rollouts say which they broke"],
+    ),
     "self-play that stopped thinking": (
         {"self_play/no_reasoning": 0.9, "self_play/same_opening": 0.95},
         {},
