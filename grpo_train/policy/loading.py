@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -134,10 +135,14 @@ def load_policy(
 
 def _at_its_commit(resolved: str) -> str:
     """A hub id with its commit, since the hub's next may be another model; a directory as it is."""
-    if Path(resolved).is_dir() or hub_id(resolved)[1]:
+    if Path(resolved).is_dir():
         return resolved
-    commit = hub_commit(resolved)
-    return f"{resolved}@{commit}" if commit else resolved
+    name, commit = hub_id(resolved)
+    commit = commit or hub_commit(name)
+    found = f"{name}@{commit}" if commit else name
+    if os.environ.get("RANK", "0") == "0":
+        print(f"loading {found}: the hub sends it first where this machine does not have it", flush=True)
+    return found
 
 
 def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
