@@ -160,11 +160,13 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     try:
         try:
             model, tokenizer = load(**({"revision": commit} if commit else {}))
-        except (OSError, ValueError):
+        except (OSError, ValueError) as refused:
             if not commit:
                 raise
-            # The hub may be down, or have lost that commit: what it gave once is on this machine.
-            model, tokenizer = load(revision=commit, local_files_only=True)
+            try:  # the hub may be down, or have lost that commit: what it gave once is on this machine
+                model, tokenizer = load(revision=commit, local_files_only=True)
+            except (OSError, ValueError):
+                raise refused from None
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         way_out = (

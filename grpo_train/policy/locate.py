@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 
 from grpo_train.files import read_json
@@ -121,9 +122,9 @@ def check_base(adapter: Path, base: str, root: Path) -> None:
 
 
 def hub_id(name: str) -> tuple[str, str | None]:
-    """The two parts of ``OWNER/NAME@COMMIT``; None where no commit is said."""
-    repository, _, commit = name.partition("@")
-    return repository, commit or None
+    """The two parts of ``OWNER/NAME@COMMIT``; what has no commit behind it is left whole, with None."""
+    match = re.fullmatch(r"([^/@]+/[^/@]+)@([0-9a-f]{40})", name)
+    return (match[1], match[2]) if match else (name, None)
 
 
 def hub_commit(repository: str) -> str | None:
@@ -138,8 +139,8 @@ def hub_commit(repository: str) -> str | None:
 
 def at_commit(backbone: str, recorded: str | None) -> str:
     """``model.backbone``, at the hub's commit that a checkpoint recorded where that is of the same model."""
-    name = BACKBONES.get(backbone, backbone)
-    return recorded if recorded and "@" not in name and hub_id(recorded)[0] == name else backbone
+    name, commit = hub_id(recorded or "")
+    return recorded if recorded and commit and name == BACKBONES.get(backbone, backbone) else backbone
 
 
 def _same_model(one: str, other: str) -> bool:

@@ -49,8 +49,10 @@ def chat_text(messages: Sequence[tuple[str, str]], tokenizer: Any) -> str:
     except TemplateError as error:
         way_out = "leave task.system_prompt out" if messages[0][0] == "system" else "use another task.template"
         raise TaskError(f"task.template chat: this model's chat template refuses: {error} ({way_out})") from error
-    prompt, mark, _ = text.partition(MARK)
-    if begun and not mark:
+    if not begun:
+        return text
+    prompt, mark, _ = text.rpartition(MARK)
+    if not mark:
         raise TaskError(
             "task.template chat: this model's chat template leaves out the beginning of the answer; use another "
             "task.template"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from grpo_train.files import read_json, read_jsonl
+from grpo_train.policy.locate import at_commit, hub_id
 from grpo_train.run_dir import RunDir
-from tests.engine import GRPO_TRAIN, REPOSITORY, environment, rows, run_of, weights_hash, write_config
+from tests.engine import GRPO_TRAIN, REPOSITORY, environment, rows, run_of, train_here, weights_hash, write_config
 from tests.hub import commit_of, serve_hub
 
 DATA = REPOSITORY.parent / "shared" / "data"
@@ -132,3 +133,19 @@ def test_a_model_that_is_not_there(ask: Ask, tmp_path: Path) -> None:
     config = write_config(tmp_path, model__backbone=f"acme/tiny@{'0' * 40}", run__total_steps=1)
     said = ask("train", "--cfg", config, "--run-name", "commit", status=1)
     assert f"cannot load the model 'acme/tiny@{'0' * 40}'" in said
+
+
+def test_only_a_commit_is_split_off_a_name(root: Path) -> None:
+    commit = "0123456789" * 4
+    assert hub_id(f"acme/tiny@{commit}") == ("acme/tiny", commit)
+    for name in ("acme/tiny", "acme/tiny@main", f"models/acme/tiny@{commit}", f"/data/tiny@{commit}"):
+        assert hub_id(name) == (name, None)
+    assert at_commit("acme/tiny", f"acme/tiny@{commit}") == f"acme/tiny@{commit}"
+    assert at_commit("acme/tiny", f"acme/other@{commit}") == at_commit("acme/tiny", None) == "acme/tiny"
+    assert at_commit("tiny", "models/tiny") == "tiny"
+
+    (root / "models" / "tiny").rename(root / "models" / "tiny@2")
+    config = write_config(root, model__backbone="models/tiny@2", model__adapter="lora", run__total_steps=1)
+    run = train_here(root, config, "at")
+    made = read_json(run.training_state / "step_1" / "model" / "adapter_config.json") or {}
+    assert (made["base_model_name_or_path"], made["revision"]) == ("models/tiny@2", None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from grpo_train.rollout.chat import chat_text
+from grpo_train.rollout.chat import MARK, chat_text
 from grpo_train.rollout.prompts import encode
 from grpo_train.tasks import Problem, TaskError
 
@@ -49,6 +49,12 @@ def test_a_question_and_an_answer_that_is_begun(tokenizer: Any, template: str, p
     tokenizer.chat_template = template
     assert chat_text([("user", "Hi. ")], tokenizer) == prompt
     assert chat_text([("user", "Hi. "), ("assistant", "Look:\n\n")], tokenizer) == begun
+
+
+def test_a_question_may_say_anything(tokenizer: Any) -> None:
+    tokenizer.chat_template = QWEN
+    assert chat_text([("user", f"a{MARK}b")], tokenizer) == f"<user>a{MARK}b</s><assistant>"
+    assert chat_text([("user", MARK), ("assistant", "Look:")], tokenizer) == f"<user>{MARK}</s><assistant>Look:"
 
 
 def test_white_space_that_a_template_cuts_off_an_answer_stays(tokenizer: Any) -> None:
