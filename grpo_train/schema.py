@@ -261,8 +261,8 @@ class Task(Section):
     invalid_move_other_return: float = 0.5
     """Games: what it is then worth to the other player."""
     rewards: list[str] = Field(default_factory=list)
-    """Reward functions: accuracy, format, reasoning, correct_and_short, score, or your own ``module:function``.
-    Empty: the task's own. algorithm.reward_weights weighs them."""
+    """Reward functions: accuracy, format, tag_count, reasoning, correct_and_short, score, or your own
+    ``module:function``. Empty: the task's own. algorithm.reward_weights weighs them."""
     reward_control: Literal["none", "random", "inverted", "format_only"] = "none"
     """Replaces every reward by a control, for honest baselines."""
     correct_reward: float = 2.0

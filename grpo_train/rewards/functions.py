@@ -4,6 +4,7 @@ Built in:
 
 - ``accuracy``: ``task.correct_reward`` (2.0) for a right answer, ``task.incorrect_reward`` (0.0) for any other;
 - ``format``: 1.0 where the format is right, whatever the answer;
+- ``tag_count``: the way there: a third for each tag of the format that stands in it once, see :func:`tag_count`;
 - ``reasoning``: up to 1.0 for written-out reasoning, see :func:`reasoning`;
 - ``correct_and_short``: 1.0 for a right answer, less the more of the budget it used up, see :func:`correct_and_short`;
 - ``score``: the points that the task itself gives (code that runs, a game that is won).
@@ -26,6 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from grpo_train import schema
+from grpo_train.rewards.tags import CLOSE_ANSWER, CLOSE_THINK, OPEN_ANSWER
 from grpo_train.tasks.base import Attempt, Task, TaskError, Verdict
 from grpo_train.tasks.own import load_function
 
@@ -108,6 +110,15 @@ def reasoning(completion: str, target_words: int = 40) -> float:
     return 0.5 * min(1.0, words / target_words) + 0.5 * min(1.0, len(steps) / 4)
 
 
+def tag_count(completion: str) -> float:
+    """A third for each of ``</think>``, ``<answer>`` and ``</answer>`` that is said exactly once, wherever it stands.
+
+    For models that hardly ever get the format right by chance (open-r1's ``tag_count_reward``, with quarters).
+    """
+    tags = (CLOSE_THINK, OPEN_ANSWER, CLOSE_ANSWER)
+    return sum(completion.count(tag) == 1 for tag in tags) / len(tags)
+
+
 def correct_and_short(verdict: Verdict, length: int, budget: int) -> float:
     """1.0 for a right answer at length 0, falling linearly to 0.5 at the generation ``budget``; 0 for a wrong one."""
     return 1.0 - 0.5 * min(1.0, length / budget) if verdict.correct else 0.0
@@ -117,6 +128,7 @@ def _resolve(name: str, config: schema.Task, budget: int) -> tuple[str, RewardFu
     built_in: dict[str, RewardFunction] = {
         "accuracy": lambda _, verdict: config.correct_reward if verdict.correct else config.incorrect_reward,
         "format": lambda _, verdict: float(verdict.formatted),
+        "tag_count": lambda attempt, _: tag_count(attempt.completion),
         "reasoning": lambda attempt, _: reasoning(attempt.completion),
         "correct_and_short": lambda attempt, verdict: correct_and_short(verdict, attempt.length, budget),
         "score": lambda _, verdict: verdict.score,

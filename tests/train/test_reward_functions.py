@@ -11,7 +11,7 @@ import pytest
 
 from grpo_train import schema
 from grpo_train.rewards import Rewards, load_rewards
-from grpo_train.rewards.functions import correct_and_short, reasoning
+from grpo_train.rewards.functions import correct_and_short, reasoning, tag_count
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
 
 PROBLEM = Problem(0, "9+9=", "18", "9+9")
@@ -41,18 +41,25 @@ def test_accuracy_pays_what_the_configuration_says() -> None:
 
 
 def test_every_function_is_logged_by_its_name_and_the_reward_is_their_sum() -> None:
-    rewards = rewards_of("accuracy", "format", "correct_and_short", "score", "reasoning")
-    assert rewards.names == ["accuracy", "format", "correct_and_short", "score", "reasoning"]
+    rewards = rewards_of("accuracy", "format", "correct_and_short", "score", "reasoning", "tag_count")
+    assert rewards.names == ["accuracy", "format", "correct_and_short", "score", "reasoning", "tag_count"]
     grade = rewards(attempt(), RIGHT)
     assert grade.rewards == {
-        "accuracy": 2.0, "format": 1.0, "correct_and_short": 0.75, "score": 0.75, "reasoning": 0.0,
+        "accuracy": 2.0, "format": 1.0, "correct_and_short": 0.75, "score": 0.75, "reasoning": 0.0, "tag_count": 1.0,
     }  # fmt: skip
-    assert grade.reward == pytest.approx(4.5)
+    assert grade.reward == pytest.approx(5.5)
     assert rewards(attempt(), WRONG).rewards["format"] == 1.0
     unformatted = rewards(attempt(), UNFORMATTED)
     assert unformatted.rewards["format"] == 0.0
     assert unformatted.rewards["score"] is None  # no points of its own: the function takes no part
-    assert unformatted.reward == 0.0
+    assert unformatted.reward == unformatted.rewards["tag_count"]
+
+
+def test_tags_are_counted_that_are_said_once() -> None:
+    assert tag_count("1</think><answer>2</answer>") == tag_count("</answer> </think> <answer>") == 1.0
+    assert tag_count("1</think><answer>2") == pytest.approx(2 / 3)
+    assert tag_count("</think></think><answer></answer><answer>") == pytest.approx(1 / 3)
+    assert tag_count("<think>2") == tag_count("") == 0.0
 
 
 def test_correct_and_short_falls_with_the_length_and_never_pays_for_a_wrong_answer() -> None:
