@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,9 +88,9 @@ def load_policy(
     kind = adapter_of(weights) if weights else None
     if kind == "none":
         assert weights is not None
-        resolved, source = str(weights), str(weights)
+        source = str(weights)
     else:
-        resolved = source = _at_its_commit(resolve_backbone(base or settings.backbone, root))
+        source = _at_its_commit(resolve_backbone(base or settings.backbone, root))
     on_gpu = device.type == "cuda"
     wants_master = trainable and settings.adapter == "none"
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(
@@ -127,7 +128,7 @@ def load_policy(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
     model.to(device)
-    recorded = recorded_base(resolved, root)
+    recorded = recorded_base(source, root)
     # Trained weights are float32 (peft keeps adapters so, too); without autocast an adapter would compute in float32.
     autocast = torch.bfloat16 if trainable and dtype == torch.bfloat16 else None
     return Policy(model, tokenizer, device, recorded, autocast)
@@ -145,28 +146,31 @@ def _at_its_commit(resolved: str) -> str:
     return found
 
 
+def _from_hub(load: Callable[..., tuple[Any, Any]], name: str, commit: str) -> tuple[Any, Any]:
+    """From the hub; where it is down, or has lost that commit, from what it gave this machine once."""
+    try:
+        return load(name, revision=commit)
+    except (OSError, ValueError) as refused:
+        try:
+            return load(name, revision=commit, local_files_only=True)
+        except (OSError, ValueError):
+            raise refused from None
+
+
 def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the console log is a file
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # about peft's use of it
-    name, commit = (source, None) if Path(source).is_dir() else hub_id(source)
 
-    def load(**where: Any) -> tuple[Any, Any]:
+    def load(name: str, **where: Any) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention, **where)
         return model, AutoTokenizer.from_pretrained(name, **where)
 
+    name, commit = (source, None) if Path(source).is_dir() else hub_id(source)
     try:
-        try:
-            model, tokenizer = load(**({"revision": commit} if commit else {}))
-        except (OSError, ValueError) as refused:
-            if not commit:
-                raise
-            try:  # the hub may be down, or have lost that commit: what it gave once is on this machine
-                model, tokenizer = load(revision=commit, local_files_only=True)
-            except (OSError, ValueError):
-                raise refused from None
+        model, tokenizer = _from_hub(load, name, commit) if commit else load(name)
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         way_out = (
