@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from grpo_tui.store import RunRow, Store
+from grpo_tui.model.store import RunRow, Store
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from textual.worker import Worker, WorkerState
 
 from grpo_tui.actions import ACTIONS, Action, Situation, key_words
 from grpo_tui.attach import RunForeground, call_in_foreground
-from grpo_tui.connection import Connection, MakeClient, make_box_client
+from grpo_tui.model.connection import Connection, MakeClient, make_box_client
+from grpo_tui.model.formatting import LIVE, state_words
+from grpo_tui.model.store import RunRow, Store
 from grpo_tui.operations import Operations
 from grpo_tui.screens.home import HomeScreen
-from grpo_tui.store import RunRow, Store
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
 from grpo_tui.widgets.notice import Notice
 from grpo_tui.widgets.runs import RunsPanel
-from grpo_tui.words import LIVE, state_words
 from remote.boxes import Box
 from remote.events import BoxGreeted, ClientEvent, HostKeyAsked, Link, RunsReported, SessionsReported
 from remote.protocol import RemoteError

@@ -37,7 +37,7 @@ def plan(box: Box, session: str, environment: Mapping[str, str] = os.environ) ->
 
 def attach_command(box: Box, session: str) -> list[str]:
     """``tmux attach`` here, or through ``ssh -t`` on a remote box."""
-    from remote.ssh import attach_argv
+    from remote.transports.ssh import attach_argv
 
     return list(attach_argv(box, session))
 

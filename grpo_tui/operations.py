@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui import attach, demo
-from grpo_tui.words import command_line, one_line
+from grpo_tui.model.formatting import command_line, one_line
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
-    from grpo_tui.screens.launch import ConfigChoice
-    from grpo_tui.store import Store
+    from grpo_tui.forms.launch import ConfigChoice
+    from grpo_tui.model.store import Store
 
 
 def who() -> str:
@@ -47,7 +47,7 @@ class Operations:
     # launch, evaluate, resume ----------------------------------------------------------------------------
 
     async def launch(self) -> None:
-        from grpo_tui.screens.launch import LaunchScreen
+        from grpo_tui.forms.launch import LaunchScreen
 
         configs = await self._configs()
         runs = [row.name for row in self.store.runs or ()]
@@ -63,7 +63,7 @@ class Operations:
             )
 
     async def _configs(self) -> list[ConfigChoice]:
-        from grpo_tui.screens.launch import ConfigChoice
+        from grpo_tui.forms.launch import ConfigChoice
 
         here = await asyncio.to_thread(local_configs)
         try:
@@ -76,7 +76,7 @@ class Operations:
         return [ConfigChoice(name, "here", text) for name, text in here] + on_box
 
     async def eval(self) -> None:
-        from grpo_tui.screens.evaluate import EvalScreen
+        from grpo_tui.forms.evaluate import EvalScreen
 
         run = self.store.selected
         if run and (steps := await self._complete_steps(run)) is not None:
@@ -84,7 +84,7 @@ class Operations:
             self._ordered(answer, "evaluation started")
 
     async def resume(self) -> None:
-        from grpo_tui.screens.resume import ResumeScreen
+        from grpo_tui.forms.resume import ResumeScreen
 
         row = self.store.run
         if row and (steps := await self._complete_steps(row.name)) is not None:

@@ -136,7 +136,7 @@ def add_box(path: str | Path | None, box: Box) -> Path:
 
     Raises BoxesError when the name is taken, the box is malformed, or the file cannot be read or written.
     """
-    from grpo_train.files import atomic_write
+    from grpo_train.run_dir.files import atomic_write
 
     file = Path(path) if path else default_path()
     try:

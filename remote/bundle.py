@@ -18,8 +18,11 @@ from pathlib import Path
 
 ENTRY = "import sys\nfrom remote.agent.serve import main\nsys.exit(main(sys.argv[1:]))\n"
 OURS = (
-    *("remote/__init__.py", "remote/protocol.py"),
-    *(f"grpo_train/{name}.py" for name in ("run_dir", "run", "files", "manifest", "processes", "status", "ending")),
+    "remote/__init__.py",
+    "remote/protocol.py",
+    "remote/agent/*.py",
+    "grpo_train/__init__.py",
+    "grpo_train/run_dir/*.py",
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LIBTMUX_LEFT_OUT = ("test", "pytest_plugin.py", "__pycache__")
@@ -46,7 +49,7 @@ class Bundle:
                 return file
         except OSError:
             pass
-        from grpo_train.files import atomic_write
+        from grpo_train.run_dir.files import atomic_write
 
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(file, self.data)
@@ -56,7 +59,7 @@ class Bundle:
 @functools.cache
 def build() -> Bundle:
     """The bundle of the installed sources; made once a process (about 0.1 s)."""
-    entries = {"__main__.py": ENTRY.encode(), "grpo_train/__init__.py": b"", **_sources()}
+    entries = {"__main__.py": ENTRY.encode(), **_sources()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(entries):
@@ -73,9 +76,7 @@ def _sources() -> dict[str, bytes]:
     import importlib.util
 
     home = Path(__file__).resolve().parent.parent
-    found = {name: (home / name).read_bytes() for name in OURS}
-    for file in (home / "remote" / "agent").glob("*.py"):
-        found[f"remote/agent/{file.name}"] = file.read_bytes()
+    found = {file.relative_to(home).as_posix(): file.read_bytes() for pattern in OURS for file in home.glob(pattern)}
     spec = importlib.util.find_spec("libtmux")  # finds, does not import
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeError("libtmux is not installed: reinstall grpo-tui (make setup)")

@@ -51,7 +51,8 @@ from remote.protocol import (
 )
 from remote.requests import Pending, Requests, unreachable
 from remote.timing import Pings, SleepDetector, Timing
-from remote.transport import AskHostKey, LocalTransport, Refused, Transport, TryAgain, Unreachable
+from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
+from remote.transports.local import LocalTransport
 
 logger = logging.getLogger(__name__)
 STANDING_TOPICS = ("runs", "sessions", "gpu")
@@ -430,6 +431,6 @@ class BoxClient:
     def _default_transport(self, box: Box, ask: AskHostKey) -> Transport:
         if box.is_local:
             return LocalTransport()
-        from remote.ssh import SshTransport
+        from remote.transports.ssh import SshTransport
 
         return SshTransport(box, ask, host_keys_file=self._host_keys_file)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.data import data_file
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve the processes under test
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -23,10 +25,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="session")
 def tiny_model(request: pytest.FixtureRequest) -> Path:
     """A tiny model whose sampled answers are right now and then. Made once and kept in pytest's cache."""
-    from grpo_train.tiny_model import WarmStart, make_tiny_model
+    from grpo_train.tiny.model import WarmStart, make_tiny_model
 
     warm_start = WarmStart(steps=120, batch_size=48)
-    names = ("tiny_model.py", "tiny_tokenizer.py", "tasks/addition.py", "tasks/generated.py")
+    names = ("tiny/model.py", "tiny/tokenizer.py", "tasks/addition.py", "tasks/shared/generated.py")
     sources = [REPOSITORY / "grpo_train" / name for name in names]
     key = hashlib.sha256(repr(warm_start).encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
     assert request.config.cache is not None
@@ -54,3 +56,9 @@ def make_root(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 def root(make_root: Callable[[], Path]) -> Path:
     """A root of its own, with the tiny model."""
     return make_root()
+
+
+@pytest.fixture(scope="session")
+def gsm8k_dir() -> Path:
+    """The directory of GSM8K's two files: the official ones, or eight rows each in the same format."""
+    return data_file("gsm8k_test.jsonl").parent

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from grpo_train.config.schema import Config
 from grpo_train.games import OPPONENTS, Role
-from grpo_train.schema import Config
 from grpo_train.tasks import TaskError
-from grpo_train.tasks.self_play import SelfPlayTask
+from grpo_train.tasks.shared.self_play import SelfPlayTask
 
 
 def opponents_of(task: SelfPlayTask, config: Config) -> list[str]:

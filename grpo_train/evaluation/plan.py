@@ -15,15 +15,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from grpo_train import schema
-from grpo_train.config import load_config, with_changes
+from grpo_train.config import load_config, schema, with_changes
+from grpo_train.config.schema import Config
 from grpo_train.evaluation.opponents import checkpoints_of, opponents_of
-from grpo_train.files import read_json
 from grpo_train.policy.locate import at_commit, base_of_checkpoint
 from grpo_train.run_dir import RunDir, RunDirError, eval_folder, list_checkpoints, open_run
-from grpo_train.schema import Config
+from grpo_train.run_dir.files import read_json
 from grpo_train.tasks import Problem, Task, TaskError, load_task
-from grpo_train.tasks.self_play import SelfPlayTask
+from grpo_train.tasks.shared.self_play import SelfPlayTask
 
 MBPP_VARIABLES: dict[str, tuple[str, str, type]] = {
     "MBPP_EVAL_NUM_QUESTIONS": ("eval", "num_problems", int),
@@ -73,7 +72,7 @@ class Target:
     path: str
     """A checkpoint's directory; the root itself for the backbone (step 0 of a run without ``--ckpt``)."""
     key: dict[str, Any] = field(default_factory=dict, compare=False)
-    """What its samples depend on, see :mod:`grpo_train.evaluation.keys`; set when its evaluation begins."""
+    """What its samples depend on, see :mod:`grpo_train.evaluation.results.keys`; set when its evaluation begins."""
 
 
 @dataclass(frozen=True)

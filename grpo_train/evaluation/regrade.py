@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_train.config.schema import Config
 from grpo_train.evaluation.judging import Judges, attempt_of
-from grpo_train.evaluation.keys import grading_key, problems_key
-from grpo_train.evaluation.log import log_evaluation
 from grpo_train.evaluation.plan import EvalError, find_run, task_of
-from grpo_train.evaluation.results import COMPLETION, consolidate, join, without_result, write_step
-from grpo_train.evaluation.stored import (
+from grpo_train.evaluation.report.files import COMPLETION, consolidate, join, without_result, write_step
+from grpo_train.evaluation.report.summary import SETTINGS
+from grpo_train.evaluation.results.keys import grading_key, problems_key
+from grpo_train.evaluation.results.log import log_evaluation
+from grpo_train.evaluation.results.stored import (
     AGAIN,
     DamagedError,
     name_and_step,
@@ -25,11 +27,9 @@ from grpo_train.evaluation.stored import (
     restore_torn,
     steps_of,
 )
-from grpo_train.evaluation.summary import SETTINGS
-from grpo_train.files import read_json
-from grpo_train.rewards.sandbox import SandboxError
 from grpo_train.run_dir import RunDir, StatusWriter, list_evaluations
-from grpo_train.schema import Config
+from grpo_train.run_dir.files import read_json
+from grpo_train.sandbox import SandboxError
 from grpo_train.tasks import TaskError
 
 FACTS = ("checkpoint", "manifest", "task", "eval", "sandbox", "seed", "problems_in_split", "run")

@@ -19,12 +19,7 @@ from typing import Any
 
 import yaml
 
-from grpo_train.evaluation.children import Children, refuse_busy
-from grpo_train.evaluation.compare import words
-from grpo_train.evaluation.keys import key_of
-from grpo_train.evaluation.log import log_evaluation
-from grpo_train.evaluation.match_table import match_lines
-from grpo_train.evaluation.partial import Partial
+from grpo_train.config.schema import Config
 from grpo_train.evaluation.plan import (
     EvalError,
     EvalPlan,
@@ -36,7 +31,8 @@ from grpo_train.evaluation.plan import (
     problems_of,
     task_of,
 )
-from grpo_train.evaluation.results import (
+from grpo_train.evaluation.report.compare import words
+from grpo_train.evaluation.report.files import (
     TABLE,
     consolidate,
     facts_of,
@@ -46,10 +42,16 @@ from grpo_train.evaluation.results import (
     settings_of,
     write_step,
 )
-from grpo_train.evaluation.stored import SUPERSEDED, aside_of, bring_back, problem_of, restore_torn, set_aside
-from grpo_train.files import atomic_write, read_json, utc_now
+from grpo_train.evaluation.report.match_table import match_lines
+from grpo_train.evaluation.results.keys import key_of
+from grpo_train.evaluation.results.log import log_evaluation
+from grpo_train.evaluation.results.partial import Partial
+from grpo_train.evaluation.results.stored import SUPERSEDED, aside_of, bring_back, problem_of, restore_torn, set_aside
+from grpo_train.evaluation.workers.pool import Children, refuse_busy
 from grpo_train.policy.locate import PolicyError
-from grpo_train.processes import (
+from grpo_train.run_dir import RunDir, StatusWriter, prepare_root, read_table
+from grpo_train.run_dir.files import atomic_write, read_json, utc_now
+from grpo_train.run_dir.processes import (
     PARENT_VARIABLE,
     RUN_ID_VARIABLE,
     become_subreaper,
@@ -57,10 +59,8 @@ from grpo_train.processes import (
     run_id_of,
     sweep,
 )
-from grpo_train.retention import is_there_to_stay
-from grpo_train.rewards.sandbox import SandboxError
-from grpo_train.run_dir import RunDir, StatusWriter, prepare_root, read_table
-from grpo_train.schema import Config
+from grpo_train.run_dir.removal import is_there_to_stay
+from grpo_train.sandbox import SandboxError
 from grpo_train.tasks import Problem, Task
 
 __all__ = ["EvalError", "EvalRequest", "run_evaluation", "run_evaluations"]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from grpo_train.config.schema import Model
 from grpo_train.policy.locate import (
     PolicyError,
     adapter_of,
@@ -22,7 +23,6 @@ from grpo_train.policy.locate import (
     recorded_base,
     resolve_backbone,
 )
-from grpo_train.schema import Model
 
 
 @dataclass

@@ -6,10 +6,10 @@ import difflib
 import re
 from pathlib import Path
 
-from grpo_train.files import read_json
-from grpo_train.manifest import untrusted
+from grpo_train.config.schema import BACKBONES
 from grpo_train.run_dir import sha256
-from grpo_train.schema import BACKBONES
+from grpo_train.run_dir.files import read_json
+from grpo_train.run_dir.manifest import untrusted
 
 
 class PolicyError(Exception):

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grpo_train.policy.completion import Completion
 from grpo_train.policy.head import logps_and_entropy, logps_of_logits, logps_of_module
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.packing import ATTENTION, PackedRow, RowMap, pack
-from grpo_train.rollout import Completion
 
 
 @dataclass(frozen=True)

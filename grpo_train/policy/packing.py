@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from grpo_train.rollout import Completion
+from grpo_train.policy.completion import Completion
 
 ATTENTION = "sdpa_packed"
 """Our attention's name in transformers: sdpa, except where a forward pass is given a packed row."""

@@ -3,7 +3,7 @@
 from grpo_train.rewards.accuracy import judge_number
 from grpo_train.rewards.functions import Grade, RewardFunction, Rewards, load_rewards
 from grpo_train.rewards.number import NumberGrade, grade_number
-from grpo_train.rewards.sandbox import run_program, run_tests
+from grpo_train.sandbox import run_program, run_tests
 
 __all__ = [
     "Grade", "NumberGrade", "RewardFunction", "Rewards", "grade_number", "judge_number", "load_rewards", "run_program",

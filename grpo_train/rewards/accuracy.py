@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpo_train.rewards.number import grade_number
-from grpo_train.tasks.base import Attempt, Verdict
+from grpo_train.rewards.types import Attempt, Verdict
 
 
 def judge_number(attempt: Attempt) -> Verdict:

@@ -10,8 +10,8 @@ Built in:
 - ``score``: the points that the task itself gives (code that runs, a game that is won).
 
 A name with a colon is a function of the user's own: ``module:function`` or ``path/to/file.py:function``, called with
-an :class:`~grpo_train.tasks.base.Attempt` and its :class:`~grpo_train.tasks.base.Verdict`, returning a number, or None
-where it does not apply.
+an :class:`~grpo_train.rewards.types.Attempt` and its :class:`~grpo_train.rewards.types.Verdict`, returning a number,
+or None where it does not apply.
 
 ``task.reward_control`` replaces all of them with a control for honest baselines (Shao et al. 2025, arXiv 2506.10947):
 ``random`` (``correct_reward`` with probability one half), ``inverted`` (paid for wrong answers) or ``format_only``.
@@ -26,10 +26,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from grpo_train import schema
+from grpo_train.config import schema
 from grpo_train.rewards.tags import CLOSE_ANSWER, CLOSE_THINK, OPEN_ANSWER
-from grpo_train.tasks.base import Attempt, Task, TaskError, Verdict
-from grpo_train.tasks.own import load_function
+from grpo_train.rewards.types import Attempt, Task, TaskError, Verdict
+from grpo_train.rewards.user_code import load_function
 
 RewardFunction = Callable[[Attempt, Verdict], "float | None"]
 

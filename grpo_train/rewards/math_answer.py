@@ -19,10 +19,10 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-from grpo_train.helpers import HelperError, Helpers, HelperTimeout
+from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout
 from grpo_train.rewards.spoken_number import parse_number
 from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer
-from grpo_train.tasks.base import Attempt, Verdict
+from grpo_train.rewards.types import Attempt, Verdict
 
 MAX_CHARS = 300
 """A longer answer is prose or an attack."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer
-from grpo_train.tasks.base import Attempt, Verdict
+from grpo_train.rewards.types import Attempt, Verdict
 
 MAX_CHARS = 300
 """A longer answer is prose; ``matches`` never sees it."""

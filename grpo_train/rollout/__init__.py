@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from grpo_train.policy.completion import Completion
 
-@dataclass(frozen=True)
-class Completion:
-    """One completion of one prompt."""
-
-    prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...]
-    """Tokens, the end-of-sequence token included when it was drawn."""
-    logps: tuple[float, ...]
-    """Log-probability of each token as it was sampled: temperature, top-p and top-k applied; empty when decoding was
-    greedy."""
-    finished: bool
-    """False when the generation budget cut it off."""
+__all__ = ["Completion", "RolloutBackend", "seed_of"]
 
 
 class RolloutBackend(Protocol):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weights
 from grpo_train.rewards import Rewards
@@ -20,7 +21,6 @@ from grpo_train.rollout import RolloutBackend
 from grpo_train.rollout.collect import Sample, judge_threads, write
 from grpo_train.rollout.prompts import Prompt, encode
 from grpo_train.rollout.transformers_backend import TransformersBackend
-from grpo_train.schema import Config
 from grpo_train.tasks import Attempt, Problem, Task
 from grpo_train.tasks.code_game import Play
 

@@ -12,10 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from grpo_train.config.schema import Config
 from grpo_train.rewards import Grade, Rewards
 from grpo_train.rollout import Completion, RolloutBackend, seed_of
 from grpo_train.rollout.prompts import Prompt
-from grpo_train.schema import Config
 from grpo_train.tasks import Attempt, Task
 
 

@@ -19,14 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from grpo_train.config.schema import Config
 from grpo_train.games import Match
 from grpo_train.rewards import Grade, Rewards
 from grpo_train.rollout import Completion, RolloutBackend
 from grpo_train.rollout.collect import Sample, sample
 from grpo_train.rollout.prompts import Prompt, encode
-from grpo_train.schema import Config
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict
-from grpo_train.tasks.self_play import SelfPlayTask, check_self_play
+from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 
 LONG_GAMES = 64
 """Games whose prompts are measured before the first one is played."""

@@ -16,10 +16,10 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, cast
 
-from grpo_train import schema
-from grpo_train.tasks.base import Attempt, Problem, Split, Task, TaskError, Verdict
-from grpo_train.tasks.order import data_order
-from grpo_train.tasks.own import load_function
+from grpo_train.config import schema
+from grpo_train.rewards.user_code import load_function
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, Task, TaskError, Verdict
+from grpo_train.tasks.shared.order import data_order
 
 __all__ = [
     "Attempt", "Problem", "Split", "Task", "TaskError", "Verdict", "data_order", "load_task", "refuse_unused",
@@ -29,7 +29,7 @@ __all__ = [
 COMMON = ("name", "limit", "rewards", "reward_control", "correct_reward", "incorrect_reward")
 """Keys of the ``task`` section that say something for every task."""
 _MEMBERS = ("name", "label", "stop", "rewards", "slow", "size", "problem", "judge")
-"""What a :class:`~grpo_train.tasks.base.Task` has."""
+"""What a :class:`~grpo_train.tasks.shared.base.Task` has."""
 
 
 def task_names() -> dict[str, str]:
@@ -65,7 +65,7 @@ def _load_own(config: schema.Task) -> Task:
     if missing := [name for name in _MEMBERS if not hasattr(task, name)]:
         raise TaskError(
             f"task.name: '{config.name}' returned a {type(task).__name__}, which has no {', '.join(missing)}: it must "
-            "take the task section and return a Task (grpo_train/tasks/base.py)"
+            "take the task section and return a Task (grpo_train/tasks/shared/base.py)"
         )
     return cast(Task, task)
 
@@ -110,7 +110,7 @@ def _locked_in(task: Task, limits: schema.Sandbox) -> Task:
     """A task that runs programs (it has a field ``sandbox``) under these limits; any other as it is."""
     if not isinstance(getattr(task, "sandbox", None), schema.Sandbox):
         return task
-    from grpo_train.rewards.sandbox import SandboxError, allow_weak, isolation
+    from grpo_train.sandbox import SandboxError, allow_weak, isolation
 
     allow_weak(limits.allow_weak)
     try:

@@ -6,10 +6,10 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 
-from grpo_train import schema
+from grpo_train.config import schema
 from grpo_train.rewards.accuracy import judge_number
-from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, Verdict, limited
-from grpo_train.tasks.generated import slips, worked
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, Verdict, limited
+from grpo_train.tasks.shared.generated import slips, worked
 
 LABEL = "addition"
 OPTIONS = ("digits",)

@@ -5,8 +5,8 @@ for a syntax or indentation error (or no program at all: none that does nothing 
 for a runtime error, a timeout and whatever else ends it. Nobody checks *what* is printed: for generated requests
 ``code_execution/right_output`` says how much of it was asked for, and a reward that grows without it is hollow.
 
-Requests are generated (:mod:`grpo_train.tasks.code_requests`; ``task.level`` 1 to 10), or read from ``task.path``
-(see :mod:`grpo_train.tasks.data_files`), the request in ``task.prompt_field``.
+Requests are generated (:mod:`grpo_train.tasks.shared.code_requests`; ``task.level`` 1 to 10), or read from
+``task.path`` (see :mod:`grpo_train.tasks.shared.data_files`), the request in ``task.prompt_field``.
 
 Templates, by ``task.template``: ``compact`` (the default: the request and an open fence), ``chat``, ``r1``,
 ``question`` or a text of your own with {question} in it.
@@ -20,13 +20,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from grpo_train import schema
-from grpo_train.rewards.sandbox import run_program
-from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
-from grpo_train.tasks.code import Frame, Program, denials, make_frame, program_of, suspicious
-from grpo_train.tasks.code_requests import Request, requests
-from grpo_train.tasks.data_files import locate, rows_of, split_files
-from grpo_train.tasks.template import TEMPLATE_OPTIONS
+from grpo_train.config import schema
+from grpo_train.sandbox import run_program
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.shared.code import Frame, Program, denials, make_frame, program_of, suspicious
+from grpo_train.tasks.shared.code_requests import Request, requests
+from grpo_train.tasks.shared.data_files import locate, rows_of, split_files
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
 LABEL = "code_execution"
 OPTIONS = ("path", "level", "prompt_field", "answer_field", *TEMPLATE_OPTIONS)

@@ -34,12 +34,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from grpo_train import schema
-from grpo_train.rewards.sandbox import ProgramResult, run_program
+from grpo_train.config import schema
 from grpo_train.rewards.tags import CLOSE_ANSWER, OPEN_ANSWER, last_tagged
-from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
-from grpo_train.tasks.code import Frame, denials, make_frame, program_of
-from grpo_train.tasks.template import TEMPLATE_OPTIONS, ask
+from grpo_train.sandbox import ProgramResult, run_program
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.shared.code import Frame, denials, make_frame, program_of
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
 LABEL = "code_game"
 OPTIONS = ("level", "opponent", *TEMPLATE_OPTIONS)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import random
 
-from grpo_train import schema
+from grpo_train.config import schema
 from grpo_train.rewards.text import judge_text
-from grpo_train.tasks.base import Attempt, Problem, Verdict
-from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.shared.base import Attempt, Problem, Verdict
+from grpo_train.tasks.shared.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "comparison"
 OPTIONS = (*GENERATED_OPTIONS, "digits")

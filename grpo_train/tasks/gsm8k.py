@@ -19,12 +19,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from grpo_train import schema
+from grpo_train.config import schema
 from grpo_train.rewards.accuracy import judge_number
 from grpo_train.rewards.spoken_number import parse_number
-from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
-from grpo_train.tasks.data_files import locate, rows_of
-from grpo_train.tasks.template import TEMPLATE_OPTIONS, ask
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.shared.data_files import locate, rows_of
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
 LABEL = "gsm8k_r1_template"
 OPTIONS = ("path", *TEMPLATE_OPTIONS)

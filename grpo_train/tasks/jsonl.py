@@ -1,13 +1,13 @@
 """jsonl: problems of your own from a JSONL file, graded as a number, a text, a LaTeX answer, or by your own function.
 
-``task.path`` is a file or a directory (see :mod:`grpo_train.tasks.data_files`), ``task.prompt_field`` and
+``task.path`` is a file or a directory (see :mod:`grpo_train.tasks.shared.data_files`), ``task.prompt_field`` and
 ``task.answer_field`` name what to read of each row, ``task.template_field`` a row's own template. ``task.grader`` is
 
 - ``number``: exact, see :mod:`grpo_train.rewards.number`; a gold answer may be a JSON number or end in ``#### N``;
 - ``text``: the same text, whatever its case and white space;
 - ``math``: LaTeX through math-verify, see :mod:`grpo_train.rewards.math_answer` (``pip install 'grpo-tui[math]'``);
-- ``module:function`` or ``file.py:function``, called with an :class:`~grpo_train.tasks.base.Attempt` whose
-  ``problem.data`` is the row, returning a :class:`~grpo_train.tasks.base.Verdict`, or just whether it is right.
+- ``module:function`` or ``file.py:function``, called with an :class:`~grpo_train.tasks.shared.base.Attempt` whose
+  ``problem.data`` is the row, returning a :class:`~grpo_train.tasks.shared.base.Verdict`, or just whether it is right.
 
 Where there is no test file, a tenth of the problems is held out, chosen by a hash of their text: rows may be added or
 reordered, and what was held out stays so. A training problem that is also a test problem, word for word, is dropped.
@@ -25,17 +25,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from grpo_train import schema
+from grpo_train.config import schema
 from grpo_train.rewards.accuracy import judge_number
 from grpo_train.rewards.math_answer import judge_math, last_boxed
 from grpo_train.rewards.spoken_number import parse_number
 from grpo_train.rewards.tags import strict_answer
 from grpo_train.rewards.text import judge_text
-from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
-from grpo_train.tasks.data_files import locate, rows_of, split_files
-from grpo_train.tasks.overlap import normal_text
-from grpo_train.tasks.own import load_function
-from grpo_train.tasks.template import TEMPLATE_OPTIONS, ask
+from grpo_train.rewards.user_code import load_function
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.shared.data_files import locate, rows_of, split_files
+from grpo_train.tasks.shared.overlap import normal_text
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
 LABEL = "jsonl"
 OPTIONS = ("path", "prompt_field", "answer_field", "template_field", "grader", *TEMPLATE_OPTIONS)

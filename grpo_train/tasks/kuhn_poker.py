@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from grpo_train import schema
+from grpo_train.config import schema
 from grpo_train.games import KuhnPoker
-from grpo_train.tasks.self_play import GAME_OPTIONS, SelfPlayTask
+from grpo_train.tasks.shared.self_play import GAME_OPTIONS, SelfPlayTask
 
 LABEL = "kuhn_poker"
 OPTIONS = GAME_OPTIONS

@@ -6,11 +6,11 @@ answer; ``task.path`` is a file or a directory as for ``jsonl``. Needs ``pip ins
 
 from __future__ import annotations
 
-from grpo_train import schema
-from grpo_train.tasks.base import TaskError
-from grpo_train.tasks.data_files import locate, rows_of, split_files
+from grpo_train.config import schema
 from grpo_train.tasks.jsonl import Fields, JsonlTask, load_rows
-from grpo_train.tasks.template import TEMPLATE_OPTIONS
+from grpo_train.tasks.shared.base import TaskError
+from grpo_train.tasks.shared.data_files import locate, rows_of, split_files
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
 LABEL = "math_r1_template"
 OPTIONS = ("path", "template_field", *TEMPLATE_OPTIONS)

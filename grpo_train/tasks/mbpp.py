@@ -29,13 +29,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from grpo_train import schema
-from grpo_train.rewards.sandbox import UnsupportedTest, run_tests, split_tests
-from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
-from grpo_train.tasks.code import Frame, denials, make_frame, program_of, suspicious
-from grpo_train.tasks.data_files import locate, rows_of
-from grpo_train.tasks.overlap import normal_text
-from grpo_train.tasks.template import TEMPLATE_OPTIONS
+from grpo_train.config import schema
+from grpo_train.sandbox import UnsupportedTest, run_tests, split_tests
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.shared.code import Frame, denials, make_frame, program_of, suspicious
+from grpo_train.tasks.shared.data_files import locate, rows_of
+from grpo_train.tasks.shared.overlap import normal_text
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
 LABEL = "mbpp"
 OPTIONS = ("path", "few_shot", "visible_tests", *TEMPLATE_OPTIONS)

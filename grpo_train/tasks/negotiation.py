@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from grpo_train import schema
+from grpo_train.config import schema
 from grpo_train.games import Negotiation
 from grpo_train.games.negotiation import MAX_OFFERS
-from grpo_train.tasks.self_play import GAME_OPTIONS, SelfPlayTask
+from grpo_train.tasks.shared.self_play import GAME_OPTIONS, SelfPlayTask
 
 LABEL = "negotiation"
 OPTIONS = GAME_OPTIONS

@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from grpo_train import schema
-from grpo_train.tasks.base import Problem
-from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
+from grpo_train.config import schema
+from grpo_train.tasks.shared.base import Problem
+from grpo_train.tasks.shared.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "pattern"
 OPTIONS = GENERATED_OPTIONS

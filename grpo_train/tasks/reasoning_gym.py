@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from grpo_train import schema
-from grpo_train.helpers import HelperError, Helpers, HelperTimeout
+from grpo_train.config import schema
+from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout
 from grpo_train.rewards.tags import last_tagged, strict_answer
-from grpo_train.tasks.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
-from grpo_train.tasks.overlap import normal_text
-from grpo_train.tasks.template import TEMPLATE_OPTIONS, ask
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.shared.overlap import normal_text
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
 LABEL = "reasoning_gym_r1_template"
 OPTIONS = ("dataset", *TEMPLATE_OPTIONS)

@@ -16,10 +16,10 @@ import re
 from dataclasses import dataclass, replace
 from itertools import product
 
-from grpo_train import schema
+from grpo_train.config import schema
 from grpo_train.rewards.text import judge_text
-from grpo_train.tasks.base import Attempt, Problem, Verdict
-from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.shared.base import Attempt, Problem, Verdict
+from grpo_train.tasks.shared.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "scheduling"
 OPTIONS = GENERATED_OPTIONS

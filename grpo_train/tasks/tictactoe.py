@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from grpo_train import schema
+from grpo_train.config import schema
 from grpo_train.games import TicTacToe
-from grpo_train.tasks.self_play import GAME_OPTIONS, SelfPlayTask
+from grpo_train.tasks.shared.self_play import GAME_OPTIONS, SelfPlayTask
 
 LABEL = "tictactoe"
 OPTIONS = GAME_OPTIONS

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 
-from grpo_train import schema
-from grpo_train.tasks.base import Problem
-from grpo_train.tasks.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
+from grpo_train.config import schema
+from grpo_train.tasks.shared.base import Problem
+from grpo_train.tasks.shared.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
 
 LABEL = "word_problem"
 OPTIONS = GENERATED_OPTIONS

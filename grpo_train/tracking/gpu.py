@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from grpo_train.files import JsonlWriter, last_jsonl
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.files import JsonlWriter, last_jsonl
 
 Sample = dict[str, Any]
 FIELDS = {

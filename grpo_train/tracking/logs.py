@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_train.files import JsonlWriter, number
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.files import JsonlWriter, number
 
 
 class RunLogs:

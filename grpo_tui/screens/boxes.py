@@ -10,8 +10,8 @@ from textual.content import Content
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
+from grpo_tui.model.formatting import money
 from grpo_tui.screens.dialog import Dialog
-from grpo_tui.words import money
 from remote.boxes import Box
 
 

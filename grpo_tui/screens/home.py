@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from grpo_tui.actions import ACTIONS, Action
-from grpo_tui.store import Store
+from grpo_tui.model.store import Store
 from grpo_tui.widgets.chart import MetricChart
 from grpo_tui.widgets.error_panel import ErrorPanel
 from grpo_tui.widgets.gpu import GpuPanel

@@ -8,11 +8,11 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from grpo_tui.braille import Bitmap, View, gap_columns, plot, ticks, view_of
-from grpo_tui.series import Series
-from grpo_tui.store import Store
+from grpo_tui.model.formatting import figure, metric, scale
+from grpo_tui.model.series import Series
+from grpo_tui.model.store import Store
+from grpo_tui.widgets.braille import Bitmap, View, gap_columns, plot, ticks, view_of
 from grpo_tui.widgets.panel import Panel
-from grpo_tui.words import figure, metric, scale
 
 MIN_SMOOTHED = 12
 """Points from which on the moving average is drawn over the raw curve."""

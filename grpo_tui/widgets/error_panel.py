@@ -6,9 +6,9 @@ from textwrap import wrap
 
 from textual.content import Content
 
-from grpo_tui.run_logs import console_text
+from grpo_tui.model.formatting import one_line
+from grpo_tui.model.run_logs import console_text
 from grpo_tui.widgets.panel import Panel
-from grpo_tui.words import one_line
 
 SUMMARY_LINES = 3
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from grpo_train.files import number
+from grpo_train.run_dir.files import number
+from grpo_tui.model.formatting import bar, gibibytes
 from grpo_tui.widgets.panel import Panel, toned
-from grpo_tui.words import bar, gibibytes
 
 
 class GpuPanel(Panel):

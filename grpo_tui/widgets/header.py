@@ -5,9 +5,9 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui.store import Store
+from grpo_tui.model.formatting import duration, money, printable, shortened, state_words
+from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import TONES
-from grpo_tui.words import duration, money, printable, shortened, state_words
 from remote.events import Link
 
 

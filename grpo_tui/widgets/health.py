@@ -7,12 +7,12 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from grpo_train.files import number as number_of
-from grpo_tui.health import Condition
-from grpo_tui.store import Store
+from grpo_train.run_dir.files import number as number_of
+from grpo_tui.model.formatting import metric, one_line
+from grpo_tui.model.health import Condition
+from grpo_tui.model.store import Store
 from grpo_tui.widgets.lines_panel import Palette
 from grpo_tui.widgets.sources import MARKS, wrapped
-from grpo_tui.words import metric, one_line
 
 _COLOURS = {"bad": "$error", "warn": "$warning", "muted": "$text-muted"}
 _FIGURES = (

@@ -7,7 +7,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from grpo_tui.actions import Action, Situation, key_words
-from grpo_tui.store import Store
+from grpo_tui.model.store import Store
 
 
 class KeyBar(Widget):

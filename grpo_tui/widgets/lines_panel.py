@@ -14,7 +14,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
-from grpo_tui.store import Store
+from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import ScrollPanel
 
 

@@ -8,8 +8,8 @@ from textual.content import Content
 from textual.scroll_view import ScrollView
 from textual.widget import Widget
 
-from grpo_tui.store import Store
-from grpo_tui.words import Freshness
+from grpo_tui.model.formatting import Freshness
+from grpo_tui.model.store import Store
 
 TONES = {
     "live": "$success",

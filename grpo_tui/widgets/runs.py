@@ -12,9 +12,9 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
-from grpo_tui.store import RunRow, Store
+from grpo_tui.model.formatting import Freshness, figure, fitted, metric, printable, short_age, shortened, state_words
+from grpo_tui.model.store import RunRow, Store
 from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
-from grpo_tui.words import Freshness, figure, fitted, metric, printable, short_age, shortened, state_words
 
 _STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)")
 

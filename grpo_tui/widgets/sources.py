@@ -8,12 +8,12 @@ import time
 from rich.cells import cell_len
 from rich.text import Text
 
-from grpo_tui.checkpoints import CheckpointView
-from grpo_tui.health import sentences_of, tone_of
-from grpo_tui.run_logs import Completion, Row, row_time
-from grpo_tui.store import Store
+from grpo_tui.model.checkpoints import CheckpointView
+from grpo_tui.model.formatting import figure, metric, one_line
+from grpo_tui.model.health import sentences_of, tone_of
+from grpo_tui.model.run_logs import Completion, Row, row_time
+from grpo_tui.model.store import Store
 from grpo_tui.widgets.lines_panel import Palette
-from grpo_tui.words import figure, metric, one_line
 
 _FIRST = ("reward", "loss", "completions/mean_length", "grad_norm", "time/step")
 _SHORT = {"completions/mean_length": "len", "time/step": "s/step", "grad_norm": "grad"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui.store import Store
-from grpo_tui.words import figure
+from grpo_tui.model.formatting import figure
+from grpo_tui.model.store import Store
 
 _COLOURS = {
     "rollout": "$chart-reward", "train": "$chart-loss", "save": "$chart-length", "score": "$chart-grad",

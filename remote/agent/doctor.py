@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remote.agent.place import Place, find_engine, verify_engine
+from remote.agent.context import Place, find_engine, verify_engine
 from remote.agent.sessions import Sessions, no_tmux
 from remote.agent.watch import gpu_value
 from remote.protocol import RemoteError

@@ -15,8 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grpo_train.ending import TERM_WAIT_S, end_by_force, write_end
-from grpo_train.processes import boot_id, find_by_run_id, identity, is_alive, run_id_of, signal_quietly, start_ticks
 from grpo_train.run_dir import (
     END_STATES,
     LIVE_STATES,
@@ -27,7 +25,17 @@ from grpo_train.run_dir import (
     open_run,
     prepare_root,
 )
-from remote.agent.place import Place, find_engine, verify_engine
+from grpo_train.run_dir.kill import TERM_WAIT_S, end_by_force, write_end
+from grpo_train.run_dir.processes import (
+    boot_id,
+    find_by_run_id,
+    identity,
+    is_alive,
+    run_id_of,
+    signal_quietly,
+    start_ticks,
+)
+from remote.agent.context import Place, find_engine, verify_engine
 from remote.agent.sessions import Sessions, of_whom, session_name
 from remote.protocol import RemoteError
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_train.files import read_jsonl
 from grpo_train.run_dir import (
     Checkpoint,
     RunDir,
@@ -24,8 +23,9 @@ from grpo_train.run_dir import (
     open_run,
     utc_from,
 )
+from grpo_train.run_dir.files import read_jsonl
 from remote.agent import doctor, jobs
-from remote.agent.place import Place, find_engine
+from remote.agent.context import Place, find_engine
 from remote.agent.sessions import Sessions
 from remote.agent.watch import RunTable
 from remote.protocol import RemoteError

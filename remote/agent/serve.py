@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDirError
+from remote.agent.context import Place
 from remote.agent.environment import clean
 from remote.agent.follow import Follower, Tail, resolve_log
 from remote.agent.outbox import Outbox
-from remote.agent.place import Place
 from remote.agent.watch import Watcher
 from remote.protocol import (
     AGENT_SILENCE_S,

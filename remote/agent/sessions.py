@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from remote.agent.place import Place
+from remote.agent.context import Place
 from remote.protocol import RemoteError
 
 RUN_OPTION = "@grpo_run"

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_train.processes import run_id_in
 from grpo_train.run_dir import LIVE_STATES, RunDir, list_older_runs
+from grpo_train.run_dir.processes import run_id_in
+from remote.agent.context import Place
 from remote.agent.outbox import Outbox
-from remote.agent.place import Place
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
 

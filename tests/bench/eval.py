@@ -77,7 +77,7 @@ def make_prompts(kind: str, count: int) -> list[str]:
 
 def ours() -> Callable[[list[str]], list[str]]:
     """What an evaluating process does between its prompts and its texts."""
-    from grpo_train.evaluation.single_turn import BATCHES
+    from grpo_train.evaluation.workers.single_turn import BATCHES
     from grpo_train.rollout.transformers_backend import TransformersBackend
 
     model, tokenizer = make_model()

@@ -70,7 +70,15 @@ def main() -> None:
     bare = figures["bare Textual, first frame"]
     for name, value in figures.items():
         print(f"{name:<40} {value:6.2f} s   {value / bare:4.2f} x bare")
-    for module in ("grpo_tui", "grpo_tui.store", "grpo_tui.app", "remote", "remote.client", "remote.ssh", "paramiko"):
+    for module in (
+        "grpo_tui",
+        "grpo_tui.model.store",
+        "grpo_tui.app",
+        "remote",
+        "remote.client",
+        "remote.transports.ssh",
+        "paramiko",
+    ):
         print(f"{'import ' + module:<40} {import_time(module) * 1000:6.0f} ms")
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from grpo_train.rewards.sandbox import isolation, run_program, run_tests, worker_count
-from grpo_train.rewards.sandbox.interpreter import interpreter
+from grpo_train.sandbox import isolation, run_program, run_tests, worker_count
+from grpo_train.sandbox.interpreter import interpreter
 
 PROGRAMS = 200
 TURNS = 5

@@ -14,11 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from grpo_train.files import parse_time, read_jsonl
-from grpo_train.tiny_model import WarmStart, make_tiny_model
-from tests.engine import GRPO_TRAIN, environment, write_config
+from grpo_train.run_dir.files import parse_time, read_jsonl
+from grpo_train.tiny.model import WarmStart, make_tiny_model
+from tests.support.engine import GRPO_TRAIN, environment, write_config
 
-MODULES = ("grpo_train.run_dir", "grpo_train.config", "grpo_train.cli", "grpo_train.supervisor", "grpo_train.train")
+MODULES = ("grpo_train.run_dir", "grpo_train.config", "grpo_train.cli", "grpo_train.supervisor.supervisor", "grpo_train.train.loop")
 
 
 def seconds(command: list[str], root: Path | None = None) -> float:

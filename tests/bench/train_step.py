@@ -52,17 +52,17 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from grpo_train.algorithm import group_advantages
-from grpo_train.buffer import RolloutBuffer
 from grpo_train.config import Config, load_config
-from grpo_train.distributed import Group
-from grpo_train.gradients import GradientSum
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
-from grpo_train.tiny_model import new_model
-from grpo_train.tiny_tokenizer import make_tokenizer
-from grpo_train.update import accumulate_gradients
-from tests.engine import config_text
+from grpo_train.tiny.model import new_model
+from grpo_train.tiny.tokenizer import make_tokenizer
+from grpo_train.train.buffer import RolloutBuffer
+from grpo_train.train.distributed import Group
+from grpo_train.train.gradients import GradientSum
+from grpo_train.train.update import accumulate_gradients
+from tests.support.engine import config_text
 
 GENERATIONS, PROMPT = 8, 12
 HIDDEN, MEASURED = 64, 16

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import grpo_train, rows, run_of, write_config
+from tests.support.engine import grpo_train, rows, run_of, write_config
 
 POINTS = {
     "ok": 1.0, "silent": 0.5, "syntax_error": -0.5, "no_code": -0.5, "runtime_error": -1.0, "timeout": -1.0,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine import assert_same_run, grpo_train, resume_here, rows, run_of, train_here, write_config
+from tests.support.engine import assert_same_run, grpo_train, resume_here, rows, run_of, train_here, write_config
 
 CHANGES: dict[str, Any] = {
     "run__save_every": 2, "rollout__max_prompt_length": 512, "rollout__max_completion_length": 12,

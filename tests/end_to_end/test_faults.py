@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from grpo_train.processes import find_by_run_id, run_id_of
 from grpo_train.run_dir import RunDir, list_evaluations
-from tests.engine import (
+from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from tests.support.engine import (
     GRPO_TRAIN,
     assert_same_run,
     environment,

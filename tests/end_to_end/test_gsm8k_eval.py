@@ -8,20 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.files import read_json, read_jsonl
-from tests.engine import REPOSITORY, grpo_train, train_here, write_config
-
-OFFICIAL = REPOSITORY.parent / "shared" / "data" / "gsm8k_test.jsonl"
-OWN = REPOSITORY / "tests" / "train" / "data" / "gsm8k_test.jsonl"
+from grpo_train.run_dir.files import read_json, read_jsonl
+from tests.support.data import data_file, is_official
+from tests.support.engine import grpo_train, train_here, write_config
 
 
 @pytest.mark.timeout(600)
 def test_every_row_is_answered_and_graded(make_root: Callable[[], Path]) -> None:
     root = make_root()
     run = train_here(root, write_config(root, run__total_steps=1), "trained")
-    data = OFFICIAL if OFFICIAL.exists() else OWN
+    data = data_file("gsm8k_test.jsonl")
     questions = len(data.read_text().splitlines())
-    assert questions == (1319 if data is OFFICIAL else questions) > 0
+    assert questions == (1319 if is_official("gsm8k_test.jsonl") else questions) > 0
     done = grpo_train(
         "eval", "--training-run", run.name, "--eval-dataset", "gsm8k_r1_template", "--eval-path", data,
         "--max-completion-length", "32", "--batch-size", "128", "--subset-frac", "1", root=root, timeout=500,

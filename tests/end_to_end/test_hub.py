@@ -10,20 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.files import read_json, read_jsonl
 from grpo_train.policy.locate import at_commit, hub_id
 from grpo_train.run_dir import RunDir
-from tests.engine import GRPO_TRAIN, REPOSITORY, environment, rows, run_of, train_here, weights_hash, write_config
-from tests.hub import commit_of, serve_hub
+from grpo_train.run_dir.files import read_json, read_jsonl
+from tests.support.data import data_file
+from tests.support.engine import (
+    GRPO_TRAIN,
+    REPOSITORY,
+    environment,
+    rows,
+    run_of,
+    train_here,
+    weights_hash,
+    write_config,
+)
+from tests.support.hub import commit_of, serve_hub
 
-DATA = REPOSITORY.parent / "shared" / "data"
-OWN = REPOSITORY / "tests" / "train" / "data"
 CARD = "---\nconfigs:\n- config_name: {}\n  data_files:\n{}---\n"
-
-
-def data(name: str) -> Path:
-    """The official file, or the fixture in its format."""
-    return DATA / name if DATA.is_dir() else OWN / name
 
 
 def publish(folder: Path, config: str, splits: dict[str, list[dict[str, object]]]) -> None:
@@ -41,10 +44,11 @@ def publish(folder: Path, config: str, splits: dict[str, list[dict[str, object]]
 def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the hub has: GSM8K and MBPP under their names, and a model."""
     hub = tmp_path_factory.mktemp("hub")
-    gsm8k = {split: [row for _, row in read_jsonl(data(f"gsm8k_{split}.jsonl"))] for split in ("train", "test")}
+    gsm8k = {split: [row for _, row in read_jsonl(data_file(f"gsm8k_{split}.jsonl"))] for split in ("train", "test")}
     publish(hub / "datasets" / "openai" / "gsm8k", "main", gsm8k)
-    mbpp = [row for _, row in read_jsonl(data("mbpp.jsonl"))]
-    publish(hub / "datasets" / "google-research-datasets" / "mbpp", "full", {"test": mbpp[:20], "train": mbpp[20:40]})
+    mbpp = [row for _, row in read_jsonl(data_file("mbpp.jsonl"))][:40]
+    half = len(mbpp) // 2
+    publish(hub / "datasets" / "google-research-datasets" / "mbpp", "full", {"test": mbpp[:half], "train": mbpp[half:]})
     shutil.copytree(tiny_model, hub / "models" / "acme" / "tiny")
     return hub
 
@@ -73,9 +77,10 @@ def ask(endpoint: str, tmp_path: Path) -> Ask:
 
 
 def test_gsm8k_and_mbpp_come_from_the_hub(ask: Ask) -> None:
-    count = sum(len(data(f"gsm8k_{split}.jsonl").read_text().splitlines()) for split in ("train", "test"))
+    count = sum(len(data_file(f"gsm8k_{split}.jsonl").read_text().splitlines()) for split in ("train", "test"))
     assert f"\n{count}/{count}\n" in ask("check-dataset", "gsm8k")
-    assert "40/40" in ask("check-dataset", "mbpp")
+    rows = min(40, len(data_file("mbpp.jsonl").read_text().splitlines()))
+    assert f"{rows}/{rows}" in ask("check-dataset", "mbpp")
     assert f"\n{count}/{count}\n" in ask("check-dataset", "gsm8k", HF_HUB_OFFLINE="1"), "a filled cache needs no hub"
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grpo_train.files import read_jsonl
 from grpo_train.run_dir import RunDir, list_runs
-from tests.end_to_end.terminal import Terminal, unlink_socket
-from tests.proxy import ChaosProxy
-from tests.remote.helpers import eventually
-from tests.sshd import Sshd
+from grpo_train.run_dir.files import read_jsonl
+from tests.support.agent import eventually
+from tests.support.proxy import ChaosProxy
+from tests.support.sshd import Sshd
+from tests.support.terminal import Terminal, unlink_socket
 
 BIN = Path(sys.executable).parent
 CONFIG = {

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from grpo_train.config import load_config
-from grpo_train.processes import run_id_of
 from grpo_train.run_dir import RunDirError, create_run
-from grpo_train.sweep import SweepError, run_sweep
-from tests.engine import GRPO_TRAIN, events, grpo_train, run_of, running, wait_for, write_config
+from grpo_train.run_dir.processes import run_id_of
+from grpo_train.supervisor.sweep import SweepError, run_sweep
+from tests.support.engine import GRPO_TRAIN, events, grpo_train, run_of, running, wait_for, write_config
 
 
 def sweep(root: Path, *words: object) -> subprocess.CompletedProcess[str]:

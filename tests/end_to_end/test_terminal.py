@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from grpo_train.processes import find_by_run_id
-from tests.end_to_end.terminal import Terminal
-from tests.remote.helpers import eventually
+from grpo_train.run_dir.processes import find_by_run_id
+from tests.support.agent import eventually
+from tests.support.terminal import Terminal
 
 
 def test_the_app_ends_with_its_terminal_even_when_its_parent_waits_for_it(tmp_path: Path) -> None:

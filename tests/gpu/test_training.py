@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engine import resume_here, rows, steps_logged, train_here, write_config
+from tests.support.engine import resume_here, rows, steps_logged, train_here, write_config
 
 
 @pytest.mark.parametrize("adapter", ["none", "lora"])

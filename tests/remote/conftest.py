@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from remote.boxes import Box
-from tests.proxy import ChaosProxy
-from tests.sshd import Sshd
+from tests.support.proxy import ChaosProxy
+from tests.support.sshd import Sshd
 
-FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
+FAKE_ENGINE = Path(__file__).resolve().parents[1] / "support" / "fake_engine.py"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ import pytest
 
 from remote.bundle import build
 from remote.protocol import INITIAL_CREDIT, MAX_DATA, encode
-from tests.remote.helpers import RawAgent, eventually
+from tests.support.agent import RawAgent, eventually
 
 
 @pytest.fixture

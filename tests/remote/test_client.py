@@ -18,8 +18,9 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, Link, LinkChanged, LogArrived, LogFailed, LogRotated, RunsReported
 from remote.protocol import INITIAL_CREDIT, Decoder, RemoteError, encode, encode_data, encode_parts
-from remote.transport import LocalTransport, Refused, Unreachable
-from tests.remote.helpers import QUICK, Recorder, connected, eventually
+from remote.transports import Refused, Unreachable
+from remote.transports.local import LocalTransport
+from tests.support.agent import QUICK, Recorder, connected, eventually
 
 BOX = Box("scripted", host="nowhere")
 

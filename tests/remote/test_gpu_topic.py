@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.processes import RUN_ID_VARIABLE, run_id_of
+from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
 from remote.agent.watch import gpu_value
-from tests.remote.helpers import eventually
+from tests.support.agent import eventually
 
 
 def fake_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from grpo_train.files import read_json
-from grpo_train.processes import find_by_run_id, run_id_of, sweep
 from grpo_train.run_dir import StatusWriter, create_run, open_run, write_manifest
+from grpo_train.run_dir.files import read_json
+from grpo_train.run_dir.processes import find_by_run_id, run_id_of, sweep
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import RunsReported, SessionsReported
 from remote.protocol import RemoteError
-from tests.remote.helpers import Recorder, connected, eventually
+from tests.support.agent import Recorder, connected, eventually
 
 
 @pytest.fixture

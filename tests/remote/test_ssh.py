@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from remote import bootstrap, ssh
+from remote import bootstrap
 from remote.boxes import Box
 from remote.bundle import build
 from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged
-from remote.host_keys import HostKeys, Verdict
-from remote.ssh import SshTransport, attach_argv
-from remote.ssh_config import parse_jump, resolve
-from remote.transport import Refused
-from tests.proxy import ChaosProxy
-from tests.remote.helpers import QUICK, agents, connected, eventually
-from tests.sshd import Sshd, make_key
+from remote.transports import Refused, ssh
+from remote.transports.host_keys import HostKeys, Verdict
+from remote.transports.ssh import SshTransport, attach_argv
+from remote.transports.ssh_config import parse_jump, resolve
+from tests.support.agent import QUICK, agents, connected, eventually
+from tests.support.proxy import ChaosProxy
+from tests.support.sshd import Sshd, make_key
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.rewards.sandbox import isolation, probe, run_tests
-from tests.train.hostile.program import HONEST, TESTS
-from tests.train.hostile.trial import CORPUS, descriptors, left_behind, problems_of
+from grpo_train.sandbox import isolation, probe, run_tests
+from tests.sandbox.hostile.program import HONEST, TESTS
+from tests.sandbox.hostile.trial import CORPUS, descriptors, left_behind, problems_of
 
 PROGRAMS = 1000
 THREADS = 8

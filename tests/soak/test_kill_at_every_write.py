@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo_train.checkpoint import load_extra, load_training_state, prune_checkpoints
-from grpo_train.distributed import Group
 from grpo_train.run_dir import RunDir, create_run
-from tests.saving import EXTRA, Trainer, make_trainer, whole
-from tests.tracing import Touch, killed_before, trace
+from grpo_train.train.checkpoint import load_extra, load_training_state, prune_checkpoints
+from grpo_train.train.distributed import Group
+from tests.support.saving import EXTRA, Trainer, make_trainer, whole
+from tests.support.tracing import Touch, killed_before, trace
 from tests.train.test_retention import announce
 
 BEFORE = [1, 2, 3, 4]

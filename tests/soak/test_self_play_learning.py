@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grpo_train.evaluation.match_table import match_lines
+from grpo_train.evaluation.report.match_table import match_lines
 from grpo_train.run_dir import open_run
 
 ENGINE = Path(sys.executable).with_name("grpo-train")

@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from grpo_train.checkpoint import (
+from grpo_train.run_dir import RunDir, RunDirError, create_run
+from grpo_train.run_dir.files import atomic_symlink
+from grpo_train.run_dir.processes import start_ticks
+from grpo_train.train.checkpoint import (
     CheckpointError,
     find_resume_point,
     generator_states,
@@ -28,14 +31,20 @@ from grpo_train.checkpoint import (
     restore_generators,
     seed_everything,
 )
-from grpo_train.distributed import Group
-from grpo_train.files import atomic_symlink
-from grpo_train.processes import start_ticks
-from grpo_train.run_dir import RunDir, RunDirError, create_run
-from grpo_train.worker import main
-from tests.engine import REPOSITORY, assert_same_run, grpo_train, resume_here, rows, run_of, train_here, write_config
-from tests.killing import killed_at, touches
-from tests.saving import EXTRA, Trainer, make_trainer, whole
+from grpo_train.train.distributed import Group
+from grpo_train.train.worker import main
+from tests.support.engine import (
+    REPOSITORY,
+    assert_same_run,
+    grpo_train,
+    resume_here,
+    rows,
+    run_of,
+    train_here,
+    write_config,
+)
+from tests.support.killing import killed_at, touches
+from tests.support.saving import EXTRA, Trainer, make_trainer, whole
 
 
 @pytest.fixture(scope="module")

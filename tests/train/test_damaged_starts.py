@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_train import supervisor
-from grpo_train.cli import app
+from grpo_train.cli.commands import app
 from grpo_train.config import load_config
-from grpo_train.files import atomic_symlink
-from grpo_train.manifest import untrusted
 from grpo_train.run_dir import RunDir, create_run
-from grpo_train.stages import Stage
-from grpo_train.supervisor import Supervisor
-from grpo_train.worker import main
-from tests.engine import DAMAGES, config_text, damage, events, resume_here, run_of
-from tests.saving import make_trainer
+from grpo_train.run_dir.files import atomic_symlink
+from grpo_train.run_dir.manifest import untrusted
+from grpo_train.supervisor import supervisor
+from grpo_train.supervisor.stages import Stage
+from grpo_train.supervisor.supervisor import Supervisor
+from grpo_train.train.worker import main
+from tests.support.engine import DAMAGES, config_text, damage, events, resume_here, run_of
+from tests.support.saving import make_trainer
 
 TOTAL = 4
 
@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_read_is_named(run: RunDir, monkeypatch: pytest.Mo
     def bad_sector(path: Path) -> str:
         raise OSError(5, "Input/output error", str(path))
 
-    monkeypatch.setattr("grpo_train.manifest.sha256", bad_sector)
+    monkeypatch.setattr("grpo_train.run_dir.manifest.sha256", bad_sector)
     reason = untrusted(run.training_state / "step_3")
     assert reason.endswith("cannot be read: Input/output error")
 

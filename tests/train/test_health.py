@@ -8,8 +8,8 @@ import pytest
 
 from grpo_train.algorithm import GradientNoiseScale
 from grpo_train.config import load_config
-from grpo_train.health import health
-from tests.engine import config_text
+from grpo_train.train.health import health
+from tests.support.engine import config_text
 
 WELL: dict[str, Any] = {
     "loss": 0.02, "reward": 1.0, "grad_norm": 0.1, "ess/token": 0.99, "ess/sequence": 0.2, "mismatch/kl": 1e-5,

@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 import torch
 
-from grpo_train import buffer as buffers
-from grpo_train.buffer import groups_of, make_buffer
 from grpo_train.config import load_config
-from grpo_train.distributed import Group
-from grpo_train.gradients import GradientSum
+from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rewards import load_rewards
 from grpo_train.rollout.collect import SingleTurn
 from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.transformers_backend import TransformersBackend
-from grpo_train.schema import Config
 from grpo_train.tasks import load_task
-from grpo_train.update import accumulate_gradients
-from tests.engine import config_text
-from tests.two_processes import run_in_two
+from grpo_train.train import buffer as buffers
+from grpo_train.train.buffer import groups_of, make_buffer
+from grpo_train.train.distributed import Group
+from grpo_train.train.gradients import GradientSum
+from grpo_train.train.update import accumulate_gradients
+from tests.support.engine import config_text
+from tests.support.two_processes import run_in_two
 
 GROUPS, GENERATIONS = 8, 4
 LOSSES = ("dr_grpo", "grpo", "bnpo", "dapo", "gspo", "cispo")

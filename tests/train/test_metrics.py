@@ -21,12 +21,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from grpo_train import train as training
 from grpo_train.algorithm import PolicyLoss
-from grpo_train.buffer import groups_of, make_buffer
 from grpo_train.config import load_config
-from grpo_train.distributed import Group
-from grpo_train.metrics import TokenSums, reward_metrics, token_metrics
 from grpo_train.policy.logprobs import TokenLogprobs
 from grpo_train.rewards import Grade
 from grpo_train.rollout import Completion
@@ -34,8 +30,12 @@ from grpo_train.rollout.collect import Sample
 from grpo_train.rollout.prompts import Prompt
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import RunDir
-from grpo_train.tasks.base import Problem, Verdict
-from tests.engine import config_text, file_hash, rows, train_here, weights_hash, write_config
+from grpo_train.tasks.shared.base import Problem, Verdict
+from grpo_train.train import loop as training
+from grpo_train.train.buffer import groups_of, make_buffer
+from grpo_train.train.distributed import Group
+from grpo_train.train.metrics import TokenSums, reward_metrics, token_metrics
+from tests.support.engine import config_text, file_hash, rows, train_here, weights_hash, write_config
 from tests.train.test_invariance import in_float64
 
 TOKEN_LEVEL = ("entropy", "clip_ratio/", "ess/", "mismatch/")

@@ -19,15 +19,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_train import retention
 from grpo_train.evaluation import runner
 from grpo_train.evaluation.plan import EvalPlan, EvalRequest, Skipped, Target, announced
-from grpo_train.files import atomic_symlink, read_json, utc_now
-from grpo_train.processes import boot_id, identity, run_id_of
-from grpo_train.retention import hidden_name, is_there_to_stay, prune_checkpoints, remove_leftovers
 from grpo_train.run_dir import Checkpoint, RunDir, StatusWriter, create_run, problem_of
-from tests.engine import GRPO_TRAIN, rows, running, train_here, wait_for, write_config
-from tests.saving import small_checkpoint, whole
+from grpo_train.run_dir.files import atomic_symlink, read_json, utc_now
+from grpo_train.run_dir.processes import boot_id, identity, run_id_of
+from grpo_train.run_dir.removal import hidden_name, is_there_to_stay, remove_leftovers
+from grpo_train.train import retention
+from grpo_train.train.retention import prune_checkpoints
+from tests.support.engine import GRPO_TRAIN, rows, running, train_here, wait_for, write_config
+from tests.support.saving import small_checkpoint, whole
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_train.checkpoint import seed_everything
 from grpo_train.config import load_config
-from grpo_train.distributed import Group
-from grpo_train.gradients import GradientSum
 from grpo_train.run_dir import RunDir, RunDirError, write_manifest
-from grpo_train.supervisor import prepare_resume
+from grpo_train.supervisor.supervisor import prepare_resume
 from grpo_train.tasks import data_order
-from grpo_train.worker import main
-from tests.engine import (
+from grpo_train.train.checkpoint import seed_everything
+from grpo_train.train.distributed import Group
+from grpo_train.train.gradients import GradientSum
+from grpo_train.train.worker import main
+from tests.support.engine import (
     DAMAGES,
     assert_same_run,
     damage,
@@ -481,7 +481,7 @@ def test_weights_that_are_no_numbers_are_never_saved(root: Path, capfd: pytest.C
 
 def test_an_update_that_is_not_finite_is_left_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = write_config(root, run__total_steps=2)
-    monkeypatch.setattr("grpo_train.gradients.GradientSum.finish", spoil_finish)
+    monkeypatch.setattr("grpo_train.train.gradients.GradientSum.finish", spoil_finish)
     run = train_here(root, cfg, "spoiled")
     before = load_file(next((root / "models" / "tiny").glob("*.safetensors")))
     after = load_file(next((run.training_state / "step_2" / "model").glob("*.safetensors")))
@@ -547,7 +547,7 @@ def test_a_stop_that_is_asked_saves_and_ends(root: Path) -> None:
 def test_an_error_is_left_for_the_supervisor_and_in_the_status(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("grpo_train.update.policy_loss", lambda *args, **keys: 1 / 0)
+    monkeypatch.setattr("grpo_train.train.update.policy_loss", lambda *args, **keys: 1 / 0)
     arguments = ["--cfg", str(write_config(root)), "--root", str(root), "--run-name", "broken"]
     assert main(arguments) == 1
     run = run_of(root, "broken")

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from datetime import datetime, timezone
 from typing import Any
 
-from grpo_train.files import to_json
+from grpo_train.run_dir.files import to_json
 from remote.boxes import Box
 from remote.events import (
     BoxGreeted,

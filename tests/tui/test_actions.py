@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from grpo_tui.actions import ACTIONS, GROUPS, KeymapError, Situation, key_words, with_keymap
+from grpo_tui.model.store import Store
 from grpo_tui.operations import Operations
-from grpo_tui.store import Store
 from remote.events import Link, LinkChanged, RunsReported
 from tests.tui.fake import summary
 

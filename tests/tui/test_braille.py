@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_tui.braille import Bitmap, gap_columns, plot, ticks, view_of
+from grpo_tui.widgets.braille import Bitmap, gap_columns, plot, ticks, view_of
 
 
 def drawn(steps: list[float], values: list[float], gaps: list[float] = [], columns: int = 20, rows: int = 5) -> Bitmap:  # noqa: B006

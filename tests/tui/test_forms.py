@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from textual.widgets import Button, Input, Select, Static, TextArea
 
-from grpo_tui.checkpoints import checkpoint_views
+from grpo_tui.forms.evaluate import EvalScreen
+from grpo_tui.forms.launch import LaunchScreen
+from grpo_tui.model.checkpoints import checkpoint_views
+from grpo_tui.model.tasks import TaskNames
 from grpo_tui.operations import local_configs
 from grpo_tui.screens.dialog import ConfirmScreen, MessageScreen
-from grpo_tui.screens.evaluate import EvalScreen
 from grpo_tui.screens.home import HomeScreen
-from grpo_tui.screens.launch import LaunchScreen
-from grpo_tui.tasks import TaskNames
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient, learning_box

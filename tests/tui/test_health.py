@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from grpo_tui.health import KINDS_KEPT, SENTENCE_LENGTH, SENTENCES_KEPT, Health, sentences_of, tone_of
-from grpo_tui.run_logs import RunLogs
+from grpo_tui.model.health import KINDS_KEPT, SENTENCE_LENGTH, SENTENCES_KEPT, Health, sentences_of, tone_of
+from grpo_tui.model.run_logs import RunLogs
 from tests.tui.fake import ADVICE, DEAD, NEAR_ZERO, OFF_POLICY, jsonl
 
 

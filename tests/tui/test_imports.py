@@ -24,9 +24,7 @@ def test_importing_the_package_loads_nothing() -> None:
 
 
 def test_the_store_knows_no_textual() -> None:
-    code = (
-        "import grpo_tui.store, grpo_tui.actions, grpo_tui.connection, grpo_tui.braille, grpo_tui.attach, grpo_tui.demo"
-    )
+    code = "import grpo_tui.model.store, grpo_tui.actions, grpo_tui.model.connection, grpo_tui.attach, grpo_tui.demo"
     assert not {*HEAVY, "textual", "rich", "yaml"} & loaded_after(code)
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.lines import MAX_LINE, LineBuffer, LineSplitter
+from grpo_tui.model.lines import MAX_LINE, LineBuffer, LineSplitter
 
 
 def cut(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:

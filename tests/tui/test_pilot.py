@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList, Select, TextArea
 
+from grpo_tui.forms.evaluate import EvalScreen
+from grpo_tui.forms.launch import LaunchScreen
+from grpo_tui.forms.resume import ResumeScreen
 from grpo_tui.screens.boxes import AddBoxScreen, BoxesScreen
 from grpo_tui.screens.demo_setup import DemoSetupScreen
 from grpo_tui.screens.dialog import AttachScreen, ConfirmScreen, HostKeyScreen, MessageScreen
-from grpo_tui.screens.evaluate import EvalScreen
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.screens.home import HomeScreen
-from grpo_tui.screens.launch import LaunchScreen
-from grpo_tui.screens.resume import ResumeScreen
 from grpo_tui.widgets.health import HealthLine
 from grpo_tui.widgets.lines_panel import LinesPanel
 from remote.boxes import Box, load_boxes
@@ -152,7 +152,7 @@ async def test_a_reader_is_not_moved_by_new_lines(start: Start) -> None:
 
 
 async def test_a_reader_is_not_moved_when_old_lines_go(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_tui.run_logs.ROWS_KEPT", 100)
+    monkeypatch.setattr("grpo_tui.model.run_logs.ROWS_KEPT", 100)
     async with start(wait="87/200") as session:
         panel = session.app.screen.query_one("#log", LinesPanel)
         await session.until(lambda: panel.scroll_offset.y > 0)

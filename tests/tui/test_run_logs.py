@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_tui.run_logs import COMPLETIONS_KEPT, FILES, LOGS, TEXT_KEPT, RunLogs, console_text
+from grpo_tui.model.run_logs import COMPLETIONS_KEPT, FILES, LOGS, TEXT_KEPT, RunLogs, console_text
 from tests.tui.fake import DEAD, OFF_POLICY, jsonl, rollout_rows, train_rows
 
 

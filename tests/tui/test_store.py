@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from grpo_tui.store import Inbox, RunRow, Store
+from grpo_tui.model.store import Inbox, RunRow, Store
 from remote.events import (
     BoxGreeted,
     GpuSampled,

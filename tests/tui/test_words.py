@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.words import (
+from grpo_tui.model.formatting import (
     STATES,
     bar,
     duration,

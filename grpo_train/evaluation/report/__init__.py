@@ -1,0 +1,1 @@
+"""From judged samples to numbers, tables and comparisons. Torch-free."""

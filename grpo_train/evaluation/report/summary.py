@@ -1,0 +1,152 @@
+"""From a checkpoint's judged samples to its numbers: the row of metrics.csv, and summary.json. Torch-free and pure.
+
+summary.json, besides ``metrics`` (the row):
+
+- ``status``: "complete"; ``key``: what the samples depend on; ``run``: where they were made;
+- ``pass_at_k``, ``maj_at_k`` ({k: value, low, high}; several samples a problem), ``invalid_rate`` (samples without an
+  answer: they do not vote);
+- ``solve_rates``: problems by how many of their samples are right, 0 to num_samples;
+- ``reasons``: samples by the verdict's reason; ``rates``: truncated, grader errors, timeouts;
+- ``length``: percentiles and histogram of all, and percentiles of right and wrong ones, in tokens;
+- ``indicators``: means of what the task measures beside the verdict (hacking/*, sandbox/*), and ``strict_gap``, the
+  tolerant accuracy less the strict one; ``isolation``: samples by the sandbox's strength;
+- ``matches``, where the task is a game: see :mod:`.match_table`;
+- ``previous``, ``base``: compared with the nearest earlier evaluated step, and with step 0, see :mod:`.compare`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from grpo_train.evaluation.judging import GRADER_ERROR
+from grpo_train.evaluation.report.match_table import match_table
+from grpo_train.evaluation.report.statistics import (
+    Estimate,
+    bootstrap_share,
+    estimate_share,
+    histogram,
+    ks,
+    majority_at_k,
+    pass_at_k,
+    percentiles,
+)
+from grpo_train.rewards.spoken_number import parse_number
+from grpo_train.tasks.shared.base import means
+
+Row = Mapping[str, Any]
+SETTINGS = (
+    "step", "name", "dataset", "subset_frac", "temperature", "max_completion_length", "batch_size", "split",
+    "num_samples", "top_p",
+)  # fmt: skip
+"""What of a row is asked for, not measured."""
+COLUMNS = (
+    "step", "name", "dataset", "status", "accuracy", "ci_low", "ci_high", "correct", "n", "format_rate",
+    "truncated_rate", "mean_length", "subset_frac", "temperature", "max_completion_length", "batch_size",
+    "tolerant_accuracy", "tolerant_ci_low", "tolerant_ci_high", "split", "problems", "num_samples", "top_p",
+    "grader_error_rate", "timeout_rate",
+)  # fmt: skip
+"""Columns of metrics.csv and consolidated_metrics.csv; pass@k and maj@k follow where there are several samples."""
+
+
+def by_problem(rows: Sequence[Row], samples: int) -> list[Sequence[Row]]:
+    """The rows of each problem; they lie side by side."""
+    return [rows[first : first + samples] for first in range(0, len(rows), samples)]
+
+
+def metrics_of(rows: Sequence[Row], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of metrics.csv.
+
+    Args:
+        rows: every sample with its verdict, by problem and sample.
+        settings: :data:`SETTINGS`.
+    """
+    problems = by_problem(rows, settings["num_samples"])
+    n = len(rows)
+    strict = estimate_share([[row["correct"] for row in group] for group in problems])
+    found: dict[str, Any] = {
+        **settings,
+        "status": "ok",
+        "accuracy": strict.value,
+        "ci_low": strict.low,
+        "ci_high": strict.high,
+        "correct": sum(row["correct"] for row in rows),
+        "n": n,
+        "format_rate": sum(row["formatted"] for row in rows) / n,
+        "truncated_rate": sum(row["truncated"] for row in rows) / n,
+        "mean_length": sum(row["length"] for row in rows) / n,
+        "problems": len(problems),
+        "grader_error_rate": sum(row["reason"] == GRADER_ERROR for row in rows) / n,
+        "timeout_rate": sum("timeout" in row["reason"] for row in rows) / n,
+    }
+    if any(row["tolerant"] is not None for row in rows):
+        tolerant = estimate_share([[bool(row["tolerant"]) for row in group] for group in problems])
+        found |= {
+            "tolerant_accuracy": tolerant.value,
+            "tolerant_ci_low": tolerant.low,
+            "tolerant_ci_high": tolerant.high,
+        }
+    for name, curve in (("pass", pass_curve(problems)), ("maj", majority_curve(problems))):
+        found |= {f"{name}@{k}": estimate.value for k, estimate in curve.items()}
+    return found
+
+
+def pass_curve(problems: Sequence[Sequence[Row]]) -> dict[int, Estimate]:
+    """pass@k with its interval for each k worth a number; nothing at one sample a problem."""
+    n = len(problems[0])
+    right = [sum(row["correct"] for row in group) for group in problems]
+    return {k: bootstrap_share([pass_at_k(n, c, k) for c in right]) for k in ks(n)} if n > 1 else {}
+
+
+def majority_curve(problems: Sequence[Sequence[Row]]) -> dict[int, Estimate]:
+    """maj@k with its interval for each k worth a number; nothing at one sample a problem."""
+    n = len(problems[0])
+    answers = [[voted(row) for row in group] for group in problems]
+    right = [[bool(row["correct"]) for row in group] for group in problems]
+    pairs = list(zip(answers, right, strict=True))
+    return {k: bootstrap_share([majority_at_k(a, r, k) for a, r in pairs]) for k in ks(n)} if n > 1 else {}
+
+
+def voted(row: Row) -> str | None:
+    """What a sample votes for: its answer where the format is right, numbers by their value ("7" and "7.0" are one)."""
+    if not row["formatted"] or row["answer"] is None:
+        return None
+    value = parse_number(row["answer"])
+    return row["answer"].strip() if isinstance(value, str) else f"{value}"
+
+
+def summary_of(
+    rows: Sequence[Row], metrics: Mapping[str, Any], key: Mapping[str, Any], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """summary.json, but for the comparisons. ``facts``: what is known of the checkpoint, the machine, the settings."""
+    samples, budget = metrics["num_samples"], metrics["max_completion_length"]
+    problems = by_problem(rows, samples)
+    solved = Counter(sum(row["correct"] for row in group) for group in problems)
+    lengths = [row["length"] for row in rows]
+    indicators = means([row["metrics"] for row in rows])
+    if metrics.get("tolerant_accuracy") is not None:
+        indicators["strict_gap"] = metrics["tolerant_accuracy"] - metrics["accuracy"]
+    isolation = Counter(str(row["facts"]["isolation"]) for row in rows if "isolation" in row["facts"])
+    return {
+        "status": "complete",
+        "metrics": dict(metrics),
+        "pass_at_k": {str(k): asdict(estimate) for k, estimate in pass_curve(problems).items()},
+        "maj_at_k": {str(k): asdict(estimate) for k, estimate in majority_curve(problems).items()},
+        "invalid_rate": sum(voted(row) is None for row in rows) / len(rows),
+        "solve_rates": [solved[right] for right in range(samples + 1)],
+        "reasons": dict(sorted(Counter(row["reason"] for row in rows).items())),
+        "rates": {name: metrics[f"{name}_rate"] for name in ("truncated", "grader_error", "timeout")},
+        "length": {
+            "all": percentiles(lengths),
+            "right": percentiles([row["length"] for row in rows if row["correct"]]),
+            "wrong": percentiles([row["length"] for row in rows if not row["correct"]]),
+            "histogram": histogram(lengths, budget),
+        },
+        "indicators": indicators,
+        **({"matches": table} if (table := match_table(rows)) else {}),
+        "isolation": dict(sorted(isolation.items())),
+        "key": dict(key),
+        **facts,
+    }

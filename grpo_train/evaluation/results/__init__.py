@@ -1,0 +1,1 @@
+"""What evaluations store: keys, partial and complete results, the log."""

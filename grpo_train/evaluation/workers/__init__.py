@@ -1,0 +1,1 @@
+"""The processes that evaluate: one loads a checkpoint, answers its share of the problems and judges."""

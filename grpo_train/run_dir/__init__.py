@@ -1,0 +1,67 @@
+"""Contract 1: the run directory. What a run is on disk, who writes what, and how a reader understands it.
+
+Standard library only: the link's agent carries this file to boxes on which nothing is installed. The box's file
+system is the only truth; whatever a program needs to know about a run it rebuilds from here.
+
+    ROOT/training_runs/RUN/   launch.json config.yaml status.json control/stop training_state/ logs/ tensorboard/
+    ROOT/eval_runs/RUN_DATASET/   eval_config.yaml status.json step_N_DATASET/ consolidated_metrics.csv
+    ROOT/archive/  ROOT/rl_runs/ (an older layout: listed, its step_N/ can be evaluated)
+"""
+
+from grpo_train.run_dir.evaluations import TABLE, eval_folder, list_evaluations, read_table
+from grpo_train.run_dir.files import remove_tree, utc_from
+from grpo_train.run_dir.manifest import MANIFEST, Checkpoint, list_checkpoints, problem_of, sha256, write_manifest
+from grpo_train.run_dir.root import (
+    DEFAULT_ROOT,
+    ROOT_VARIABLE,
+    check_name,
+    create_run,
+    list_older_runs,
+    list_runs,
+    open_run,
+    prepare_root,
+    resolve_root,
+)
+from grpo_train.run_dir.run import SUPERSEDED_LOGS, RunDir
+from grpo_train.run_dir.status import (
+    END_STATES,
+    FRESH_S,
+    LIVE_STATES,
+    ObservedState,
+    RunDirError,
+    StatusWriter,
+    observe,
+)
+
+__all__ = [
+    "DEFAULT_ROOT",
+    "END_STATES",
+    "FRESH_S",
+    "LIVE_STATES",
+    "MANIFEST",
+    "ROOT_VARIABLE",
+    "SUPERSEDED_LOGS",
+    "TABLE",
+    "Checkpoint",
+    "ObservedState",
+    "RunDir",
+    "RunDirError",
+    "StatusWriter",
+    "check_name",
+    "create_run",
+    "eval_folder",
+    "list_checkpoints",
+    "list_evaluations",
+    "list_older_runs",
+    "list_runs",
+    "observe",
+    "open_run",
+    "prepare_root",
+    "problem_of",
+    "read_table",
+    "remove_tree",
+    "resolve_root",
+    "sha256",
+    "utc_from",
+    "write_manifest",
+]

@@ -1,0 +1,113 @@
+"""Checkpoints on disk: which there are, and whether one is complete. Standard library only.
+
+A directory ``step_N`` exists only when complete; its ``MANIFEST.json`` names every file with size and SHA-256, so that
+what was damaged afterwards is found too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_train.run_dir.files import atomic_write, read_json
+
+MANIFEST = "MANIFEST.json"
+STEP_NAME = re.compile(r"step_(\d+)")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One ``training_state/step_N``."""
+
+    step: int
+    path: Path
+    problem: str = ""
+    """Empty when complete; else what is missing or of the wrong size."""
+
+
+def list_checkpoints(folder: Path) -> list[Checkpoint]:
+    """Every ``step_N`` directory of a folder, by N; symbolic links and other names are passed over."""
+    if not folder.is_dir():
+        return []
+    found = []
+    for path in folder.iterdir():
+        match = STEP_NAME.fullmatch(path.name)
+        if match and path.is_dir() and not path.is_symlink():
+            problem = problem_of(path)
+            if not problem or path.is_dir():  # else it was pruned while this looked at it
+                found.append(Checkpoint(int(match[1]), path, problem))
+    return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def write_manifest(folder: Path, **facts: Any) -> None:
+    """Write ``MANIFEST.json``: size and SHA-256 of every file below ``folder``. The last file of a checkpoint."""
+    files = {
+        str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+    atomic_write(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=1) + "\n")
+
+
+def problem_of(folder: Path, *, deep: bool = False) -> str:
+    """What keeps a checkpoint from being complete ("" when nothing): a missing file, a size, or (deep) a hash."""
+    files = (read_json(folder / MANIFEST) or {}).get("files")
+    if not isinstance(files, dict):
+        return f"{MANIFEST} is {'damaged' if (folder / MANIFEST).exists() else 'missing'}"
+    for name, facts in files.items():
+        path = folder / name
+        if not (isinstance(facts, dict) and "size" in facts and "sha256" in facts):
+            return f"{MANIFEST} is damaged"
+        try:
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != facts["size"]:
+                return f"{name} has {path.stat().st_size} bytes, the manifest says {facts['size']}"
+            if deep and sha256(path) != facts["sha256"]:
+                return f"{name} does not have the checksum the manifest says"
+        except OSError as error:  # a bad disk, or a checkpoint that is being pruned
+            return f"{name} cannot be read: {error.strerror or error}"
+    return ""
+
+
+def newest_complete(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
+    """The newest one whose every checksum is right; those that are not are read once each, from the newest down."""
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True):
+        if not checkpoint.problem and not problem_of(checkpoint.path, deep=True):
+            return checkpoint
+    return None
+
+
+def untrusted(folder: Path) -> str:
+    """Why weights may not be taken from a directory, and which step beside it is complete; "" where they may.
+
+    Every size and checksum is verified. A model that has no manifest is somebody else's and may be taken; not so a
+    ``step_N`` in a run's ``training_state``, which was complete once, nor a link to a step that is gone.
+    """
+    real = folder.resolve()
+    if folder.is_symlink() and not folder.exists():
+        problem = f"it points to {os.readlink(folder)}, which is not there"
+    elif (folder / MANIFEST).exists() or (STEP_NAME.fullmatch(real.name) and "training_state" in real.parts):
+        problem = problem_of(folder, deep=True)
+    else:
+        return ""
+    if not problem:
+        return ""
+    home = (folder.parent / os.readlink(folder)).parent if folder.is_symlink() else folder.parent
+    newest = newest_complete(c for c in list_checkpoints(home) if c.path.resolve() != real)
+    return f"{problem} (newest complete: {newest.path})" if newest else problem
+
+
+def sha256(path: Path) -> str:
+    """Hex SHA-256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -1,0 +1,85 @@
+"""status.json: the state of a run or an evaluation, who may write it, and what a reader may conclude. Standard library.
+
+There is one writer, held by a lock. A reader does not believe a live state whose process is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_train.run_dir.files import atomic_write, parse_time, read_json, utc_now
+from grpo_train.run_dir.processes import boot_id, identity, is_alive
+
+LIVE_STATES = frozenset({"starting", "running", "stopping", "evaluating"})
+END_STATES = frozenset({"stopped", "finished", "crashed", "killed"})
+FRESH_S = 60.0
+"""A live state of another host is believed while ``updated_at`` is younger than this."""
+
+
+class RunDirError(Exception):
+    """What is wrong with a root, run or checkpoint, in words for the user: what, where, and the way out."""
+
+
+@dataclass(frozen=True)
+class ObservedState:
+    """A run's state as a reader on this host may state it."""
+
+    state: str
+    """One of LIVE_STATES, END_STATES, or ``lost``."""
+    host: str = ""
+    """Set when a live run is on another host."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in LIVE_STATES
+
+
+def observe(status: Mapping[str, Any]) -> ObservedState:
+    """What a reader on this host may say of a status.json: a live state whose process is gone is ``lost``."""
+    state = str(status.get("state", "lost"))
+    if state not in LIVE_STATES:
+        return ObservedState(state)
+    host, here = str(status.get("host", "")), identity()
+    if host == here.host and status.get("boot_id") == here.boot_id:
+        alive = is_alive(int(status.get("pid", 0)), int(status.get("pid_start", 0)))
+        return ObservedState(state if alive else "lost")
+    if host == here.host and boot_id():
+        return ObservedState("lost")  # this host has rebooted since
+    fresh = time.time() - parse_time(str(status.get("updated_at", "1970-01-01T00:00:00Z"))) < FRESH_S
+    return ObservedState(state, host) if fresh else ObservedState("lost")
+
+
+class StatusWriter:
+    """The one writer of a ``status.json``: holds the directory's lock, replaces the file atomically.
+
+    Raises RunDirError when another live process holds the lock.
+    """
+
+    def __init__(self, folder: Path, **fixed: Any) -> None:
+        import fcntl  # POSIX only, and only where a run is written
+
+        self._file = folder / "status.json"
+        self._lock = os.open(folder / ".status.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise RunDirError(f"another process is writing {self._file}: is the run still going?") from error
+        owner = asdict(identity())
+        owner["pid_start"] = owner.pop("start")
+        self.fields: dict[str, Any] = {**(read_json(self._file) or {}), **owner, **fixed}
+
+    def update(self, **fields: Any) -> None:
+        """Set fields and write the file, with ``updated_at``."""
+        self.fields.update(fields)
+        self.fields["updated_at"] = utc_now()
+        atomic_write(self._file, json.dumps(self.fields, indent=1, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        os.close(self._lock)

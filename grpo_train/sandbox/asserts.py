@@ -1,0 +1,283 @@
+"""Splits a data set's tests in two: what the program computes, and what is made of it outside.
+
+``assert f(2) == 4`` becomes "evaluate ``f(2)``", for the program's process, and "is it 4?", for the parent: the 4 never
+enters that process. In general every use of a name that the solution must define (a call, an attribute, the name
+itself) is lifted out and stands in the rest as a placeholder. A rest that compares one placeholder with a literal is
+judged in the parent; any other one (``math.isclose(f(2), 1.4, rel_tol=0.01)``) in an interpreter of its own.
+
+Trusted in the rest are the built-in names and modules listed below, and what the data set itself imports from them.
+Anything else is the program's business: ``eval(f(2)) == 3`` lifts the whole call, since it runs text of the program.
+
+Only text of the data set is parsed here, never text of a model.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from grpo_train.sandbox.results import UnsupportedTest
+
+PLACEHOLDER = "value_{}_of_the_program"
+SINGLETONS = (None, True, False)
+BUILTINS = {
+    "abs", "all", "any", "bool", "bytearray", "bytes", "chr", "complex", "dict", "divmod", "enumerate",
+    "filter", "float", "frozenset", "hash", "int", "isinstance", "len", "list", "map", "max", "min", "ord",
+    "pow", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "type", "zip",
+}  # fmt: skip
+MODULES = {
+    "ast", "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq",
+    "itertools", "json", "math", "numbers", "operator", "re", "statistics", "string", "sys",
+}  # fmt: skip
+MODULES_WHEN_IMPORTED = MODULES | {
+    "base64", "binascii", "calendar", "difflib", "hashlib", "html", "struct", "textwrap", "unicodedata", "unittest",
+    "zlib",
+}  # fmt: skip
+"""Trusted where the data set imports them; otherwise these are names like any other."""
+DATA_METHODS = {
+    "__contains__", "__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "endswith", "isalnum", "isalpha",
+    "isascii", "isdecimal", "isdigit", "isdisjoint", "isidentifier", "islower", "isnumeric", "isprintable", "isspace",
+    "issubset", "issuperset", "istitle", "isupper", "startswith",
+}  # fmt: skip
+"""Methods of plain data that give verdicts: called on what a function of the solution returned, they are the rest's."""
+USUAL_IMPORTS = {
+    name: f"from {module} import {name}"
+    for module, names in {
+        "collections": "Counter OrderedDict defaultdict deque namedtuple",
+        "decimal": "Decimal",
+        "fractions": "Fraction",
+        "math": "ceil comb factorial floor gcd inf isclose isnan nan pi sqrt",
+    }.items()
+    for name in names.split()
+}
+"""Names that tests use as if they were there: the solution is expected to have imported them, too."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One assert without the program's part."""
+
+    wanted: tuple[int, ...]
+    """The lifted expressions that it is about, by index."""
+    code: str
+    """The rest, with placeholders."""
+    imports: tuple[str, ...]
+    """Statements that the rest needs: imports from the standard library."""
+    relation: str
+    """How the parent judges it: ``true``, ``false``, ``equal``, ``unequal``, ``is``, ``is_not``; ``judge``: not
+    there."""
+    expected: Any = None
+    """What the one value is compared with."""
+
+
+@dataclass(frozen=True)
+class TestPlan:
+    """A data set's tests, split."""
+
+    __test__ = False  # pytest: not a test
+
+    steps: tuple[tuple[tuple[int | None, str], ...], ...]
+    """Per test what the program's process runs, in order: a statement (without index), or an expression."""
+    checks: tuple[tuple[Check, ...], ...]
+    """Per test what is made of the expressions' values."""
+    problems: tuple[str, ...]
+    """Per test why it cannot be split, and has neither steps nor checks; or ""."""
+
+
+def split_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
+    """The plan for these tests, after this setup. Raises :class:`UnsupportedTest`, which names the text."""
+    _parsed(setup)
+    plan = plan_tests(tests, setup)
+    if problem := next(filter(None, plan.problems), ""):
+        raise UnsupportedTest(problem)
+    return plan
+
+
+@lru_cache(maxsize=4096)
+def plan_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
+    """The same, but a test that cannot be split has its problem in the plan. A setup that is not Python says so when
+    it is run."""
+    trees, problems = [], []
+    for text in (setup, *tests):  # a tree each, for splitting changes it: a data set may say one test twice
+        try:
+            tree, problem = _parsed(text), ""
+        except UnsupportedTest as error:
+            tree, problem = ast.Module([], []), str(error)
+        trees.append(tree)
+        problems.append(problem)
+    names = _Names(trees)
+    steps, checks, index = [], [], 0
+    for at, test in enumerate(tests, 1):
+        one = _One()
+        try:
+            one = _One() if problems[at] else _split(test, trees[at], names, index)
+        except UnsupportedTest as error:
+            problems[at] = str(error)
+        steps.append(tuple(one.steps))
+        checks.append(tuple(one.checks))
+        index += sum(len(check.wanted) for check in one.checks)
+    return TestPlan(tuple(steps), tuple(checks), tuple(problems[1:]))
+
+
+@dataclass
+class _One:
+    """One test, split."""
+
+    steps: list[tuple[int | None, str]] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+
+
+def _split(test: str, tree: ast.Module, names: _Names, index: int) -> _One:
+    """One test, its expressions counted from ``index`` on. Raises :class:`UnsupportedTest`."""
+    one = _One()
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assert):
+            if any(isinstance(inner, ast.Assert) for inner in ast.walk(statement)):
+                raise UnsupportedTest(f"an assert inside another statement: {test[:200]!r}")
+            one.steps.append((None, ast.unparse(statement)))
+            continue
+        lifter = _Lifter(statement.test, names, index, test)
+        one.steps += [(index + at, code) for at, code in enumerate(lifter.lifted)]
+        one.checks.append(_check(lifter.rest, names, tuple(range(index, index + len(lifter.lifted)))))
+        index += len(lifter.lifted)
+    if not one.checks:
+        raise UnsupportedTest(f"a test without an assert: {test[:200]!r}")
+    return one
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnsupportedTest(f"not Python ({error}): {text[:200]!r}") from None
+
+
+class _Names:
+    """Which names of the data set's text mean what."""
+
+    def __init__(self, trees: list[ast.Module]) -> None:
+        self.imports = dict(USUAL_IMPORTS)
+        self.helpers: set[str] = set()
+        """Functions that the data set defines. They run in the program's process, so none may give a verdict."""
+        for statement in (statement for tree in trees for statement in tree.body):
+            if isinstance(statement, ast.FunctionDef):
+                self.helpers.add(statement.name)
+            elif isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Lambda):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                self.helpers |= {target.id for target in targets if isinstance(target, ast.Name)}
+            elif isinstance(statement, ast.Import | ast.ImportFrom):
+                self._imported(statement)
+
+    def _imported(self, statement: ast.Import | ast.ImportFrom) -> None:
+        for alias in statement.names:
+            module = statement.module if isinstance(statement, ast.ImportFrom) else alias.name
+            if module is not None and module.partition(".")[0] in MODULES_WHEN_IMPORTED and alias.name != "*":
+                one = (
+                    ast.ImportFrom(module, [alias], 0) if isinstance(statement, ast.ImportFrom) else ast.Import([alias])
+                )
+                self.imports[alias.asname or alias.name.partition(".")[0]] = ast.unparse(one)
+
+    def of_solution(self, name: str, called: bool) -> bool:
+        """Is this a name that the solution must define, when it is called itself or not?"""
+        if name in BUILTINS or name in self.imports:
+            return False
+        return called or name not in MODULES
+
+    def import_of(self, name: str) -> str | None:
+        """The statement that a rest with this name needs."""
+        return self.imports.get(name, f"import {name}" if name in MODULES else None)
+
+
+class _Lifter(ast.NodeTransformer):
+    """Takes what needs the solution out of one asserted expression."""
+
+    def __init__(self, asserted: ast.expr, names: _Names, first: int, test: str) -> None:
+        self.names = names
+        self.first = first
+        self.test = test
+        self.lifted: list[str] = []
+        self.bound = {inner.id for inner in ast.walk(asserted)
+                      if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load)}  # fmt: skip
+        self.bound |= {inner.arg for inner in ast.walk(asserted) if isinstance(inner, ast.arg)}
+        # ``assert sum(10, 15) == 6``: where no other name is called, the solution redefines a built-in one.
+        self.redefined = not any(self._of_solution(inner) for inner in ast.walk(asserted))
+        self.rest: ast.expr = self.visit(asserted)
+        if not self.lifted:
+            raise UnsupportedTest(f"an assert that uses nothing of the solution: {test[:200]!r}")
+
+    def _root(self, node: ast.AST) -> tuple[str | None, bool]:
+        """The name that a chain of calls, attributes and items starts from, and whether it is called itself."""
+        called = False
+        while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+            called = isinstance(node, ast.Call)
+            node = node.func if isinstance(node, ast.Call) else node.value
+        return (node.id if isinstance(node, ast.Name) and node.id not in self.bound else None), called
+
+    def _of_solution(self, node: ast.AST) -> bool:
+        name, called = self._root(node)
+        return name is not None and self.names.of_solution(name, called)
+
+    def _judges_data(self, node: ast.Call) -> bool:
+        """Is this ``f(2).startswith("a")``? What is called by a capital letter may be a class with such a method."""
+        if not isinstance(node.func, ast.Attribute):
+            return False
+        name, called = self._root(node.func.value)
+        return node.func.attr in DATA_METHODS and called and name is not None and not name[:1].isupper()
+
+    def visit(self, node: ast.AST) -> Any:
+        redefined = self.redefined and isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if not (redefined or self._of_solution(node)):
+            return self.generic_visit(node)
+        if isinstance(node, ast.Call) and self._judges_data(node):
+            self.generic_visit(node.func)  # not as a whole: it is an attribute of the solution's
+            node.args = [self.visit(argument) for argument in node.args]
+            node.keywords = [self.visit(keyword) for keyword in node.keywords]
+            return node
+        inner = {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load)}
+        own = {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and not isinstance(name.ctx, ast.Load)}
+        own |= {argument.arg for argument in ast.walk(node) if isinstance(argument, ast.arg)}
+        if inner & self.bound - own:
+            raise UnsupportedTest(f"a call that depends on a loop variable: {self.test[:200]!r}")
+        if self._root(node)[0] in self.names.helpers:
+            raise UnsupportedTest(f"a verdict by a function that runs beside the program: {self.test[:200]!r}")
+        self.lifted.append(ast.unparse(node))
+        return ast.Name(PLACEHOLDER.format(self.first + len(self.lifted) - 1), ast.Load())
+
+
+def _check(rest: ast.expr, names: _Names, wanted: tuple[int, ...]) -> Check:
+    named = sorted({inner.id for inner in ast.walk(rest) if isinstance(inner, ast.Name)})
+    imports = tuple(found for name in named if (found := names.import_of(name)) is not None)
+    relation, expected = "judge", None
+    if isinstance(rest, ast.Name):
+        relation = "true"
+    elif isinstance(rest, ast.UnaryOp) and isinstance(rest.op, ast.Not) and isinstance(rest.operand, ast.Name):
+        relation = "false"
+    elif isinstance(rest, ast.Compare) and len(rest.ops) == 1:
+        left, right = rest.left, rest.comparators[0]
+        if isinstance(right, ast.Name) and not isinstance(left, ast.Name):
+            left, right = right, left
+        names_of = {ast.Eq: "equal", ast.NotEq: "unequal", ast.Is: "is", ast.IsNot: "is_not"}
+        relation = names_of.get(type(rest.ops[0]), "judge") if isinstance(left, ast.Name) else "judge"
+        if relation != "judge":
+            try:
+                expected = ast.literal_eval(right)
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                relation = "judge"
+        if relation in ("is", "is_not") and not any(expected is one for one in SINGLETONS):
+            relation = "judge"
+    return Check(wanted, ast.unparse(rest), imports, relation, expected)
+
+
+def holds(check: Check, value: Any) -> bool:
+    """Is the check true of this value? For every relation but ``judge``; both sides are built-in types."""
+    if check.relation == "true":
+        return bool(value)
+    if check.relation == "false":
+        return not value
+    if check.relation == "is":
+        return value is check.expected
+    if check.relation == "is_not":
+        return value is not check.expected
+    return bool(value == check.expected) is (check.relation == "equal")

@@ -1,0 +1,144 @@
+"""A value of the program as tagged plain data. The values' own methods never run.
+
+Only unbound methods of the built-in types are called, on the value's real type: a class that overrides ``__eq__``,
+``__iter__`` or ``items`` changes nothing here. An instance of a subclass (a namedtuple, an IntEnum) is written as the
+built-in value that it is. Of the classes in :mod:`grpo_train.sandbox.inside.kinds` the fields are written.
+
+The format, read by :mod:`grpo_train.sandbox.values`: one byte of tag, then
+
+====== ============================================ ====== ================================================
+tag    content                                      tag    content
+====== ============================================ ====== ================================================
+``N``  None                                         ``l``  list: count, items
+``T``  True                                         ``t``  tuple: count, items
+``F``  False                                        ``e``  set: count, items
+``i``  int: length, two's complement little-endian  ``z``  frozenset: count, items
+``f``  float: length, ``float.hex`` text            ``d``  dict: count, key, value, key, value, ...
+``c``  complex: two floats without tags             ``r``  range: start, stop, step as tagged ints
+``s``  str: length, UTF-8 (surrogates pass)         ``k``  dict keys or items: count, items
+``b``  bytes: length, content                       ``g``  iterator or dict values: count, items
+``y``  bytearray: length, content                   ``q``  deque: count, items
+``o``  one of those classes: its name, then count, fields
+====== ============================================ ====== ================================================
+
+Lengths and counts are 4 bytes, little-endian.
+"""
+
+import _collections
+
+from grpo_train.sandbox.inside.kinds import taken_apart
+
+TYPE_CHECKING = False  # ``typing`` itself would cost every child a millisecond
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_BYTES = 4_000_000
+MAX_NODES = 200_000
+"""Of one value."""
+MAX_DEPTH = 100
+
+
+class Unsupported(Exception):
+    """The value is not plain data, or more of it than is carried. The text says which."""
+
+
+# By identity: a program's metaclass may call itself equal to every type.
+_ITERATORS = frozenset(map(id, (
+    type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())), type(iter(set())),
+    type(iter("")), type(iter(b"")), type(iter(range(0))), type(_ for _ in ""), map, filter, zip, enumerate, reversed,
+    type({}.values()),
+)))  # fmt: skip
+_SET_VIEWS = frozenset(map(id, (type({}.keys()), type({}.items()))))
+_CONTAINERS = frozenset(map(id, (list, tuple, set, frozenset, dict, range, _collections.deque)))
+_SEQUENCES: "tuple[Any, ...]" = (
+    (list, b"l", list.__iter__), (tuple, b"t", tuple.__iter__), (set, b"e", set.__iter__),
+    (frozenset, b"z", frozenset.__iter__), (_collections.deque, b"q", _collections.deque.__iter__),
+)  # fmt: skip
+
+
+def encode(value: "Any") -> bytes:
+    """``value`` in the format above, at most ``MAX_BYTES``; raises :class:`Unsupported`."""
+    parts: list[bytes] = []
+    _Writer(parts).put(value, 0)
+    return b"".join(parts)
+
+
+def _number(count: int) -> bytes:
+    return count.to_bytes(4, "little")
+
+
+class _Writer:
+    """One value being written: the parts so far, and what is left of the caps."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = parts
+        self.nodes = MAX_NODES
+        self.bytes = MAX_BYTES
+
+    def blob(self, tag: bytes, content: bytes) -> None:
+        self.bytes -= len(content)
+        if self.bytes < 0:
+            raise Unsupported(f"more than {MAX_BYTES} bytes")
+        self.parts.append(tag + _number(len(content)) + content)
+
+    def items(self, tag: bytes, items: "Any", depth: int) -> None:
+        at = len(self.parts)
+        self.parts.append(b"")
+        count = 0
+        for item in items:
+            self.put(item, depth + 1)
+            count += 1
+        self.parts[at] = tag + _number(count)
+
+    def put(self, value: "Any", depth: int) -> None:
+        self.nodes -= 1
+        self.bytes -= 5
+        if self.nodes < 0:
+            raise Unsupported(f"more than {MAX_NODES} elements")
+        if depth > MAX_DEPTH:
+            raise Unsupported(f"nested deeper than {MAX_DEPTH}")
+        kind = type(value)
+        if value is None or value is True or value is False:
+            self.parts.append(b"N" if value is None else b"T" if value is True else b"F")
+        elif issubclass(kind, int):
+            number = int.__index__(value)
+            self.blob(b"i", number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True))
+        elif issubclass(kind, float):
+            self.blob(b"f", float.hex(value).encode())
+        elif issubclass(kind, str):
+            self.blob(b"s", str.encode(value, "utf-8", "surrogatepass"))
+        elif issubclass(kind, complex):
+            self.parts.append(b"c")
+            for part in (complex.real.__get__(value), complex.imag.__get__(value)):
+                self.blob(b"", float.hex(part).encode())
+        elif issubclass(kind, bytes):
+            self.blob(b"b", bytes.join(b"", (value,)))
+        elif issubclass(kind, bytearray):
+            self.blob(b"y", bytes.join(b"", (value,)))
+        elif id(kind) not in _CONTAINERS and (apart := taken_apart(value)) is not None:
+            name, fields = apart
+            self.blob(b"o", name.encode())
+            self.items(b"", fields, depth)
+        elif issubclass(kind, dict):
+            at = len(self.parts)
+            self.parts.append(b"")
+            count = 0
+            for key, item in dict.items(value):
+                self.put(key, depth + 1)
+                self.put(item, depth + 1)
+                count += 1
+            self.parts[at] = b"d" + _number(count)
+        elif kind is range:
+            self.parts.append(b"r")
+            for part in (value.start, value.stop, value.step):
+                self.put(part, depth + 1)
+        elif id(kind) in _SET_VIEWS:
+            self.items(b"k", value, depth)
+        elif id(kind) in _ITERATORS:
+            self.items(b"g", value, depth)
+        else:
+            for base, tag, iterate in _SEQUENCES:
+                if issubclass(kind, base):
+                    return self.items(tag, iterate(value), depth)
+            raise Unsupported(f"a value of type {kind.__name__[:80]}")
+        return None

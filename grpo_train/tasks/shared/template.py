@@ -1,0 +1,51 @@
+"""How a question becomes a prompt: the R1 template, the model's own chat template, or a user's text."""
+
+from __future__ import annotations
+
+from grpo_train.config import schema
+from grpo_train.tasks.shared.base import Problem, TaskError
+
+R1_TEMPLATE = (
+    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant "
+    "first thinks about the reasoning process in the mind and then provides the User with the answer. "
+    "The reasoning process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, "
+    "respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>.\n"
+    "User: {question}\nAssistant: <think>"
+)
+"""understand-r1-zero, ``apply_r1_template``; the prompt holds the opening <think>."""
+CHAT_QUESTION = (
+    "{question}\n\nReason step by step inside <think> </think> tags, then give the final answer alone inside "
+    "<answer> </answer> tags."
+)
+"""What an Instruct model is asked through its own chat template."""
+TEMPLATE_OPTIONS = ("template", "system_prompt")
+"""Keys of the ``task`` section that :func:`ask` reads."""
+TEMPLATES = {"r1": R1_TEMPLATE, "chat": CHAT_QUESTION, "question": "{question}"}
+
+
+def ask(
+    config: schema.Task,
+    index: int,
+    question: str,
+    answer: str,
+    *,
+    default: str = "r1",
+    template: str | None = None,
+    chat: str = CHAT_QUESTION,
+    data: object = None,
+) -> Problem:
+    """The problem with ``task.template`` (else ``default``) applied; ``template`` is a row's own and goes before both.
+
+    ``chat`` is the user's message under the chat template. Raises TaskError for a template without {question}.
+    """
+    name = template or config.template or default
+    text = chat if name == "chat" else TEMPLATES.get(name, name)
+    if "{question}" not in text:
+        known = ", ".join(TEMPLATES)
+        raise TaskError(f"task.template: '{name}' is neither one of {known} nor a text with {{question}} in it")
+    prompt = text.replace("{question}", question)  # not str.format: a question may hold braces
+    messages: tuple[tuple[str, str], ...] = ()
+    if name == "chat":
+        system = (("system", config.system_prompt),) if config.system_prompt else ()
+        messages = (*system, ("user", prompt))
+    return Problem(index, prompt, answer, question, messages, data)

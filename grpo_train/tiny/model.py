@@ -1,0 +1,216 @@
+"""A tiny but real model: Qwen2 architecture, ~0.9M parameters, its own byte-level tokenizer, warm-started on a task.
+
+It exists so that everything that is done to a large model can be done within minutes on two CPU cores: train, stop,
+evaluate, resume. The warm start imitates a careless pupil of one task (additions, unless another is asked for). The
+task's worked examples have the right method in the right format, but with slips (of additions: carries are often
+forgotten and digits miscounted), and the model learns the slips along with the method: sampled answers come out right
+about half of the time. Reinforcement learning on the verified answer then has something real to remove.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from grpo_train.config import schema
+from grpo_train.tasks import Problem, Task, TaskError, load_task
+from grpo_train.tasks.shared.self_play import SelfPlayTask, practice_of
+from grpo_train.tiny.tokenizer import make_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+ADDITION = schema.Task(name="addition", digits=2)
+"""What the model is warm-started on unless another task is asked for."""
+THREADS = 1
+"""Fixed, because the order of summation, and with it the last bits of the weights, depends on it. One, because a second
+thread helps little at this size and waits in a busy loop for a core that something else is using."""
+
+
+class Taught(Task, Protocol):
+    """A task that can show how a pupil solves its problems."""
+
+    def example(self, problem: Problem, draw: random.Random, careless: bool) -> str:
+        """A completion in the right format that solves the problem, with slips now and then where it is careless."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How the model is warm-started; the defaults were tuned for a demo of a few minutes on two cores."""
+
+    steps: int = 240
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    """Reached after 30 steps, falling linearly to 0 over the second half."""
+    careful_share: float = 0.6
+    """The first part of the examples is free of slips: the method first, then the carelessness."""
+
+
+def make_tiny_model(
+    out: Path,
+    seed: int = 0,
+    on_progress: Callable[[float, str], None] = lambda fraction, message: None,
+    warm_start: WarmStart = WarmStart(),
+    task: schema.Task = ADDITION,
+) -> None:
+    """Make, warm-start and save the model and its tokenizer to the directory ``out``, in Hugging Face format.
+
+    About a minute on two cores. The same seed and task give the same files. ``on_progress`` gets a fraction in [0, 1]
+    and a message. ``out`` appears only when complete and replaces an older model. Raises FileExistsError where ``out``
+    holds anything else, OSError where it cannot be written, TaskError for a task without worked examples.
+    """
+    taught = _taught(task)
+    out = Path(out)
+    if out.exists() and not _replaceable(out):
+        raise FileExistsError(f"'{out}' exists and is no model directory; it is left alone, give another --out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    on_progress(0.0, "making the tokenizer")
+    import torch
+    import transformers  # noqa: F401 - seconds of import, which the progress bar should not hide
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            tokenizer = make_tokenizer()
+            model = new_model(tokenizer)
+            _train(model, tokenizer, taught, seed, warm_start, on_progress)
+    finally:
+        torch.set_num_threads(threads)
+    on_progress(1.0, "saving")
+    _save(model, tokenizer, out)
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    """The model before its warm start: float32, random weights from torch's current generator."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=192,
+            intermediate_size=512,
+            num_hidden_layers=2,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            max_position_embeddings=4096,
+            tie_word_embeddings=True,
+            # Qwen's 0.02 is for a width of thousands; at this width the model would not leave its plateau for
+            # hundreds of steps.
+            initializer_range=0.06,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=None,
+        )
+    )
+
+
+def _taught(task: schema.Task) -> Taught:
+    """Raises TaskError where there is no such task, or it has no worked examples."""
+    taught = load_task(task)
+    if isinstance(taught, SelfPlayTask):
+        taught = practice_of(taught)
+    if not hasattr(taught, "example"):
+        raise TaskError(f"task '{task.name}' has no worked examples to warm-start a model on")
+    return cast(Taught, taught)
+
+
+def _train(
+    model: Qwen2ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    task: Taught,
+    seed: int,
+    warm_start: WarmStart,
+    on_progress: Callable[[float, str], None],
+) -> None:
+    """Next-token prediction on the completions of worked examples (AdamW, linear warm-up and decay)."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    tokens, targets = _examples(tokenizer, task, seed, warm_start)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=warm_start.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    model.train()
+    for step in range(warm_start.steps):
+        rate = min(1.0, (step + 1) / 30, 2 * (warm_start.steps - step) / warm_start.steps)
+        for group in optimizer.param_groups:
+            group["lr"] = warm_start.learning_rate * rate
+        rows = slice(step * warm_start.batch_size, (step + 1) * warm_start.batch_size)
+        logits = model(input_ids=tokens[rows, :-1], use_cache=False).logits
+        loss = cross_entropy(logits.flatten(0, 1), targets[rows, 1:].flatten(), ignore_index=-100)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 5 == 0 or step == warm_start.steps - 1:
+            on_progress((step + 1) / warm_start.steps, f"warm start, step {step + 1}, loss {loss.item():.3f}")
+    model.eval()
+
+
+def _examples(
+    tokenizer: PreTrainedTokenizerFast, task: Taught, seed: int, warm_start: WarmStart
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """All batches of the warm start, (steps x batch_size, length): token ids, and targets with -100 where none."""
+    import torch
+
+    draw = random.Random(f"warm start {seed}")
+    size = task.size("train")
+    count = warm_start.steps * warm_start.batch_size
+    prompts, completions = [], []
+    for row in range(count):
+        problem = task.problem("train", draw.randrange(size))
+        careless = row >= warm_start.careful_share * count
+        prompts.append(problem.prompt)
+        completions.append(task.example(problem, draw, careless) + str(tokenizer.eos_token))
+    prompt_ids = tokenizer(prompts)["input_ids"]
+    completion_ids = tokenizer(completions)["input_ids"]
+    length = max(len(p) + len(c) for p, c in zip(prompt_ids, completion_ids, strict=True))
+    tokens = torch.full((count, length), int(tokenizer.pad_token_id))
+    targets = torch.full((count, length), -100)
+    for row, (p, c) in enumerate(zip(prompt_ids, completion_ids, strict=True)):
+        tokens[row, : len(p) + len(c)] = torch.tensor(p + c)
+        targets[row, len(p) : len(p) + len(c)] = torch.tensor(c)
+    return tokens, targets
+
+
+def _replaceable(out: Path) -> bool:
+    """An empty directory, or one with a model in it and nothing that is not part of a model."""
+    if not out.is_dir() or out.is_symlink():
+        return False
+    files = [file.name for file in out.iterdir()]
+    return not files or ("config.json" in files and all(file.endswith((".json", ".safetensors")) for file in files))
+
+
+def _save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write beside ``out`` and rename, so that nobody ever sees half a model."""
+    from transformers.utils import logging as transformers_logging
+
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        beside.chmod(0o755)
+        # Training samples from the full distribution, evaluation is greedy: no other sampling defaults in the way.
+        model.generation_config.do_sample = False
+        bars = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.disable_progress_bar()  # the caller has its own
+        try:
+            model.save_pretrained(beside)
+        finally:
+            if bars:
+                transformers_logging.enable_progress_bar()
+        tokenizer.save_pretrained(beside)
+        for file in beside.iterdir():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+        if out.exists():
+            shutil.rmtree(out)
+        beside.rename(out)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise

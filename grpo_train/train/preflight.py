@@ -1,0 +1,81 @@
+"""What can be known to be wrong before a run exists: its model, its weights, its data. Torch-free."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from grpo_train.config import with_changes
+from grpo_train.config.schema import Config
+from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_weights, resolve_backbone
+from grpo_train.rewards import load_rewards
+from grpo_train.run_dir.files import read_json
+from grpo_train.tasks import load_task, refuse_unused
+from grpo_train.tasks.shared.data_files import locate
+from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
+
+
+def check_engine() -> None:
+    """Raise PolicyError where the box's half is not installed (the laptop's half brings this program, too)."""
+    if importlib.util.find_spec("torch") is None:
+        raise PolicyError(
+            "this environment cannot train: it has no torch. Install the engine into it:  make setup  in a checkout, "
+            "or  pip install 'grpo-tui[train]'"
+        )
+
+
+def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
+    """Check what a start needs; returns the config as it will be: paths of the task absolute, for resumes from
+    elsewhere, and the ``lora_*`` keys those of an adapter that is continued.
+
+    A hub name cannot be checked without the network and passes. Raises PolicyError, TaskError.
+    """
+    check_engine()
+    weights = check_weights(ckpt, config.model.adapter) if ckpt else None
+    if weights is None:
+        resolve_backbone(config.model.backbone, root)
+    elif adapter_of(weights) == "lora":
+        check_base(weights, resolve_backbone(config.model.backbone, root), root)
+        config = with_changes(config, model=_shape_of(weights))
+    config = with_changes(config, task=_absolute(config, root))
+    task = load_task(config.task, config.sandbox)
+    refuse_unused(config.task, config.eval.datasets)
+    load_rewards(task, config)
+    if isinstance(task, SelfPlayTask):
+        check_self_play(task, config)
+    if config.task.path is not None:
+        task.size("train")
+    return config
+
+
+def _absolute(config: Config, root: Path) -> dict[str, Any]:
+    """The paths of the ``task`` section, as they are from anywhere; names and module names stay what they are."""
+
+    def function(name: str) -> str:
+        file, _, inner = name.rpartition(":")
+        return f"{os.path.abspath(Path(file).expanduser())}:{inner}" if file.endswith(".py") else name
+
+    task = config.task
+    return {
+        "path": None if task.path is None else str(locate(task.path, root)),
+        "name": function(task.name),
+        "grader": function(task.grader),
+        "rewards": [function(name) for name in task.rewards],
+    }
+
+
+def _shape_of(adapter: Path) -> dict[str, Any]:
+    """The ``lora_*`` keys that an adapter was made with: a continued one keeps them, whatever the config says."""
+    made = read_json(adapter / "adapter_config.json") or {}
+    keys = {
+        "lora_rank": "r",
+        "lora_alpha": "lora_alpha",
+        "lora_dropout": "lora_dropout",
+        "lora_targets": "target_modules",
+    }
+    found = {key: made[name] for key, name in keys.items() if made.get(name) is not None}
+    if isinstance(found.get("lora_targets"), list):
+        found["lora_targets"] = sorted(found["lora_targets"])
+    return found

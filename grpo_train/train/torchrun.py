@@ -1,0 +1,38 @@
+"""torchrun, with its verdict written down.
+
+``python -m grpo_train.train.torchrun REPORT [torchrun's own arguments]`` is ``torchrun …``; when a worker fails it
+leaves a JSON file that names each failed rank, its pid, exit code and signal, which torchrun itself only prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from grpo_train.run_dir.files import atomic_write
+from grpo_train.run_dir.processes import PARENT_VARIABLE, die_with_parent
+
+
+def main() -> int:
+    report, *arguments = sys.argv[1:]
+    die_with_parent()  # torchrun answers SIGTERM by ending its workers
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
+    try:
+        torchrun.main(arguments)
+    except ChildFailedError as error:
+        failures = [
+            {"rank": rank, "pid": failure.pid, "exit_code": failure.exitcode, "signal": failure.signal_name()}
+            for rank, failure in error.failures.items()
+        ]
+        atomic_write(Path(report), json.dumps({"failures": failures}) + "\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The forms that launch, evaluate and resume."""

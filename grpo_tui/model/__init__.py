@@ -1,0 +1,1 @@
+"""What the face knows, as plain values. No Textual, no sockets."""

@@ -1,0 +1,110 @@
+"""The agent as a child process of this program: the box is this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+
+from remote.agent.environment import clean
+from remote.transports import Refused, Unreachable, Waker
+
+
+class LocalTransport:
+    """The agent as a child process of this program."""
+
+    def __init__(self, python: str = sys.executable, environment: Mapping[str, str] | None = None) -> None:
+        self._python = python
+        self._environment = clean(os.environ if environment is None else environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors = bytearray()
+        self._waker = Waker()
+        self._owner = threading.get_ident()
+
+    def open(self) -> None:
+        from remote.bundle import build
+
+        self._owner = threading.get_ident()
+        command = [self._python, "-I", str(build().path()), "serve"]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Refused(f"cannot start the agent on this machine: {error}") from error
+
+    @property
+    def pid(self) -> int:
+        """The agent's process id (tests look at it)."""
+        assert self._process is not None
+        return self._process.pid
+
+    def send(self, data: bytes) -> None:
+        if self._process is None or self._process.stdin is None:
+            raise Unreachable("the agent on this machine is not started")
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._process.stdin.write(view) or 0 :]
+        except (OSError, ValueError) as error:
+            raise Unreachable(f"the agent on this machine ended ({self.why() or error})") from error
+
+    def receive(self, timeout: float) -> bytes | None:
+        process = self._process
+        if process is None or process.stdout is None or process.stderr is None:
+            return b""
+        try:
+            out, errors = process.stdout.fileno(), process.stderr.fileno()
+            ready = self._waker.wait([out, errors], timeout)
+            if errors in ready and not self._drain_errors() and out not in ready:
+                ready = self._waker.wait([out], timeout)  # its end would make every select return at once
+            if out not in ready:
+                return None
+            data = os.read(out, 1 << 18)
+            if not data:
+                self._drain_errors()  # the agent has ended, so this ends too
+            return data
+        except (OSError, ValueError):
+            return b""
+
+    def _drain_errors(self) -> bytes:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        piece = os.read(self._process.stderr.fileno(), 65_536)
+        self._errors += piece
+        del self._errors[:-8_192]
+        return piece
+
+    def wake(self) -> None:
+        self._waker.wake()
+
+    def close(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        if threading.get_ident() != self._owner:
+            process.kill()  # the owner reads the end and cleans up; closing its files under it would race
+            return
+        self._process = None
+        for file in (process.stdin, process.stdout, process.stderr):
+            assert file is not None
+            file.close()  # the agent ends at the end of its input
+        try:
+            process.wait(1.0)
+        except subprocess.TimeoutExpired:  # it finishes what it was asked to change (a kill takes its time)
+            threading.Thread(target=process.wait, daemon=True).start()
+        self._waker.close()
+
+    def describe(self) -> str:
+        return "this machine"
+
+    def why(self) -> str:
+        return self._errors.decode(errors="replace").strip()[-400:]

@@ -1,0 +1,349 @@
+"""The agent over SSH: paramiko, one multiplexed channel, a limit on every step.
+
+What paramiko does not give and this does (each measured): a wait without a timeout ends because a watchdog closes the
+transport; the negotiation's silent timeout is checked; a changed host key is told from one of another type; raw
+channels, since ``SSHClient.exec_command`` can deadlock; a large window, since the default one halves the speed.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shlex
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remote import bootstrap
+from remote.boxes import Box
+from remote.bundle import build
+from remote.events import HostKeyAsked
+from remote.transports import AskHostKey, Refused, TryAgain, Unreachable, Waker
+from remote.transports.host_keys import HostKeys, Verdict, fingerprint
+from remote.transports.ssh_config import Target, parse_jump, resolve
+from remote.transports.ssh_login import log_in
+
+if TYPE_CHECKING:
+    import paramiko
+
+CONNECT_S = 10.0
+STEP_S = 15.0
+"""Banner, key exchange, each authentication, each channel."""
+UPLOAD_S = 120.0
+SEND_S = 15.0
+WINDOW = 2**24
+_SILENT = logging.NullHandler()
+MAX_GREETING = 65_536
+"""Bytes a login shell may print before the agent speaks."""
+
+
+class SshTransport:
+    """One connection to one box. See :class:`remote.transports.local.Transport`."""
+
+    def __init__(
+        self,
+        box: Box,
+        ask: AskHostKey,
+        *,
+        host_keys_file: str | Path | None = None,
+        ssh_config: str | None = None,
+    ) -> None:
+        self._box = box
+        self._ask = ask
+        self._host_keys = HostKeys(host_keys_file)
+        self._ssh_config = ssh_config
+        self._waker = Waker()
+        self._links: list[Any] = []
+        """Transports and sockets, nearest first; closed from the far end."""
+        self._channel: paramiko.Channel | None = None
+        self._closed = False
+        self._errors = bytearray()
+        self._early = b""
+        self._target: Target | None = None
+
+    # ------------------------------------------------------------------------------------------------- opening
+
+    def open(self) -> None:
+        box = self._box
+        self._target = resolve(box.host, user=box.user, port=box.port, key=box.key, config=self._ssh_config)
+        transport = self._connect(self._target)
+        found = self._look(transport)
+        if not found.present:
+            self._upload(transport, found)
+        marker = f"grpo-agent-{secrets.token_hex(8)}"
+        channel = self._run(transport, bootstrap.serve_command(found, marker), "starting the agent")
+        channel.settimeout(SEND_S)
+        self._channel = channel
+        self._early = self._skip_greeting(channel, f"\n{marker}\n".encode())
+
+    def _connect(self, target: Target) -> paramiko.Transport:
+        """Log in to the target, through its jump hosts."""
+        through: paramiko.Transport | None = None
+        hops = [resolve_jump(jump, self._ssh_config) for jump in target.jumps]
+        for hop in [*hops, target]:
+            name = self._box.name if hop is target else f"jump-{hop.host}-{hop.port}"
+            sock = self._socket(hop, through)
+            through = self._secure(sock, hop, name)
+            log_in(through, hop, self._box)
+        assert through is not None
+        return through
+
+    def _socket(self, target: Target, through: paramiko.Transport | None) -> Any:
+        where = f"{target.host}:{target.port}"
+        if through is not None:
+            import paramiko
+
+            try:
+                with self._within(STEP_S, f"reaching {where} through the jump host"):
+                    return through.open_channel(
+                        "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=STEP_S
+                    )
+            except paramiko.SSHException as error:
+                raise Unreachable(f"the jump host cannot reach {where}: {error}") from error
+        try:
+            sock = socket.create_connection((target.host, target.port), CONNECT_S)
+        except socket.gaierror as error:
+            raise Unreachable(
+                f"unknown host '{target.host}' (box '{self._box.name}'): {error.strerror or error}; "
+                "correct 'host' in boxes.yaml, or look at this machine's network"
+            ) from error
+        except TimeoutError as error:
+            raise Unreachable(f"{where} does not answer (box '{self._box.name}'): is the box running?") from error
+        except OSError as error:
+            raise Unreachable(f"{where} (box '{self._box.name}'): {error.strerror or error}") from error
+        self._links.append(sock)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 15_000)
+        return sock
+
+    def _secure(self, sock: Any, target: Target, name: str) -> paramiko.Transport:
+        """Negotiate and verify the host key."""
+        import paramiko
+
+        logging.getLogger("paramiko").addHandler(_SILENT)  # without any, its tracebacks would land on the screen
+        transport = paramiko.Transport(sock, default_window_size=WINDOW)
+        transport.daemon = True
+        self._links.append(transport)
+        transport.banner_timeout = transport.handshake_timeout = STEP_S
+        transport.auth_timeout = transport.channel_timeout = STEP_S
+        known = [entry.key_type for entry in self._host_keys.entries(name)]
+        if known:  # ask for the types that are known: a box has several keys
+            options = transport.get_security_options()
+            algorithms = sorted(options.key_types, key=lambda a: _type_of(a) not in known)
+            options.key_types = algorithms
+        try:
+            with self._within(2 * STEP_S, f"the key exchange with {target.host}:{target.port}"):
+                transport.start_client(timeout=STEP_S)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise Unreachable(
+                f"{target.host}:{target.port} took the connection, but no ssh server spoke: "
+                f"{error or type(error).__name__}"
+            ) from error
+        if not transport.initial_kex_done:  # start_client's own timeout says nothing
+            raise Unreachable(f"the key exchange with {target.host}:{target.port} took over {STEP_S:.0f} s")
+        key = transport.get_remote_server_key()
+        self._verify(name, target, key.get_name(), key.asbytes(), transport)
+        return transport
+
+    def _verify(self, name: str, target: Target, key_type: str, blob: bytes, transport: Any) -> None:
+        verdict, entry = self._host_keys.check(name, key_type, blob)
+        if verdict is Verdict.KNOWN:
+            return
+        if entry is not None:
+            raise Refused(self._host_keys.complaint(verdict, entry, name, key_type, blob))
+        transport.close()  # the box would hang up on us while the user thinks
+        where = f"{name} ({target.host}:{target.port})"
+        if not self._ask(HostKeyAsked(where, key_type, fingerprint(blob))):
+            raise Refused(f"the host key of {where} was not accepted: {key_type} {fingerprint(blob)}")
+        self._host_keys.add(name, key_type, blob)
+        raise TryAgain(f"the host key of {where} is stored, connecting again")
+
+    # ----------------------------------------------------------------------------------------------- the agent
+
+    def _look(self, transport: paramiko.Transport) -> bootstrap.Found:
+        marker = f"grpo-look-{secrets.token_hex(8)}"
+        bundle = build()
+        script = bootstrap.look_script(marker, bundle.name, self._box.repo)
+        status, output, errors = self._execute(transport, "/bin/sh -s", script.encode(), 2 * STEP_S, "looking around")
+        found = bootstrap.read_look(output, marker, bundle.sha256)
+        if found is None and f"\n{marker}\n" in output:
+            raise Refused(
+                f"there is no Python 3.10 or newer on '{self._box.name}': sudo apt-get install -y python3, there"
+            )
+        if found is None:
+            words = (errors or output).strip()[-300:] or f"exit code {status}"
+            raise Refused(f"'{self._box.name}' runs no commands for this user: {words}")
+        return found
+
+    def _upload(self, transport: paramiko.Transport, found: bootstrap.Found) -> None:
+        bundle = build()
+        command = bootstrap.store_command(found, bundle.sha256)
+        status, output, errors = self._execute(transport, command, bundle.data, UPLOAD_S, "uploading the agent")
+        if status:
+            words = (errors or output).strip().splitlines()[-1:] or [f"exit code {status}"]
+            raise Refused(f"the agent cannot be stored on '{self._box.name}' at {found.agent}: {words[0]}")
+
+    def _run(self, transport: paramiko.Transport, command: str, what: str) -> paramiko.Channel:
+        import paramiko
+
+        try:
+            with self._within(STEP_S, what):
+                channel = transport.open_session(window_size=WINDOW, timeout=STEP_S)
+                channel.exec_command(command)
+                return channel
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise Unreachable(f"{what} on '{self._box.name}' failed: {error or type(error).__name__}") from error
+
+    def _execute(
+        self, transport: paramiko.Transport, command: str, stdin: bytes, limit: float, what: str
+    ) -> tuple[int, str, str]:
+        """Run a command to its end: exit status, output, errors."""
+        channel = self._run(transport, command, what)
+        channel.settimeout(limit)
+        output, errors = bytearray(), bytearray()
+        try:
+            with self._within(limit, what):
+                if stdin:
+                    channel.sendall(stdin)
+                channel.shutdown_write()
+                while piece := channel.recv(65_536):
+                    output += piece
+                while piece := channel.recv_stderr(65_536):
+                    errors += piece
+                status = channel.recv_exit_status()
+        except (OSError, EOFError) as error:
+            raise Unreachable(f"{what} on '{self._box.name}' failed: {error or type(error).__name__}") from error
+        channel.close()
+        return status, output.decode(errors="replace"), errors.decode(errors="replace")
+
+    def _skip_greeting(self, channel: paramiko.Channel, marker: bytes) -> bytes:
+        """Read past whatever the login shell prints; returns the bytes behind the marker."""
+        seen = b""
+        with self._within(STEP_S, "starting the agent"):
+            while marker not in seen:
+                try:
+                    piece = channel.recv(65_536)
+                except OSError as error:
+                    raise Unreachable(f"the agent on '{self._box.name}' does not start: {error}") from error
+                seen += piece
+                if not piece or len(seen) > MAX_GREETING:
+                    words = seen.decode(errors="replace").strip()[-200:]
+                    raise Refused(f"the login shell of '{self._box.name}' does not let commands through: {words}")
+        return seen.partition(marker)[2]
+
+    @contextmanager
+    def _within(self, seconds: float, what: str) -> Iterator[None]:
+        """A limit on calls that have none: at its end the connection is closed, which ends them."""
+        late = threading.Event()
+
+        def cut() -> None:
+            late.set()
+            self._hang_up()
+
+        timer = threading.Timer(seconds, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except Exception as error:
+            if late.is_set():
+                raise Unreachable(f"{what} took over {seconds:.0f} s (box '{self._box.name}')") from error
+            raise
+        finally:
+            timer.cancel()
+
+    # ------------------------------------------------------------------------------------------------ the bytes
+
+    def send(self, data: bytes) -> None:
+        if self._channel is None:
+            raise Unreachable(f"not connected to '{self._box.name}'")
+        try:
+            self._channel.sendall(data)
+        except (OSError, EOFError) as error:  # socket.timeout is one
+            raise Unreachable(f"the connection to '{self._box.name}' broke: {error or type(error).__name__}") from error
+
+    def receive(self, timeout: float) -> bytes | None:
+        if self._early:
+            early, self._early = self._early, b""
+            return early
+        channel = self._channel
+        if channel is None or self._closed:
+            return b""
+        try:
+            if not self._waker.wait([channel.fileno()], timeout):
+                return b"" if channel.closed else None
+            while channel.recv_stderr_ready():
+                self._errors += channel.recv_stderr(65_536)
+                del self._errors[:-8_192]
+            if channel.recv_ready():
+                return channel.recv(1 << 18)
+            return b"" if channel.closed or channel.eof_received else None
+        except (OSError, EOFError, ValueError):
+            return b""
+
+    def wake(self) -> None:
+        self._waker.wake()
+
+    def close(self) -> None:
+        self._hang_up()
+        self._waker.wake()
+
+    def _hang_up(self) -> None:
+        """Close everything from the far end on. No farewell is sent: that could block, and the agent needs none."""
+        self._closed = True
+        for link in reversed(list(self._links)):
+            try:
+                link.close()
+            except Exception as error:  # a half-open paramiko transport may fail in any way
+                self._errors += f"\n{type(error).__name__} while closing".encode()
+
+    def describe(self) -> str:
+        target = self._target
+        return f"ssh {target.user}@{target.host}:{target.port}" if target else f"ssh {self._box.address()}"
+
+    def why(self) -> str:
+        return self._errors.decode(errors="replace").strip()[-400:]
+
+
+def resolve_jump(jump: str, config: str | None) -> Target:
+    """A jump host, itself looked up in the user's ssh configuration."""
+    user, host, port = parse_jump(jump)
+    return resolve(host, user=user, port=port, config=config)
+
+
+def _type_of(algorithm: str) -> str:
+    """The key type that an algorithm signs with: ``rsa-sha2-512`` is done by an ``ssh-rsa`` key."""
+    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
+
+
+def attach_argv(box: Box, session: str, *, host_keys_file: str | Path | None = None) -> list[str]:
+    """The command that attaches this terminal to a session of the box (``=``: exactly this name).
+
+    It is the user's own ssh, so keys, resizing and copy mode are real; it checks the host key in our file, under the
+    box's name. A box of this machine needs no ssh; ``TMUX`` is taken out, so that it works within tmux too.
+    """
+    socket_name = ["-L", box.tmux_socket] if box.tmux_socket else []
+    if box.is_local:
+        unset = [] if sys.platform == "win32" else ["env", "-u", "TMUX"]
+        return [*unset, "tmux", "-u", *socket_name, "attach-session", "-t", f"={session}"]
+    # quoted in any case: zsh, as a login shell, takes a bare =name for a command's path
+    remote = shlex.join(["tmux", "-u", *socket_name, "attach-session", "-t"]) + f" '={session}'"
+    options = {
+        "HostKeyAlias": box.name,
+        "UserKnownHostsFile": f'"{HostKeys(host_keys_file).path}"',
+        "StrictHostKeyChecking": "yes",
+        "ConnectTimeout": f"{CONNECT_S:.0f}",
+    }
+    argv = ["ssh", "-t"]
+    for name, value in options.items():
+        argv += ["-o", f"{name}={value}"]
+    argv += ["-p", str(box.port)] if box.port else []
+    argv += ["-l", box.user] if box.user else []
+    argv += ["-o", "IdentitiesOnly=yes", "-i", str(Path(box.key).expanduser())] if box.key else []
+    return [*argv, "--", box.host, remote]

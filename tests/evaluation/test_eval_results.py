@@ -1,0 +1,208 @@
+"""What an evaluation writes and says of a checkpoint, and under which settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_train.evaluation.plan import EvalError, EvalRequest, environment_overrides, make_plan
+from grpo_train.evaluation.report import files as results
+from grpo_train.evaluation.report.compare import steps_compared
+from grpo_train.evaluation.workers import single_turn
+from grpo_train.rollout.transformers_backend import TransformersBackend
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.files import read_json, read_jsonl
+from grpo_train.tasks.addition import AdditionTask
+from tests.support.evaluating import (
+    SAMPLED,
+    evaluate_here,
+    evaluate_until,
+    step_of,
+)
+
+# -------------------------------------------------------------------------------------------------------- the results
+
+
+def test_a_summary_says_what_a_dashboard_shows(run: RunDir) -> None:
+    assert evaluate_here(run.root, "trained", steps="1,2", **{**SAMPLED, "num_samples": 4}) == 0
+    one, two = (read_json(step_of(run, step) / "summary.json") or {} for step in (1, 2))
+    rows = [row for _, row in read_jsonl(step_of(run) / "completions.jsonl")]
+    assert [(row["index"], row["sample"]) for row in rows] == sorted((row["index"], row["sample"]) for row in rows)
+    assert len({row["seed"] for row in rows}) == 48
+    assert sum(two["solve_rates"]) == 12
+    assert sum(right * count for right, count in enumerate(two["solve_rates"])) == two["metrics"]["correct"]
+    assert sum(two["reasons"].values()) == two["metrics"]["n"] == 48
+    assert sum(two["length"]["histogram"]["counts"]) == 48
+    assert set(two["pass_at_k"]) == set(two["maj_at_k"]) == {"1", "2", "4"}
+    assert two["pass_at_k"]["1"]["value"] == pytest.approx(two["metrics"]["accuracy"])
+    assert two["metrics"]["pass@4"] == two["pass_at_k"]["4"]["value"]
+    assert two["status"] == "complete"
+    assert "hacking/multiple_answers" in two["indicators"]
+    assert (one["previous"], one["base"]) == (None, None)
+    previous = two["previous"]
+    assert (previous["name"], previous["n"], two["base"]) == ("step_1", 12, None)
+    gap = two["metrics"]["accuracy"] - one["metrics"]["accuracy"]
+    assert previous["difference"]["value"] == pytest.approx(gap)
+    assert len(previous["gained"]) + len(previous["lost"]) <= 12
+
+
+def test_a_step_between_becomes_the_previous_one(run: RunDir) -> None:
+    """step_0 as well: the model that the run started from is what later steps are compared with."""
+    assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
+    assert evaluate_here(run.root, "trained", steps="0", **SAMPLED) == 0
+    two = read_json(step_of(run) / "summary.json") or {}
+    assert two["previous"]["name"] == two["base"]["name"] == "step_0"
+    assert evaluate_here(run.root, "trained", steps="1", **SAMPLED) == 0
+    two = read_json(step_of(run) / "summary.json") or {}
+    assert (two["previous"]["name"], two["base"]["name"]) == ("step_1", "step_0")
+    assert evaluate_here(run.root, "trained", steps="1", **{**SAMPLED, "temperature": 0.5}) == 0
+    two = read_json(step_of(run) / "summary.json") or {}
+    assert two["previous"]["name"] == "step_0", "other settings are no comparison"
+
+
+def test_two_steps_are_compared_when_asked(run: RunDir) -> None:
+    with pytest.raises(EvalError, match="step_1 of trained has not been evaluated"):
+        steps_compared(run.root, "trained", ["1", "2"])
+    assert evaluate_here(run.root, "trained", steps="1,2", **SAMPLED) == 0
+    previous = (read_json(step_of(run) / "summary.json") or {})["previous"]
+    (line,) = steps_compared(run.root, "trained", ["1", "2"])
+    assert line.startswith(f"addition step_2: {previous['difference']['value']:+.4f} [")
+    assert f"against step_1: {len(previous['gained'])} gained, {len(previous['lost'])} lost of 12" in line
+    with pytest.raises(EvalError, match="step_7 has not been evaluated on addition"):
+        steps_compared(run.root, "trained", ["1", "7"])
+    with pytest.raises(EvalError, match=r"has not been evaluated on adition .*; there are evaluations on addition"):
+        steps_compared(run.root, "trained", ["1", "2"], ["adition"])
+    with pytest.raises(EvalError, match="wants at least two"):
+        steps_compared(run.root, "trained", ["1", "01"])
+    assert len(steps_compared(run.root, "trained", ["1", "7", "2"])) == 2, "what cannot be compared costs nothing else"
+    assert evaluate_here(run.root, "trained", steps="1", **{**SAMPLED, "temperature": 0.5}) == 0
+    with pytest.raises(EvalError, match="under different settings"):
+        steps_compared(run.root, "trained", ["1", "2"])
+
+
+def test_the_training_run_has_a_line_for_each_evaluated_step(run: RunDir) -> None:
+    for _ in range(2):
+        assert evaluate_here(run.root, "trained", steps="1,2", **SAMPLED) == 0
+    lines = [row for _, row in read_jsonl(run.logs / "eval_log.jsonl")]
+    assert [line["step"] for line in lines] == [1, 2]
+    for line in lines:
+        metrics = (read_json(step_of(run, line["step"]) / "summary.json") or {})["metrics"]
+        assert line["addition_eval/accuracy"] == metrics["accuracy"]
+        assert line["addition_eval/pass@2"] == metrics["pass@2"]
+        assert line["time"].endswith("Z")
+    assert not list((run.path / "tensorboard").glob("*/*")), "tracking.tensorboard is off"
+
+
+def test_scalars_for_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from grpo_train.evaluation.results.log import scalars_of, write_scalars
+
+    metrics = {"accuracy": 0.25, "correct": 3, "n": 12, "num_samples": 1, "pass@2": 0.5}
+    mbpp: Any = AdditionTask(name="mbpp", label="mbpp")
+    scalars = scalars_of(mbpp, "mbpp", metrics)
+    assert scalars == {
+        "mbpp_eval/accuracy": 0.25,
+        "mbpp_eval/pass@2": 0.5,
+        "mbpp_eval/pass_rate": 0.25,
+        "mbpp_eval/problems_passed": 3,
+    }
+    write_scalars(tmp_path, 10, scalars, "2025-08-19T12:35:07.412Z")
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    (event,) = events.Scalars("mbpp_eval/pass_rate")
+    assert (event.step, event.value) == (10, 0.25)
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+
+
+def test_memory_that_runs_out_halves_the_batch(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    original = TransformersBackend._flow
+    sizes: list[int] = []
+
+    def flow(self: Any, prompts: Any, seeds: Any, numbers: Any, size: int, *settings: Any) -> Any:
+        sizes.append(size)
+        if size > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(self, prompts, seeds, numbers, size, *settings)
+
+    monkeypatch.setattr(TransformersBackend, "_flow", flow)
+    assert evaluate_here(run.root, "trained", steps="2", **{**SAMPLED, "batch_size": 5}) == 0
+    assert sizes == [5, 3, 2, 2]
+
+
+def test_an_automatic_batch_size_fills_free_memory(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from grpo_train.evaluation.workers import memory
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    config, cpu = model.config, torch.device("cpu")
+    each = memory.bytes_per_completion(model, 10, 90)
+    cache = (
+        2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
+    )
+    assert each > cache * 4 * 100
+    monkeypatch.setattr(memory, "free_bytes", lambda device: int(each * 50 / memory.SHARE["cpu"]))
+    assert memory.automatic_batch_size(model, cpu, 10, 90, 1000) in (49, 50)
+    assert memory.automatic_batch_size(model, cpu, 10, 90, 7) == 7
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
+    assert memory.automatic_batch_size(model, cpu, 10, 90, 7) == 1
+    monkeypatch.undo()
+    assert memory.free_bytes(cpu) > 1 << 20
+
+
+def test_an_automatic_batch_size_stays_what_it_was_after_an_interruption(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_turn, "automatic_batch_size", lambda *_: 7)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SAMPLED, "batch_size", "auto")
+        assert evaluate_until(run, 1, torn=False)
+    monkeypatch.setattr(single_turn, "automatic_batch_size", lambda *_: 3)
+    assert evaluate_here(run.root, "trained", steps="2", **{**SAMPLED, "batch_size": "auto"}) == 0
+    assert (read_json(step_of(run) / "summary.json") or {})["metrics"]["batch_size"] == 7
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, {"task": {}, "eval": {}}),
+        ({"MBPP_EVAL_NUM_QUESTIONS": "20", "MBPP_EVAL_TEMPERATURE": "0"},
+         {"eval": {"num_problems": 20, "temperature": 0}}),
+        ({"MBPP_DATASET_PATH": "/data", "MBPP_EVAL_TIMEOUT_SECONDS": "2.5"},
+         {"task": {"path": "/data"}, "eval": {"problem_seconds": 2.5}}),
+    ],
+)  # fmt: skip
+def test_mbpps_variables(variables: dict[str, str], found: dict[str, Any]) -> None:
+    assert environment_overrides(variables) == {"task": {}, "eval": {}, **found}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"MBPP_EVAL_NUM_QUESTIONS": "many"}, {"MBPP_EVAL_NUM_QUESTIONS": "0"}, {"MBPP_EVAL_TEMPERATURE": "-1"},
+     {"MBPP_EVAL_TIMEOUT_SECONDS": "soon"}],
+)  # fmt: skip
+def test_a_variable_that_is_none_is_named(variables: dict[str, str]) -> None:
+    (name,) = variables
+    with pytest.raises(EvalError, match=f"{name}={variables[name]}"):
+        environment_overrides(variables)
+
+
+def test_several_greedy_samples_are_refused(run: RunDir) -> None:
+    with pytest.raises(EvalError, match="at temperature 0 they would all be the same"):
+        make_plan(run.root, EvalRequest("trained", num_samples=4))
+
+
+def test_a_result_is_replaced_whole(run: RunDir) -> None:
+    folder = step_of(run)
+    results._replace(folder, {"a": "1"})
+    results._replace(folder, {"b": "2"})
+    assert [path.name for path in folder.iterdir()] == ["b"]
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(f".{folder.name}")] == []

@@ -1,0 +1,400 @@
+"""Log-probabilities: packed or padded, chunked or whole, the same numbers; where they would not be, a fall-back."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from grpo_train.policy import head, packing
+from grpo_train.policy.loading import Policy
+from grpo_train.policy.logprobs import LogprobForward, TokenLogprobs, pad_values, split_by_tokens
+from grpo_train.rollout import Completion
+from tests.policy.test_head import Largest
+
+V = 97
+SIZES: dict[str, Any] = {
+    "vocab_size": V,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
+
+
+def gpt2() -> Any:
+    sizes: dict[str, Any] = {"vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **dropout, initializer_range=0.2, bos_token_id=1, eos_token_id=2))
+
+
+def qwen2(**changes: Any) -> Any:
+    return Qwen2ForCausalLM(Qwen2Config(**{**SIZES, "tie_word_embeddings": True, **changes}))
+
+
+def lora() -> Any:
+    """An adapter that is not the identity, as a fresh one would be."""
+    settings = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
+    model = get_peft_model(qwen2(), settings)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "qwen2, tied head": qwen2,
+    "qwen2 with a sliding window": lambda: qwen2(**QWEN_WINDOW),
+    "llama, head of its own": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
+    "mistral with a sliding window": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=6)),
+    "gpt2, learned positions": gpt2,
+    "lora": lora,
+}
+WAYS: dict[str, dict[str, bool]] = {
+    "packed": {},
+    "packed, prompts apart": {"share_prompts": False},
+    "packed, whole logits": {"chunked": False},
+    "padded": {"packing": False},
+}
+
+
+def policy_of(model: Any, dtype: torch.dtype = torch.float64, autocast: torch.dtype | None = None) -> Policy:
+    model = model.to(dtype)
+    if dtype == torch.float64:
+        # transformers' RMSNorm computes in float32 whatever comes in: 1e-7 of noise
+        for parent in list(model.modules()):
+            for name, child in list(parent.named_children()):
+                if type(child).__name__.endswith("RMSNorm") and not isinstance(child, torch.nn.RMSNorm):
+                    norm = torch.nn.RMSNorm(child.weight.shape[0], eps=child.variance_epsilon, dtype=dtype)
+                    norm.weight = child.weight
+                    setattr(parent, name, norm)
+    return Policy(model.train(), SimpleNamespace(pad_token_id=0), torch.device("cpu"), "base", autocast)
+
+
+def forward_of(policy: Policy, **options: Any) -> LogprobForward:
+    return LogprobForward(policy, temperature=0.8, **options)
+
+
+def completions_of() -> list[Completion]:
+    """Three of each prompt, of 0 to 40 tokens; a prompt of one token among them."""
+    draw = random.Random(0)
+    made = []
+    for prompt, lengths in ((7, (9, 17, 5)), (1, (40, 0, 5)), (12, (2, 1, 5)), (3, (1, 0, 0))):
+        prompt_ids = tuple(draw.randrange(1, V) for _ in range(prompt))
+        made += [Completion(prompt_ids, tuple(draw.randrange(1, V) for _ in range(n)), (), True) for n in lengths]
+    return made
+
+
+def weights_of(values: Tensor) -> Tensor:
+    """Different everywhere, so that no two errors cancel."""
+    return torch.cos(torch.arange(values.numel(), dtype=values.dtype)).view_as(values)
+
+
+def total(found: TokenLogprobs, *, entropy: bool = True) -> Tensor:
+    weights = weights_of(found.logps)
+    return (found.logps * weights).sum() + ((found.entropy * weights.flip(0)).sum() if entropy else 0.0)
+
+
+def gradients(policy: Policy, value: Tensor) -> dict[str, Tensor]:
+    policy.model.zero_grad()
+    value.backward()
+    return {name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None}
+
+
+def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.fixture(autouse=True)
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 20 * V)  # several chunks
+    monkeypatch.setitem(packing.CALL_COST, "cpu", 200)  # several buckets
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_way_gives_the_numbers_and_gradients_of_each_completion_alone(kind: str) -> None:
+    policy, completions = policy_of(MODELS[kind]()), completions_of()
+    whole = forward_of(policy, packing=False, chunked=False)
+    reference = whole(completions, entropy_gradient=True)
+    expected = gradients(policy, total(reference))
+    assert all(expected[n].abs().max() > 1e-3 for n in expected if "bias" not in n), "a gradient to compare"
+
+    weights = weights_of(reference.logps)
+    summed: dict[str, Tensor] = {}
+    for row, completion in enumerate(completions):
+        alone, length = whole([completion], entropy_gradient=True), len(completion.ids)
+        for a, b in ((alone.logps, reference.logps), (alone.entropy, reference.entropy)):
+            assert (a[0, :length] - b[row, :length]).abs().sum() <= 1e-11
+        if length:
+            value = (alone.logps[0] * weights[row, :length] + alone.entropy[0] * weights.flip(0)[row, :length]).sum()
+            for name, grad in gradients(policy, value).items():
+                summed[name] = summed.get(name, 0) + grad
+    assert largest_difference(summed, expected) <= 1e-12
+
+    for way, options in WAYS.items():
+        forward = forward_of(policy, **options)
+        assert (forward.packed, forward.chunked, forward.notes) == ("packed" in way, "whole" not in way, [])
+        found = forward(completions, entropy_gradient=True)
+        assert torch.equal(found.mask, reference.mask)
+        assert (found.logps - reference.logps).abs().max() <= 1e-12, way
+        assert (found.entropy - reference.entropy).abs().max() <= 1e-12, way
+        assert largest_difference(gradients(policy, total(found)), expected) <= 1e-12, way
+
+
+def test_what_stands_outside_the_mask_is_zero_and_entropies_have_no_gradient_unasked() -> None:
+    completions = completions_of()
+    found = forward_of(policy_of(qwen2()))(completions)
+    assert found.mask.sum(dim=1).tolist() == [len(c.ids) for c in completions]
+    assert (found.logps[found.mask == 0] == 0).all()
+    assert (found.entropy[found.mask == 0] == 0).all()
+    assert (found.logps[found.mask == 1] < 0).all()
+    assert found.logps.requires_grad
+    assert not found.entropy.requires_grad
+
+
+def test_in_float32_the_gradient_norm_agrees_to_1e_5() -> None:
+    policy, completions = policy_of(qwen2(**QWEN_WINDOW), torch.float32), completions_of()
+    norms = []
+    for options in ({"packing": False, "chunked": False}, *WAYS.values()):
+        grads = gradients(policy, total(forward_of(policy, **options)(completions, entropy_gradient=True)))
+        norms.append(torch.stack([grad.double().norm() for grad in grads.values()]).norm())
+    for norm in norms[1:]:
+        assert abs(norm / norms[0] - 1) <= 1e-5
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_in_bfloat16_it_is_close(autocast: bool) -> None:
+    model, completions = qwen2(), completions_of()
+    exact = forward_of(policy_of(copy.deepcopy(model)))(completions)
+    if autocast:
+        policy = policy_of(model, torch.float32, torch.bfloat16)
+    else:
+        policy = policy_of(model, torch.bfloat16)
+    for options in WAYS.values():
+        forward = forward_of(policy, **options)
+        assert forward.notes == []
+        found = forward(completions)
+        assert found.logps.dtype == found.entropy.dtype == torch.float32
+        assert (found.logps - exact.logps).abs().max() <= 0.15
+        assert (found.logps - exact.logps).abs().sum() / exact.mask.sum() <= 0.02
+        for name, grad in gradients(policy, total(found, entropy=False)).items():
+            assert grad.dtype == (torch.float32 if autocast else torch.bfloat16), name
+            assert torch.isfinite(grad).all()
+
+
+def test_gradient_checkpointing_gives_the_same_gradient() -> None:
+    policy, completions = policy_of(qwen2(**QWEN_WINDOW)), completions_of()
+    expected = gradients(policy, total(forward_of(policy)(completions)))
+    policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    forward = forward_of(policy)
+    assert forward.packed
+    assert largest_difference(gradients(policy, total(forward(completions))), expected) <= 1e-12
+
+
+def test_an_adapter_has_the_logits_of_the_merged_model() -> None:
+    policy, completions = policy_of(lora()), completions_of()
+    adapted = forward_of(policy)(completions)
+    with policy.model.disable_adapter():
+        bare = forward_of(policy)(completions)
+    merged = forward_of(policy_of(copy.deepcopy(policy.model).merge_and_unload()))(completions)
+    assert (adapted.logps - merged.logps).abs().max() <= 1e-10
+    assert (adapted.logps - bare.logps).abs().max() > 0.1
+
+
+def test_trying_leaves_no_trace(tmp_path: Path) -> None:
+    policy = policy_of(lora())
+    policy.model.base_model.model.model.layers[1].eval()
+    modes = [module.training for module in policy.model.modules()]
+    before = torch.get_rng_state()
+    forward_of(policy)
+    assert torch.equal(before, torch.get_rng_state())
+    assert modes == [module.training for module in policy.model.modules()]
+    assert all(parameter.grad is None for parameter in policy.model.parameters())
+    policy.model.get_base_model().save_pretrained(tmp_path)
+    assert packing.ATTENTION not in (tmp_path / "config.json").read_text()
+
+
+def test_generation_is_untouched() -> None:
+    policy = policy_of(qwen2(), torch.float32)
+    inputs = torch.randint(1, V, (3, 6))
+    mask = torch.ones_like(inputs)
+    mask[0, :4] = 0
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
+    expected = policy.model.generate(inputs, **options)
+    assert forward_of(policy).packed
+    assert torch.equal(policy.model.generate(inputs, **options), expected)
+
+
+@pytest.mark.parametrize(("vocabulary", "times"), [(30_000, 5), (V, 20)], ids=["logits", "mask"])
+def test_neither_whole_logits_nor_a_mask_of_all_pairs_is_made(
+    monkeypatch: pytest.MonkeyPatch, vocabulary: int, times: int
+) -> None:
+    hidden = 16
+    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 2 * vocabulary)
+    forward = forward_of(policy_of(qwen2(vocab_size=vocabulary, hidden_size=hidden), torch.float32))
+    completions = completions_of() * times
+    tokens = sum(len(c.ids) for c in completions)
+    with Largest() as largest:
+        total(forward(completions, entropy_gradient=True)).backward()
+    own = vocabulary * hidden  # the head's weight and its gradient
+    assert largest.numel <= max(own, 100 * tokens) < tokens * max(vocabulary, tokens) / 10
+
+
+def lora_on_the_head() -> Any:
+    model = get_peft_model(qwen2(tie_word_embeddings=False), LoraConfig(r=4, target_modules=["q_proj", "lm_head"]))
+    torch.nn.init.normal_(model.base_model.model.lm_head.lora_B["default"].weight, std=0.2)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "packed", "chunked", "said"),
+    [
+        (lora_on_the_head, True, True, ["not a plain linear layer"]),
+        (lambda: CohereForCausalLM(CohereConfig(**SIZES)), True, False, ["whole logits"]),
+        (lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8)), False, False, ["whole logits", "padded"]),
+    ],
+    ids=["adapter on the head", "scaled logits", "capped logits and attention"],
+)
+def test_a_head_that_is_more_than_a_linear_layer_falls_back(
+    make: Callable[[], Any], packed: bool, chunked: bool, said: list[str]
+) -> None:
+    policy, completions = policy_of(make(), torch.float32), completions_of()
+    forward = forward_of(policy)
+    assert (forward.packed, forward.chunked) == (packed, chunked)
+    assert len(forward.notes) == len(said)
+    assert all(words in note for words, note in zip(said, forward.notes, strict=True))
+    reference = forward_of(policy, packing=False, chunked=False)(completions, entropy_gradient=True)
+    found = forward(completions, entropy_gradient=True)
+    torch.testing.assert_close(found.logps, reference.logps, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(found.entropy, reference.entropy, atol=2e-5, rtol=1e-5)
+    expected = gradients(policy, total(reference))
+    for name, grad in gradients(policy, total(found)).items():
+        torch.testing.assert_close(grad, expected[name], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("fault", ["sees others", "fails", "is not asked"])
+def test_where_packing_is_wrong_it_pads_and_says_so(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    def whole_row(rows: list[Tensor], *_: Any) -> Tensor:
+        if fault == "fails":
+            raise RuntimeError("no such kernel\nand more")
+        heads = (x.transpose(0, 1).unsqueeze(0) for x in rows)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(*heads, is_causal=True, enable_gqa=True).squeeze(0).transpose(0, 1)
+
+    policy, completions = policy_of(qwen2()), completions_of()
+    reference = forward_of(policy, packing=False)(completions)
+    if fault == "is not asked":
+        monkeypatch.setattr(policy.model, "set_attn_implementation", lambda name: None)
+    else:
+        monkeypatch.setattr(packing, "_by_buckets", whole_row)
+    forward = forward_of(policy)
+    assert not forward.packed
+    (note,) = forward.notes
+    assert "computed padded, because" in note
+    assert "\n" not in note
+    assert policy.model.config._attn_implementation == "sdpa"
+    assert torch.equal(forward(completions).logps, reference.logps)
+
+
+def test_a_window_that_attention_is_not_told_of_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short trials cannot show it in the numbers."""
+    policy = policy_of(qwen2(**{**QWEN_WINDOW, "sliding_window": 100}))
+    for layer in policy.model.model.layers:
+        layer.self_attn.sliding_window = None
+    forward = forward_of(policy)
+    assert "sliding window" in forward.notes[0]
+    assert not forward.packed
+
+
+def test_eager_attention_pads() -> None:
+    policy = policy_of(qwen2(), torch.float32)
+    policy.model.set_attn_implementation("eager")
+    forward = forward_of(policy)
+    assert not forward.packed
+    assert "eager" in forward.notes[0]
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_empty_completions_and_prompts(options: dict[str, bool]) -> None:
+    forward = forward_of(policy_of(qwen2()), **options)
+    empty = Completion((3, 4), (), (), True)
+    found = forward([empty, empty])
+    assert found.logps.shape == found.mask.shape == (2, 1)
+    found.logps.sum().backward()
+    beside = forward([empty, Completion((3,), (4, 5), (), True), empty])
+    assert beside.mask.tolist() == [[0, 0], [1, 1], [0, 0]]
+    with pytest.raises(ValueError, match="empty prompt"):
+        forward([Completion((), (4, 5), (), True)])
+
+
+@pytest.mark.parametrize("budget", [0, 30])
+@pytest.mark.parametrize("batch_size", [0, 5])
+def test_scores_are_the_log_probabilities_in_order(budget: int, batch_size: int) -> None:
+    policy, completions = policy_of(qwen2()), completions_of()
+    expected = forward_of(policy)(completions).logps
+    scores = forward_of(policy, token_budget=budget).score(completions, batch_size)
+    assert [len(s) for s in scores] == [len(c.ids) for c in completions]
+    assert (pad_values(scores, expected.shape[1], torch.device("cpu")) - expected).abs().max() <= 1e-12
+
+
+def test_splitting_keeps_order_and_budget() -> None:
+    completions = completions_of()
+    sizes = [len(c.prompt_ids) + len(c.ids) for c in completions]
+    for budget in (1, 20, 47, 60, 1000):
+        parts = split_by_tokens(completions, budget)
+        assert [row for part in parts for row in part] == list(range(len(completions)))
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            tokens = sum(sizes[row] for row in part)
+            assert tokens <= budget or len(part) == 1
+            assert following is None or tokens + sizes[following.start] > budget
+    assert split_by_tokens(completions, 0) == [range(len(completions))]
+    assert split_by_tokens([], 0) == []
+
+
+def test_padding_values() -> None:
+    device = torch.device("cpu")
+    padded = pad_values([(0.5, 1.5), (), torch.tensor([2.0])], 2, device)
+    assert padded.tolist() == [[0.5, 1.5], [0.0, 0.0], [2.0, 0.0]]
+    assert padded.dtype == torch.float32
+    assert pad_values([torch.tensor([0.1], dtype=torch.float64)], 1, device).dtype == torch.float64
+
+
+def test_a_loaded_adapter_packs(tmp_path: Path) -> None:
+    made = lora()
+    made.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    loaded = PeftModel.from_pretrained(qwen2(), str(tmp_path), is_trainable=True)
+    forward = forward_of(policy_of(loaded))
+    assert (forward.packed, forward.chunked, forward.notes) == (True, True, [])

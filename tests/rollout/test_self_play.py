@@ -1,0 +1,383 @@
+"""Self-play: turns as samples, returns by role, what is logged, what is refused, and exact resumes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpo_train.algorithm import RoleBaselines
+from grpo_train.config import load_config
+from grpo_train.config.schema import Config
+from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.games import GAMES, Match
+from grpo_train.games.transcript import Transcript, as_text
+from grpo_train.rewards import load_rewards
+from grpo_train.rollout import Completion
+from grpo_train.rollout.collect import Sample
+from grpo_train.rollout.prompts import Prompt
+from grpo_train.rollout.self_play import SelfPlay
+from grpo_train.run_dir import RunDir
+from grpo_train.supervisor.supervisor import prepare_resume
+from grpo_train.tasks import Attempt, TaskError, load_task
+from grpo_train.tasks.shared.self_play import Practice, SelfPlayTask, practice_of
+from grpo_train.tiny.model import WarmStart, make_tiny_model
+from grpo_train.train.worker import main
+from tests.support.engine import assert_same_run, config_text, grpo_train, rows, run_of, train_here, write_config
+
+TICTACTOE: dict[str, Any] = {
+    "task__name": "tictactoe",
+    "task__template": "compact",
+    "rollout__num_generations": 9,
+    "rollout__max_prompt_length": 14,
+    "rollout__max_completion_length": 8,
+}
+
+
+def game_task(name: str = "tictactoe", template: str | None = "compact", **changes: Any) -> SelfPlayTask:
+    task = load_task(TaskConfig(name=name, template=template, **changes))
+    assert isinstance(task, SelfPlayTask)
+    return task
+
+
+def config_of(**changes: Any) -> Config:
+    return load_config(config_text(**{**TICTACTOE, **changes}))
+
+
+# ------------------------------------------------------------------------------------------------- the tasks
+
+
+@pytest.mark.parametrize("name", list(GAMES))
+def test_no_game_has_more_turns_than_its_task_says(name: str) -> None:
+    task = game_task(name)
+    longest = 0
+    for seed in range(60):  # the game's own players, and one who plays on as long as it can
+        match, draw = Match.start(task.game, seed), random.Random(seed)
+        while not match.ending:
+            match = match.play(draw.choice(match.state.legal_moves()))
+        longest = max(longest, len(match.moves))
+    turns = [len([p for p in task.long_games(40) if p.index == game]) for game in range(40)]
+    assert longest <= max(turns) == task.turns
+
+
+@pytest.mark.parametrize("name", list(GAMES))
+@pytest.mark.parametrize("template", [None, "chat", "compact", "Play: {question}\nMove:"])
+def test_a_turn_is_asked_in_every_template(name: str, template: str | None) -> None:
+    task = game_task(name, template)
+    problem = task.problem("train", 3)
+    assert problem == task.problem("train", 3)
+    assert problem.data == task.game.new("train 3")
+    full = problem.data.observation("full")
+    assert problem.question == (problem.data.observation("compact") if template == "compact" else full)
+    if template == "compact":
+        assert problem.prompt == problem.question
+    elif template == "chat":
+        assert problem.messages == (("user", full),)
+    else:
+        assert full in problem.prompt
+    assert task.size("test") == 200
+    assert game_task(name, limit=7).size("train") == 7
+    with pytest.raises(TaskError, match=r"task.template: 'r2' is neither"):
+        game_task(name, "r2")
+
+
+def test_a_turn_is_right_when_the_rules_allow_it() -> None:
+    task = game_task()
+    start = task.game.new(0)
+    problem = task.turn(0, start.play("5"))
+    for text, truncated, reason in [
+        ("<think>a</think><answer>1</answer>", False, "ok"),
+        ("<answer>5</answer>", False, "illegal"),
+        ("<answer>ten</answer>", False, "unparsable"),
+        ("", True, "truncated"),
+        ("<answer>1</answer>", True, "ok"),
+        ('{"game": "tictactoe", "model": "O"}\n{"X": 5}', False, "unparsable"),
+    ]:
+        verdict = task.judge(Attempt(problem, text, truncated=truncated))
+        assert verdict.reason == reason
+        assert (verdict.correct, verdict.formatted) == (reason == "ok", reason in ("ok", "illegal"))
+    assert task.judge(Attempt(problem, "<answer>5</answer>")).answer == "5"
+
+
+@pytest.mark.parametrize("name", list(GAMES))
+def test_a_pupil_practises_all_turns_and_is_careless(name: str) -> None:
+    task = practice_of(game_task(name))
+    assert isinstance(task, Practice)
+    draw = random.Random(0)
+    problems = [task.problem("train", index) for index in range(400)]
+    assert len({len(problem.prompt) for problem in problems if name != "tictactoe"}) != 1
+    assert {problem.data.player for problem in problems} == {0, 1}
+    right = [task.judge(Attempt(p, task.example(p, draw, careless=False))).correct for p in problems]
+    assert all(right)
+    share = sum(task.judge(Attempt(p, task.example(p, draw, careless=True))).correct for p in problems) / 400
+    assert 0.5 < share < 0.95
+
+
+# ------------------------------------------------------------------------------------------------- the collector
+
+
+class Words:
+    """A tokenizer whose tokens are the letters."""
+
+    def __call__(self, texts: Sequence[str], add_special_tokens: bool) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
+
+    def batch_decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        return ["".join(map(chr, row)) for row in rows]
+
+
+class Scripted:
+    """Says what its script says for a prompt."""
+
+    def __init__(self, script: Callable[[str], str]) -> None:
+        self.script, self.calls, self.seeds = script, list[int](), set[int]()
+
+    def generate(self, prompts: Sequence[Sequence[int]], *, seeds: Sequence[int], **sampling: Any) -> list[Completion]:
+        assert len(set(seeds) - self.seeds) == len(prompts) == len(seeds), "every turn has random numbers of its own"
+        self.seeds |= set(seeds)
+        assert sampling["temperature"] == 1.0
+        self.calls.append(len(prompts))
+        made = [self.script("".join(map(chr, prompt))) for prompt in prompts]
+        return [
+            Completion(tuple(prompt), tuple(map(ord, text)), (-1.0,) * len(text), finished=bool(text))
+            for prompt, text in zip(prompts, made, strict=True)
+        ]
+
+
+def first_free(prompt: str) -> str:
+    """The free cell with the lowest number, in a compact tic-tac-toe prompt."""
+    cells = prompt.partition("\n")[0].replace("|", "")
+    return f"<think>first free</think>{as_text(next(cell for cell in cells if cell.isdigit()))}"
+
+
+def collect(script: Callable[[str], str], groups: int = 2, **changes: Any) -> tuple[list[Sample | None], Scripted]:
+    config = config_of(**changes)
+    task = load_task(config.task)
+    assert isinstance(task, SelfPlayTask)
+    backend = Scripted(script)
+    player = SelfPlay(task, load_rewards(task, config), backend, Words(), config)
+    asked = [Prompt(problem, ()) for problem in (task.problem("train", index) for index in range(groups))]
+    return player.collect(7, list(range(10, 10 + groups)), asked), backend
+
+
+def test_turns_are_samples_with_the_return_of_their_role() -> None:
+    samples, backend = collect(first_free)
+    assert backend.calls == [2] * 7  # all games side by side; 1 3 5 7 wins for X after seven turns
+    game = [sample for sample in samples[:9] if sample]
+    assert samples[7:9] == [None, None]
+    assert len(samples) == 18
+    assert [sample.role for sample in game] == [f"tictactoe/{'XO'[turn % 2]}" for turn in range(7)]
+    assert [sample.grade.rewards for sample in game] == [{"score": 1.0 if turn % 2 == 0 else -1.0} for turn in range(7)]
+    board = "1234567"
+    assert [sample.grade.verdict.answer for sample in game] == list(board)
+    assert game[2].prompt.problem.prompt == "XO3|456|789\nX:"
+    assert game[2].completion.prompt_ids == game[2].prompt.ids == tuple(map(ord, "XO3|456|789\nX:"))
+    assert dict(game[3].grade.verdict.facts) == {
+        "game": 0, "turn": 3, "role": "O", "move": "4", "ending": "finished", "returns": [1.0, -1.0],
+    }  # fmt: skip
+    assert [sample.grade.verdict.metrics["self_play/reasoning_words"] for sample in game] == [2.0] * 7
+    outcome = {key: value for key, value in game[-1].grade.verdict.metrics.items() if "reasoning" not in key}
+    assert outcome == {
+        "self_play/invalid_rate": 0.0,
+        "self_play/draw_rate": 0.0,
+        "self_play/tictactoe/X/win_rate": 1.0,
+        "self_play/tictactoe/O/win_rate": 0.0,
+        "self_play/same_opening": 1.0,
+    }
+    assert "self_play/invalid_rate" not in game[0].grade.verdict.metrics
+
+
+@pytest.mark.parametrize(("answer", "reason"), [(as_text("1"), "illegal"), ("what?", "unparsable"), ("", "truncated")])
+def test_an_invalid_move_ends_the_game_and_is_paid_for(answer: str, reason: str) -> None:
+    samples, _ = collect(lambda prompt: first_free(prompt) if "O" not in prompt else answer)
+    game = [sample for sample in samples[:9] if sample]
+    assert len(game) == 2
+    assert [sample.grade.rewards["score"] for sample in game] == [0.5, -1.5]
+    assert [sample.grade.verdict.correct for sample in game] == [True, False]
+    assert [sample.grade.verdict.reason for sample in game] == ["ok", reason]
+    assert game[1].grade.verdict.metrics["self_play/invalid_rate"] == 1.0
+    harsh, _ = collect(lambda _: answer, task__invalid_move_return=-3, task__invalid_move_other_return=0)
+    told = [sample.grade.rewards["score"] for sample in harsh[:9] if sample]
+    assert told == [0.0, -3.0] if reason == "illegal" else [-3.0]  # the opening may take the first cell
+
+
+def test_a_function_of_single_turns_counts_as_its_mean_for_the_role() -> None:
+    def last_breaks(prompt: str) -> str:
+        return "?" if prompt.startswith("XOX|O") and prompt.endswith("X:") else first_free(prompt)
+
+    samples, _ = collect(last_breaks, task__rewards=["score", "format"])
+    game = [sample for sample in samples[:9] if sample]
+    assert len(game) == 5
+    assert [sample.grade.rewards["format"] for sample in game] == pytest.approx([2 / 3, 1, 2 / 3, 1, 2 / 3])
+    assert [sample.grade.rewards["score"] for sample in game] == [-1.5, 0.5, -1.5, 0.5, -1.5]
+
+
+def test_a_role_that_nothing_rewards_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def nothing(attempt, verdict):\n    return None\n")
+    with pytest.raises(TaskError, match=r"none of nothing applied to any turn of tictactoe/X"):
+        collect(first_free, task__rewards=[f"{tmp_path}/own.py:nothing"])
+
+
+def test_openings_are_alike_as_often_as_two_games_agree() -> None:
+    replies = iter("123456789")
+
+    def varied(prompt: str) -> str:
+        return as_text(next(replies)) if prompt.startswith("123|456|789") else "?"
+
+    samples, _ = collect(varied, groups=4)
+    alike = [s.grade.verdict.metrics["self_play/same_opening"] for s in samples if s and not s.grade.verdict.correct]
+    assert alike == [0.0] * 4
+    same, _ = collect(lambda prompt: as_text("1") if prompt.startswith("123|456|789") else "?", groups=4)
+    alike = [s.grade.verdict.metrics["self_play/same_opening"] for s in same if s and not s.grade.verdict.correct]
+    assert alike == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rollout__num_generations": 8}, r"num_generations 8: .* a game of tictactoe has up to 9; set it to 9"),
+        ({"algorithm__scale_rewards": "group"}, "algorithm.scale_rewards group: in self-play"),
+        ({"algorithm__mask_truncated_completions": True}, "algorithm.mask_truncated_completions"),
+        ({"algorithm__overlong_buffer": 2}, "algorithm.overlong_buffer 2"),
+        ({"rollout__max_prompt_length": 13}, "max_prompt_length 13: a turn of tictactoe is asked with 14 tokens; set"),
+        ({"task__template": None}, r"max_prompt_length 14: a turn of tictactoe is asked with \d+ tokens"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_way_out(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        collect(first_free, **changes)
+
+
+def test_a_long_negotiation_is_measured_before_it_is_played() -> None:
+    """Openings fit; what is asked after five offers would not."""
+    changes = {"task__name": "negotiation", "rollout__num_generations": 6, "rollout__max_prompt_length": 20}
+    with pytest.raises(TaskError, match=r"max_prompt_length 20: a turn of negotiation is asked with 31 tokens"):
+        collect(lambda _: as_text("1,1"), **changes)
+
+
+# ------------------------------------------------------------------------------------------------- transcripts
+
+
+@pytest.mark.parametrize("name", list(GAMES))
+def test_a_transcript_is_read_as_it_was_written(name: str) -> None:
+    task = game_task(name)
+    for seed in range(20):
+        deal, draw = task.game.new(f"test {seed}"), random.Random(seed)
+        match, texts = Match(task.game, deal, task.rules), []
+        while not match.ending:
+            texts.append(f'<think>"é\n{{}}</think>{as_text(draw.choice(match.state.legal_moves()))}')
+            match = match.reply(texts[-1])
+        role = draw.choice((0, 1))
+        written = Transcript(role, "random", tuple(texts))
+        assert Transcript.parse(task.game, written.dump(task.game)) == written
+        assert written.replay(task.game, deal, task.rules) == match
+        verdict = task.judge(Attempt(task.problem("test", seed), written.dump(task.game)))
+        assert match.returns is not None
+        assert verdict.score == match.returns[role]
+        assert verdict.correct == (match.returns[role] >= match.returns[1 - role])
+        assert verdict.formatted
+
+
+def test_who_breaks_the_rules_has_lost_and_the_other_has_won() -> None:
+    task = game_task()
+    problem = task.problem("test", 0)
+    moves = (as_text("5"), as_text("5"))  # O takes a cell that is taken
+    for role, reason in ((0, "forfeited"), (1, "invalid")):
+        verdict = task.judge(Attempt(problem, Transcript(role, "me", moves).dump(task.game)))  # type: ignore[arg-type]
+        assert (verdict.reason, verdict.correct, verdict.formatted) == (reason, role == 0, role == 0)
+    for broken in (moves[:1], (*moves, as_text("1"))):
+        text = Transcript(0, "me", broken).dump(task.game)
+        assert task.judge(Attempt(problem, text)).reason == "broken_transcript"
+
+
+# ------------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.fixture(scope="module")
+def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root whose tiny model plays tic-tac-toe, carelessly."""
+    root = tmp_path_factory.mktemp("root")
+    task = TaskConfig(name="tictactoe")
+    make_tiny_model(root / "models" / "tiny", warm_start=WarmStart(steps=100, batch_size=48), task=task)
+    return root
+
+
+REUSE: dict[str, dict[str, Any]] = {
+    "one update": {},
+    "mid-buffer": {
+        "algorithm__updates_per_buffer": 2,
+        "algorithm__num_iterations": 2,
+        "algorithm__beta": 0.05,
+        "train__microbatch_size": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("how", REUSE)
+def test_a_resumed_run_is_the_run_that_never_stopped(player: Path, how: str) -> None:
+    """Baselines and pending games included."""
+    name = how.replace(" ", "_")
+    cfg = write_config(player, f"{name}.yaml", **{**TICTACTOE, **REUSE[how], "run__total_steps": 6})
+    torch.set_num_threads(1)
+    whole = train_here(player, cfg, f"{name}_whole")
+    run = train_here(player, cfg, f"{name}_parts", "--until", "1")
+    for until in (3, 6):
+        prepare_resume(run, "latest", 6)
+        assert main(["--run-dir", str(run.path), "--until", str(until)]) == 0
+    assert_same_run(run, whole, 6)
+    assert (whole.training_state / "step_3" / "buffer.pt").is_file() == (how == "mid-buffer")
+    check_log(whole, 6)
+
+
+def check_log(run: RunDir, last: int) -> None:
+    """Advantages are those of the returns that were logged, over all steps, and the log's means are the rows'."""
+    baselines = RoleBaselines(0.95)
+    turns = rows(run, "rollouts.jsonl")
+    for step in sorted({row["step"] for row in turns}):
+        buffer = [row for row in turns if row["step"] == step]
+        games: dict[int, dict[str, float]] = {}
+        for row in buffer:
+            index = ("X", "O").index(row["facts"]["role"])
+            assert row["role"] == f"tictactoe/{row['facts']['role']}"
+            assert row["reward"] == row["rewards"]["score"] == row["facts"]["returns"][index]
+            assert row["correct"] == (row["reason"] == "ok")
+            games.setdefault(row["group"], {})[row["facts"]["role"]] = row["reward"]
+        advantages = dict(
+            zip(games, baselines.advantages([("tictactoe", each) for each in games.values()]), strict=True)
+        )
+        for row in buffer:
+            assert row["advantage"] == pytest.approx(advantages[row["group"]][row["facts"]["role"]])
+        (logged,) = [row for row in rows(run) if row["step"] == step]
+        invalid = {row["group"] for row in buffer if row["facts"]["ending"] in ("illegal", "unparsable")}
+        assert logged["self_play/invalid_rate"] == pytest.approx(len(invalid) / len(games))
+        assert logged["self_play/turns"] == pytest.approx(len(buffer) / len(games))
+        assert logged["accuracy"] == pytest.approx(sum(row["correct"] for row in buffer) / len(buffer))
+    saved = torch.load(run.training_state / f"step_{last}" / "baselines.pt", weights_only=True)
+    assert saved == baselines.state_dict()
+
+
+def test_two_processes_share_games_and_baselines_and_resume_bit_for_bit(player: Path) -> None:
+    """Each rank goes on with baselines of its own in one run, and with those that rank 0 saved in the other."""
+    cfg = write_config(player, "pair.yaml", **{**TICTACTOE, "run__total_steps": 4})
+    done = grpo_train("train", "--cfg", cfg, "--run-name", "pair", "--nproc", "2", root=player)
+    assert done.returncode == 0, done.stdout + done.stderr
+    short = write_config(player, "short.yaml", **{**TICTACTOE, "run__total_steps": 2})
+    done = grpo_train("train", "--cfg", short, "--run-name", "short", "--nproc", "2", root=player)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = grpo_train("resume", "--training-run", "short", "--additional-steps", "2", root=player)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not bit for bit" not in done.stdout
+    assert_same_run(run_of(player, "short"), run_of(player, "pair"), 4)
+    check_log(run_of(player, "pair"), 4)
+
+
+@pytest.mark.parametrize(("name", "places", "longest"), [("kuhn_poker", 3, 7), ("negotiation", 6, 40)])
+def test_the_other_games_train_as_well(root: Path, name: str, places: int, longest: int) -> None:
+    changes = {**TICTACTOE, "task__name": name, "rollout__num_generations": places}
+    changes |= {"rollout__max_prompt_length": longest, "run__total_steps": 2}
+    run = train_here(root, write_config(root, **changes), name)
+    assert [f"self_play/{name}/first/reward" in row for row in rows(run)] == [True, True]

@@ -1,0 +1,147 @@
+"""Durable files: strict JSON, whole lines, one rename."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_train.run_dir.files import (
+    JsonlWriter,
+    atomic_symlink,
+    atomic_write,
+    last_jsonl,
+    number,
+    parse_time,
+    read_json,
+    read_jsonl,
+    to_json,
+    utc_now,
+)
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not strict JSON")
+
+
+@given(VALUES)
+def test_what_is_written_is_one_line_of_strict_json(value: object) -> None:
+    line = to_json(value)
+    assert "\n" not in line
+    json.loads(line, parse_constant=refuse)
+
+
+@given(st.floats())
+def test_every_float_is_read_back(value: float) -> None:
+    read = number(json.loads(to_json({"x": value}))["x"])
+    assert read is not None
+    assert math.isnan(read) if math.isnan(value) else read == value
+
+
+def test_special_floats_are_spelled_out() -> None:
+    assert to_json({"a": math.nan, "b": [math.inf, -math.inf]}) == '{"a": "NaN", "b": ["Infinity", "-Infinity"]}'
+    assert number("12") is None
+    assert number(True) is None
+    assert number(None) is None
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=3), VALUES, max_size=3), max_size=6), st.data())
+def test_a_file_torn_anywhere_keeps_its_whole_lines_and_takes_new_ones(
+    tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, object]], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("torn") / "log.jsonl"
+    lines = [to_json(value) + "\n" for value in values]
+    whole = "".join(lines).encode()
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    ends = [len("".join(lines[: k + 1]).encode()) for k in range(len(lines))]
+    kept = [json.loads(line) for line, end in zip(lines, ends, strict=True) if end <= cut]
+    assert [row for _, row in read_jsonl(path)] == kept
+    writer = JsonlWriter(path)
+    writer.write({"time": "now", "step": 9})
+    writer.close()
+    after = [row for _, row in read_jsonl(path)]
+    assert after[: len(kept)] == kept
+    assert after[-1] == {"time": "now", "step": 9} == last_jsonl(path)
+    assert len(after) - len(kept) in (1, 2)  # a line that lacked nothing but its newline counts now
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=4))
+def test_superseded_ranges_leave_out_exactly_the_lines_that_start_in_them(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("ranges") / "log.jsonl"
+    path.write_text("".join(to_json({"step": step}) + "\n" for step in range(12)))
+    ranges = [(min(pair), max(pair)) for pair in pairs]
+    seen = {start for start, _ in read_jsonl(path, ranges)}
+    for start, _ in read_jsonl(path):
+        assert (start in seen) == (not any(low <= start < high for low, high in ranges))
+
+
+def test_lines_that_are_no_objects_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 1}\n\xff\xfe\x00\n[1]\n17\n{"step": \n{"step": 2}\n')
+    assert [row["step"] for _, row in read_jsonl(path)] == [1, 2]
+    assert last_jsonl(path) == {"step": 2}
+    assert list(read_jsonl(tmp_path / "none.jsonl")) == []
+    assert last_jsonl(tmp_path / "none.jsonl") is None
+
+
+def test_time_is_added_behind_the_step(tmp_path: Path) -> None:
+    writer = JsonlWriter(tmp_path / "log.jsonl")
+    writer.write({"loss": 1.0, "step": 3})
+    writer.close()
+    (row,) = (row for _, row in read_jsonl(tmp_path / "log.jsonl"))
+    assert list(row) == ["step", "time", "loss"]
+    assert abs(parse_time(row["time"]) - parse_time(utc_now())) < 5
+
+
+def test_atomic_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    atomic_write(path, "old")
+    atomic_write(path, "new", mode=0o600)
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["status.json"]
+
+
+def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "status.json"
+    atomic_write(path, "old")
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space left") as told:
+        atomic_write(path, "new")
+    assert told.value.filename == str(path), "a full disk names no file by itself"
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["status.json"]
+
+
+def test_atomic_symlink_is_relative_and_moves(tmp_path: Path) -> None:
+    for step in (1, 2):
+        (tmp_path / f"step_{step}").mkdir()
+        atomic_symlink(tmp_path / "step_latest", f"step_{step}")
+    assert os.readlink(tmp_path / "step_latest") == "step_2"
+    assert sorted(os.listdir(tmp_path)) == ["step_1", "step_2", "step_latest"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\xff\xff", b"null"])
+def test_a_damaged_json_file_reads_as_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    assert read_json(path) is None
+    assert read_json(tmp_path / "absent.json") is None

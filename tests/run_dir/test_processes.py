@@ -1,0 +1,115 @@
+"""Which processes belong to a run, and that they end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from grpo_train.run_dir.processes import (
+    find_by_run_id,
+    identity,
+    is_alive,
+    run_id_of,
+    signal_quietly,
+    start_ticks,
+    sweep,
+)
+from tests.support.engine import wait_for
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"]
+
+
+@pytest.fixture
+def run_id() -> str:
+    return f"test_{secrets.token_hex(6)}"
+
+
+def start(run_id: str, command: list[str] = SLEEP, **options: object) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        command, env={**os.environ, "GRPO_RUN_ID": run_id}, stdout=subprocess.PIPE, text=True, **options
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    return child
+
+
+def test_identity_is_of_this_process_and_survives_no_reuse() -> None:
+    me = identity()
+    assert is_alive(me.pid, me.start)
+    assert not is_alive(me.pid, me.start + 1)
+    assert start_ticks(2**22 + 1) is None
+
+
+def test_sweep_ends_all_that_carry_the_id_and_nothing_else(run_id: str) -> None:
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
+    )
+    mine = [start(run_id), start(run_id, [sys.executable, "-c", stubborn], start_new_session=True)]
+    other = start(run_id + "x")
+    try:
+        assert sorted(find_by_run_id(run_id)) == sorted(child.pid for child in mine)
+        assert find_by_run_id(run_id, frozenset({mine[0].pid})) == [mine[1].pid]
+        assert sweep(run_id) == []
+        assert [child.wait(timeout=10) for child in mine] == [-signal.SIGKILL] * 2
+        assert other.poll() is None
+        assert find_by_run_id(run_id) == []
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_signal_to_nobody_is_no_error() -> None:
+    assert signal_quietly(2**22 + 1, signal.SIGTERM) is False
+
+
+PARENT = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, "GRPO_PARENT_PID": str(os.getpid())})
+print("up", flush=True)
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_a_run_is_marked_by_its_place_however_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for root in ("real", "demo"):
+        (tmp_path / root / "training_runs" / "one").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    runs = {root: tmp_path / root / "training_runs" / "one" for root in ("real", "demo", "link")}
+    assert run_id_of(runs["real"]) == run_id_of(runs["link"]) != run_id_of(runs["demo"])
+    monkeypatch.chdir(tmp_path)
+    assert run_id_of(Path("link/training_runs/one")) == run_id_of(runs["real"])
+
+
+def test_a_mark_may_hold_any_bytes(tmp_path: Path) -> None:
+    odd = run_id_of(tmp_path / os.fsdecode(b"caf\xe9 \xc3\xa9=\n"))
+    child = start(odd)
+    try:
+        wait_for(lambda: find_by_run_id(odd) == [child.pid], "the child")
+        assert sweep(odd) == []
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("import_seconds", [0.0, 1.0], ids=["parent dies later", "parent dies during the imports"])
+def test_a_child_does_not_outlive_its_parent(run_id: str, import_seconds: float) -> None:
+    child = (
+        f"import time; time.sleep({import_seconds}); from grpo_train.run_dir.processes import die_with_parent; "
+        "die_with_parent(); time.sleep(300)"
+    )
+    parent = start(run_id, [sys.executable, "-c", PARENT, child])
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    if not import_seconds:
+        time.sleep(0.5)  # what is waited for, a prctl in the child, cannot be seen from outside
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not find_by_run_id(run_id), f"the end of {pid}", timeout=15)

@@ -1,0 +1,199 @@
+"""Helpers of the engine's tests: small configs, runs in this process, the command line as a user has it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.processes import find_by_run_id
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GRPO_TRAIN = [sys.executable, "-m", "grpo_train.cli"]
+
+SMALL: dict[str, dict[str, Any]] = {
+    "run": {"total_steps": 6, "save_every": 1, "seed": 3},
+    "model": {"backbone": "tiny", "adapter": "none", "lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"buffer_size": 4, "num_generations": 4, "max_prompt_length": 64, "max_completion_length": 40},
+    "optimizer": {"learning_rate": 3e-4, "warmup_steps": 2},
+    "train": {"microbatch_size": 2},
+    "task": {"name": "addition"},
+    "eval": {"batch_size": 64, "subset_frac": 0.02},
+    "tracking": {"tensorboard": False},
+}
+"""A step takes a quarter of a second."""
+
+
+def config_text(**changes: Any) -> str:
+    """:data:`SMALL` with ``section__key=value`` changes, as YAML."""
+    document = {section: dict(keys) for section, keys in SMALL.items()}
+    for name, value in changes.items():
+        section, _, key = name.partition("__")
+        document.setdefault(section, {})[key] = value
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def write_config(folder: Path, name: str = "small.yaml", **changes: Any) -> Path:
+    """A config file in ``folder``, see :func:`config_text`."""
+    path = folder / name
+    path.write_text(config_text(**changes))
+    return path
+
+
+def run_of(root: Path, name: str) -> RunDir:
+    return RunDir(root / "training_runs" / name)
+
+
+# ------------------------------------------------------------------------------------------------- in this process
+
+
+def train_here(root: Path, cfg: Path, name: str, *options: str) -> RunDir:
+    """Train a new run in this process; fails the test when that fails."""
+    from grpo_train.train.worker import main
+
+    arguments = ["--cfg", str(cfg), "--root", str(root), "--run-name", name, *options]
+    assert main(arguments) == 0
+    return run_of(root, name)
+
+
+def resume_here(run: RunDir, which: str = "latest", total: int = 6) -> None:
+    """Resume a run in this process."""
+    from grpo_train.supervisor.supervisor import prepare_resume
+    from grpo_train.train.worker import main
+
+    prepare_resume(run, which, total)
+    assert main(["--run-dir", str(run.path)]) == 0
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+
+def environment(root: Path | None = None, **extra: str) -> dict[str, str]:
+    """A user's environment: one thread, and the root where one is given."""
+    inherited = {k: v for k, v in os.environ.items() if k not in ("LOCALFS_ROOT", "GRPO_RUN_ID", "GRPO_PARENT_PID")}
+    return {**inherited, "OMP_NUM_THREADS": "1", **({"LOCALFS_ROOT": str(root)} if root else {}), **extra}
+
+
+def grpo_train(
+    *arguments: object, root: Path | None, timeout: float = 120, **extra: Any
+) -> subprocess.CompletedProcess[str]:
+    """``grpo-train …`` to its end."""
+    command = [*GRPO_TRAIN, *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment(root), capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, **extra
+    )
+
+
+@contextmanager
+def running(command: list[str], root: Path, run_id: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    """A command in the background; whatever is left of it and of the run is ended on the way out."""
+    process = subprocess.Popen(
+        command,
+        env=environment(root, **extra),
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        for pid in find_by_run_id(run_id):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
+    """The condition's first true value. Fails the test, naming ``what``, when it stays false."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
+        time.sleep(0.02)
+    return value
+
+
+def rows(run: RunDir, file: str = "train_log.jsonl") -> list[dict[str, Any]]:
+    return list(run.read_log(file))
+
+
+def steps_logged(run: RunDir) -> list[int]:
+    return [row["step"] for row in rows(run)]
+
+
+def events(run: RunDir) -> list[str]:
+    return [row["event"] for row in rows(run, "events.jsonl")]
+
+
+# ------------------------------------------------------------------------------------------------ what must be equal
+
+
+def file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def weights_hash(run: RunDir, step: int) -> str:
+    """SHA-256 of the one safetensors file of a step's model."""
+    (file,) = (run.training_state / f"step_{step}" / "model").glob("*.safetensors")
+    return file_hash(file)
+
+
+def without_time(row: dict[str, Any]) -> str:
+    """A log row's numbers: what a second run of the same step must repeat."""
+    return json.dumps({k: v for k, v in row.items() if not k.startswith(("time", "memory/"))}, sort_keys=True)
+
+
+def assert_same_run(one: RunDir, other: RunDir, step: int) -> None:
+    """Bit for bit the same: the full state at ``step`` (weights, optimizer, scheduler, generators, probes, pending
+    buffer) and all log rows up to it."""
+    assert weights_hash(one, step) == weights_hash(other, step)
+    a, b = (run.training_state / f"step_{step}" for run in (one, other))
+    names = sorted(path.name for path in a.glob("*.pt"))
+    assert {"optimizer.pt", "scheduler.pt", "rng.pt"} <= set(names)
+    assert names == sorted(path.name for path in b.glob("*.pt"))
+    for name in names:
+        assert file_hash(a / name) == file_hash(b / name), name
+    for file in ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl"):
+        left, right = ([without_time(row) for row in rows(run, file) if row["step"] <= step] for run in (one, other))
+        assert left, file
+        assert left == right, file
+
+
+# -------------------------------------------------------------------------------------------------------- damage
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[0] ^= 1
+    file.write_bytes(data)
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "missing": ("optimizer.pt", lambda f: f.unlink(), "optimizer.pt is missing"),
+    "truncated": ("rng.pt", lambda f: os.truncate(f, 100), "rng.pt has 100 bytes, the manifest says"),
+    "bit flip": ("scheduler.pt", _flip, "scheduler.pt does not have the checksum the manifest says"),
+    "manifest gone": ("MANIFEST.json", lambda f: f.unlink(), "MANIFEST.json is missing"),
+    "manifest cut": ("MANIFEST.json", lambda f: os.truncate(f, 50), "MANIFEST.json is damaged"),
+}
+"""What may happen to a checkpoint: the file, what is done to it, and the words that name it."""
+
+
+def damage(checkpoint: Path, how: str) -> str:
+    """Damage a ``step_N`` in one of the ways of :data:`DAMAGES`; returns the words to be expected."""
+    name, do, message = DAMAGES[how]
+    do(checkpoint / name)
+    return message

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Stands in for ``grpo-train`` (tests only): a supervisor that logs until it is told to stop.
+
+What it does is said in the launch's config text: ``obedient`` ends on SIGTERM, ``stubborn`` ignores it and has workers
+in sessions of their own that do too, ``short`` ends at once with exit code 7.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from grpo_train.run_dir import StatusWriter, open_run
+from grpo_train.run_dir.files import append_jsonl
+from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
+
+WORKER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+
+def main() -> int:
+    command, arguments = sys.argv[1], sys.argv[2:]
+    print("fake engine:", *sys.argv[1:], flush=True)
+    root = Path(arguments[arguments.index("--root") + 1])
+    assert os.environ["LOCALFS_ROOT"] == str(root)
+    if command == "eval":
+        time.sleep(600)
+    name = arguments[0] if command == "supervise" else arguments[arguments.index("--training-run") + 1]
+    run = open_run(root, name)
+    how = run.read_launch()["config_text"]
+    if how == "short":
+        return 7
+    os.environ[RUN_ID_VARIABLE] = run_id_of(run.path)
+    status = StatusWriter(run.path)
+    if how == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for _ in range(2):
+            subprocess.Popen([sys.executable, "-c", WORKER], start_new_session=True)
+    status.update(state="running", total_steps=100, started_at=None)
+    step = 0
+    while not run.stop_requested():
+        step += 1
+        append_jsonl(run.logs / "train_log.jsonl", {"step": step, "reward": 0.5})
+        time.sleep(0.1)
+    run.clear_stop()
+    status.update(state="stopped")
+    return 0
+
+
+sys.exit(main())

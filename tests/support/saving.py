@@ -1,0 +1,76 @@
+"""What the tests of checkpoints share: a trainer that saves without training, and the check that all is whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo_train.config.schema import Model
+from grpo_train.policy.loading import Policy, load_policy
+from grpo_train.run_dir import RunDir, problem_of, write_manifest
+from grpo_train.run_dir.files import atomic_symlink
+from grpo_train.train.checkpoint import save_checkpoint
+from grpo_train.train.distributed import Group
+
+EXTRA: dict[str, Any] = {
+    "probes": {"signal": [0.25, -1.5], "noise": [3.0], "steps": 7},
+    "buffer": {"ids": torch.arange(64).view(8, 8), "texts": ["a", "b"], "reference": None, "spans": [(0, 3), (3, 8)]},
+}
+"""As the loop has it: averages of the probes, and a buffer that is not used up."""
+
+
+@dataclass
+class Trainer:
+    """All that a checkpoint holds."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    scheduler: Any
+
+    def save(self, run: RunDir, step: int, final: bool = False, extra: Mapping[str, Any] | None = None) -> None:
+        """Save, with nothing trained."""
+        facts = {"num_tokens": step}
+        save_checkpoint(
+            run, step, self.policy, self.optimizer, self.scheduler, Group(), info=facts, final=final, extra=extra
+        )
+
+
+def make_trainer(model: Path, adapter: str, weights: Path | None = None) -> Trainer:
+    """A trainer after one optimizer step (its state is full), of a tiny model's full weights or a LoRA adapter's."""
+    torch.set_num_threads(1)
+    settings = Model(backbone=str(model), adapter=adapter, lora_rank=4, lora_alpha=8)  # type: ignore[arg-type]
+    policy = load_policy(settings, Path("/"), torch.device("cpu"), weights=weights)
+    optimizer = torch.optim.AdamW(policy.trainable(), lr=1e-4)
+    for parameter in policy.trainable():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return Trainer(policy, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0))
+
+
+def whole(run: RunDir) -> list[int]:
+    """The steps that are visible. Fails the test where one is not whole to its last byte, or a link dangles."""
+    steps = [checkpoint.step for checkpoint in run.checkpoints()]
+    for step in steps:
+        assert not problem_of(run.training_state / f"step_{step}", deep=True)
+    for alias in run.training_state.glob("step_[lf]*"):
+        assert alias.exists(), f"{alias.name} dangles"
+    return steps
+
+
+def small_checkpoint(run: RunDir, step: int, *, latest: bool = True) -> Path:
+    """A complete checkpoint as far as the run directory goes: two files of a few bytes."""
+    folder = run.training_state / f"step_{step}"
+    staging = folder.with_name(f".step_{step}.{os.getpid()}-new.tmp")
+    (staging / "model").mkdir(parents=True)
+    (staging / "model" / "weights").write_bytes(bytes([step % 256]) * 100)
+    (staging / "optimizer.pt").write_bytes(b"o" * 50)
+    write_manifest(staging, format=1, step=step)
+    staging.rename(folder)
+    if latest:
+        atomic_symlink(run.training_state / "step_latest", folder.name)
+    return folder

@@ -1,0 +1,354 @@
+"""MBPP: splits and prompts as published, programs found in completions, verdicts that held-out asserts decide."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_train.cli.check_dataset import check_mbpp
+from grpo_train.config.schema import Sandbox
+from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.sandbox import worker_count
+from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
+from grpo_train.tasks.mbpp import MbppTask, Row
+from grpo_train.tasks.shared.base import Split
+from grpo_train.tasks.shared.code import program_of
+from grpo_train.tasks.shared.overlap import normal_text
+from tests.support.data import FIXTURES, data_file, is_official
+
+OWN = FIXTURES / "mbpp.jsonl"
+DATA = data_file("mbpp.jsonl")
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+WRAPPED = {
+    "paper": "{code}\n[DONE]",
+    "docstring": "{code}\n\nassert f(",
+    "chat": "{code}\n```\nIt passes the test.",
+    "r1": "It is easy.</think> <answer>\n```python\n{code}\n```\n</answer>",
+    "Do this: {question}\n": "Sure:\n\n```python\n{code}\n```\nThis is how it works.",
+}
+"""A right completion under each template."""
+
+
+def mbpp(path: Path = OWN, sandbox: Sandbox | None = None, **keys: Any) -> MbppTask:
+    task = load_task(TaskConfig(name="mbpp", path=str(path), **keys), sandbox or Sandbox())
+    assert isinstance(task, MbppTask)
+    return task
+
+
+def problems(task: MbppTask) -> list[Problem]:
+    return [task.problem(split, index) for split in SPLITS for index in range(task.size(split))]
+
+
+def by_id(task: MbppTask, task_id: int) -> Problem:
+    return next(problem for problem in problems(task) if problem.data.task_id == task_id)
+
+
+def judge(task: MbppTask, attempts: Sequence[Attempt]) -> list[Verdict]:
+    with ThreadPoolExecutor(worker_count()) as pool:
+        return list(pool.map(task.judge, attempts))
+
+
+def altered(test: str) -> str:
+    """The same assert, expecting something else."""
+    tree = ast.parse(test)
+    (statement,) = tree.body
+    assert isinstance(statement, ast.Assert)
+    if isinstance(statement.test, ast.Compare):
+        statement.test.comparators[0] = ast.Constant("something else")
+    else:
+        statement.test = ast.UnaryOp(ast.Not(), statement.test)
+    return ast.unparse(tree)
+
+
+# --------------------------------------------------------------------------------------------------- data and prompts
+
+
+def test_splits_are_by_id_and_training_holds_no_text_that_is_held_out() -> None:
+    task = mbpp(DATA)
+    ids = {split: [task.problem(split, k).data.task_id for k in range(task.size(split))] for split in SPLITS}
+    assert all(11 <= one <= 510 for one in ids["test"])
+    assert all(511 <= one <= 600 for one in ids["validation"])
+    assert all(601 <= one <= 974 for one in ids["train"])
+    texts = {
+        split: {normal_text(task.problem(split, k).data.text) for k in range(task.size(split))} for split in SPLITS
+    }
+    assert not texts["train"] & (texts["test"] | texts["validation"])
+    if is_official("mbpp.jsonl"):
+        assert [len(ids[split]) for split in SPLITS] == [371, 90, 500]
+        assert set(range(601, 975)) - set(ids["train"]) == {602, 704, 872}
+    else:
+        assert ids == {"train": [602, 603, 604], "validation": [511], "test": [11, 12, 13]}  # 601 says what 12 says
+
+
+def test_a_limit_is_for_training_only() -> None:
+    task = mbpp(limit=2)
+    assert [task.size(split) for split in SPLITS] == [2, 1, 3]
+
+
+def test_the_paper_prompt_and_its_three_shots() -> None:
+    task = mbpp(visible_tests=3)
+    assert (task.stop, task.slow, task.eval_temperature) == (("[DONE]",), True, 0.2)
+    assert by_id(task, 603).prompt == (
+        "You are an expert Python programmer, and here is your task: Write a function to turn a tuple of digits into a "
+        "number. Your code should pass these tests:\n\n"
+        "assert number((1, 2, 3))==123\nassert number((4, 5))==45\nassert number(())==0\n[BEGIN]\n"
+    )
+    shots = by_id(mbpp(visible_tests=3, few_shot=3), 603).prompt
+    assert shots.endswith("\n[DONE]\n\n" + by_id(task, 603).prompt)
+    assert shots.count("[BEGIN]") == 4
+    assert shots.count("[DONE]") == 3
+    assert "assert is_even(0) == True\n[BEGIN]\ndef is_even(n):\n    return n % 2 == 0\n[DONE]\n\nYou are" in shots
+    assert "\r" not in shots
+    assert shots.index("common(") < shots.index("is_even(") < shots.index("largest(")  # tasks 2, 3, 4
+
+
+def test_held_out_tests_are_in_no_prompt() -> None:
+    for template in WRAPPED:
+        for visible in (0, 1, 2):
+            task = mbpp(DATA, template=template, visible_tests=visible)
+            for problem in problems(task)[:40]:
+                row: Row = problem.data
+                text = problem.prompt + "".join(content for _, content in problem.messages)
+                assert all(test in text for test in row.tests[:visible])
+                assert not any(test in text for test in (*row.tests[visible:], *row.challenge))
+    assert "The function's name is depth." in by_id(mbpp(visible_tests=0), 13).prompt
+
+
+def test_the_other_templates() -> None:
+    docstring = mbpp(template="docstring")
+    assert by_id(docstring, 603).prompt == (
+        '"""\nWrite a function to turn a tuple of digits into a number.\nassert number((1, 2, 3))==123\n"""\n'
+    )
+    assert "\nassert " in docstring.stop
+    chat = mbpp(template="chat")
+    (role, asked), (answering, begun) = by_id(chat, 603).messages
+    assert (role, answering) == ("user", "assistant")
+    assert asked.startswith("Please provide a self-contained Python script that solves the following problem")
+    assert begun.endswith("passes corresponding tests:\n```python\n")
+    assert chat.stop == ("\n```",)
+    assert mbpp(template="r1").stop == ("</answer>",)
+    assert mbpp(template="Write it: {question}").stop == ()
+
+
+@pytest.mark.parametrize("template", WRAPPED)
+def test_every_reference_solution_is_found_in_its_completion(template: str) -> None:
+    task = mbpp(DATA, template=template)
+    for problem in problems(task):
+        code = problem.data.code
+        if template == "docstring" and any(stop in code for stop in task.stop):
+            continue  # bigcode's and evalplus's stop strings cut it, too
+        completion = WRAPPED[template].replace("{code}", code)
+        found = program_of(completion, task.frame)
+        assert (found.source, found.closed) == (code, True), problem.data.task_id
+
+
+@pytest.mark.parametrize(
+    ("template", "completion", "source", "closed"),
+    [
+        ("paper", "x = 1\n[DONE]\nYou are an expert", "x = 1", True),
+        ("paper", "```python\nx = 1\n```\n[DONE]", "x = 1", True),
+        ("paper", "x = 1", "x = 1", False),
+        ("paper", "[DONE]", None, True),
+        ("paper", "\n\n    \n[DONE]", None, True),
+        ("chat", "```python\nx = 1\n```", "x = 1", True),
+        ("chat", "x = 1\n```\n```python\nx = 2\n```", "x = 1", True),
+        ("chat", "```", None, True),
+        ("chat", "if x:\n    y = '''\n  ```\n'''", "if x:\n    y = '''", True),
+        ("r1", "thought </think> <answer> x = 1 </answer>", "x = 1", True),
+        ("r1", "<answer>x = 1</answer> no <answer>x = 2</answer>", "x = 2", True),
+        ("r1", "```python\nx = 1\n```", None, False),
+        ("r1", "<answer>```python\nx = 1\n```", "x = 1", False),
+        ("Do {question}", "x = 1", None, False),
+        ("Do {question}", "```\nx = 1\n```\nbetter:\n```py\nx = 2\n```", "x = 2", False),
+        ("Do {question}", "```python\r\nx = 1", "x = 1", False),
+    ],
+)
+def test_what_of_a_truncated_completion_is_the_program(
+    template: str, completion: str, source: str | None, closed: bool
+) -> None:
+    found = program_of(completion, mbpp(template=template).frame, truncated=True)
+    assert ((found.source or "").strip() or None, found.closed) == (source, closed)
+
+
+def test_sanitized_rows_and_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {
+        "source_file": "x.ipynb", "task_id": 700, "prompt": "Write a function for the root.", "code": "f = sqrt",
+        "test_imports": ["from math import sqrt"], "test_list": ["assert f(4) == sqrt(4)"],
+    }  # fmt: skip
+    (tmp_path / "sanitized-mbpp.json").write_text(json.dumps([record]))
+    assert mbpp(tmp_path).problem("train", 0).data.setup == "from math import sqrt"
+    monkeypatch.setenv("MBPP_DATASET_PATH", str(tmp_path / "sanitized-mbpp.json"))
+    assert load_task(TaskConfig(name="mbpp")).problem("train", 0).data.text == "Write a function for the root."
+    monkeypatch.setenv("MBPP_DATASET_PATH", str(tmp_path / "gone"))
+    with pytest.raises(TaskError, match=r"MBPP_DATASET_PATH: '.*gone' does not exist"):
+        load_task(TaskConfig(name="mbpp"))
+
+
+GOOD = {"task_id": 601, "text": "?", "code": "f = 1", "test_list": ["assert f == 1"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task_id": "601"}, "'task_id' is a str, not a int"),
+        ({"text": 3}, "'text' is a int, not a str"),
+        ({"test_list": []}, "'test_list' is empty"),
+        ({"test_list": [1]}, "'test_list' holds a int, not a text"),
+        ({"code": None}, "'code' is a NoneType, not a str"),
+        ({"test_list": ["assert f =="]}, "'test_list'"),
+    ],
+)
+def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    file = tmp_path / "mbpp.jsonl"
+    file.write_text(json.dumps({**GOOD, "task_id": 600}) + "\n" + json.dumps({**GOOD, **change}) + "\n")
+    with pytest.raises(TaskError) as error:
+        mbpp(file).size("train")
+    assert f"{file}, line 2: " in str(error.value)
+    assert message in str(error.value)
+
+
+def test_what_is_wrong_with_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"task\.template: 'papr' is neither one of paper, docstring, r1"):
+        mbpp(template="papr")
+    with pytest.raises(TaskError, match=r"task\.few_shot: examples are in template paper"):
+        mbpp(template="chat", few_shot=3)
+    with pytest.raises(TaskError, match=r"task\.few_shot: 8 examples were asked for, the data has 3"):
+        mbpp(few_shot=8).problem("test", 0)
+    with pytest.raises(TaskError, match=r"has neither of mbpp\.jsonl, sanitized-mbpp\.json"):
+        mbpp(tmp_path).size("test")
+    (tmp_path / "mbpp.jsonl").write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD))
+    with pytest.raises(TaskError, match="task_id 601 is there twice"):
+        mbpp(tmp_path).size("test")
+
+
+def test_offline_without_a_path_says_what_to_do(tmp_path: Path) -> None:
+    program = (
+        "from grpo_train.config.schema import Task; from grpo_train.tasks import load_task, TaskError\n"
+        "try: load_task(Task(name='mbpp')).size('train')\nexcept TaskError as error: print(error)"
+    )
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert "HF_HUB_OFFLINE is set" in run.stdout
+    assert "set task.path (or MBPP_DATASET_PATH) to it" in run.stdout
+
+
+def test_check_dataset_runs_every_reference_solution(tmp_path: Path) -> None:
+    report = check_mbpp(TaskConfig(name="mbpp", path=str(OWN)))
+    assert report.is_good
+    assert {split.split: (split.right, split.rows) for split in report.splits} == {
+        "prompt": (4, 4), "train": (4, 4), "validation": (1, 1), "test": (3, 3),
+    }  # fmt: skip
+    broken = OWN.read_text().replace("number((4, 5))==45", "number((4, 5))==46")
+    (tmp_path / "mbpp.jsonl").write_text(broken)
+    (wrong,) = (split for split in check_mbpp(TaskConfig(name="mbpp", path=str(tmp_path))).splits if split.wrong)
+    assert (wrong.split, len(wrong.wrong)) == ("train", 1)
+    assert "is wrong_answer" in wrong.wrong[0]
+
+
+# ------------------------------------------------------------------------------------------------------------ verdicts
+
+
+def test_a_sample_of_solutions_is_right_in_every_template_and_wrong_with_an_altered_assert() -> None:
+    """All 974 of the file go through ``run_tests`` in the sandbox's own tests; here the task is what is tested."""
+    sample = random.Random("mbpp sample")
+    attempts: list[tuple[MbppTask, Attempt]] = []
+    for template, wrapped in WRAPPED.items():
+        task = mbpp(DATA, template=template)
+        fit = [p for p in problems(task) if template != "docstring" or not any(s in p.data.code for s in task.stop)]
+        for problem in sample.sample(fit, min(12, len(fit))):
+            attempts.append((task, Attempt(problem, wrapped.replace("{code}", problem.data.code))))
+    tests = [
+        (task, replace(attempt, problem=replace(attempt.problem, data=_with_altered_assert(attempt.problem.data, k))))
+        for k, (task, attempt) in enumerate(attempts)
+    ]
+    with ThreadPoolExecutor(worker_count()) as pool:
+        right = list(pool.map(lambda pair: pair[0].judge(pair[1]), attempts))
+        wrong = list(pool.map(lambda pair: pair[0].judge(pair[1]), tests))
+    assert [verdict.reason for verdict in right] == ["ok"] * len(attempts)
+    assert all(verdict.correct and verdict.tolerant and verdict.score == 1.0 for verdict in right)
+    assert not any(verdict.correct or verdict.tolerant for verdict in wrong)
+
+
+def _with_altered_assert(row: Row, k: int) -> Row:
+    place = k % len(row.tests)
+    return replace(row, tests=tuple(altered(test) if at == place else test for at, test in enumerate(row.tests)))
+
+
+def test_hard_coding_what_can_be_seen_pays_nothing() -> None:
+    task = mbpp(visible_tests=1)
+    problem = by_id(task, 603)
+    verdict = task.judge(Attempt(problem, "def number(digits):\n    return 123\n[DONE]"))
+    assert (verdict.correct, verdict.tolerant, verdict.score, verdict.reason) == (False, False, 0.0, "wrong_answer")
+    assert verdict.metrics["hacking/hardcoded"] == 1.0
+    assert verdict.facts["passed"] == [True, False, False]
+    half = task.judge(Attempt(problem, "def number(digits):\n    return {3: 123, 2: 45}.get(len(digits))\n[DONE]"))
+    assert (half.correct, half.score) == (False, 0.5)
+    honest = task.judge(Attempt(problem, "def number(digits):\n    return 'x'\n[DONE]"))
+    assert (honest.score, honest.metrics["hacking/hardcoded"]) == (0.0, 0.0)
+
+
+def test_challenge_tests_are_held_out_and_leave_the_published_verdict_alone() -> None:
+    task = mbpp(visible_tests=3)
+    problem = by_id(task, 11)
+    right = task.judge(Attempt(problem, problem.data.code + "\n[DONE]"))
+    assert (right.correct, right.metrics["mbpp/challenge"], right.metrics["hacking/hardcoded"]) == (True, 1.0, 0.0)
+    table = 'def without(text, letter):\n    return {"hello": "heo", "abcda": "bcd", "PHP": "H"}[text]\n[DONE]'
+    cheat = task.judge(Attempt(problem, table))
+    assert (cheat.correct, cheat.score, cheat.metrics["hacking/hardcoded"]) == (True, 0.0, 1.0)
+    assert cheat.facts["passed"] == [True, True, True, False, False]
+
+
+def test_verdicts_have_reasons_and_never_raise() -> None:
+    task = mbpp(sandbox=Sandbox(cpu_seconds=1.0))
+    problem = by_id(task, 602)
+    right = problem.data.code
+    cases = {
+        "no_code": "[DONE]",
+        "syntax_error": "def letters(text:\n[DONE]",
+        "exception": "def other(text): pass\n[DONE]",
+        "wrong_answer": "def letters(text):\n    return {}\n[DONE]",
+        "timeout": "def letters(text):\n    while True: pass\n[DONE]",
+        "exit": "import sys\nsys.exit(0)\n[DONE]",
+        "killed": "import os\nos._exit(0)\n[DONE]",
+        "unsupported_value": "class A(dict):\n    pass\ndef letters(text):\n    return object()\n[DONE]",
+        "ok": right,
+    }
+    verdicts = dict(zip(cases, judge(task, [Attempt(problem, text) for text in cases.values()]), strict=True))
+    assert {name: verdict.reason for name, verdict in verdicts.items()} == {**{n: n for n in cases}, "killed": "exit"}
+    assert [name for name, verdict in verdicts.items() if verdict.correct] == ["ok"]
+    assert all(verdict.facts["isolation"] for name, verdict in verdicts.items() if name != "no_code")
+    odd = ["\x00", "\ud800", "(" * 5000, "-" * 5000 + "1", "def letters(x): return x\x00", "\u202e", "é" * 3000]
+    assert not any(verdict.correct for verdict in judge(task, [Attempt(problem, text) for text in odd]))
+    cut = task.judge(Attempt(problem, right, truncated=True))
+    assert (cut.correct, cut.formatted, cut.tolerant, cut.reason, cut.score) == (False, False, True, "truncated", 0.0)
+
+
+def test_what_a_program_attempted_is_counted() -> None:
+    task = mbpp()
+    problem = by_id(task, 604)
+    code = (
+        "import os, socket\n"
+        "def backwards(text):\n"
+        "    for attempt in (socket.socket, os.fork, lambda: open('/etc/passwd')):\n"
+        "        try: attempt()\n"
+        "        except Exception: pass\n"
+        "    return os.environ.get('GRPO_SANDBOX_CANARY')\n[DONE]"
+    )
+    verdict = task.judge(Attempt(problem, code))
+    assert not verdict.correct
+    denied = {kind for kind in ("network", "process", "file", "signal") if verdict.metrics[f"sandbox/denied_{kind}"]}
+    assert denied == {"network", "process", "file"}
+    assert verdict.metrics["hacking/canary"] == 0.0
+    assert verdict.metrics["hacking/suspicious"] == 1.0
+    assert {"files", "network"} <= set(verdict.facts["suspicious"])

@@ -1,0 +1,58 @@
+"""Who may load what, asked of fresh interpreters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.engine import REPOSITORY
+
+HEAVY = ("torch", "transformers", "peft", "datasets", "tensorboard")
+
+
+def loaded(module: str) -> set[str]:
+    """Top-level names in ``sys.modules`` after importing a module in a fresh interpreter."""
+    program = f"import {module}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "run_dir",
+        "config",
+        "train.preflight",
+        "supervisor.supervisor",
+        "cli",
+        "evaluation.runner",
+        "policy.locate",
+        "tasks",
+        "tracking.gpu",
+    ],
+)
+def test_no_torch_outside_the_training_processes(module: str) -> None:
+    assert not loaded(f"grpo_train.{module}") & set(HEAVY)
+
+
+def test_what_the_agent_carries_needs_the_standard_library_only() -> None:
+    names = loaded("grpo_train.run_dir, grpo_train.run_dir.files, grpo_train.run_dir.processes")
+    plain = loaded("sys")  # what an editable install's hooks load by themselves
+    assert {n for n in names - plain if not n.startswith("_")} <= set(sys.stdlib_module_names) | {"grpo_train"}
+
+
+def test_the_package_itself_is_empty() -> None:
+    assert (REPOSITORY / "grpo_train" / "__init__.py").read_text() == ""
+
+
+def test_the_training_process_knows_neither_link_nor_face() -> None:
+    assert not loaded("grpo_train.train.loop, grpo_train.train.worker") & {
+        "remote",
+        "grpo_tui",
+        "textual",
+        "paramiko",
+        "typer",
+    }
