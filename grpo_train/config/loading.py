@@ -15,10 +15,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from grpo_train.config.schema import Config
+from grpo_train.run_dir.errors import UserError
 
 
-class ConfigError(Exception):
+class ConfigError(UserError):
     """A configuration that cannot be used; the message has one line a problem, each with its way out."""
+
+    code = "bad_config"
 
 
 def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: str = "the config") -> Config:

@@ -20,6 +20,7 @@ from grpo_train.config.schema import Config
 from grpo_train.evaluation.opponents import checkpoints_of, opponents_of
 from grpo_train.policy.locate import at_commit, base_of_checkpoint
 from grpo_train.run_dir import RunDir, RunDirError, eval_folder, list_checkpoints, open_run
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
 from grpo_train.tasks import Problem, Task, TaskError, load_task
 from grpo_train.tasks.shared.self_play import SelfPlayTask
@@ -34,8 +35,10 @@ MBPP_VARIABLES: dict[str, tuple[str, str, type]] = {
 STEPS_SAY = "(say all, latest, final or numbers: 0,5,10; 0 is the model that the run started from)"
 
 
-class EvalError(Exception):
+class EvalError(UserError):
     """An evaluation that cannot be done as asked; says what and the way out."""
+
+    code = "bad_evaluation"
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,15 @@ from pathlib import Path
 
 from grpo_train.config.schema import BACKBONES
 from grpo_train.run_dir import sha256
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.manifest import untrusted
 
 
-class PolicyError(Exception):
+class PolicyError(UserError):
     """A model that cannot be loaded as asked; says what, where and the way out."""
+
+    code = "bad_model"
 
 
 def resolve_backbone(name: str, root: Path) -> str:

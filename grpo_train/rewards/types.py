@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from grpo_train.run_dir.errors import UserError
+
 Split = Literal["train", "validation", "test"]
 """Every task has train and test; ``validation`` where its dataset publishes one."""
 
 
-class TaskError(Exception):
+class TaskError(UserError):
     """A task that cannot be loaded; the message says what is wrong, where (key, file, line) and the way out."""
+
+    code = "bad_task"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, parse_time, read_json, utc_now
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
 
@@ -22,8 +23,10 @@ FRESH_S = 60.0
 """A live state of another host is believed while ``updated_at`` is younger than this."""
 
 
-class RunDirError(Exception):
+class RunDirError(UserError):
     """What is wrong with a root, run or checkpoint, in words for the user: what, where, and the way out."""
+
+    code = "bad_run"
 
 
 @dataclass(frozen=True)

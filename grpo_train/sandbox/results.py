@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from grpo_train.run_dir.errors import UserError
+
 Level = Literal["full", "strong", "medium", "weak"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """The strongest first."""
@@ -24,8 +26,10 @@ wrote to the result channel itself, ``setup_failed`` the data set's setup did no
 of the program's process, ``no_result`` nothing was reported for a call."""
 
 
-class SandboxError(RuntimeError):
+class SandboxError(UserError):
     """The sandbox itself does not work here: no verdict about any program."""
+
+    code = "no_sandbox"
 
 
 class SandboxTooWeak(SandboxError):

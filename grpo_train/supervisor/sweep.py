@@ -23,6 +23,7 @@ from typing import Any
 from grpo_train.config import load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, check_name, prepare_root
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, number, read_json
 from grpo_train.train.preflight import check_start
 
@@ -36,8 +37,10 @@ COLUMNS = (
 __all__ = ["SweepError", "compare", "run_sweep"]
 
 
-class SweepError(Exception):
+class SweepError(UserError):
     """A sweep that cannot be run as asked; says what and the way out."""
+
+    code = "bad_sweep"
 
 
 def run_sweep(root: Path, configs: Sequence[Path], overrides: Sequence[str], name: str | None) -> int:

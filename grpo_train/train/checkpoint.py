@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import adapter_of
 from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, remove_tree, write_manifest
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, fsync_directory, read_json, utc_now
 from grpo_train.run_dir.removal import hidden_name, remove_leftovers
 from grpo_train.train.distributed import Group
@@ -46,8 +47,10 @@ PLAIN = frozenset({torch.Tensor, str, bytes, int, float, bool, type(None)})
 """What an extra part may hold, in dicts, lists and tuples."""
 
 
-class CheckpointError(Exception):
+class CheckpointError(UserError):
     """A checkpoint that cannot be written or trusted; says which file and the way out."""
+
+    code = "bad_checkpoint"
 
 
 def save_checkpoint(

@@ -18,7 +18,13 @@ from grpo_train.run_dir.files import parse_time, read_jsonl
 from grpo_train.tiny.model import WarmStart, make_tiny_model
 from tests.support.engine import GRPO_TRAIN, environment, write_config
 
-MODULES = ("grpo_train.run_dir", "grpo_train.config", "grpo_train.cli", "grpo_train.supervisor.supervisor", "grpo_train.train.loop")
+MODULES = (
+    "grpo_train.run_dir",
+    "grpo_train.config",
+    "grpo_train.cli",
+    "grpo_train.supervisor.supervisor",
+    "grpo_train.train.loop",
+)
 
 
 def seconds(command: list[str], root: Path | None = None) -> float:
