@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import getpass
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_train.run_dir.configs import config_folder, list_configs, read_config
+from grpo_train.run_dir.errors import UserError
 from grpo_tui import attach, demo
 from grpo_tui.model.formatting import command_line, one_line
 from remote.protocol import RemoteError
@@ -71,7 +72,7 @@ class Operations:
         except RemoteError:
             answer = {}
         on_box = [ConfigChoice(str(one["name"]), "box") for one in answer.get("configs") or ()]
-        if self.app.connection.box.is_local and answer.get("folder") == str(local_config_folder()):
+        if here and self.app.connection.box.is_local and answer.get("folder") == str(config_folder()):
             on_box = []  # the same files
         return [ConfigChoice(name, "here", text) for name, text in here] + on_box
 
@@ -297,23 +298,13 @@ class Operations:
         self.app.notify(more or words, title=words if more else "", timeout=6, markup=False)
 
 
-def local_config_folder() -> Path:
-    """``config/`` of the checkout this program runs from, or of the working directory."""
-    checkout = Path(__file__).resolve().parent.parent / "config"
-    return checkout if checkout.is_dir() else Path.cwd() / "config"
-
-
 def local_configs() -> list[tuple[str, str]]:
-    """Name and text of each training config of this machine; those of a subfolder (``ladder/tiny.yaml``) come last."""
-    found = []
-    folder = local_config_folder()
-    for path in [*sorted(folder.glob("*.y*ml")), *sorted(folder.glob("*/*.y*ml"))] if folder.is_dir() else ():
-        if not path.name.startswith(("boxes", "keymap", ".")) and not path.parent.name.startswith("."):
-            try:
-                found.append((path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")))
-            except (OSError, UnicodeDecodeError):
-                continue
-    return found
+    """Name and text of each training config of this machine."""
+    try:
+        folder = config_folder()
+        return [(config["name"], read_config(folder, config["name"])) for config in list_configs(folder)]
+    except (UserError, OSError):
+        return []
 
 
 def _escape(text: str) -> str:

@@ -17,6 +17,7 @@ from grpo_train.run_dir import (
     Checkpoint,
     RunDir,
     RunDirError,
+    configs,
     list_checkpoints,
     list_evaluations,
     list_older_runs,
@@ -31,11 +32,8 @@ from remote.agent.watch import RunTable
 from remote.protocol import RemoteError
 
 EVENTS_SHOWN = 200
-MAX_CONFIG_BYTES = 1 << 20
 MAX_CAPTURED_LINES = 5_000
 TASKS_WAIT_S = 20.0
-_NO_CONFIGS = ("boxes", "keymap")
-"""Files of ``config/`` that configure other things than a run."""
 
 Operation = Callable[[Place, dict[str, Any]], dict[str, Any]]
 
@@ -116,28 +114,15 @@ def _checkpoints(place: Place, found: list[Checkpoint], folder: Path) -> list[di
 
 
 def list_configs(place: Place, params: dict[str, Any]) -> dict[str, Any]:
-    """{"configs": [{"name", "size", "modified"}]}: the checkout's ``config/*.yaml``, then those of its subfolders."""
+    """{"configs": [{"name", "size", "modified"}], "folder"} of the checkout's ``config/``."""
     folder = _config_folder(place)
-    found = []
-    for path in [*sorted(folder.glob("*.y*ml")), *sorted(folder.glob("*/*.y*ml"))]:
-        hidden = path.parent != folder and path.parent.name.startswith(".")
-        if path.suffix in (".yaml", ".yml") and path.is_file() and not path.name.startswith(_NO_CONFIGS) and not hidden:
-            facts = path.stat()
-            name = path.relative_to(folder).as_posix()
-            found.append({"name": name, "size": facts.st_size, "modified": utc_from(facts.st_mtime)})
-    return {"configs": found, "folder": str(folder)}
+    return {"configs": configs.list_configs(folder), "folder": str(folder)}
 
 
 def read_config(place: Place, params: dict[str, Any]) -> dict[str, Any]:
-    """{"name", "text"} of one file of ``config/`` or of a subfolder (``ladder/tiny.yaml``)."""
-    name, folder = jobs.text(params, "name"), _config_folder(place)
-    path = folder / name
-    within = len(Path(name).parts) <= 2 and ".." not in Path(name).parts and not Path(name).is_absolute()
-    if not within or not path.is_file():
-        raise RemoteError("no_config", f"there is no config '{name}' in {folder}")
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise RemoteError("no_config", f"{path} is over {MAX_CONFIG_BYTES} bytes: that is no config")
-    return {"name": name, "text": path.read_text(encoding="utf-8", errors="replace")}
+    """{"name", "text"} of a config that ``list_configs`` lists."""
+    name = jobs.text(params, "name")
+    return {"name": name, "text": configs.read_config(_config_folder(place), name)}
 
 
 def list_tasks(place: Place, params: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDirError
+from grpo_train.run_dir.errors import UserError
 from remote.agent.context import Place
 from remote.agent.environment import clean
 from remote.agent.follow import Follower, Tail, resolve_log
@@ -193,6 +194,8 @@ def as_remote_error(error: Exception, place: Place) -> RemoteError:
     if isinstance(error, RunDirError):
         code = "root" if str(error).startswith("cannot write to the root") else "run"
         return RemoteError(code, str(error))
+    if isinstance(error, UserError):
+        return RemoteError(error.code, str(error))
     if isinstance(error, OSError):
         what = f"{error.filename}: " if error.filename else ""
         return RemoteError("io", f"{what}{error.strerror or error}", f"look at the disk below {place.root}")

@@ -364,5 +364,5 @@ def test_the_configs_of_this_machine_with_those_of_subfolders(tmp_path: Path, mo
     for name in ("b.yaml", "boxes.example.yaml", "keymap.yaml", "a/z.yaml", ".git/x.yaml", "a/deeper/no.yaml", "b.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    monkeypatch.setattr("grpo_tui.operations.local_config_folder", lambda: tmp_path)
+    monkeypatch.setattr("grpo_tui.operations.config_folder", lambda: tmp_path)
     assert local_configs() == [("b.yaml", "b.yaml"), ("a/z.yaml", "a/z.yaml")]
