@@ -1,26 +1,36 @@
-# make demo   set everything up and train a tiny model on this machine, in the app
-# make test   set everything up and pass all tests
-# make lint, make soak (long runs), make bench (figures), make setup, make clean
+# make demo        set everything up and train a tiny model on this machine, in the app
+# make test        set everything up and pass all tests
+# make setup       the development environment; on a GPU box: make setup-box
+# make lint, make test-fixtures, make soak (long runs), make bench (figures), make words, make clean
 
 SHELL := /bin/bash
-PYTEST := .venv/bin/python -m pytest
+PYTHON := .venv/bin/python
+PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 STAMP := .venv/.setup-done
 
-.PHONY: setup demo test lint soak bench clean
+.PHONY: setup setup-box demo test test-fixtures lint soak bench words clean
 
 setup: $(STAMP)
 
-# Again whenever what is installed, or how, has changed.
-$(STAMP): pyproject.toml scripts/setup.sh
+# Run again whenever what is installed, or how, has changed.
+$(STAMP): pyproject.toml setup.py scripts/setup.sh
 	bash scripts/setup.sh
 	touch $@
+
+setup-box:
+	bash scripts/setup.sh --box
 
 demo: $(STAMP)
 	.venv/bin/grpo-tui --demo
 
 test: $(STAMP)
 	bash scripts/setup.sh --programs-only
-	OMP_NUM_THREADS=1 $(PYTEST) -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder tests
+	$(PYTEST) $(PARALLEL) tests
+
+# The tests that read GSM8K and MBPP, on the small fixtures that a clone without the official data uses.
+test-fixtures: $(STAMP)
+	GRPO_TEST_DATA=fixture $(PYTEST) $(PARALLEL) -m official_data tests
 
 lint: $(STAMP)
 	.venv/bin/ruff check .
@@ -29,10 +39,14 @@ lint: $(STAMP)
 	.venv/bin/lint-imports
 
 soak: $(STAMP)
-	OMP_NUM_THREADS=1 $(PYTEST) --timeout=3600 -s tests/soak
+	$(PYTEST) --timeout=3600 -s tests/soak
 
 bench: $(STAMP)
-	for bench in tests/bench/*.py; do .venv/bin/python $$bench || exit 1; done
+	for bench in tests/bench/*.py; do $(PYTHON) $$bench || exit 1; done
+
+# Every string a user sees (help, messages, labels), one a line, for a reader to review.
+words: $(STAMP)
+	@$(PYTHON) scripts/words.py
 
 clean:
 	rm -rf .venv .uv build *.egg-info

@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
-# Makes .venv with the laptop's part, the box's part and the tests' tools; brings uv, tmux and sshd where it can.
-# With --programs-only it looks after tmux and sshd alone. What it cannot bring it names, with the one command that does.
+# Create .venv and install what is missing: uv, tmux, OpenSSH. Rerunning it is safe.
+#
+#   setup.sh                   development: laptop, engine, test tools
+#   setup.sh --box             a GPU box: the engine alone, with the torch build that fits the GPU's driver
+#   setup.sh --programs-only   tmux and OpenSSH alone
+#
+# What it cannot install it names, with the command that does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,11 +16,13 @@ apt_get() {
     apt-get install -y -qq "$@" >/dev/null 2>&1 || { apt-get update -qq >/dev/null && apt-get install -y -qq "$@" >/dev/null; }
 }
 
-# --- programs: tmux (sessions), OpenSSH's server and client (the tests' box, attaching) --------------------------
+# --- programs: tmux (sessions); for development also OpenSSH's client and server (attach, the tests' box) ---------
 missing=()
 command -v tmux >/dev/null || missing+=(tmux)
-command -v ssh >/dev/null || missing+=(openssh-client)
-[ -x /usr/sbin/sshd ] || command -v sshd >/dev/null || missing+=(openssh-server)
+if [ "${1:-}" != --box ]; then
+    command -v ssh >/dev/null || missing+=(openssh-client)
+    [ -x /usr/sbin/sshd ] || command -v sshd >/dev/null || missing+=(openssh-server)
+fi
 if [ ${#missing[@]} -gt 0 ]; then
     if apt_root; then
         say "installing ${missing[*]}"
@@ -54,6 +61,16 @@ fi
 
 # --- the environment ---------------------------------------------------------------------------------------------
 [ -x .venv/bin/python ] || "$uv" venv -q --python "$python" .venv
-say "installing grpo-tui with its extras into .venv (some minutes the first time: torch is large)"
-"$uv" pip install -q --python .venv/bin/python -e '.[train]' --group dev
+if [ "${1:-}" = --box ]; then
+    # torch first, from the index that has a build for this driver. --no-config: exclude-newer would hide PyTorch's
+    # wheels, which carry no upload date.
+    say "installing torch for this machine's driver (several minutes the first time)"
+    "$uv" pip install -q --python .venv/bin/python --no-config --torch-backend=auto torch ||
+        say "PyTorch's index is not reachable: using the default build"
+    say "installing the engine"
+    "$uv" pip install -q --python .venv/bin/python -e '.[train]'
+else
+    say "installing grpo-tui with its extras into .venv (several minutes the first time: torch is large)"
+    "$uv" pip install -q --python .venv/bin/python -e '.[train]' --group dev
+fi
 say "ready"
