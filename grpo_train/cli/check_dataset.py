@@ -207,9 +207,9 @@ def _problems(task: Task, split: Split) -> Iterator[Problem]:
 def _check_split(task: Task, split: str, problems: list[Problem]) -> SplitReport:
     def check(problem: Problem) -> str | None:
         verdict = task.judge(Attempt(problem, f"It is so.</think> <answer>{problem.answer}</answer>"))
-        if verdict.correct and verdict.tolerant is not False:
+        if verdict.correct and verdict.flexible is not False:
             return None
-        reading = verdict.reason if not verdict.correct else "wrong in the tolerant reading"
+        reading = verdict.reason if not verdict.correct else "wrong in the flexible reading"
         return f"{split} {problem.index}: {problem.answer[:60]!r} is {reading}"
 
     if task.slow:

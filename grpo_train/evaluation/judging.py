@@ -68,7 +68,7 @@ def judge(task: Task, item: int, attempt: Attempt) -> dict[str, Any]:
         "item": item,
         "answer": verdict.answer,
         "correct": bool(verdict.correct),
-        "tolerant": verdict.tolerant,
+        "flexible": verdict.flexible,
         "formatted": bool(verdict.formatted),
         "reason": verdict.reason,
         "score": verdict.score,
@@ -83,6 +83,6 @@ def settled(rows: Iterable[dict[str, Any]]) -> set[int]:
 
 
 _NOTHING: dict[str, Any] = {
-    "item": -1, "answer": None, "correct": False, "tolerant": None, "formatted": False, "reason": "", "score": None,
+    "item": -1, "answer": None, "correct": False, "flexible": None, "formatted": False, "reason": "", "score": None,
     "metrics": {}, "facts": {},
 }  # fmt: skip

@@ -126,7 +126,7 @@ def _step(run: RunDir, place: Path, label: str, data: str | None) -> Regraded:
     changed = [
         (old["index"], old["sample"], old["reason"], row["reason"])
         for old, row in zip(rows, new, strict=True)
-        if (old["correct"], old["reason"], old["tolerant"]) != (row["correct"], row["reason"], row["tolerant"])
+        if (old["correct"], old["reason"], old["flexible"]) != (row["correct"], row["reason"], row["flexible"])
     ]
     return Regraded(settings["name"], summary["metrics"], metrics, changed)
 

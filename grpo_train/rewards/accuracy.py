@@ -1,4 +1,4 @@
-"""The verdict on a completion whose answer is a number."""
+"""Verdict on a completion whose answer is a number."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from grpo_train.rewards.types import Attempt, Verdict
 
 
 def judge_number(attempt: Attempt) -> Verdict:
-    """Right is the gold number in strict format; the tolerant reading stands beside it.
+    """Compare the answer with the gold number, in the strict and in the flexible reading.
 
-    A truncated completion is wrong, as in understand-r1-zero's train_zero_math.py: what it would have said is unknown.
+    A truncated completion is wrong, as in understand-r1-zero's train_zero_math.py: its final answer is unknown.
     """
     gold = attempt.problem.answer
     strict = grade_number(attempt.completion, gold, mode="strict")
-    tolerant = grade_number(attempt.completion, gold, mode="tolerant")
-    cut = attempt.truncated
+    flexible = grade_number(attempt.completion, gold, mode="flexible")
     return Verdict(
-        correct=strict.correct and not cut,
-        formatted=strict.formatted and not cut,
-        reason="truncated" if cut else strict.reason,
+        correct=strict.correct and not attempt.truncated,
+        formatted=strict.formatted and not attempt.truncated,
+        reason="truncated" if attempt.truncated else strict.reason,
         answer=strict.answer,
-        tolerant=tolerant.correct,
+        flexible=flexible.correct,
         metrics={"hacking/multiple_answers": float(strict.reason == "multiple_answers")},
     )

@@ -64,7 +64,7 @@ _UNIT_BOX = re.compile(
 
 
 def judge_math(attempt: Attempt) -> Verdict:
-    r"""Right is the gold answer in strict format; the tolerant reading takes the last tag, or the last ``\boxed``.
+    r"""Right is the gold answer in strict format; the flexible reading takes the last tag, or the last ``\boxed``.
 
     A truncated completion is wrong, as for numbers. Never raises. Waits for another process: call it from threads.
     """
@@ -74,14 +74,14 @@ def judge_math(attempt: Attempt) -> Verdict:
     lenient = last_tagged(attempt.completion)
     if lenient is None:
         lenient = last_boxed(after_thoughts(attempt.completion))
-    tolerant = reason == "ok" if lenient == answer else lenient is not None and compare(lenient, gold) == "ok"
+    flexible = reason == "ok" if lenient == answer else lenient is not None and compare(lenient, gold) == "ok"
     cut = attempt.truncated
     return Verdict(
         correct=reason == "ok" and not cut,
         formatted=answer is not None and not cut,
         reason="truncated" if cut else reason,
         answer=answer,
-        tolerant=tolerant,
+        flexible=flexible,
         metrics={
             "hacking/multiple_answers": float(problem == "multiple_answers"),
             "grader/failed": float(reason in GRADER_FAILURES),

@@ -1,8 +1,7 @@
-"""Grading an answer that is a number: exact, without evaluating anything, in microseconds.
+"""Grader for numeric answers: exact, evaluates nothing, takes microseconds.
 
-Two modes: ``strict`` wants the R1 format, ``tolerant`` takes the last answer it finds, tags or not. Where an answer
-stands is in :mod:`grpo_train.rewards.tags`, what counts as "saying the number" in
-:mod:`grpo_train.rewards.spoken_number`.
+``strict`` mode requires the R1 format; ``flexible`` takes the last answer, with or without tags.
+:mod:`grpo_train.rewards.tags` finds the answer, :mod:`grpo_train.rewards.spoken_number` reads the number.
 """
 
 from __future__ import annotations
@@ -18,36 +17,37 @@ GSM8K_MARK = "####"
 
 @dataclass(frozen=True)
 class NumberGrade:
-    """A verdict and its reason."""
+    """Result of :func:`grade_number`."""
 
     correct: bool
-    """The answer is the gold number, in the format that the mode asks for."""
+    """The answer is the gold number, in the mode's format."""
     reason: str
     """``ok``, ``wrong``, ``no_close_think``, ``no_answer_tag``, ``multiple_answers``, ``text_before_answer``,
-    ``trailing_text``, ``ambiguous`` (more than one number, or a hedge), ``not_numeric``, or ``gold_not_numeric``."""
+    ``trailing_text``, ``ambiguous`` (several numbers, or a hedge), ``not_numeric`` or ``gold_not_numeric``."""
     answer: str | None
-    """The text taken as the answer; None where there is none."""
+    """Text taken as the answer; None if not found."""
 
     @property
     def formatted(self) -> bool:
-        """The format is right, whatever the answer (strict mode)."""
+        """Whether the format is right, whatever the answer (strict mode)."""
         return self.reason in {"ok", "wrong", "ambiguous", "not_numeric", "gold_not_numeric"}
 
 
-def grade_number(completion: str, gold: str, mode: Literal["strict", "tolerant"] = "strict") -> NumberGrade:
-    """Does ``completion`` give the number ``gold``? Never raises and never hangs, whatever the text.
+def grade_number(completion: str, gold: str, mode: Literal["strict", "flexible"] = "strict") -> NumberGrade:
+    """Compare the number that ``completion`` gives with ``gold``. Never hangs or raises on any text.
 
-    What is no text counts as an empty completion; a gold number that is none, as what it is printed as.
+    A completion that is not a string counts as empty; ``gold`` is converted with ``str``. Raises ValueError for an
+    unknown mode.
     """
     completion, gold = completion if isinstance(completion, str) else "", str(gold)
     prose = False
     if mode == "strict":
         answer, problem = strict_answer(completion)
-    elif mode == "tolerant":
-        answer, prose = _tolerant_answer(completion)
+    elif mode == "flexible":
+        answer, prose = _flexible_answer(completion)
         problem = "not_numeric"
     else:
-        raise ValueError(f"mode must be 'strict' or 'tolerant', got {mode!r}")
+        raise ValueError(f"mode must be 'strict' or 'flexible', got {mode!r}")
     if answer is None:
         return NumberGrade(False, problem, None)
     expected = parse_number(gold)
@@ -59,8 +59,8 @@ def grade_number(completion: str, gold: str, mode: Literal["strict", "tolerant"]
     return NumberGrade(found == expected, "ok" if found == expected else "wrong", answer)
 
 
-def _tolerant_answer(completion: str) -> tuple[str | None, bool]:
-    """The last answer (the last tag's, else behind the last ``####``, else the last number) and whether it is prose."""
+def _flexible_answer(completion: str) -> tuple[str | None, bool]:
+    """The last answer (in the last tag, else after the last ``####``, else the last number); whether it is prose."""
     tagged = last_tagged(completion)
     if tagged is not None:
         return tagged, False

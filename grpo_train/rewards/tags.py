@@ -1,14 +1,14 @@
-"""Where the answer stands in a completion in R1 format: ``</think>``, white space or nothing, ``<answer>…</answer>``.
+"""Answer tags of the R1 format: ``</think>``, optional white space, ``<answer>…</answer>``.
 
-The *strict* reading: an optional ``<think>`` (the prompt may hold it) and thoughts up to the first ``</think>``, then
-white space or nothing, then one answer, then nothing. Thoughts are free text: an ``<answer>`` drafted among them is a
-thought, neither an answer nor a fault. Behind the first ``</think>`` one answer is all there may be, so a second guess
-("</think> <answer>5</answer> no </think> <answer>18</answer>") does not count, however its tags are arranged.
+The *strict* reading expects thoughts up to the first ``</think>`` (``<think>`` is optional, since the prompt may hold
+it), optional white space, one answer, and nothing after it. Thoughts are free text: an ``<answer>`` among them neither
+counts nor breaks the format. After the first ``</think>`` a second guess ("</think> <answer>5</answer> no </think>
+<answer>18</answer>") fails, however its tags are arranged.
 
-The *tolerant* reading takes the last answer tag there is, wherever it stands, closed or not.
+The *flexible* reading takes the last ``<answer>``, in any position, closed or not.
 
-The reference (understand-r1-zero, ``oat_math_grader.answer_tag_reward_fn``) wants exactly one space between the tags
-and takes the text after the last ``<answer>``, so that there a second guess counts.
+The reference (understand-r1-zero, ``oat_math_grader.answer_tag_reward_fn``) requires exactly one space between the
+tags and takes the text after the last ``<answer>``, so it accepts a second guess.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ CLOSE_THINK = "</think>"
 
 
 def strict_answer(completion: str) -> tuple[str | None, str]:
-    """The text between the tags, stripped, and ``ok``; or None and what is wrong with the format.
+    """The text between the tags, stripped, and ``ok``; or None and the format error.
 
-    That is ``no_close_think``, ``no_answer_tag``, ``multiple_answers``, ``text_before_answer`` (between ``</think>``
-    and ``<answer>``) or ``trailing_text``.
+    Errors: ``no_close_think``, ``no_answer_tag``, ``multiple_answers``, ``text_before_answer`` (between ``</think>``
+    and ``<answer>``), ``trailing_text``.
     """
     _, closed, rest = completion.partition(CLOSE_THINK)
     if not closed:
@@ -40,12 +40,12 @@ def strict_answer(completion: str) -> tuple[str | None, str]:
 
 
 def last_tagged(completion: str) -> str | None:
-    """The text of the last answer tag, stripped; None without one."""
+    """Text of the last answer tag, stripped; None without a tag."""
     if OPEN_ANSWER not in completion:
         return None
     return completion.rpartition(OPEN_ANSWER)[2].partition(CLOSE_ANSWER)[0].strip()
 
 
 def after_thoughts(completion: str) -> str:
-    """What follows the last ``</think>``: everything, where there is none."""
+    """Text after the last ``</think>``, or the whole completion without one."""
     return completion.rpartition(CLOSE_THINK)[2]

@@ -1,4 +1,4 @@
-"""The verdict on a completion whose answer is a text that the task itself recognises: a word, yes or no, a time."""
+"""Verdict on a completion whose answer is a text that the task recognizes: a word, yes or no, a time."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ MAX_CHARS = 300
 
 
 def judge_text(attempt: Attempt, matches: Callable[[str], bool]) -> Verdict:
-    """Right is an answer in strict format (see :mod:`grpo_train.rewards.tags`) that ``matches``.
+    """Check the answer with ``matches``, in the strict and in the flexible reading (:mod:`grpo_train.rewards.tags`).
 
-    ``matches`` gets the answer without the space around it, at most :data:`MAX_CHARS` long, and must not raise. Reasons
-    are ``ok``, ``wrong``, ``truncated`` (wrong, whatever it says: as for numbers) and those of the format.
+    ``matches`` gets the stripped answer, at most :data:`MAX_CHARS` long, and must not raise. Reasons: ``ok``,
+    ``wrong``, ``truncated`` (always wrong, as for numbers) and the format errors.
     """
     answer, problem = strict_answer(attempt.completion)
     right = answer is not None and len(answer) <= MAX_CHARS and matches(answer)
-    lenient = last_answer(attempt.completion)
-    cut = attempt.truncated
+    flexible = last_answer(attempt.completion)
     reason = problem if answer is None else "ok" if right else "wrong"
     return Verdict(
-        correct=right and not cut,
-        formatted=answer is not None and not cut,
-        reason="truncated" if cut else reason,
+        correct=right and not attempt.truncated,
+        formatted=answer is not None and not attempt.truncated,
+        reason="truncated" if attempt.truncated else reason,
         answer=answer,
-        tolerant=len(lenient) <= MAX_CHARS and matches(lenient),
+        flexible=len(flexible) <= MAX_CHARS and matches(flexible),
         metrics={"hacking/multiple_answers": float(problem == "multiple_answers")},
     )
 
 
 def last_answer(completion: str) -> str:
-    """The tolerant reading: the last pair of tags, else the last line that has anything on it, without the thoughts."""
+    """The flexible reading: the last answer tag, else the last non-empty line after the thoughts."""
     tagged = last_tagged(completion)
     if tagged is not None:
         return tagged

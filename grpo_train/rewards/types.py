@@ -1,4 +1,4 @@
-"""What tasks, graders and reward functions share: task, problem, attempt, verdict. Torch-free."""
+"""Types shared by tasks, graders and reward functions: task, problem, attempt, verdict. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Literal, Protocol
 from grpo_train.run_dir.errors import UserError
 
 Split = Literal["train", "validation", "test"]
-"""Every task has train and test; ``validation`` where its dataset publishes one."""
+"""Every task has ``train`` and ``test``, and ``validation`` if its dataset publishes one."""
 
 
 class TaskError(UserError):
-    """A task that cannot be loaded; the message says what is wrong, where (key, file, line) and the way out."""
+    """A task that cannot be loaded. The message gives the error, its position (key, file, line) and the fix."""
 
     code = "bad_task"
 
@@ -23,18 +23,18 @@ class Problem:
     """One problem of a split."""
 
     index: int
-    """Position in its split."""
+    """Index in its split."""
     prompt: str
-    """All the text that the model is given, template applied; with ``messages``, what of it people should read."""
+    """Full prompt text with the template applied; with ``messages``, a readable version of it."""
     answer: str
-    """The gold answer; "" where there is none (a verdict of tests, a game)."""
+    """Gold answer; "" if the task has none (tests, games)."""
     question: str
-    """The question without its template, for people to read."""
+    """Question without the template, for display."""
     messages: tuple[tuple[str, str], ...] = ()
-    """(role, text) pairs for the model's own chat template, which then makes the prompt; a last "assistant" message is
-    continued by the completion."""
+    """(role, text) pairs for the model's chat template, which then makes the prompt. The completion continues a final
+    "assistant" message."""
     data: Any = None
-    """What else the task needs to judge an answer: tests, constraints, a game's seed."""
+    """Task-specific data for judging: tests, constraints, a game's seed."""
 
 
 @dataclass(frozen=True)
@@ -43,73 +43,73 @@ class Attempt:
 
     problem: Problem
     completion: str
-    """The text after the prompt."""
+    """Text after the prompt."""
     truncated: bool = False
-    """It hit the generation budget."""
+    """Whether it hit the generation budget."""
     length: int = 0
-    """Tokens of the completion."""
+    """Length of the completion in tokens."""
     key: str = ""
-    """Names the attempt among all of a run, the same after a resume: what seeds a random reward."""
+    """Unique name within the run, unchanged by a resume; seeds a random reward."""
     reply: str | None = None
-    """What the opponent of an adversarial task said to it."""
+    """Reply of the opponent in an adversarial task."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a task says about an attempt. What that is worth is for the reward functions."""
+    """A task's judgment of an attempt. Reward functions give it a value."""
 
     correct: bool
-    """The answer is right, in the format the task asks for."""
+    """The answer is right and in the required format."""
     formatted: bool
     """The format is right, whatever the answer."""
     reason: str
-    """Why: ``ok`` or what was wrong, one word of a small vocabulary ("wrong", "no_answer_tag", "truncated", …)."""
+    """``ok`` or the error, from a small vocabulary ("wrong", "no_answer_tag", "truncated", …)."""
     answer: str | None
-    """The text taken as the answer; None where there is none."""
-    tolerant: bool | None = None
-    """The answer is right in the most lenient reading, tags or not; None where a task has no such reading."""
+    """Text taken as the answer; None if not found."""
+    flexible: bool | None = None
+    """The answer is right in the flexible reading, with or without tags; None if the task has no such reading."""
     score: float | None = None
-    """The task's own points (+1, -0.5, …), for the reward function ``score``; None where it has none."""
+    """The task's own score (+1, -0.5, …) for the reward function ``score``; None if it has none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers for the log by full key ("hacking/hardcoded"); each is logged as its mean over those that have it, one
-    whose key ends in ``_count`` as their sum."""
+    """Metrics by log key ("hacking/hardcoded"). The log has the mean over the attempts that report a key, or the sum
+    if it ends in ``_count``."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else is written beside the completion: {"isolation": "strong", "passed": [true, false], …}; plain JSON."""
+    """Additional fields of the completion's log row, plain JSON: {"isolation": "strong", "passed": [true, false]}."""
 
 
 class Task(Protocol):
-    """Where prompts come from and what is right. Splits are disjoint and their order never changes.
+    """Source of prompts and judge of completions. Splits are disjoint and their order never changes.
 
-    A task that tiny models can be warm-started on (``grpo-train tiny-model --task NAME``) also has
+    A task for warm starts of tiny models (``grpo-train tiny-model --task NAME``) also has
     ``example(problem, draw, careless) -> str``, a worked completion, see :class:`grpo_train.tiny.model.Taught`.
     """
 
     @property
     def name(self) -> str:
-        """The name in ``task.name``: "gsm8k", "addition"."""
+        """Name in ``task.name``: "gsm8k", "addition"."""
 
     @property
     def label(self) -> str:
-        """The name in evaluation trees: "gsm8k_r1_template", "addition"."""
+        """Name in evaluation directories: "gsm8k_r1_template", "addition"."""
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Strings that end a completion; the string itself stays in the completion."""
+        """Strings that end a completion; the completion includes the string."""
 
     @property
     def rewards(self) -> tuple[str, ...]:
-        """Names of the reward functions it is trained with where ``task.rewards`` names none: ("accuracy",)."""
+        """Default reward functions, used if ``task.rewards`` is empty: ("accuracy",)."""
 
     @property
     def slow(self) -> bool:
-        """Whether :meth:`judge` waits for another process: it is then called from several threads at once, while the
-        next completions are generated."""
+        """Whether :meth:`judge` waits for another process. It is then called from several threads while the next
+        completions are generated."""
 
     def size(self, split: Split) -> int:
-        """Number of problems. Raises TaskError where the split's data is missing or broken."""
+        """Number of problems. Raises TaskError if the split's data is missing or invalid."""
 
     def problem(self, split: Split, index: int) -> Problem:
         """Problem ``index`` of a split, 0 ≤ index < size(split): a pure function of configuration, split and index."""
 
     def judge(self, attempt: Attempt) -> Verdict:
-        """The verdict on an attempt: a pure function, whatever the text. Never raises for what a model wrote."""
+        """Judge an attempt: a pure function that never raises because of a model's text."""

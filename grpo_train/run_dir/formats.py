@@ -1,6 +1,6 @@
 """Reading what the previous format wrote: old log keys under their new names, health sentences as records.
 
-Format 1 (version 0.1.0) wrote health as sentences and three keys under other names. Everything older is not read.
+Format 1 (version 0.1.0) wrote health as sentences and some keys under other names. Everything older is not read.
 Standard library only.
 """
 
@@ -13,14 +13,18 @@ RENAMED_KEYS = {
     "groups/all_right": "groups/all_correct",
     "accuracy/tolerant": "accuracy/flexible",
     "tolerant": "flexible",
+    "tolerant_accuracy": "flexible_accuracy",
+    "tolerant_ci_low": "flexible_ci_low",
+    "tolerant_ci_high": "flexible_ci_high",
 }
-"""Keys of ``train_log.jsonl`` and ``rollouts.jsonl``: format 1 -> now."""
+"""Keys of logs, completions and evaluation metrics: format 1 -> now. In ``eval_log.jsonl`` ``LABEL_eval/`` precedes
+them."""
 _LEVELS = ("alarm", "warning")
 
 
 def current_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A log row of this or the previous format, as this format writes it."""
-    renamed = {RENAMED_KEYS.get(key, key): value for key, value in row.items()}
+    renamed = {_current_key(key): value for key, value in row.items()}
     if "health" in renamed:
         renamed["health"] = current_health(renamed["health"])
     return renamed
@@ -37,3 +41,8 @@ def current_health(health: Any) -> list[dict[str, Any]]:
         elif isinstance(entry, dict):
             found.append(entry)
     return found
+
+
+def _current_key(key: str) -> str:
+    label, separator, name = key.rpartition("_eval/")
+    return label + separator + RENAMED_KEYS.get(name, name)

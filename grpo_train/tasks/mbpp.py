@@ -114,7 +114,7 @@ class MbppTask(TaskDefaults):
         program = program_of(attempt.completion, self.frame, truncated=attempt.truncated)
         if program.source is None:
             reason = "truncated" if attempt.truncated else "no_code"
-            return Verdict(False, False, reason, None, tolerant=False, score=0.0)
+            return Verdict(False, False, reason, None, flexible=False, score=0.0)
         result = run_tests(
             program.source,
             [*row.tests, *row.challenge],
@@ -135,7 +135,7 @@ class MbppTask(TaskDefaults):
             formatted=program.closed,
             reason="truncated" if not program.closed else "ok" if passes else result.reason,
             answer=program.source,
-            tolerant=passes,
+            flexible=passes,
             score=float(program.closed) * _share(held_out or published),
             metrics=metrics,
             facts={

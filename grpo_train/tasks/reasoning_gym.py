@@ -74,18 +74,18 @@ class ReasoningGymTask(TaskDefaults):
         return ask(self.config, index, question, answer, data={"split": split, "position": position})
 
     def judge(self, attempt: Attempt) -> Verdict:
-        """Right is the dataset's full score in strict format; the tolerant reading takes the last answer tag."""
+        """Right is the dataset's full score in strict format; the flexible reading takes the last answer tag."""
         answer, problem = strict_answer(attempt.completion)
         reason = problem if answer is None else self._score(answer, attempt.problem)
         lenient = last_tagged(attempt.completion)
-        tolerant = reason == "ok" if lenient == answer else self._score(lenient or "", attempt.problem) == "ok"
+        flexible = reason == "ok" if lenient == answer else self._score(lenient or "", attempt.problem) == "ok"
         right = reason == "ok" and not attempt.truncated
         return Verdict(
             correct=right,
             formatted=answer is not None and not attempt.truncated,
             reason="truncated" if attempt.truncated else reason,
             answer=answer,
-            tolerant=tolerant,
+            flexible=flexible,
             score=float(right),
             metrics={
                 "hacking/multiple_answers": float(problem == "multiple_answers"),

@@ -37,7 +37,7 @@ def rollout_row(step: int, group: int, place: int, sample: Sample, rewards: dict
         "rewards": rewards,
         "correct": verdict.correct,
         "formatted": verdict.formatted,
-        "tolerant": verdict.tolerant,
+        "flexible": verdict.flexible,
         "reason": verdict.reason,
         "answer": verdict.answer,
         "gold": problem.answer,
@@ -64,12 +64,12 @@ def reward_metrics(
     names = sorted({name for row in rows for name in row["rewards"]})
     lengths = [row["length"] for row in rows]
     ended = [row["length"] for row in rows if not row["truncated"]]
-    tolerant = [float(row["tolerant"]) for row in rows if row.get("tolerant") is not None]
+    flexible = [float(row["flexible"]) for row in rows if row.get("flexible") is not None]
     metrics: dict[str, Any] = {
         "reward": _mean(rewards),
         **(_role_metrics(rows) if any("role" in row for row in rows) else _group_metrics(rows)),
         "accuracy": _mean([float(row["correct"]) for row in rows]),
-        **({"accuracy/tolerant": _mean(tolerant)} if tolerant else {}),
+        **({"accuracy/flexible": _mean(flexible)} if flexible else {}),
         "format": _mean([float(row["formatted"]) for row in rows]),
         **_isolation(rows),
     }

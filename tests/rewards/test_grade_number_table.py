@@ -14,7 +14,7 @@ import pytest
 from grpo_train.rewards import grade_number
 from tests.support.data import is_official
 
-MODES: tuple[Literal["strict", "tolerant"], ...] = ("strict", "tolerant")
+MODES: tuple[Literal["strict", "flexible"], ...] = ("strict", "flexible")
 
 # Measured on math-verify 0.9.0, oat's grader, Qwen2.5-Math's and lm-eval's: each row at least one of them has wrong.
 TABLE = [
@@ -63,7 +63,7 @@ def tagged(answer: str) -> str:
 def test_every_row_of_the_table(answer: str, gold: str, right: bool) -> None:
     for mode in MODES:
         assert grade_number(tagged(answer), gold, mode).correct is right
-    assert grade_number(f"I have thought about it.\n{answer}", gold, "tolerant").correct is right
+    assert grade_number(f"I have thought about it.\n{answer}", gold, "flexible").correct is right
 
 
 @pytest.mark.parametrize("answer", CHEATS)
@@ -88,7 +88,7 @@ def test_a_difference_in_the_last_of_thirty_digits_is_a_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("completion", "strict", "tolerant"),
+    ("completion", "strict", "flexible"),
     [
         # What stands before the first </think> is a thought, tags or not: it neither counts nor spoils the answer.
         ("<think>Is it <answer>17</answer>?</think> <answer>18</answer>", "ok", True),
@@ -107,9 +107,9 @@ def test_a_difference_in_the_last_of_thirty_digits_is_a_difference() -> None:
         ("a</think> </answer>18<answer>", "no_answer_tag", False),
     ],
 )
-def test_thoughts_and_second_guesses(completion: str, strict: str, tolerant: bool) -> None:
+def test_thoughts_and_second_guesses(completion: str, strict: str, flexible: bool) -> None:
     assert grade_number(completion, "18", "strict").reason == strict
-    assert grade_number(completion, "18", "tolerant").correct is tolerant
+    assert grade_number(completion, "18", "flexible").correct is flexible
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_thoughts_and_second_guesses(completion: str, strict: str, tolerant: boo
         ("#### $1,800 dollars\nThank you!", "1800"),
     ],
 )
-def test_tolerant_reads_free_text(text: str, gold: str) -> None:
-    assert grade_number(text, gold, "tolerant").correct
+def test_flexible_reads_free_text(text: str, gold: str) -> None:
+    assert grade_number(text, gold, "flexible").correct
 
 
 def gold_answers(gsm8k_dir: Path) -> list[str]:

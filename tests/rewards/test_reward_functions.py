@@ -15,9 +15,9 @@ from grpo_train.rewards.functions import correct_and_short, reasoning, tag_count
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
 
 PROBLEM = Problem(0, "9+9=", "18", "9+9")
-RIGHT = Verdict(True, True, "ok", "18", tolerant=True, score=0.75)
-WRONG = Verdict(False, True, "wrong", "17", tolerant=False, score=-1.0)
-UNFORMATTED = Verdict(False, False, "no_answer_tag", None, tolerant=True)
+RIGHT = Verdict(True, True, "ok", "18", flexible=True, score=0.75)
+WRONG = Verdict(False, True, "wrong", "17", flexible=False, score=-1.0)
+UNFORMATTED = Verdict(False, False, "no_answer_tag", None, flexible=True)
 
 
 def attempt(completion: str = "so</think> <answer>18</answer>", *, length: int = 50, key: str = "0/0/0") -> Attempt:

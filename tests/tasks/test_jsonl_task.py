@@ -241,7 +241,7 @@ def test_numbers_of_every_kind(tmp_path: Path) -> None:
     task = load(file)
     for index in range(len(answers)):
         verdict = say(task, task.problem("test", index).answer, index=index)
-        assert (verdict.correct, verdict.tolerant) == (True, True)
+        assert (verdict.correct, verdict.flexible) == (True, True)
     assert not say(task, "19").correct
     assert say(task, "18", truncated=True).reason == "truncated"
 

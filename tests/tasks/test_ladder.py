@@ -92,7 +92,7 @@ def test_the_worked_examples_are_right_until_the_pupil_gets_careless(name: str, 
     careful = [task.judge(Attempt(problem, task.example(problem, draw, False))) for problem in some]
     careless = [task.judge(Attempt(problem, task.example(problem, draw, True))) for problem in some]
     assert {verdict.reason for verdict in careful} == {"ok"}
-    assert all(verdict.correct and verdict.tolerant for verdict in careful)
+    assert all(verdict.correct and verdict.flexible for verdict in careful)
     assert {verdict.reason for verdict in careless} == {"ok", "wrong"}
     assert all(verdict.formatted for verdict in careless)
     assert 0.15 < sum(verdict.correct for verdict in careless) / len(some) < 0.75

@@ -185,7 +185,7 @@ def test_a_script_that_is_none_is_an_error_in_words() -> None:
 
 def judged(completion: str, gold: str, *, truncated: bool = False) -> tuple[bool, bool | None, str]:
     verdict = judge_math(Attempt(Problem(0, "", gold, ""), completion, truncated=truncated))
-    return verdict.correct, verdict.tolerant, verdict.reason
+    return verdict.correct, verdict.flexible, verdict.reason
 
 
 def test_both_readings_stand_side_by_side() -> None:

@@ -276,8 +276,8 @@ def test_a_sample_of_solutions_is_right_in_every_template_and_wrong_with_an_alte
         right = list(pool.map(lambda pair: pair[0].judge(pair[1]), attempts))
         wrong = list(pool.map(lambda pair: pair[0].judge(pair[1]), tests))
     assert [verdict.reason for verdict in right] == ["ok"] * len(attempts)
-    assert all(verdict.correct and verdict.tolerant and verdict.score == 1.0 for verdict in right)
-    assert not any(verdict.correct or verdict.tolerant for verdict in wrong)
+    assert all(verdict.correct and verdict.flexible and verdict.score == 1.0 for verdict in right)
+    assert not any(verdict.correct or verdict.flexible for verdict in wrong)
 
 
 def _with_altered_assert(row: Row, k: int) -> Row:
@@ -289,7 +289,7 @@ def test_hard_coding_what_can_be_seen_pays_nothing() -> None:
     task = mbpp(visible_tests=1)
     problem = by_id(task, 603)
     verdict = task.judge(Attempt(problem, "def number(digits):\n    return 123\n[DONE]"))
-    assert (verdict.correct, verdict.tolerant, verdict.score, verdict.reason) == (False, False, 0.0, "wrong_answer")
+    assert (verdict.correct, verdict.flexible, verdict.score, verdict.reason) == (False, False, 0.0, "wrong_answer")
     assert verdict.metrics["hacking/hardcoded"] == 1.0
     assert verdict.facts["passed"] == [True, False, False]
     half = task.judge(Attempt(problem, "def number(digits):\n    return {3: 123, 2: 45}.get(len(digits))\n[DONE]"))
@@ -331,7 +331,7 @@ def test_verdicts_have_reasons_and_never_raise() -> None:
     odd = ["\x00", "\ud800", "(" * 5000, "-" * 5000 + "1", "def letters(x): return x\x00", "\u202e", "é" * 3000]
     assert not any(verdict.correct for verdict in judge(task, [Attempt(problem, text) for text in odd]))
     cut = task.judge(Attempt(problem, right, truncated=True))
-    assert (cut.correct, cut.formatted, cut.tolerant, cut.reason, cut.score) == (False, False, True, "truncated", 0.0)
+    assert (cut.correct, cut.formatted, cut.flexible, cut.reason, cut.score) == (False, False, True, "truncated", 0.0)
 
 
 def test_what_a_program_attempted_is_counted() -> None:

@@ -97,14 +97,14 @@ def test_partial_credit_is_no_credit(library: str) -> None:
     task = load("leg_counting")
     gold = task.problem("train", 0).answer
     right = say(task, gold)
-    assert (right.correct, right.tolerant, right.score, right.reason) == (True, True, 1.0, "ok")
+    assert (right.correct, right.flexible, right.score, right.reason) == (True, True, 1.0, "ok")
     for answer in (f"The answer is {gold}", f"{gold} 7", "x", "", "a" * 5000):
         wrong = say(task, answer)
         assert (wrong.correct, wrong.score, wrong.formatted) == (False, 0.0, True)
     cut = say(task, gold, truncated=True)
-    assert (cut.correct, cut.tolerant, cut.score, cut.reason) == (False, True, 0.0, "truncated")
+    assert (cut.correct, cut.flexible, cut.score, cut.reason) == (False, True, 0.0, "truncated")
     untagged = task.judge(Attempt(task.problem("train", 0), gold))
-    assert (untagged.correct, untagged.tolerant, untagged.reason) == (False, False, "no_close_think")
+    assert (untagged.correct, untagged.flexible, untagged.reason) == (False, False, "no_close_think")
 
 
 def test_an_answer_that_is_evaluated_neither_writes_nor_hangs(

@@ -338,7 +338,7 @@ def test_what_a_run_says_of_its_buffers(recorded: Recorded, number: int) -> None
         "groups/all_equal": sum(0 < count < GENERATIONS for count in share) / PROMPTS,
         "groups/unscored": 0.0,
         "accuracy": statistics.fmean(right),
-        "accuracy/tolerant": statistics.fmean(row["tolerant"] for row in lines),
+        "accuracy/flexible": statistics.fmean(row["flexible"] for row in lines),
         "format": statistics.fmean(row["formatted"] for row in lines),
         "completions/mean_length": statistics.fmean(len(c.ids) for c in made),
         "completions/min_length": min(len(c.ids) for c in made),

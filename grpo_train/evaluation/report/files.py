@@ -24,7 +24,7 @@ from grpo_train.run_dir.files import atomic_write, fsync_directory, read_json, r
 from grpo_train.run_dir.manifest import MANIFEST
 from grpo_train.tasks import Problem, Task
 
-VERDICT = ("answer", "correct", "tolerant", "formatted", "reason", "score")
+VERDICT = ("answer", "correct", "flexible", "formatted", "reason", "score")
 OF_THE_MACHINE = ("nproc", "timeout", "batch_size", "datasets")
 """Keys of ``eval`` that no result depends on (the batch size in use is in the metrics)."""
 COMPLETION = ("seed", "completion", "length", "truncated")

@@ -9,7 +9,7 @@ summary.json, besides ``metrics`` (the row):
 - ``reasons``: samples by the verdict's reason; ``rates``: truncated, grader errors, timeouts;
 - ``length``: percentiles and histogram of all, and percentiles of right and wrong ones, in tokens;
 - ``indicators``: means of what the task measures beside the verdict (hacking/*, sandbox/*), and ``strict_gap``, the
-  tolerant accuracy less the strict one; ``isolation``: samples by the sandbox's strength;
+  flexible accuracy less the strict one; ``isolation``: samples by the sandbox's strength;
 - ``matches``, where the task is a game: see :mod:`.match_table`;
 - ``previous``, ``base``: compared with the nearest earlier evaluated step, and with step 0, see :mod:`.compare`.
 """
@@ -45,7 +45,7 @@ SETTINGS = (
 COLUMNS = (
     "step", "name", "dataset", "status", "accuracy", "ci_low", "ci_high", "correct", "n", "format_rate",
     "truncated_rate", "mean_length", "subset_frac", "temperature", "max_completion_length", "batch_size",
-    "tolerant_accuracy", "tolerant_ci_low", "tolerant_ci_high", "split", "problems", "num_samples", "top_p",
+    "flexible_accuracy", "flexible_ci_low", "flexible_ci_high", "split", "problems", "num_samples", "top_p",
     "grader_error_rate", "timeout_rate",
 )  # fmt: skip
 """Columns of metrics.csv and consolidated_metrics.csv; pass@k and maj@k follow where there are several samples."""
@@ -81,12 +81,12 @@ def metrics_of(rows: Sequence[Row], settings: Mapping[str, Any]) -> dict[str, An
         "grader_error_rate": sum(row["reason"] == GRADER_ERROR for row in rows) / n,
         "timeout_rate": sum("timeout" in row["reason"] for row in rows) / n,
     }
-    if any(row["tolerant"] is not None for row in rows):
-        tolerant = estimate_share([[bool(row["tolerant"]) for row in group] for group in problems])
+    if any(row["flexible"] is not None for row in rows):
+        flexible = estimate_share([[bool(row["flexible"]) for row in group] for group in problems])
         found |= {
-            "tolerant_accuracy": tolerant.value,
-            "tolerant_ci_low": tolerant.low,
-            "tolerant_ci_high": tolerant.high,
+            "flexible_accuracy": flexible.value,
+            "flexible_ci_low": flexible.low,
+            "flexible_ci_high": flexible.high,
         }
     for name, curve in (("pass", pass_curve(problems)), ("maj", majority_curve(problems))):
         found |= {f"{name}@{k}": estimate.value for k, estimate in curve.items()}
@@ -126,8 +126,8 @@ def summary_of(
     solved = Counter(sum(row["correct"] for row in group) for group in problems)
     lengths = [row["length"] for row in rows]
     indicators = means([row["metrics"] for row in rows])
-    if metrics.get("tolerant_accuracy") is not None:
-        indicators["strict_gap"] = metrics["tolerant_accuracy"] - metrics["accuracy"]
+    if metrics.get("flexible_accuracy") is not None:
+        indicators["strict_gap"] = metrics["flexible_accuracy"] - metrics["accuracy"]
     isolation = Counter(str(row["facts"]["isolation"]) for row in rows if "isolation" in row["facts"])
     return {
         "status": "complete",

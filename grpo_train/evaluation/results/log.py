@@ -12,7 +12,7 @@ from grpo_train.run_dir.files import append_jsonl, number, parse_time, read_json
 from grpo_train.tasks import Task
 
 SCALARS = (
-    "accuracy", "ci_low", "ci_high", "tolerant_accuracy", "format_rate", "truncated_rate", "mean_length",
+    "accuracy", "ci_low", "ci_high", "flexible_accuracy", "format_rate", "truncated_rate", "mean_length",
     "grader_error_rate", "timeout_rate",
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from grpo_train.evaluation.results.keys import digest
 from grpo_train.run_dir.files import fsync_directory, read_json, remove_tree
+from grpo_train.run_dir.formats import current_row
 
 SUPERSEDED = "superseded"
 AGAIN = "evaluate the step again (grpo-train eval)"
@@ -35,7 +36,7 @@ def read_summary(place: Path) -> dict[str, Any] | None:
     metrics = (summary or {}).get("metrics")
     if summary is None or not isinstance(metrics, dict) or not {"step", "name", "n"} <= metrics.keys():
         raise DamagedError(f"{file} is damaged")
-    return summary
+    return {**summary, "metrics": current_row(metrics)}
 
 
 def read_rows(place: Path) -> list[dict[str, Any]]:
@@ -57,7 +58,7 @@ def read_rows(place: Path) -> list[dict[str, Any]]:
             raise DamagedError(f"{file}, line {number} is damaged") from error
         if not isinstance(row, dict) or not row.keys() >= ROW:
             raise DamagedError(f"{file}, line {number} is no sample")
-        rows.append(row)
+        rows.append(current_row(row))
     expected = summary["metrics"]["n"] if summary else 0
     if len(rows) != expected:
         raise DamagedError(f"{file} has {len(rows)} of {expected} samples")
