@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.files import read_json
+from grpo_train.run_dir.formats import current_table_row
 from grpo_train.run_dir.status import observe
 
 TABLE = "consolidated_metrics.csv"
@@ -31,10 +32,15 @@ def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
 
 
 def read_table(folder: Path) -> list[dict[str, str]]:
-    """The rows of an evaluation's table; damaged ones are left out: the next evaluation or regrade writes it anew."""
+    """Rows of an evaluation's table, as text; a damaged row is left out.
+
+    ``status`` is ok, partial, failed, skipped or damaged; ``done`` of ``total`` samples are finished; ``error`` and
+    ``code`` say why there is no result. The next evaluation or regrade rewrites a damaged table.
+    """
     try:
         rows = list(csv.DictReader(io.StringIO((folder / TABLE).read_text(encoding="utf-8"), newline="")))
     except (FileNotFoundError, UnicodeDecodeError, csv.Error):
         return []
     whole = {"step", "name", "status", "accuracy"}
-    return [row for row in rows if all(isinstance(row.get(key), str) for key in whole) and row["step"].isdecimal()]
+    whole_rows = [row for row in rows if None not in row and all(isinstance(row.get(key), str) for key in whole)]
+    return [current_table_row(row) for row in whole_rows if row["step"].isdecimal()]

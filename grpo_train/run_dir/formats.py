@@ -6,6 +6,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ RENAMED_KEYS = {
 """Keys of logs, completions and evaluation metrics: format 1 -> now. In ``eval_log.jsonl`` ``LABEL_eval/`` precedes
 them."""
 _LEVELS = ("alarm", "warning")
+_PARTIAL = re.compile(r"(\d+) of (\d+) samples")
 
 
 def current_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,6 +43,23 @@ def current_health(health: Any) -> list[dict[str, Any]]:
         elif isinstance(entry, dict):
             found.append(entry)
     return found
+
+
+def current_table_row(row: Mapping[str, str]) -> dict[str, str]:
+    """A row of ``consolidated_metrics.csv`` of this or the previous format, as this format writes it.
+
+    Format 1 had no ``done``, ``total``, ``error`` and ``code`` columns: its ``status`` was ``ok``, ``partial: 3 of 12
+    samples`` or ``failed: REASON``.
+    """
+    found: dict[str, str] = current_row(row)
+    if "done" in found:
+        return found
+    status, _, detail = found["status"].partition(": ")
+    counts = _PARTIAL.fullmatch(detail) if status == "partial" else None
+    samples = found.get("n", "") if status == "ok" else ""
+    done, total = counts.groups() if counts else (samples, samples)
+    error = "" if counts else detail
+    return {**found, "status": status, "done": done, "total": total, "error": error, "code": ""}
 
 
 def _current_key(key: str) -> str:

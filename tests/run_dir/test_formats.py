@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_train.run_dir.formats import current_row
+from grpo_train.run_dir.formats import current_row, current_table_row
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,17 @@ def test_health_sentences_become_records() -> None:
         {"code": "", "level": "info", "message": "no signal"},
         {"code": "low_ess", "level": "warning"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "n", "columns"),
+    [
+        ("ok", "12", ("ok", "12", "12", "")),
+        ("partial: 3 of 12 samples", "", ("partial", "3", "12", "")),
+        ("failed: timed out: 5 s", "", ("failed", "", "", "timed out: 5 s")),
+    ],
+)
+def test_status_text_becomes_columns(status: str, n: str, columns: tuple[str, ...]) -> None:
+    row = current_table_row({"step": "10", "status": status, "n": n})
+    assert (row["status"], row["done"], row["total"], row["error"]) == columns
+    assert current_table_row(row) == row
