@@ -26,7 +26,7 @@ from grpo_train.run_dir import (
     resolve_root,
 )
 from grpo_train.run_dir.files import atomic_write
-from grpo_train.run_dir.kill import end_by_force, write_end
+from grpo_train.run_dir.kill import kill_run
 from grpo_train.tasks import TaskError, describe, refuse_unused, task_files, task_names
 from grpo_train.train.preflight import check_engine, check_start
 
@@ -146,19 +146,20 @@ def stop(
         run = open_run(resolve_root(root), training_run)
     except RunDirError as error:
         fail(error, 2)
-    observed = run.observed_state()
     if not now:
+        observed = run.observed_state()
         if not observed.is_live:
-            fail(f"{run.name} is not running: it is {observed.state}")
+            fail(f"{run.name} is not running ({observed.state})")
         run.request_stop(by="grpo-train stop")
-        print(f"{run.name} stops after the step under way and saves its full state (--now: end it at once)")
+        print(f"{run.name}: stop requested; it saves its full state after the current step (--now ends it at once)")
         return
-    if observed.host:
-        fail(f"{run.name} runs on {observed.host}: end it there (without --now it stops after its step from anywhere)")
-    left = end_now(run)
-    if left:
-        fail(f"these processes of {run.name} would not end (blocked in the kernel): {left}")
-    print(f"{run.name}: ended, nothing of it is left; the latest checkpoint is intact")
+    try:
+        killed = kill_run(run, by="grpo-train stop --now")
+    except RunDirError as error:
+        fail(error)
+    if killed.left:
+        fail(f"these processes of {run.name} are still running (blocked in the kernel): {killed.left}")
+    print(f"{run.name}: ended without saving; no processes left, the latest checkpoint is intact")
 
 
 @app.command()
@@ -279,19 +280,6 @@ def tiny_model(
         except OSError as error:
             fail(f"cannot write the model to {out}: {error.strerror or error}")
     print(f"wrote {out}")
-
-
-def end_now(run: RunDir) -> list[int]:
-    """End a run by force and write it down; returns pids that would not end."""
-    status = run.read_status() or {}
-    pid, start = int(status.get("pid", 0)), int(status.get("pid_start", 0))
-    ended = end_by_force(run, [(pid, start)] if pid else [])
-    if run.observed_state().state == "lost":
-        try:
-            write_end(run, "killed", by="shell", exit_code=137)
-        except RunDirError:  # a new supervisor holds it
-            return ended.left
-    return ended.left
 
 
 def _supervise_new(run: RunDir) -> int:

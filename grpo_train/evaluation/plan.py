@@ -174,7 +174,7 @@ def pick_targets(run: RunDir, folder: Path, request: EvalRequest) -> tuple[list[
             continue
         try:
             owner = RunDir(folder.parent if folder.name == "training_state" else folder)
-            checkpoint = owner.checkpoint(word, way_out="evaluate with --steps {step}")
+            checkpoint = owner.checkpoint(word, hint="evaluate with --steps {step}")
         except RunDirError as error:
             skipped.append(Skipped(f"step_{word}", int(word) if word.isdigit() else 0, str(error)))
             continue

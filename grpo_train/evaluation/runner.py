@@ -56,10 +56,10 @@ from grpo_train.run_dir.processes import (
     RUN_ID_VARIABLE,
     become_subreaper,
     die_with_parent,
+    kill_all,
     run_id_of,
-    sweep,
 )
-from grpo_train.run_dir.removal import is_there_to_stay
+from grpo_train.run_dir.removal import exists_after_removal
 from grpo_train.sandbox import SandboxError
 from grpo_train.tasks import Problem, Task
 
@@ -229,7 +229,7 @@ class _Evaluation:
         finally:
             children.end()
             if self._run_id == run_id_of(self._folder):
-                sweep(self._run_id, exclude=frozenset({os.getpid()}))
+                kill_all(self._run_id, exclude=frozenset({os.getpid()}))
             restore_torn(self._folder)
         return settled
 
@@ -299,7 +299,7 @@ class _Evaluation:
 
     def _is_there(self, target: Target) -> bool:
         """Whether a checkpoint is there; where it is not, that is noted."""
-        if is_there_to_stay(Path(target.path)):
+        if exists_after_removal(Path(target.path)):
             return True
         reason = "it is gone: removed after it was asked for (by hand, or by run.keep_last of its training run)"
         self._note(Skipped(target.name, target.step, reason, vanished=True))

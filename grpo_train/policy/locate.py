@@ -10,7 +10,7 @@ from grpo_train.config.schema import BACKBONES
 from grpo_train.run_dir import sha256
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
-from grpo_train.run_dir.manifest import untrusted
+from grpo_train.run_dir.manifest import weights_problem
 
 
 class PolicyError(UserError):
@@ -90,7 +90,7 @@ def check_weights(path: Path, adapter: str | None = None) -> Path:
     is an adapter and ``model.adapter`` is ``none``.
     """
     checkpoint = path.parent if path.name == "model" else path
-    if reason := untrusted(checkpoint):
+    if reason := weights_problem(checkpoint):
         raise PolicyError(f"checkpoint {checkpoint} cannot be used: {reason}")
     folder = model_folder(path)
     if adapter == "none" and adapter_of(folder) == "lora":

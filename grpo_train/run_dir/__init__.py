@@ -1,11 +1,11 @@
-"""Contract 1: the run directory. What a run is on disk, who writes what, and how a reader understands it.
+"""The run directory (contract 1): the files of a run, who writes them and how to read them.
 
-Standard library only: the link's agent carries this file to boxes on which nothing is installed. The box's file
-system is the only truth; whatever a program needs to know about a run it rebuilds from here.
+Standard library only, because the link's agent carries this package to boxes without anything installed. The box's
+file system is the only source of truth: every program rebuilds what it needs to know about a run from here.
 
     ROOT/training_runs/RUN/   launch.json config.yaml status.json control/stop training_state/ logs/ tensorboard/
     ROOT/eval_runs/RUN_DATASET/   eval_config.yaml status.json step_N_DATASET/ consolidated_metrics.csv
-    ROOT/archive/  ROOT/rl_runs/ (an older layout: listed, its step_N/ can be evaluated)
+    ROOT/archive/  ROOT/rl_runs/ (older layout: listed, and its step_N/ can be evaluated)
 """
 
 from grpo_train.run_dir.evaluations import TABLE, eval_folder, list_evaluations, read_table

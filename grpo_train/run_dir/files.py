@@ -1,7 +1,7 @@
 """Durable files: atomic replacement, strict JSON, append-only JSON lines. Standard library only.
 
-The run directory (contract 1) is read by other programs while it is written, over NFS, by processes that may be
-killed at any instruction. So a file is either appended to in whole lines or replaced in one rename.
+Other programs read the run directory while it is written, over NFS, by processes that may be killed at any
+instruction. So a file is either appended to in whole lines or replaced in one rename.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import math
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,37 +22,37 @@ _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf
 
 
 def utc_now() -> str:
-    """The time now as logs carry it: ISO 8601, UTC, milliseconds, e.g. ``2025-08-19T12:35:07.412Z``."""
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Current time in the format of the logs: ISO 8601, UTC, milliseconds, e.g. ``2025-08-19T12:35:07.412Z``."""
+    return utc_from(time.time())
 
 
 def parse_time(text: str) -> float:
-    """Seconds since the epoch of a time written by :func:`utc_now`."""
+    """Seconds since the epoch for a time written by :func:`utc_now`."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def utc_from(seconds: float) -> str:
-    """ISO 8601 UTC of seconds since the epoch."""
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")
+    """Seconds since the epoch in the format of :func:`utc_now`."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def to_json(value: Any) -> str:
     """One line of strict JSON; NaN and infinities become the strings "NaN", "Infinity" and "-Infinity"."""
-    return json.dumps(_spell_out(value), allow_nan=False, ensure_ascii=False, separators=(", ", ": "))
+    return json.dumps(_encode_special_floats(value), allow_nan=False, ensure_ascii=False, separators=(", ", ": "))
 
 
-def _spell_out(value: Any) -> Any:
+def _encode_special_floats(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {str(key): _spell_out(item) for key, item in value.items()}
+        return {str(key): _encode_special_floats(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_spell_out(item) for item in value]
+        return [_encode_special_floats(item) for item in value]
     return value
 
 
-def number(value: Any) -> float | None:
-    """The float a log field holds (the three spelled-out specials included), or None where it is no number."""
+def to_float(value: Any) -> float | None:
+    """Value of a log field as a float ("NaN" and the infinities included); None if it is not a number."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
@@ -60,7 +61,7 @@ def number(value: Any) -> float | None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make the names in a directory durable (where the platform can open directories)."""
+    """Flush a directory's entries to disk (no-op where the platform cannot open directories)."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -71,7 +72,7 @@ def fsync_directory(path: Path) -> None:
 
 
 def atomic_write(path: Path, data: str | bytes, mode: int = 0o644) -> None:
-    """Replace ``path`` by ``data`` so that a reader, and a crash, sees the old content or the new, never a part."""
+    """Replace a file in one rename: a reader, or a crash, sees either the old content or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     payload = data.encode() if isinstance(data, str) else data
     try:
@@ -84,13 +85,14 @@ def atomic_write(path: Path, data: str | bytes, mode: int = 0o644) -> None:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename, error.filename2 = os.fspath(path), None  # a full disk names none, the others a draft
+            # A full disk reports no file name, other failures the temporary one.
+            error.filename, error.filename2 = os.fspath(path), None
         raise
     fsync_directory(path.parent)
 
 
 def atomic_symlink(alias: Path, target: str) -> None:
-    """Make ``alias`` a (relative) symlink to ``target`` in one rename."""
+    """Point ``alias`` at ``target`` (relative) in one rename."""
     temporary = alias.with_name(f".{alias.name}.{secrets.token_hex(4)}.tmp")
     temporary.symlink_to(target)
     os.replace(temporary, alias)
@@ -98,14 +100,14 @@ def atomic_symlink(alias: Path, target: str) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory that may be half there."""
+    """Remove a directory, ignoring errors."""
     import shutil
 
     shutil.rmtree(path, ignore_errors=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None where there is no file or it holds no object (damaged)."""
+    """Object in a JSON file; None if the file is missing or damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -114,7 +116,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def close_torn_line(path: Path) -> None:
-    """End a line that a crash tore with a newline, so that what is appended next starts a line of its own."""
+    """Terminate a line that a crash left incomplete, so that the next append starts a new line."""
     with path.open("rb+") as file:
         if size := file.seek(0, os.SEEK_END):
             file.seek(size - 1)
@@ -123,9 +125,9 @@ def close_torn_line(path: Path) -> None:
 
 
 class JsonlWriter:
-    """Appends objects to a JSON-lines file, each with ``time``; one ``write`` call per batch, so lines are whole.
+    """Appends objects to a JSON-lines file, each with ``time``, in one ``write`` call per batch.
 
-    A line torn by a crash of an earlier writer is closed with a newline before the first append.
+    A line that an earlier writer left incomplete is terminated first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,7 +141,7 @@ class JsonlWriter:
                 os.write(self._descriptor, b"\n")
 
     def write(self, *rows: Mapping[str, Any]) -> None:
-        """Append rows. ``time`` is added where a row has none."""
+        """Append rows; a row without ``time`` gets the current time."""
         now = utc_now()
         text = "".join(to_json(row if "time" in row else _with_time(row, now)) + "\n" for row in rows)
         payload = memoryview(text.encode())
@@ -147,7 +149,7 @@ class JsonlWriter:
             payload = payload[os.write(self._descriptor, payload) :]
 
     def size(self) -> int:
-        """Length of the file in bytes."""
+        """File size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def sync(self) -> None:
@@ -160,13 +162,13 @@ class JsonlWriter:
 
 
 def _with_time(row: Mapping[str, Any], now: str) -> dict[str, Any]:
-    """``time`` after ``step`` (or first), where a reader looks for it."""
+    """Insert ``time`` after ``step``, so that every line starts with both."""
     head = {"step": row["step"]} if "step" in row else {}
     return {**head, "time": now, **{key: value for key, value in row.items() if key != "step"}}
 
 
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row to a file that is written rarely (events)."""
+    """Append one row durably to a file that is written rarely (events)."""
     writer = JsonlWriter(path)
     try:
         writer.write(row)
@@ -178,7 +180,7 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
 def read_jsonl(path: Path, superseded: list[ByteRange] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (byte offset, object) for each whole, valid line outside the superseded byte ranges.
 
-    A torn last line and lines that are no JSON objects are passed over: they are a crash's remains.
+    Incomplete lines and lines that are not JSON objects are skipped: a crash left them.
     """
     ranges = superseded or []
     try:
@@ -200,7 +202,7 @@ def read_jsonl(path: Path, superseded: list[ByteRange] | None = None) -> Iterato
 
 
 def last_jsonl(path: Path, window: int = 65_536) -> dict[str, Any] | None:
-    """The last whole JSON object of a file, read from its end (``window`` bytes at most)."""
+    """Last whole JSON object of a file, looked for in its last ``window`` bytes."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Ending a run by force, and writing down that it ended. Standard library only: the agent's bundle carries it."""
+"""Ending a run by force, and recording that it ended. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,34 +8,58 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpo_train.run_dir.processes import find_by_run_id, is_alive, run_id_of, signal_quietly, sweep
+from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
 from grpo_train.run_dir.run import RunDir
-from grpo_train.run_dir.status import RunDirError, StatusWriter
+from grpo_train.run_dir.status import END_STATES, LIVE_STATES, RunDirError, StatusWriter
 
 TERM_WAIT_S = 15.0
-"""What a supervisor gets to end its own processes before it is killed."""
-SWEEP_S = 8.0
-"""How long processes that carry the run's id are killed again and again."""
+"""Time for a supervisor to end its own processes before it gets SIGKILL."""
+KILL_WAIT_S = 8.0
+"""Time during which processes with the run's ID get SIGKILL repeatedly."""
 LOCK_WAIT_S = 3.0
-"""The lock of a process that was just killed may take a moment to go."""
+"""Time for the status lock of a process that was just killed to be released."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What it took."""
+class KillResult:
+    """Outcome of :func:`kill_run`."""
 
     left: list[int]
-    """Processes that even SIGKILL did not end (blocked in the kernel)."""
+    """Processes that survived SIGKILL (blocked in the kernel)."""
     forced: bool
-    """SIGTERM was not enough."""
+    """Whether SIGTERM was not enough."""
 
 
-def end_by_force(run: RunDir, supervisors: Sequence[tuple[int, int]], patience_s: float = TERM_WAIT_S) -> Ended:
-    """SIGTERM to the supervisors (pid, start ticks) and time to obey; then SIGKILL to them and to every process that
-    carries the run's id."""
-    for pid, start in supervisors:
-        if is_alive(pid, start):
-            signal_quietly(pid, signal.SIGTERM)
+def kill_run(
+    run: RunDir, *, by: str, supervisors: Sequence[tuple[int, int]] = (), patience_s: float = TERM_WAIT_S
+) -> KillResult:
+    """End a run now, without saving, and record it.
+
+    SIGTERM to the supervisor named in ``status.json`` and to ``supervisors`` (pid, start ticks); after ``patience_s``
+    seconds SIGKILL to them and to every process with the run's ID. ``killed`` is recorded unless the run recorded its
+    own end. Raises RunDirError: ``elsewhere`` for a run on another host, ``not_running`` if nothing is running.
+    """
+    observed = run.observed_state()
+    if observed.host:
+        raise RunDirError(f"{run.name} is running on {observed.host}; kill it there", code="elsewhere")
+    status = run.read_status() or {}
+    recorded = (int(status.get("pid") or 0), int(status.get("pid_start") or 0))
+    live_here = status.get("boot_id") == boot_id() and status.get("state") in LIVE_STATES
+    targets = {recorded, *supervisors} if live_here and recorded[0] > 1 else set(supervisors)
+    targets = {target for target in targets if is_alive(*target)}
+    if not observed.is_live and not targets and not find_by_run_id(run_id_of(run.path), frozenset({os.getpid()})):
+        raise RunDirError(f"{run.name} is not running ({observed.state})", code="not_running")
+    run.log_event("kill_asked", by=by)
+    result = _terminate_then_kill(run, targets, patience_s)
+    if (run.read_status() or {}).get("state", "starting") not in END_STATES:
+        error = f"{len(result.left)} processes could not be ended" if result.left else ""
+        record_end(run, "killed", by=by, error=error)
+    return result
+
+
+def _terminate_then_kill(run: RunDir, supervisors: set[tuple[int, int]], patience_s: float) -> KillResult:
+    for pid, _ in supervisors:
+        signal_quietly(pid, signal.SIGTERM)
     deadline = time.monotonic() + patience_s
     while any(is_alive(*supervisor) for supervisor in supervisors) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -45,13 +69,13 @@ def end_by_force(run: RunDir, supervisors: Sequence[tuple[int, int]], patience_s
     me = frozenset({os.getpid()})
     run_id = run_id_of(run.path)
     strays = find_by_run_id(run_id, me)
-    left = sweep(run_id, exclude=me, timeout_s=SWEEP_S)
+    left = kill_all(run_id, exclude=me, timeout_s=KILL_WAIT_S)
     left += [pid for pid, start in survivors if is_alive(pid, start) and pid not in left]
-    return Ended(left, bool(survivors or strays))
+    return KillResult(left, bool(survivors or strays))
 
 
-def write_end(run: RunDir, state: str, *, by: str, error: str | None = None, exit_code: int | None = None) -> None:
-    """Write a run's end where its supervisor could not. Raises RunDirError when somebody else holds the status."""
+def record_end(run: RunDir, state: str, *, by: str, error: str = "", exit_code: int | None = None) -> None:
+    """Record the end of a run whose supervisor could not. Raises RunDirError if another process holds the status."""
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
         try:

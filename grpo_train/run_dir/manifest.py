@@ -1,7 +1,7 @@
-"""Checkpoints on disk: which there are, and whether one is complete. Standard library only.
+"""Checkpoints on disk: listing them and verifying them. Standard library only.
 
-A directory ``step_N`` exists only when complete; its ``MANIFEST.json`` names every file with size and SHA-256, so that
-what was damaged afterwards is found too.
+A directory ``step_N`` exists only when complete. Its ``MANIFEST.json`` lists the size and SHA-256 of every file, so
+later damage is detected too.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Checkpoint:
     step: int
     path: Path
     problem: str = ""
-    """Empty when complete; else what is missing or of the wrong size."""
+    """Empty when complete; otherwise the file that is missing or has the wrong size."""
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
-    """Every ``step_N`` directory of a folder, by N; symbolic links and other names are passed over."""
+    """Every ``step_N`` directory of a folder, by N; symbolic links and other names are skipped."""
     if not folder.is_dir():
         return []
     found = []
@@ -40,13 +40,13 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
         match = STEP_NAME.fullmatch(path.name)
         if match and path.is_dir() and not path.is_symlink():
             problem = problem_of(path)
-            if not problem or path.is_dir():  # else it was pruned while this looked at it
+            if not problem or path.is_dir():  # otherwise it was pruned in the meantime
                 found.append(Checkpoint(int(match[1]), path, problem))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
 def write_manifest(folder: Path, **facts: Any) -> None:
-    """Write ``MANIFEST.json``: size and SHA-256 of every file below ``folder``. The last file of a checkpoint."""
+    """Write ``MANIFEST.json``, the last file of a checkpoint: size and SHA-256 of every file below ``folder``."""
     files = {
         str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)}
         for path in sorted(folder.rglob("*"))
@@ -56,7 +56,7 @@ def write_manifest(folder: Path, **facts: Any) -> None:
 
 
 def problem_of(folder: Path, *, deep: bool = False) -> str:
-    """What keeps a checkpoint from being complete ("" when nothing): a missing file, a size, or (deep) a hash."""
+    """First defect of a checkpoint: a missing file, a wrong size or (``deep``) a wrong checksum; "" if complete."""
     files = (read_json(folder / MANIFEST) or {}).get("files")
     if not isinstance(files, dict):
         return f"{MANIFEST} is {'damaged' if (folder / MANIFEST).exists() else 'missing'}"
@@ -71,28 +71,28 @@ def problem_of(folder: Path, *, deep: bool = False) -> str:
                 return f"{name} has {path.stat().st_size} bytes, the manifest says {facts['size']}"
             if deep and sha256(path) != facts["sha256"]:
                 return f"{name} does not have the checksum the manifest says"
-        except OSError as error:  # a bad disk, or a checkpoint that is being pruned
+        except OSError as error:  # a failing disk, or a checkpoint that is being pruned
             return f"{name} cannot be read: {error.strerror or error}"
     return ""
 
 
 def newest_complete(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    """The newest one whose every checksum is right; those that are not are read once each, from the newest down."""
+    """Newest checkpoint with correct checksums, searched from the newest down."""
     for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True):
         if not checkpoint.problem and not problem_of(checkpoint.path, deep=True):
             return checkpoint
     return None
 
 
-def untrusted(folder: Path) -> str:
-    """Why weights may not be taken from a directory, and which step beside it is complete; "" where they may.
+def weights_problem(folder: Path) -> str:
+    """Why weights must not be loaded from a directory, with the newest complete step beside it; "" if they may.
 
-    Every size and checksum is verified. A model that has no manifest is somebody else's and may be taken; not so a
-    ``step_N`` in a run's ``training_state``, which was complete once, nor a link to a step that is gone.
+    Every size and checksum is verified. A model without a manifest comes from elsewhere and is accepted; a ``step_N``
+    in a run's ``training_state`` without one is damaged, and so is a link to a missing step.
     """
     real = folder.resolve()
     if folder.is_symlink() and not folder.exists():
-        problem = f"it points to {os.readlink(folder)}, which is not there"
+        problem = f"it points to {os.readlink(folder)}, which does not exist"
     elif (folder / MANIFEST).exists() or (STEP_NAME.fullmatch(real.name) and "training_state" in real.parts):
         problem = problem_of(folder, deep=True)
     else:
@@ -105,9 +105,9 @@ def untrusted(folder: Path) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file, read in pieces."""
+    """Hex SHA-256 of a file, read in chunks."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()

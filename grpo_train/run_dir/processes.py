@@ -1,8 +1,8 @@
-"""Which processes belong to a run, and how they are ended. Linux ``/proc``; standard library only.
+"""Processes of a run: finding and ending them. Linux ``/proc``; standard library only.
 
-torchrun starts every worker in a session of its own, so a signal to torchrun's process group misses the workers.
-Every process of a run therefore carries ``GRPO_RUN_ID`` in its environment, and is found by it: the run's place,
-since two roots may hold runs of one name.
+torchrun starts every worker in a separate session, so a signal to torchrun's process group misses the workers.
+Every process of a run therefore carries ``GRPO_RUN_ID`` in its environment. The ID is the run's real path, because
+two roots may hold runs of the same name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARENT_VARIABLE = "GRPO_PARENT_PID"
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process named so that a reused pid or a rebooted host is never taken for it."""
+    """Identity of a process that survives neither a reused pid nor a reboot."""
 
     pid: int
     start: int
@@ -32,7 +32,7 @@ class ProcessIdentity:
 
 
 def boot_id() -> str:
-    """The kernel's identifier of this boot, or "" where there is none."""
+    """The kernel's identifier of this boot; "" where unavailable."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -40,7 +40,7 @@ def boot_id() -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """The start time of a live process, or None when there is no such process (a zombie counts as gone)."""
+    """Start time of a live process in clock ticks after boot; None for a missing or zombie process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -49,23 +49,23 @@ def start_ticks(pid: int) -> int | None:
 
 
 def identity(pid: int | None = None) -> ProcessIdentity:
-    """The identity of a process of this host (default: the caller)."""
+    """Identity of a process on this host (default: the caller)."""
     pid = pid or os.getpid()
     return ProcessIdentity(pid, start_ticks(pid) or 0, socket.gethostname(), boot_id())
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether the process with this pid and start time still runs on this host."""
+    """Whether the process with this pid and start time is running on this host."""
     return start_ticks(pid) == start
 
 
 def run_id_of(folder: Path) -> str:
-    """What marks the processes of the run in ``folder``: its real path, the same through every symbolic link."""
+    """Run ID of the run in ``folder``: its real path, the same through every symbolic link."""
     return os.path.realpath(folder)
 
 
 def run_id_in(pid: int) -> str:
-    """The mark that a process carries, or "" (it carries none, is gone, or is another user's)."""
+    """Run ID in a process's environment; "" if it has none, is gone, or belongs to another user."""
     prefix = os.fsencode(f"{RUN_ID_VARIABLE}=")
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -75,23 +75,23 @@ def run_id_in(pid: int) -> str:
 
 
 def find_by_run_id(run_id: str, exclude: frozenset[int] = frozenset()) -> list[int]:
-    """Pids of the live processes whose environment says ``GRPO_RUN_ID=run_id``."""
+    """Pids of the live processes with ``GRPO_RUN_ID=run_id`` in their environment."""
     entries = Path("/proc").iterdir() if Path("/proc").is_dir() else ()
     pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
     return [pid for pid in pids if pid not in exclude and run_id_in(pid) == run_id and start_ticks(pid) is not None]
 
 
-def signal_quietly(pid: int, number: int) -> bool:
-    """Send a signal; False when the process is gone already."""
+def signal_quietly(pid: int, signal_number: int) -> bool:
+    """Send a signal; False if the process is already gone."""
     try:
-        os.kill(pid, number)
+        os.kill(pid, signal_number)
     except ProcessLookupError:
         return False
     return True
 
 
-def sweep(run_id: str, *, exclude: frozenset[int] = frozenset(), timeout_s: float = 10.0) -> list[int]:
-    """SIGKILL every process of a run until none is left; returns those that would not go (blocked in the kernel)."""
+def kill_all(run_id: str, *, exclude: frozenset[int] = frozenset(), timeout_s: float = 10.0) -> list[int]:
+    """Send SIGKILL to every process of a run until none is left; returns pids still there after the timeout."""
     deadline = time.monotonic() + timeout_s
     while left := find_by_run_id(run_id, exclude):
         for pid in left:
@@ -102,28 +102,28 @@ def sweep(run_id: str, *, exclude: frozenset[int] = frozenset(), timeout_s: floa
     return []
 
 
-def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Have the kernel send this process a signal when its parent dies, however it dies (Linux).
+def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
+    """Have the kernel signal this process when its parent dies (Linux).
 
-    The parent may be gone before this is called (imports take seconds): a parent that put its pid into
-    ``GRPO_PARENT_PID`` and is not the parent any more counts as dead.
+    Imports take seconds, so the parent may die before this call: a parent that set ``GRPO_PARENT_PID`` and is no
+    longer the parent counts as dead.
     """
     if sys.platform == "linux":
         PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
     if os.environ.get(PARENT_VARIABLE, str(os.getppid())) != str(os.getppid()):
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal_number)
 
 
 def become_subreaper() -> None:
-    """Make the orphans of this process's children its own children (Linux)."""
+    """Adopt orphaned descendants (Linux child subreaper)."""
     if sys.platform == "linux":
         PR_SET_CHILD_SUBREAPER = 36
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_orphans() -> None:
-    """Collect adopted children that have ended, so that none stays a zombie."""
+    """Wait for adopted children that have ended, so that none stays a zombie."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)

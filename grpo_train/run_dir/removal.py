@@ -1,6 +1,6 @@
-"""Names of checkpoints on their way in or out, and how a reader waits for a removal. Standard library only.
+"""Checkpoints that are being written or removed: their hidden names, and waiting for a removal. Standard library only.
 
-The other side, and the protocol between the two: :mod:`grpo_train.train.retention`.
+The protocol between writer and reader is described in :mod:`grpo_train.train.retention`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from grpo_train.run_dir.run import RunDir
 
 
 def hidden_name(step: int) -> str:
-    """A name for what is not, or no longer, a checkpoint: it says who is at work, so that others leave it alone."""
+    """Name of a checkpoint that is being written or removed; it identifies the process at work."""
     pid = os.getpid()
     return f".step_{step}.{pid}-{start_ticks(pid)}-{secrets.token_hex(4)}.tmp"
 
 
 def remove_leftovers(run: RunDir) -> None:
-    """Remove the hidden directories and links that writers left which are dead by now."""
+    """Remove hidden directories and links whose writer is dead."""
     for path in run.training_state.glob(".step_*.tmp"):
         owner = path.name.split(".")[2].split("-")
         if owner[0].isdigit() and len(owner) > 1 and owner[1].isdigit():
@@ -36,10 +36,11 @@ def remove_leftovers(run: RunDir) -> None:
             remove_tree(path)
 
 
-def is_there_to_stay(path: Path, patience_s: float = 10.0) -> bool:
-    """Whether a checkpoint (or its ``model/``, or any other directory) is there and stays; to be asked once announced.
+def exists_after_removal(path: Path, patience_s: float = 10.0) -> bool:
+    """Whether a checkpoint (or its ``model/``, or any other directory) exists once a removal in progress has ended.
 
-    Waits for the end of a removal that has begun. One that a kill left unfinished is given up on after ``patience_s``.
+    Call it after announcing that the checkpoint is in use. A removal that a kill left unfinished is waited for
+    ``patience_s`` seconds.
     """
     real = path.resolve()
     step = real.parent if real.name == "model" else real

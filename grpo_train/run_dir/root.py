@@ -1,8 +1,7 @@
-"""The runs of a root: where the root is, how a run is created, listed and opened. Standard library only."""
+"""The root and its runs: finding the root; creating, listing and opening runs. Standard library only."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -16,9 +15,8 @@ from typing import Any
 from grpo_train.run_dir.files import atomic_write, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.manifest import list_checkpoints
 from grpo_train.run_dir.run import RunDir
-from grpo_train.run_dir.status import (
-    RunDirError,
-)
+from grpo_train.run_dir.status import RunDirError
+from grpo_train.run_dir.suggest import nearest
 
 ROOT_VARIABLE = "LOCALFS_ROOT"
 DEFAULT_ROOT = Path("/lambda/nfs/localfs")
@@ -29,12 +27,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def resolve_root(explicit: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> Path:
-    """The root: ``--root``, else ``LOCALFS_ROOT``, else ``/lambda/nfs/localfs``. Not required to exist yet."""
+    """The root: ``--root``, else ``LOCALFS_ROOT``, else ``/lambda/nfs/localfs``. It need not exist."""
     return Path(explicit or environment.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser().absolute()
 
 
 def prepare_root(root: Path) -> Path:
-    """Make the root's own directories; raises RunDirError when it cannot be written."""
+    """Create the directories of a root. Raises RunDirError (``bad_root``) if it is not writable."""
     try:
         for name in ("training_runs", "eval_runs", "archive/completed_runs", "archive/important_checkpoints"):
             (root / name).mkdir(parents=True, exist_ok=True)
@@ -43,7 +41,8 @@ def prepare_root(root: Path) -> Path:
     except OSError as error:
         raise RunDirError(
             f"cannot write to the root {root}: {error.strerror or error} "
-            f"(choose another with --root or {ROOT_VARIABLE}, or mount it read-write)"
+            f"(choose another with --root or {ROOT_VARIABLE}, or mount it read-write)",
+            code="bad_root",
         ) from error
     return root
 
@@ -52,13 +51,13 @@ def prepare_root(root: Path) -> Path:
 
 
 def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -> RunDir:
-    """Make a run's directory with its ``launch.json``; the one place where runs come into being.
+    """Create a run's directory with its ``launch.json``.
 
-    ``launch`` says who asked for what: ``argv``, ``config_text``, ``config_name``, ``overrides`` (list of
-    ``section.key=value``), ``ckpt``, ``nproc``, ``by``, ``idempotency_key``. A key that was used already returns the
-    run it made. Without a name the run is called by the time, ``run_2025-08-19_12-34-56``.
+    ``launch`` holds the request: ``argv``, ``config_text``, ``config_name``, ``overrides`` (list of
+    ``section.key=value``), ``ckpt``, ``nproc``, ``by``, ``idempotency_key``. A key that was used before returns the
+    run it created. The default name is the time, ``run_2025-08-19_12-34-56``.
 
-    Raises RunDirError when the name is taken or malformed or the root cannot be written.
+    Raises RunDirError: ``bad_name``, ``name_taken``, ``bad_root``.
     """
     if name:
         check_name(name)
@@ -88,22 +87,26 @@ def _create_run(root: Path, launch: Mapping[str, Any], name: str | None) -> RunD
             staging.rename(path)
         except OSError as error:
             remove_tree(staging)
-            raise RunDirError(f"cannot make the run directory {path}: {error.strerror or error}") from error
+            raise RunDirError(
+                f"cannot create the run directory {path}: {error.strerror or error}", code="bad_root"
+            ) from error
         run = RunDir(path)
         run.log_event("launched", step=0, by=launch.get("by", ""), argv=launch.get("argv", []))
         return run
-    raise RunDirError(f"a run named {name or stamp} exists already under {root} (choose another --run-name)")
+    raise RunDirError(
+        f"a run named {name or stamp} already exists under {root}; choose another --run-name", code="name_taken"
+    )
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file: one maker of runs at a time, so that a key or a name is never used twice."""
-    import fcntl  # POSIX only, and only where a run is made
+    """Hold a lock file, so that two processes cannot create a run with the same key or name."""
+    import fcntl  # POSIX only
 
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise RunDirError(f"cannot write {path}: {error.strerror or error}") from error
+        raise RunDirError(f"cannot write {path}: {error.strerror or error}", code="bad_root") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -112,14 +115,19 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def check_name(name: str) -> str:
-    """A run's name: letters, digits, ``. _ -``, at most 128, starting with a letter or digit."""
+    """Validate and return a run's name: at most 128 letters, digits, ``. _ -``, the first a letter or digit.
+
+    Raises RunDirError (``bad_name``).
+    """
     if not _NAME.fullmatch(name):
-        raise RunDirError(f"'{name}' cannot name a run: use letters, digits, '.', '_' and '-' (128 at most)")
+        raise RunDirError(
+            f"'{name}' cannot name a run; use at most 128 letters, digits, '.', '_' and '-'", code="bad_name"
+        )
     return name
 
 
 def list_runs(root: Path) -> list[RunDir]:
-    """All runs of this layout, newest first."""
+    """Runs of the current layout, newest first."""
     folder = root / "training_runs"
     if not folder.is_dir():
         return []
@@ -128,19 +136,19 @@ def list_runs(root: Path) -> list[RunDir]:
 
 
 def open_run(root: Path, name_or_path: str) -> RunDir:
-    """A run by name (under the root) or by path. Raises RunDirError with the nearest names."""
+    """Open a run by name (under the root) or by path. Raises RunDirError (``no_run``) with the nearest names."""
     given = Path(name_or_path).expanduser()
     for path in (root / "training_runs" / name_or_path, given):
         if (path / "launch.json").exists() or (path / "config.yaml").exists():
             return RunDir(Path(os.path.abspath(path)))
     names = [run.name for run in list_runs(root)]
-    near = difflib.get_close_matches(given.name, names, n=3, cutoff=0.4) or names[:3]
-    hint = f"; did you mean {', '.join(near)}?" if near else " (it has no runs yet)"
-    raise RunDirError(f"no run named '{name_or_path}' under {root}{hint}")
+    near = nearest(given.name, names)
+    hint = f"did you mean {near}?" if near else f"newest: {', '.join(names[:3])}" if names else "no runs yet"
+    raise RunDirError(f"no run named '{name_or_path}' under {root}; {hint}", code="no_run")
 
 
 def list_older_runs(root: Path) -> list[dict[str, Any]]:
-    """Runs of the older layout (``rl_runs/``), as rows like :meth:`RunDir.summary`'s."""
+    """Runs of the older layout (``rl_runs/``) as rows like those of :meth:`RunDir.summary`."""
     folder = root / "rl_runs"
     if not folder.is_dir():
         return []

@@ -1,7 +1,4 @@
-"""One run on disk: its paths, the stop file, its checkpoints, its logs. Standard library only (the agent carries it).
-
-How runs lie under a root, and who makes them: :mod:`grpo_train.run_dir`.
-"""
+"""One run on disk: paths, stop file, checkpoints and logs. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ from grpo_train.run_dir.files import (
     close_torn_line,
     fsync_directory,
     last_jsonl,
-    number,
     parse_time,
     read_json,
     read_jsonl,
+    to_float,
     to_json,
     utc_from,
     utc_now,
@@ -36,7 +33,7 @@ SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl")
 
 @dataclass(frozen=True)
 class RunDir:
-    """The paths of one training run."""
+    """Directory of one training run."""
 
     path: Path
 
@@ -77,7 +74,7 @@ class RunDir:
         return self.logs / "events.jsonl"
 
     def log_event(self, event: str, **fields: Any) -> None:
-        """Append to ``logs/events.jsonl``; ``step`` defaults to the last step logged."""
+        """Append to ``logs/events.jsonl``; ``step`` defaults to the last logged step."""
         step = fields.pop("step", None)
         if step is None:
             step = self.last_step_row().get("step", 0)
@@ -86,7 +83,7 @@ class RunDir:
     # control -------------------------------------------------------------------------------------------
 
     def request_stop(self, by: str) -> None:
-        """Ask for a stop after the step that is under way (first rung of the stop ladder)."""
+        """Request a stop after the current step (the first rung of the stop ladder)."""
         self.stop_file.parent.mkdir(exist_ok=True)
         if not self.stop_file.exists():
             atomic_write(self.stop_file, to_json({"time": utc_now(), "by": by}) + "\n")
@@ -101,16 +98,16 @@ class RunDir:
     # checkpoints ---------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Every ``step_N`` in order of N, aliases left out."""
+        """Every ``step_N`` in order of N, without aliases."""
         return list_checkpoints(self.training_state)
 
     def checkpoint(
-        self, which: str | int, *, deep: bool = False, way_out: str = "resume with --from-step {step}"
+        self, which: str | int, *, deep: bool = False, hint: str = "resume with --from-step {step}"
     ) -> Checkpoint:
-        """The complete checkpoint called ``latest``, ``final`` or N; ``deep`` verifies every checksum too.
+        """The complete checkpoint ``latest``, ``final`` or N; ``deep`` also verifies every checksum.
 
-        Raises RunDirError naming the file that is missing or damaged, the other complete steps, and the newest of them
-        whose every checksum is right, with the ``way_out`` to it.
+        Raises RunDirError (``no_checkpoint``, ``bad_checkpoint``) naming the missing or damaged file, the other
+        complete steps, and the ``hint`` for the newest of them with correct checksums.
         """
         text = str(which)
         if text.isascii() and text.isdigit():
@@ -118,7 +115,7 @@ class RunDir:
         elif text in ("latest", "final"):
             found = self._alias(text)
         else:
-            raise RunDirError(f"'{text}' is no checkpoint: say latest, final or a step number")
+            raise RunDirError(f"'{text}' is not a checkpoint; use latest, final or a step number", code="no_checkpoint")
         problem = (found[0].problem or (problem_of(found[0].path, deep=True) if deep else "")) if found else ""
         if found and not problem:
             return found[0]
@@ -126,39 +123,40 @@ class RunDir:
         alias = self.training_state / f"step_{text}"
         if not found and not alias.is_symlink():
             steps = ", ".join(str(c.step) for c in complete)
-            have = f"complete steps: {steps}" if steps else "it has no complete steps"
-            raise RunDirError(f"{self.name} has no checkpoint step_{text} ({have})")
+            have = f"complete steps: {steps}" if steps else "no complete steps"
+            raise RunDirError(f"{self.name} has no checkpoint step_{text} ({have})", code="no_checkpoint")
         newest = newest_complete(complete)
         others = ", ".join(str(c.step) for c in complete if newest and c.step <= newest.step)
-        have = "it has no other complete steps"
+        have = "no other complete steps"
         if newest:
             have = f"other complete steps: {others}; newest complete: step_{newest.step}; "
-            have += way_out.format(step=newest.step)
+            have += hint.format(step=newest.step)
         if not found:
-            raise RunDirError(f"{alias} points to {os.readlink(alias)}, which is not there ({have})")
-        raise RunDirError(f"checkpoint {found[0].path} cannot be used: {problem} ({have})")
+            missing = f"{alias} points to {os.readlink(alias)}, which does not exist"
+            raise RunDirError(f"{missing} ({have})", code="bad_checkpoint")
+        raise RunDirError(f"checkpoint {found[0].path} cannot be used: {problem} ({have})", code="bad_checkpoint")
 
     def resume_point(self) -> Checkpoint | None:
-        """What a start goes on from, every checksum verified; None for a run that has saved nothing yet.
+        """The checkpoint to continue from, every checksum verified; None for a run without checkpoints.
 
-        Raises RunDirError like :meth:`checkpoint`. A link to a step that is gone is no fresh start.
+        Raises RunDirError like :meth:`checkpoint`, also for a ``step_latest`` that points to a missing step.
         """
         if not self.checkpoints() and not (self.training_state / "step_latest").is_symlink():
             return None
         return self.checkpoint("latest", deep=True)
 
     def _alias(self, name: str) -> list[Checkpoint]:
-        """The checkpoint that ``step_latest`` or ``step_final`` stands for: none or one."""
+        """The checkpoint behind ``step_latest`` or ``step_final``: none or one."""
         alias, known = self.training_state / f"step_{name}", self.checkpoints()
         complete = [c for c in known if not c.problem][-1:] if name == "latest" else []
         if alias.is_symlink():
             match = STEP_NAME.fullmatch(os.path.basename(os.readlink(alias)))
             found = [c for c in known if match and c.step == int(match[1])]
-            # A kill between the rename of a checkpoint and the move of the link leaves the link one behind.
+            # A kill between renaming a checkpoint and moving the link leaves the link one behind.
             return complete if found and complete and complete[0].step > found[0].step else found
-        if alias.is_dir():  # an older layout: a real directory
+        if alias.is_dir():  # older layout
             info = read_json(alias / "training_info.json") or {}
-            return [Checkpoint(int(number(info.get("step")) or 0), alias, problem_of(alias))]
+            return [Checkpoint(int(to_float(info.get("step")) or 0), alias, problem_of(alias))]
         return complete
 
     # reading -------------------------------------------------------------------------------------------
@@ -177,7 +175,7 @@ class RunDir:
         return ObservedState("starting" if time.time() - created < FRESH_S else "lost")
 
     def superseded(self) -> dict[str, list[ByteRange]]:
-        """Byte ranges of each log that a resume from an earlier step has made void."""
+        """Byte ranges of each log that a resume from an earlier step superseded."""
         ranges: dict[str, list[ByteRange]] = {}
         for _, event in read_jsonl(self.events_file):
             for file, (start, end) in (event.get("superseded") or {}).items():
@@ -185,20 +183,20 @@ class RunDir:
         return ranges
 
     def read_log(self, file: str) -> Iterator[dict[str, Any]]:
-        """The valid rows of ``logs/FILE``, superseded ones left out."""
+        """Valid rows of ``logs/FILE``, without superseded ones."""
         return (row for _, row in read_jsonl(self.logs / file, self.superseded().get(file)))
 
     def last_step_row(self) -> dict[str, Any]:
-        """The last valid row of ``train_log.jsonl``; {} where there is none yet."""
+        """Last valid row of ``train_log.jsonl``; {} before the first step."""
         log = self.logs / "train_log.jsonl"
-        void = self.superseded().get(log.name)
-        if void and log.exists() and any(end >= log.stat().st_size for _, end in void):
-            return max((row for _, row in read_jsonl(log, void)), key=lambda r: number(r.get("step")) or 0, default={})
+        superseded = self.superseded().get(log.name)
+        if superseded and log.exists() and any(end >= log.stat().st_size for _, end in superseded):
+            return max((row for _, row in read_jsonl(log, superseded)), key=_step_of, default={})
         return last_jsonl(log, window=1 << 18) or {}
 
     def supersede_after(self, step: int) -> dict[str, ByteRange]:
-        """The byte ranges that a resume from ``step`` makes void: from the first later row to the file's end."""
-        void: dict[str, ByteRange] = {}
+        """Byte ranges that a resume from ``step`` supersedes: from the first later row to the end of each log."""
+        superseded: dict[str, ByteRange] = {}
         known = self.superseded()
         for file in SUPERSEDED_LOGS:
             path = self.logs / file
@@ -206,15 +204,17 @@ class RunDir:
                 continue
             close_torn_line(path)
             size = path.stat().st_size
-            later = (start for start, row in read_jsonl(path, known.get(file)) if (number(row.get("step")) or 0) > step)
+            later = (start for start, row in read_jsonl(path, known.get(file)) if _step_of(row) > step)
             start = next(later, size)
             if start < size:
-                void[file] = (start, size)
-        return void
+                superseded[file] = (start, size)
+        return superseded
 
     def rewind(self, step: int) -> list[str]:
-        """Make ``step_N`` the state a start goes on from: later checkpoints move to ``training_state/superseded/``
-        (kept, never deleted), ``step_latest`` points at it, ``step_final`` goes. Returns what was moved."""
+        """Make ``step_N`` the checkpoint to continue from; returns the names of the later checkpoints.
+
+        Those move to ``training_state/superseded/`` and are kept; ``step_final`` is removed.
+        """
         final = self.training_state / "step_final"
         if final.is_symlink():
             final.unlink()
@@ -226,10 +226,10 @@ class RunDir:
         return [path.name for path in later]
 
     def point(self, name: str, step: int) -> None:
-        """Make ``step_latest`` or ``step_final`` a link to ``step_N``.
+        """Point ``step_latest`` or ``step_final`` at ``step_N``.
 
-        A directory of that name (an older layout, a copy that followed links) becomes that step where there is none,
-        else it is set aside.
+        A real directory of that name (older layout, or a copy that followed links) becomes ``step_N`` if that is
+        missing; otherwise it is set aside.
         """
         alias, target = self.training_state / name, self.training_state / f"step_{step}"
         if alias.is_dir() and not alias.is_symlink():
@@ -240,18 +240,18 @@ class RunDir:
         atomic_symlink(alias, target.name)
 
     def set_aside(self, checkpoints: list[Path]) -> None:
-        """Move checkpoints to a new directory in ``training_state/superseded/``: kept, and out of the way."""
+        """Move checkpoints to a new directory in ``training_state/superseded/``."""
         if not checkpoints:
             return
-        attic = self.training_state / "superseded" / utc_now().replace(":", "-")
-        attic.mkdir(parents=True, exist_ok=True)
+        folder = self.training_state / "superseded" / utc_now().replace(":", "-")
+        folder.mkdir(parents=True, exist_ok=True)
         for path in checkpoints:
-            path.rename(attic / path.name)
-        fsync_directory(attic)
+            path.rename(folder / path.name)
+        fsync_directory(folder)
         fsync_directory(self.training_state)
 
     def summary(self) -> dict[str, Any]:
-        """What a list of runs shows, as plain JSON."""
+        """One row of a list of runs, as plain JSON."""
         status = self.read_status() or {}
         observed = self.observed_state()
         last = self.last_step_row()
@@ -274,5 +274,10 @@ class RunDir:
             "error": status.get("error"),
             "restarts": status.get("restarts", 0),
             "nproc": status.get("nproc"),
+            "device": status.get("device"),
             "stop_asked": self.stop_requested(),
         }
+
+
+def _step_of(row: dict[str, Any]) -> float:
+    return to_float(row.get("step")) or 0

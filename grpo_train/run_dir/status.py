@@ -1,6 +1,6 @@
-"""status.json: the state of a run or an evaluation, who may write it, and what a reader may conclude. Standard library.
+"""``status.json``: state of a run or an evaluation, its single writer, and how to read it. Standard library only.
 
-There is one writer, held by a lock. A reader does not believe a live state whose process is gone.
+A lock admits one writer. A reader reports a live state whose process is gone as ``lost``.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from typing import Any
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, parse_time, read_json, utc_now
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
+from grpo_train.run_dir.version import FORMAT, VERSION
 
 LIVE_STATES = frozenset({"starting", "running", "stopping", "evaluating"})
 END_STATES = frozenset({"stopped", "finished", "crashed", "killed"})
 FRESH_S = 60.0
-"""A live state of another host is believed while ``updated_at`` is younger than this."""
+"""A live state of another host counts while ``updated_at`` is younger than this."""
 
 
 class RunDirError(UserError):
-    """What is wrong with a root, run or checkpoint, in words for the user: what, where, and the way out."""
+    """A root, run or checkpoint that cannot be used; the message names it and says what to do."""
 
     code = "bad_run"
 
 
 @dataclass(frozen=True)
 class ObservedState:
-    """A run's state as a reader on this host may state it."""
+    """State of a run as seen from this host."""
 
     state: str
     """One of LIVE_STATES, END_STATES, or ``lost``."""
     host: str = ""
-    """Set when a live run is on another host."""
+    """Host of a live run, if it is not this one."""
 
     @property
     def is_live(self) -> bool:
@@ -44,7 +45,7 @@ class ObservedState:
 
 
 def observe(status: Mapping[str, Any]) -> ObservedState:
-    """What a reader on this host may say of a status.json: a live state whose process is gone is ``lost``."""
+    """State in a ``status.json`` as seen from this host: a live state whose process is gone is ``lost``."""
     state = str(status.get("state", "lost"))
     if state not in LIVE_STATES:
         return ObservedState(state)
@@ -59,9 +60,9 @@ def observe(status: Mapping[str, Any]) -> ObservedState:
 
 
 class StatusWriter:
-    """The one writer of a ``status.json``: holds the directory's lock, replaces the file atomically.
+    """The single writer of a ``status.json``: holds the directory's lock and replaces the file atomically.
 
-    Raises RunDirError when another live process holds the lock.
+    Raises RunDirError (``run_is_live``) if another process holds the lock.
     """
 
     def __init__(self, folder: Path, **fixed: Any) -> None:
@@ -73,13 +74,16 @@ class StatusWriter:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise RunDirError(f"another process is writing {self._file}: is the run still going?") from error
+            raise RunDirError(
+                f"another process is writing {self._file}; is the run still active?", code="run_is_live"
+            ) from error
         owner = asdict(identity())
         owner["pid_start"] = owner.pop("start")
-        self.fields: dict[str, Any] = {**(read_json(self._file) or {}), **owner, **fixed}
+        written_by = {"version": VERSION, "format": FORMAT}
+        self.fields: dict[str, Any] = {**(read_json(self._file) or {}), **owner, **written_by, **fixed}
 
     def update(self, **fields: Any) -> None:
-        """Set fields and write the file, with ``updated_at``."""
+        """Set fields and ``updated_at``, and write the file."""
         self.fields.update(fields)
         self.fields["updated_at"] = utc_now()
         atomic_write(self._file, json.dumps(self.fields, indent=1, ensure_ascii=False) + "\n")

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ``name`` most likely means; None where none is close."""
+    """The known name closest to ``name``; None if none is close."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return found[0] if found else None
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "known") -> str:
-    """``did you mean X?``, or ``known: A, B, C`` under the word ``otherwise``: the end of an error message."""
+    """End of an error message: ``did you mean X?``, or all names after the label ``otherwise``."""
     names = list(known)
     near = nearest(name, names)
     return f"did you mean {near}?" if near else f"{otherwise}: {', '.join(names)}"

@@ -23,7 +23,7 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.run_dir.files import read_json, read_jsonl, utc_now
-from grpo_train.run_dir.processes import become_subreaper, find_by_run_id, reap_orphans, run_id_of, sweep
+from grpo_train.run_dir.processes import become_subreaper, find_by_run_id, kill_all, reap_orphans, run_id_of
 from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
 from grpo_train.tracking.gpu import GpuSampler
 
@@ -138,7 +138,7 @@ class Supervisor:
         reader = threading.Thread(target=self._copy_output, args=(child,), name="console", daemon=True)
         reader.start()
         self._watch(child, stage, stage_began)
-        sweep(run_id_of(self._run.path), exclude=frozenset({os.getpid()}))
+        kill_all(run_id_of(self._run.path), exclude=frozenset({os.getpid()}))
         reader.join(timeout=5)
         reap_orphans()
         if self._killing:
@@ -172,7 +172,7 @@ class Supervisor:
                 kill_at = now + KILL_GRACE_S
             if kill_at and now >= kill_at:
                 child.kill()
-                sweep(run_id_of(self._run.path), exclude=frozenset({os.getpid()}))
+                kill_all(run_id_of(self._run.path), exclude=frozenset({os.getpid()}))
             try:
                 child.wait(timeout=0.1)
             except subprocess.TimeoutExpired:
@@ -230,7 +230,7 @@ class Supervisor:
         return {**error, "console_tail": list(self._tail)}
 
     def _end(self, outcome: str, error: dict[str, Any] | None) -> int:
-        left = sweep(run_id_of(self._run.path), exclude=frozenset({os.getpid()}))
+        left = kill_all(run_id_of(self._run.path), exclude=frozenset({os.getpid()}))
         code = {"finished": 0, "stopped": 0, "killed": 130}.get(outcome, 1)
         if outcome == "killed":
             self._event("killed")

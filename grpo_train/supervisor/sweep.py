@@ -24,7 +24,7 @@ from grpo_train.config import load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, check_name, prepare_root
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import atomic_write, number, read_json
+from grpo_train.run_dir.files import atomic_write, read_json, to_float
 from grpo_train.train.preflight import check_start
 
 TAIL = 0.1
@@ -188,13 +188,13 @@ def _row(run: RunDir, config: str) -> dict[str, Any]:
         "step": lines[-1]["step"],
         "reward": _mean(end, "reward"),
         "best_reward": max(
-            (value for line in lines if (value := number(line.get("reward"))) is not None), default=None
+            (value for line in lines if (value := to_float(line.get("reward"))) is not None), default=None
         ),
         "accuracy": _mean(end, "accuracy"),
         "mean_length": _mean(end, "completions/mean_length"),
         "clipped_ratio": _mean(end, "completions/clipped_ratio"),
         "seconds_per_step": _mean(lines, "time/step"),
-        "peak_gib": max((number(line.get("memory/peak_gib")) or 0.0 for line in lines), default=None),
+        "peak_gib": max((to_float(line.get("memory/peak_gib")) or 0.0 for line in lines), default=None),
     }
     config_here = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
     completions = config_here.rollout.buffer_size * config_here.rollout.num_generations / config_here.steps_per_buffer
@@ -204,7 +204,7 @@ def _row(run: RunDir, config: str) -> dict[str, Any]:
 
 
 def _mean(lines: Sequence[dict[str, Any]], key: str) -> float | None:
-    values = [value for line in lines if (value := number(line.get(key))) is not None and math.isfinite(value)]
+    values = [value for line in lines if (value := to_float(line.get(key))) is not None and math.isfinite(value)]
     return sum(values) / len(values) if values else None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.files import JsonlWriter, number
+from grpo_train.run_dir.files import JsonlWriter, to_float
 
 
 class RunLogs:
@@ -29,7 +29,7 @@ class RunLogs:
         self._train.write(metrics)
         if self._board is not None:
             for key, value in metrics.items():
-                if key != "step" and (scalar := number(value)) is not None:
+                if key != "step" and (scalar := to_float(value)) is not None:
                     self._board.add_scalar(key, scalar, metrics["step"])
             self._board.flush()
 

@@ -1,33 +1,29 @@
-"""The box's answer to show_run as the face shows it: checkpoints, each with what its evaluations found. No Textual."""
+"""Checkpoints of a run with their evaluation results, from the reply to ``show_run``. No Textual."""
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_train.run_dir.files import number
+from grpo_train.run_dir.files import to_float
 from grpo_tui.model.formatting import one_line, shortened
-
-_PARTIAL = re.compile(r"partial: (\d+) of (\d+)\b")
 
 
 @dataclass(frozen=True)
 class EvalResult:
-    """One evaluation of one checkpoint."""
+    """Result of one evaluation of one checkpoint."""
 
     dataset: str
     figure: str
-    """``.412``, or the word for why there is none."""
+    """``.412``, or the progress or failure of an evaluation without a result."""
     spread: str = ""
-    """Half of the 95 % interval, in the figure's unit."""
-    value: float | None = None
+    """Half of the 95 % interval, in the unit of ``figure``."""
 
 
 @dataclass(frozen=True)
 class CheckpointView:
-    """One ``step_N``; step 0, once evaluated, is the model that the run started from."""
+    """One ``step_N``. Step 0 is the starting model; it is listed once it has been evaluated."""
 
     step: int
     problem: str = ""
@@ -39,55 +35,50 @@ class CheckpointView:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a run can go on from it."""
+        """Whether a run can resume from it."""
         return self.step > 0 and not self.problem
 
 
-def checkpoint_views(run: str, shown: dict[str, Any]) -> list[CheckpointView]:
-    """Newest first. Steps that were evaluated but are gone (archived) are left out."""
+def checkpoint_views(run: str, reply: dict[str, Any]) -> list[CheckpointView]:
+    """Checkpoints of a ``show_run`` reply, newest first. Evaluated steps without a checkpoint are left out."""
     results: dict[int, list[EvalResult]] = {}
-    for evaluation in shown.get("evaluations") or ():
+    for evaluation in reply.get("evaluations") or ():
         dataset = str(evaluation.get("name", "")).removeprefix(f"{run}_")
         for row in evaluation.get("metrics") or ():
-            step = number(_numeric(row.get("step")))
-            if step is not None:
+            if (step := _cell(row, "step")) is not None:
                 results.setdefault(int(step), []).append(_result(dataset, row))
     views = []
-    for one in shown.get("checkpoints") or ():
-        step = int(number(one.get("step")) or 0)
-        views.append(CheckpointView(step, str(one.get("problem") or ""), tuple(results.get(step, ()))))
+    for checkpoint in reply.get("checkpoints") or ():
+        step = int(to_float(checkpoint.get("step")) or 0)
+        views.append(CheckpointView(step, str(checkpoint.get("problem") or ""), tuple(results.get(step, ()))))
     if 0 in results:
         views.append(CheckpointView(0, "", tuple(results[0])))
     return sorted(views, key=lambda view: -view.step)
 
 
 def _result(dataset: str, row: dict[str, Any]) -> EvalResult:
-    """A row of consolidated_metrics.csv: accuracy and its 95 % interval, or why there is none."""
-    value, low, high = (number(_numeric(row.get(column))) for column in ("accuracy", "ci_low", "ci_high"))
-    if value is None or not math.isfinite(value):
-        return EvalResult(dataset, _without_figure(str(row.get("status") or "failed")))
-    spread = _share((high - low) / 2) if low is not None and high is not None else ""
-    return EvalResult(dataset, _share(value), spread, value)
+    """Result of a table row: accuracy with its 95 % interval, else progress (``done`` of ``total``) or failure."""
+    accuracy, low, high = (_cell(row, column) for column in ("accuracy", "ci_low", "ci_high"))
+    if accuracy is not None and math.isfinite(accuracy):
+        spread = _fraction((high - low) / 2) if low is not None and high is not None else ""
+        return EvalResult(dataset, _fraction(accuracy), spread)
+    status = str(row.get("status") or "failed")
+    if status == "partial":
+        done, total = _cell(row, "done"), _cell(row, "total")
+        return EvalResult(dataset, f"{done / total:.0%} done" if done and total else "waiting")
+    error = str(row.get("error") or "")
+    return EvalResult(dataset, shortened(one_line(f"{status}: {error}" if error else status), 24))
 
 
-def _without_figure(status: str) -> str:
-    """What stands in a figure's place: how far an evaluation is (``partial: 96 of 1024 samples``), or what failed."""
-    if part := _PARTIAL.match(status):
-        done, of = int(part[1]), int(part[2])
-        return f"{done / of:.0%} done" if done and of else "waiting"
-    return shortened(one_line(status.split("\n")[0]), 24)
-
-
-def _share(value: float) -> str:
+def _fraction(value: float) -> str:
+    """``.412``"""
     text = f"{value:.3f}"
     return text.replace("0.", ".", 1) if text.startswith("0.") else text
 
 
-def _numeric(value: Any) -> Any:
-    """CSV cells are text."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return value
+def _cell(row: dict[str, Any], column: str) -> float | None:
+    """The number in a table cell, which is text, or None."""
+    try:
+        return float(row[column])
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,37 +1,17 @@
-"""How the face says things: durations, ages, numbers, money, and the glyph and word of each state. No Textual."""
+"""Text for values: durations, ages, numbers, money, and the glyph and word of each run state. No Textual."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from dataclasses import dataclass
 
-LIVE = frozenset({"starting", "running", "stopping", "evaluating"})
-
-STATES = {
-    "starting": ("◌", "starting", "live"),
-    "running": ("●", "running", "live"),
-    "stopping": ("◍", "stopping", "busy"),
-    "evaluating": ("◆", "evaluating", "busy"),
-    "stopped": ("■", "stopped", "rest"),
-    "finished": ("✔", "finished", "good"),
-    "crashed": ("✖", "crashed", "bad"),
-    "killed": ("✖", "killed", "bad"),
-    "lost": ("?", "lost", "warn"),
-    "old layout": ("·", "old layout", "rest"),
-}
-"""Of a run's state: glyph, word, and the tone a theme colours. Never colour alone."""
-
-
-def state_words(state: str, host: str = "") -> tuple[str, str, str]:
-    """Glyph, word and tone of a run's state."""
-    glyph, word, tone = STATES.get(state, ("?", state or "unknown", "warn"))
-    return glyph, f"{word} on {host}" if host else word, tone
+from grpo_train.run_dir.states import STATES as STATES
+from grpo_train.run_dir.states import state_label as state_label
 
 
 def duration(seconds: float) -> str:
-    """A span in at most two units: ``8 s``, ``41 m``, ``3 h 05 m``, ``2 d 4 h``."""
+    """A time span in at most two units: ``8 s``, ``41 m``, ``3 h 05 m``, ``2 d 4 h``."""
     if not math.isfinite(seconds):
         return "–"
     whole = int(max(0.0, seconds))
@@ -48,7 +28,7 @@ def duration(seconds: float) -> str:
 
 
 def short_age(seconds: float | None) -> str:
-    """An age in one unit for a narrow column: ``8s``, ``41m``, ``3h``, ``2d``; ``–`` where unknown."""
+    """An age in one unit for a narrow column: ``8s``, ``41m``, ``3h``, ``2d``; ``–`` if unknown."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     whole = int(max(0.0, seconds))
@@ -58,13 +38,13 @@ def short_age(seconds: float | None) -> str:
     return f"{whole}s"
 
 
-def money(amount: float | None) -> str:
-    """Dollars and cents, or "" where unknown."""
-    return "" if amount is None else f"${amount:,.2f}"
+def money(dollars: float | None) -> str:
+    """Dollars and cents, or "" if unknown."""
+    return "" if dollars is None else f"${dollars:,.2f}"
 
 
-def figure(value: float | None, width: int = 7) -> str:
-    """A number in at most ``width`` (≥ 6) characters that keeps about four significant digits."""
+def compact_number(value: float | None, width: int = 7) -> str:
+    """A number in at most ``width`` (≥ 6) characters with about four significant digits."""
     if value is None:
         return "–"
     if math.isnan(value):
@@ -84,19 +64,31 @@ def figure(value: float | None, width: int = 7) -> str:
         text = f"{value:.4g}"
     else:
         text = f"{value:.4f}".rstrip("0").rstrip(".")
-        if len(text) > width and size >= 10.0 ** (4 - width):  # a decimal less still leaves two digits that tell
+        if len(text) > width and size >= 10.0 ** (4 - width):  # one decimal fewer keeps two significant digits
             text = f"{value:.{width - 3}f}".rstrip("0").rstrip(".")
     return text if len(text) <= width else _scientific(value, width)
 
 
-def scale(levels: list[float]) -> list[str]:
-    """What stands at an axis's ticks: as many decimals as their distance needs, the same at each."""
+def metric_value(value: float | None) -> str:
+    """A metric with fixed decimals, so that a live value does not change its width."""
+    if value is None or not math.isfinite(value) or value == 0:
+        return compact_number(value)
+    size = abs(value)
+    if 1e-3 <= size < 10:
+        return f"{value:.3f}"
+    if 10 <= size < 1000:
+        return f"{value:.1f}"
+    return compact_number(value)
+
+
+def tick_labels(levels: list[float]) -> list[str]:
+    """Labels of an axis: every tick has the number of decimals that the tick distance needs."""
     if len(levels) < 2 or max(map(abs, levels)) >= 1e4:
-        return [figure(level) for level in levels]
-    apart = min(high - low for low, high in itertools.pairwise(levels))
-    decimals = next((d for d in range(7) if math.isclose(round(apart * 10**d), apart * 10**d, rel_tol=1e-6)), 7)
-    texts = [f"{level:.{decimals}f}" if abs(level) > apart / 1e6 else "0" for level in levels]
-    return texts if max(map(len, texts)) <= 7 else [figure(level) for level in levels]
+        return [compact_number(level) for level in levels]
+    distance = min(high - low for low, high in itertools.pairwise(levels))
+    decimals = next((d for d in range(7) if math.isclose(round(distance * 10**d), distance * 10**d, rel_tol=1e-6)), 7)
+    labels = [f"{level:.{decimals}f}" if abs(level) > distance / 1e6 else "0" for level in levels]
+    return labels if max(map(len, labels)) <= 7 else [compact_number(level) for level in levels]
 
 
 def _scientific(value: float, width: int) -> str:
@@ -108,60 +100,45 @@ def _scientific(value: float, width: int) -> str:
     return text
 
 
-def metric(value: float | None) -> str:
-    """A metric's value with fixed decimals, so that a live number does not jump about."""
-    if value is None or not math.isfinite(value) or value == 0:
-        return figure(value)
-    size = abs(value)
-    if size < 1e-3:
-        return figure(value)
-    if size < 10:
-        return f"{value:.3f}"
-    if size < 1000:
-        return f"{value:.1f}"
-    return figure(value)
-
-
 def gibibytes(mib: float) -> str:
-    """A memory size given in MiB, in GiB."""
+    """A memory size in GiB, given in MiB."""
     gib = mib / 1024
     return f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}"
 
 
 def bar(share: float, width: int) -> tuple[str, str]:
-    """A horizontal bar to eighths of a cell: its filled part and the rest of its track."""
+    """A horizontal bar in eighths of a cell: the filled part and the rest of its track."""
     share = min(1.0, max(0.0, share if math.isfinite(share) else 0.0))
-    eighths = round(share * width * 8)
-    full, part = divmod(eighths, 8)
-    filled = "█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")
+    full, eighths = divmod(round(share * width * 8), 8)
+    filled = "█" * full + (" ▏▎▍▌▋▊▉"[eighths] if eighths else "")
     return filled, " " * (width - len(filled))
 
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
-"""What a program writes to colour or steer a terminal."""
+"""Terminal escape sequences: CSI, OSC and two-character ones."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """A text that cannot steer the terminal: escapes left out, other control characters made visible."""
+    """Text that cannot steer the terminal: escape sequences removed, other control characters replaced by ``·``."""
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     return "".join(character if character.isprintable() or character in keep else "·" for character in text)
 
 
 def one_line(text: str) -> str:
-    """A text on one line, escapes left out, control characters made visible."""
+    """Printable text on one line, whitespace collapsed."""
     return printable(" ".join(text.split()))
 
 
-def fitted(text: str, width: int) -> str:
-    """A text padded to so many cells of a terminal: a wide character takes two."""
+def padded(text: str, width: int) -> str:
+    """Text padded to ``width`` terminal cells; a wide character takes two."""
     from rich.cells import cell_len
 
     return text + " " * max(0, width - cell_len(text))
 
 
 def shortened(text: str, width: int) -> str:
-    """A text in at most ``width`` cells that keeps its beginning and, longer, its end: that tells names apart."""
+    """Text in at most ``width`` cells. Cut in the middle: the end tells names apart."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(text) <= width:
@@ -174,17 +151,8 @@ def shortened(text: str, width: int) -> str:
     return set_cell_size(text, 3) + "…" + end
 
 
-@dataclass(frozen=True)
-class Freshness:
-    """How old what a panel shows is, as words and as a tone."""
-
-    text: str = ""
-    tone: str = "rest"
-    """``rest`` (nothing is expected), ``live`` (fresh), ``warn`` (stale) or ``bad`` (the link is gone)."""
-
-
 def command_line(argv: list[str]) -> str:
-    """An argument vector as one would type it."""
+    """An argument vector as typed in a shell."""
     import shlex
 
     return shlex.join(argv)

@@ -1,4 +1,4 @@
-"""What the face knows of the one run it follows: metrics, rows, completions and console, from the bytes of its logs."""
+"""State of the followed run, built from the bytes of its logs: metrics, rows, completions, console. No Textual."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_train.run_dir.files import number, parse_time
+from grpo_train.run_dir.files import parse_time, to_float
+from grpo_train.run_dir.formats import current_row
 from grpo_tui.model.formatting import one_line, printable
 from grpo_tui.model.health import Health
 from grpo_tui.model.lines import LineBuffer, LineSplitter
@@ -17,14 +18,15 @@ from grpo_tui.model.series import Series
 ROWS_KEPT = 5_000
 CONSOLE_KEPT = 5_000
 COMPLETIONS_KEPT = 256
-EVENTS_KEPT = 1_000
 TEXT_KEPT = 20_000
-"""Characters of a prompt or completion that are kept: memory stays bounded whatever the model babbles."""
+"""Maximum characters of a prompt or completion, so that memory stays bounded."""
 CONSOLE_WIDTH = 4_000
+"""Maximum characters of a console line."""
 TAIL_BYTES = 262_144
+"""Bytes fetched of a log in TAILED."""
 
 LOGS = ("train_log", "events", "rollouts", "console")
-"""The logs that are followed, in the order in which they are asked for."""
+"""The followed logs, in the order in which they are requested."""
 FILES = {
     "train_log": "train_log.jsonl",
     "events": "events.jsonl",
@@ -32,17 +34,17 @@ FILES = {
     "console": "console.log",
 }
 TAILED = frozenset({"rollouts", "console"})
-"""Logs of which only the end is fetched: they may be gigabytes."""
+"""Logs that may have gigabytes: only their end is fetched."""
 
 
 def log_path(run: str, log: str) -> str:
-    """A run's log relative to the root."""
+    """Path of a run's log, relative to the root."""
     return f"training_runs/{run}/logs/{FILES[log]}"
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One line of rollouts.jsonl."""
+    """A row of rollouts.jsonl."""
 
     offset: int
     step: int
@@ -55,7 +57,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a JSON log, to be written out only when it is on the screen."""
+    """A row of train_log.jsonl; formatted only when it is on the screen."""
 
     offset: int
     fields: dict[str, Any]
@@ -63,44 +65,39 @@ class Row:
 
 @dataclass
 class RunLogs:
-    """The logs of one run. ``version[LOG]`` moves when what that log says has changed."""
+    """The logs of one run. ``version[LOG]`` increases with every change of that log's content."""
 
     run: str
     series: dict[str, Series] = field(default_factory=dict)
     rows: LineBuffer[Row] = field(default_factory=lambda: LineBuffer(ROWS_KEPT))
-    events: LineBuffer[Row] = field(default_factory=lambda: LineBuffer(EVENTS_KEPT))
     completions: LineBuffer[Completion] = field(default_factory=lambda: LineBuffer(COMPLETIONS_KEPT))
     console: LineBuffer[str] = field(default_factory=lambda: LineBuffer(CONSOLE_KEPT))
     superseded: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     splitters: dict[str, LineSplitter] = field(default_factory=dict)
     version: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
     last_time: float | None = None
-    """When the newest row was logged, by the box's clock."""
+    """Time of the newest row, in seconds since the epoch on the box's clock."""
     health: Health = field(default_factory=Health)
-    problems: dict[str, str] = field(default_factory=dict)
-    """Why a log cannot be followed, in the box's words."""
-    unreadable: int = 0
-    """Whole lines that were no JSON object: a crash's remains."""
 
     def __post_init__(self) -> None:
         for log in LOGS:
             self.reset(log)
 
     def reset(self, log: str) -> None:
-        """Forget one log: its file is another one now."""
+        """Forget one log: its file was replaced."""
         self.splitters[log] = LineSplitter()
         self.version[log] += 1
         if log == "train_log":
             self.series, self.rows, self.last_time, self.health = {}, LineBuffer(ROWS_KEPT), None, Health()
         elif log == "events":
-            self.events, self.superseded = LineBuffer(EVENTS_KEPT), {}
+            self.superseded = {}
         elif log == "rollouts":
             self.completions = LineBuffer(COMPLETIONS_KEPT)
         else:
             self.console = LineBuffer(CONSOLE_KEPT)
 
     def feed(self, log: str, offset: int, data: bytes) -> None:
-        """Take bytes of a log in order, however they were cut."""
+        """Take the next bytes of a log, in any chunks."""
         lines = self.splitters[log].feed(offset, data)
         if not lines:
             return
@@ -109,95 +106,92 @@ class RunLogs:
             for _, line in lines:
                 self.console.append(console_text(line))
             return
-        void = self.superseded.get(FILES[log], [])
-        for start, line in lines:
-            if any(low <= start < high for low, high in void):
-                continue
-            row = parse_row(line)
+        superseded = self.superseded.get(FILES[log], [])
+        for offset_of_line, line in lines:
+            row = None if _within(offset_of_line, superseded) else parse_row(line)
             if row is None:
-                self.unreadable += bool(line.strip())
-            elif log == "train_log":
-                self._add_metrics(start, row)
+                continue
+            if log == "train_log":
+                self._add_metrics(offset_of_line, row)
             elif log == "rollouts":
-                self.completions.append(completion_of(start, row))
+                self.completions.append(completion_of(offset_of_line, row))
             else:
-                self.events.append(Row(start, row))
                 self._supersede(row)
-
-    def value(self, metric: str) -> float | None:
-        """The newest value of a metric, or None where it was never logged."""
-        series = self.series.get(metric)
-        return series.last if series is not None else None
 
     @property
     def last_step(self) -> int | None:
         """The step of the newest row."""
         row = self.rows.last
-        step = number(row.fields.get("step")) if row else None
+        step = to_float(row.fields.get("step")) if row else None
         return None if step is None else int(step)
 
     @property
     def sandbox(self) -> str:
-        """How well the programs of the newest step were locked in ("strong"); "" where none ran."""
+        """Sandbox isolation level of the newest step (``strong``), or "" if the step ran no programs."""
         level = self.rows.last.fields.get("sandbox/isolation") if self.rows.last else None
         return one_line(level[:16]) if isinstance(level, str) else ""
 
     def step_seconds(self) -> float | None:
-        """The mean of the last 15 steps: with several updates a buffer every other one has no rollout in it."""
+        """Mean seconds of the last 15 steps: with several updates per buffer, not every step has a rollout."""
         series = self.series.get("time/step")
         recent = series.recent(15) if series else []
         return statistics.fmean(recent) if recent else None
 
     def _add_metrics(self, offset: int, row: dict[str, Any]) -> None:
-        step = number(row.get("step"))
+        step = to_float(row.get("step"))
         if step is None or not math.isfinite(step):
-            self.unreadable += 1
             return
         self.rows.append(Row(offset, row))
         self.last_time = row_time(row) or self.last_time
         self.health.take(int(step), row.get("health"))
         for key, value in row.items():
-            if key != "step" and (found := number(value)) is not None:
+            if key != "step" and (found := to_float(value)) is not None:
                 series = self.series.get(key)
                 if series is None:
                     series = self.series[key] = Series()
                 series.append(step, found, offset)
 
     def _supersede(self, event: dict[str, Any]) -> None:
+        """Remove what a resume replaced: the byte ranges that its event names for each file."""
         ranges = event.get("superseded")
-        if not isinstance(ranges, dict):
-            return
-        for file, span in ranges.items():
+        for file, span in ranges.items() if isinstance(ranges, dict) else ():
             try:
-                low, high = int(span[0]), int(span[1])
+                replaced = (int(span[0]), int(span[1]))
             except (TypeError, ValueError, IndexError, KeyError):
                 continue
-            self.superseded.setdefault(str(file), []).append((low, high))
+            self.superseded.setdefault(str(file), []).append(replaced)
             if file == FILES["train_log"]:
-                self.series = {key: series.without([(low, high)]) for key, series in self.series.items()}
-                self.series = {key: series for key, series in self.series.items() if len(series) or len(series.gaps)}
-                self.rows.keep(lambda row, low=low, high=high: not low <= row.offset < high)  # type: ignore[misc]
-                self.last_time = row_time(self.rows.last.fields) if self.rows.last else None
-                self.health = Health()
-                for row in self.rows:
-                    self.health.take(int(number(row.fields.get("step")) or 0), row.fields.get("health"))
-                self.version["train_log"] += 1
+                self._remove_metrics(replaced)
             elif file == FILES["rollouts"]:
-                self.completions.keep(lambda one, low=low, high=high: not low <= one.offset < high)  # type: ignore[misc]
+                self.completions.remove(lambda one, span=replaced: _within(one.offset, [span]))  # type: ignore[misc]
                 self.version["rollouts"] += 1
+
+    def _remove_metrics(self, span: tuple[int, int]) -> None:
+        kept = {key: series.without(span) for key, series in self.series.items()}
+        self.series = {key: series for key, series in kept.items() if len(series) or len(series.gaps)}
+        self.rows.remove(lambda row: _within(row.offset, [span]))
+        self.last_time = row_time(self.rows.last.fields) if self.rows.last else None
+        self.health = Health()
+        for row in self.rows:
+            self.health.take(int(to_float(row.fields.get("step")) or 0), row.fields.get("health"))
+        self.version["train_log"] += 1
+
+
+def _within(offset: int, ranges: list[tuple[int, int]]) -> bool:
+    return any(low <= offset < high for low, high in ranges)
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
-    """The object a JSON line holds, or None."""
+    """The row of a JSON line under the current format's keys, or None if the line is not a JSON object."""
     try:
         row = json.loads(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) else None
+    return current_row(row) if isinstance(row, dict) else None
 
 
 def row_time(row: dict[str, Any]) -> float | None:
-    """When a row was logged, in seconds since the epoch."""
+    """Time of a row in seconds since the epoch, or None."""
     try:
         return parse_time(str(row["time"]))
     except (KeyError, ValueError):
@@ -205,21 +199,21 @@ def row_time(row: dict[str, Any]) -> float | None:
 
 
 def completion_of(offset: int, row: dict[str, Any]) -> Completion:
-    """A rollouts row as the completion panel wants it; the prompt's end is kept, it holds the question."""
+    """A completion from its row. A long prompt keeps its end, which has the question."""
     answer = row.get("gold")
     return Completion(
         offset=offset,
-        step=int(number(row.get("step")) or 0),
+        step=int(to_float(row.get("step")) or 0),
         prompt=str(row.get("prompt", ""))[-TEXT_KEPT:],
         text=str(row.get("completion", ""))[:TEXT_KEPT],
-        reward=number(row.get("reward")),
+        reward=to_float(row.get("reward")),
         answer="" if answer is None else str(answer)[:200],
         time=row_time(row) or 0.0,
     )
 
 
 def console_text(line: bytes) -> str:
-    """A console line as a terminal would leave it: what follows the last carriage return, without escapes."""
+    """A console line as a terminal shows it: the text after the last carriage return, without escape sequences."""
     text = line.decode("utf-8", "replace").rstrip("\r")
     if "\r" in text:
         text = text.rpartition("\r")[2]

@@ -1,22 +1,22 @@
-"""All that the face knows of one box, as plain values. No Textual, no sockets: client events in, facts out.
+"""State of one box as plain values: client events in, facts out. No Textual, no sockets.
 
-Owned by one thread (the app's). The client's thread only puts events into an :class:`Inbox`; the app empties it.
-Each topic has a version that moves when something changed, so that a widget repaints only then.
+Owned by the app's thread; the client's thread puts events into an :class:`~grpo_tui.model.inbox.Inbox`. Each topic has
+a version that increases with every change, so that a widget repaints only then.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from grpo_train.run_dir.files import number, parse_time
+from grpo_train.run_dir.files import to_float
 from grpo_tui.model.checkpoints import CheckpointView, checkpoint_views
-from grpo_tui.model.formatting import LIVE, Freshness, duration, short_age
+from grpo_tui.model.formatting import duration, short_age
 from grpo_tui.model.run_logs import RunLogs
+from grpo_tui.model.run_row import RunRow
 from remote.events import (
     BoxGreeted,
     ClientEvent,
@@ -25,97 +25,30 @@ from remote.events import (
     Link,
     LinkChanged,
     LogArrived,
-    LogFailed,
     LogRotated,
     RunsReported,
     SessionsReported,
 )
 
 STALE_STEPS = 5
-"""A live run's data is stale after so many typical steps without a new row …"""
+"""Data of a live run is stale after this many typical steps without a new row …"""
 STALE_FLOOR_S = 30.0
 """… and never sooner than this …"""
 STARTING_FLOOR_S = 180.0
-"""… or than this while its model is loaded."""
-
-
-class Inbox:
-    """Events from the client's thread, in order. ``wake`` is called once per batch, from that thread."""
-
-    def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
-        self._events: deque[ClientEvent] = deque()
-        self._woken = False
-        self.wake = wake
-
-    def put(self, event: ClientEvent) -> None:
-        self._events.append(event)
-        if not self._woken:
-            self._woken = True
-            self.wake()
-
-    def drain(self, seconds: float, apply: Callable[[ClientEvent], None]) -> bool:
-        """Apply events for at most ``seconds``; True when some are left (and nobody will be woken for them)."""
-        deadline = time.monotonic() + seconds
-        while self._events:
-            apply(self._events.popleft())
-            if self._events and time.monotonic() > deadline:
-                return True
-        self._woken = False
-        return bool(self._events)
+"""… or than this while the run is starting."""
 
 
 @dataclass(frozen=True)
-class RunRow:
-    """A run as the list shows it."""
+class Freshness:
+    """Age of the data in a panel, as text and as a tone."""
 
-    name: str
-    state: str
-    host: str = ""
-    step: int = 0
-    total_steps: int | None = None
-    reward: float | None = None
-    step_seconds: float | None = None
-    logged_at: float | None = None
-    run_seconds: float | None = None
-    updated_at: float | None = None
-    stage: str = ""
-    error: dict[str, Any] = field(default_factory=dict)
-    restarts: int = 0
-    nproc: int | None = None
-    stop_asked: bool = False
-    layout: str = "run"
-
-    @property
-    def is_live(self) -> bool:
-        return self.state in LIVE
-
-    @classmethod
-    def from_summary(cls, row: dict[str, Any]) -> RunRow:
-        """From a row of ``RunDir.summary()``; whatever is missing is unknown."""
-        error = row.get("error")
-        total = number(row.get("total_steps"))
-        return cls(
-            name=str(row.get("run", "")),
-            state=str(row.get("state", "")),
-            host=str(row.get("host") or ""),
-            step=int(number(row.get("step")) or 0),
-            total_steps=None if total is None else int(total),
-            reward=number(row.get("reward")),
-            step_seconds=number(row.get("step_seconds")),
-            logged_at=_time_or_none(row.get("logged_at")),
-            run_seconds=number(row.get("run_seconds")),
-            updated_at=_time_or_none(row.get("updated_at")),
-            stage=str(row.get("stage") or ""),
-            error=error if isinstance(error, dict) else {"summary": str(error)} if error else {},
-            restarts=int(number(row.get("restarts")) or 0),
-            nproc=None if number(row.get("nproc")) is None else int(number(row.get("nproc")) or 1),
-            stop_asked=bool(row.get("stop_asked")),
-            layout=str(row.get("layout", "run")),
-        )
+    text: str = ""
+    tone: str = "rest"
+    """``rest`` (nothing is expected), ``live`` (fresh), ``warn`` (stale) or ``bad`` (the link is lost)."""
 
 
 class Store:
-    """The facts about one box and the run that is selected on it."""
+    """State of one box and of the run that is selected on it."""
 
     def __init__(self, box: str, price_per_hour: float | None = None, now: Callable[[], float] = time.time) -> None:
         self.box = box
@@ -124,13 +57,13 @@ class Store:
         self.link = LinkChanged(Link.CONNECTING)
         self.link_since = now()
         self.link_at = now()
-        """When the link last said anything: the base of ``retry_in_s``."""
+        """Time of the last link event: ``retry_in_s`` counts from it."""
         self.ever_connected = False
         self.host: dict[str, Any] | None = None
         self.clock_skew = 0.0
-        """Seconds to add to a time of the box to have this machine's."""
+        """Seconds to add to a time on the box's clock to get this machine's."""
         self.checks: list[dict[str, Any]] = []
-        """What the box's doctor found: name, ok, detail, hint."""
+        """Findings of the box's doctor: name, ok, detail, hint."""
         self.host_key: HostKeyAsked | None = None
         self.runs: list[RunRow] | None = None
         """Newest first; None before the first report."""
@@ -141,76 +74,73 @@ class Store:
         self.gpu_note = ""
         self.gpu_at = now()
         self.shown: dict[str, Any] = {}
-        """The box's last answer to show_run for the selected run."""
+        """The last reply to ``show_run`` for the selected run."""
         self.shown_at: float | None = None
         self._views: list[CheckpointView] = []
         self.versions = dict.fromkeys(("link", "runs", "selected", "shown", "sessions", "gpu"), 0)
         self._subscriptions: dict[int, str] = {}
 
-    # in ------------------------------------------------------------------------------------------------
+    # updates -------------------------------------------------------------------------------------------
 
     def apply(self, event: ClientEvent) -> None:
-        """Take one event."""
+        """Apply one event."""
         if isinstance(event, LogArrived):
             self._feed(event.subscription, event.offset, event.data)
         elif isinstance(event, LogRotated):
             if self.logs and (log := self._subscriptions.get(event.subscription)):
                 self.logs.reset(log)
-        elif isinstance(event, LogFailed):
-            if self.logs and (log := self._subscriptions.get(event.subscription)):
-                self.logs.problems[log] = event.message
         elif isinstance(event, LinkChanged):
             self._link_changed(event)
         elif isinstance(event, RunsReported):
             self.runs = [RunRow.from_summary(row) for row in event.runs]
-            self._moved("runs")
+            self._changed("runs")
         elif isinstance(event, SessionsReported):
             self.sessions = event.sessions
-            self._moved("sessions")
+            self._changed("sessions")
         elif isinstance(event, GpuSampled):
             self.gpus, self.gpu_note, self.gpu_at = event.gpus, event.note, self.now()
-            self._moved("gpu")
+            self._changed("gpu")
         elif isinstance(event, BoxGreeted):
             self.host = event.host
-            if (box_time := number(event.host.get("time"))) is not None:
+            if (box_time := to_float(event.host.get("time"))) is not None:
                 self.clock_skew = self.now() - box_time
-            self._moved("link")
+            self._changed("link")
         elif isinstance(event, HostKeyAsked):
             self.host_key = event
-            self._moved("link")
+            self._changed("link")
 
     def select(self, run: str | None) -> None:
-        """Turn to another run; its logs start empty."""
+        """Select another run; its logs start empty."""
         if run == self.selected:
             return
         self.selected = run
         self.logs = RunLogs(run) if run else None
         self.shown, self.shown_at, self._views = {}, None, []
         self._subscriptions = {}
-        self._moved("selected")
+        self._changed("selected")
 
     def subscribed(self, subscription: int, log: str) -> None:
-        """A follow of the selected run's log goes by this id; bytes of unknown ids are passed over."""
+        """Register the subscription of a log of the selected run; data of unknown subscriptions is ignored."""
         self._subscriptions[subscription] = log
 
-    def show(self, run: str, answer: dict[str, Any]) -> None:
-        """The box's answer to show_run."""
+    def show(self, run: str, reply: dict[str, Any]) -> None:
+        """Apply the reply to ``show_run``."""
         if run == self.selected:
-            if answer != self.shown:
-                self.shown, self._views = answer, checkpoint_views(run, answer)
-                self._moved("shown")
+            if reply != self.shown:
+                self.shown, self._views = reply, checkpoint_views(run, reply)
+                self._changed("shown")
             self.shown_at = self.now()
 
-    def examined(self, answer: dict[str, Any]) -> None:
-        """The box's answer to doctor."""
-        self.checks = [check for check in answer.get("checks") or () if isinstance(check, dict)]
-        self._moved("link")
+    def examined(self, reply: dict[str, Any]) -> None:
+        """Apply the reply to ``doctor``."""
+        self.checks = [check for check in reply.get("checks") or () if isinstance(check, dict)]
+        self._changed("link")
 
-    # out -----------------------------------------------------------------------------------------------
+    # facts ---------------------------------------------------------------------------------------------
 
     @property
     def run(self) -> RunRow | None:
-        """The selected run's row."""
+        """Row of the selected run."""
         return next((row for row in self.runs or () if row.name == self.selected), None)
 
     @property
@@ -219,26 +149,26 @@ class Store:
 
     @property
     def step(self) -> int:
-        """The selected run's last step: the log's, which is newer than the list's."""
+        """Last step of the selected run: from its log, which is newer than the list."""
         row = self.run
         from_log = self.logs.last_step if self.logs else None
         return from_log if from_log is not None else row.step if row else 0
 
     def age(self, at: float | None) -> float | None:
-        """Seconds since a time by the box's clock."""
+        """Seconds since a time on the box's clock."""
         return None if at is None else max(0.0, self.now() - (at + self.clock_skew))
 
     def row_age(self, row: RunRow) -> float | None:
-        """Age of the newest thing known of a run."""
+        """Age in seconds of the newest data of a run."""
         logged = row.logged_at
         if row.name == self.selected and self.logs and self.logs.last_time:
             logged = max(logged or 0.0, self.logs.last_time)
-        if row.state == "starting" and row.updated_at is not None:  # a resumed run's log is as old as its last stop
+        if row.state == "starting" and row.updated_at is not None:  # the log of a resumed run is old
             logged = max(logged or 0.0, row.updated_at)
         return self.age(logged if logged is not None else row.updated_at)
 
     def row_tone(self, row: RunRow) -> str:
-        """``live`` while a live run logs as it should, ``warn`` when it has fallen silent, ``rest`` when it is over."""
+        """``live`` if a live run logs as expected, ``warn`` if it is silent, ``bad`` without a link, else ``rest``."""
         if not row.is_live:
             return "rest"
         if not self.connected:
@@ -249,7 +179,7 @@ class Store:
         return "warn" if age is not None and age > patience else "live"
 
     def freshness(self) -> Freshness:
-        """Of the selected run's data, for the panels that show it."""
+        """Freshness of the data of the selected run."""
         row = self.run
         if row is None:
             return Freshness()
@@ -264,24 +194,24 @@ class Store:
         return Freshness(f"{short_age(age)} ago", tone)
 
     def gpu_freshness(self) -> Freshness:
-        """Of the GPU samples."""
+        """Freshness of the GPU samples."""
         age = self.now() - self.gpu_at
         if not self.connected:
             return Freshness(f"link lost · {short_age(age)} old", "bad")
         return Freshness(f"stale {short_age(age)}", "warn") if age > STALE_FLOOR_S else Freshness("now", "live")
 
     def checkpoints(self) -> list[CheckpointView]:
-        """The selected run's checkpoints, newest first."""
+        """Checkpoints of the selected run, newest first."""
         return self._views
 
     def step_seconds(self, row: RunRow) -> float | None:
-        """A typical recent step of a run."""
+        """Seconds of a recent step of a run."""
         if row.name == self.selected and self.logs and (median := self.logs.step_seconds()) is not None:
             return median
         return row.step_seconds
 
     def eta(self) -> float | None:
-        """Seconds to the selected run's last step at its present pace, or None."""
+        """Seconds until the last step of the selected run at its current pace, or None."""
         row = self.run
         if row is None or not row.is_live or row.total_steps is None:
             return None
@@ -289,39 +219,39 @@ class Store:
         return None if pace is None else max(0, row.total_steps - self.step) * pace
 
     def cost(self) -> float | None:
-        """Dollars the selected run has cost so far, or None where the price or its time is unknown."""
+        """Cost of the selected run so far in dollars, or None if the price or its run time is unknown."""
         row = self.run
         if row is None or self.price_per_hour is None or row.run_seconds is None:
             return None
-        since = self.age(row.updated_at) if row.is_live and self.connected else 0.0
-        return self.price_per_hour * (row.run_seconds + min(since or 0.0, 60.0)) / 3600
+        since_update = self.age(row.updated_at) if row.is_live and self.connected else 0.0
+        return self.price_per_hour * (row.run_seconds + min(since_update or 0.0, 60.0)) / 3600
 
-    def ailment(self) -> dict[str, Any] | None:
-        """The first thing that keeps this box from training, as its doctor says it, or None."""
-        vital = ("engine", "tmux", "root")
-        return next((check for check in self.checks if check.get("name") in vital and not check.get("ok")), None)
+    def failed_check(self) -> dict[str, Any] | None:
+        """The first failed doctor check without which the box cannot train, or None."""
+        required = ("engine", "tmux", "root")
+        return next((check for check in self.checks if check.get("name") in required and not check.get("ok")), None)
 
     def live_runs(self) -> list[RunRow]:
-        """Runs that go on."""
+        """Runs that are not over."""
         return [row for row in self.runs or () if row.is_live]
 
     def sessions_of(self, run: str) -> list[str]:
-        """Names of the tmux sessions that belong to a run, the training one first."""
-        mine = [
+        """Names of the live tmux sessions of a run, the training session first."""
+        names = [
             str(session.get("name", ""))
             for session in self.sessions
             if not session.get("dead") and (session.get("run") or session.get("name")) == run
         ]
-        return sorted(mine, key=lambda name: name.startswith("eval_"))
+        return sorted(names, key=lambda name: name.startswith("eval_"))
 
     def evaluating(self) -> bool:
-        """Whether an evaluation of the selected run goes on in a session of its own."""
+        """Whether an evaluation session of the selected run is live."""
         return any(name.startswith("eval_") for name in self.sessions_of(self.selected or ""))
 
     def stage_times(self) -> list[tuple[str, float]]:
-        """Mean seconds of each stage of the last 15 steps (``time/*`` without ``time/step``), longest first.
+        """Mean seconds of each stage (``time/*`` except ``time/step``) over the last 15 steps, longest first.
 
-        A stage that takes no time is one that this run does without.
+        A stage that took no time is left out.
         """
         if self.logs is None:
             return []
@@ -331,8 +261,8 @@ class Store:
                 found.append((key.removeprefix("time/"), statistics.fmean(recent)))
         return sorted((stage for stage in found if stage[1] > 0), key=lambda stage: -stage[1])
 
-    def link_words(self) -> tuple[str, str]:
-        """The link in words, and the tone: ``live warn bad busy``."""
+    def link_label(self) -> tuple[str, str]:
+        """Text and tone (``live``, ``warn``, ``bad``, ``busy``, ``rest``) of the link."""
         link, since = self.link, self.now() - self.link_since
         if link.state is Link.CONNECTED:
             return (f"{link.latency_ms:.0f} ms" if link.latency_ms is not None else "connected"), "live"
@@ -341,16 +271,14 @@ class Store:
         if link.state is Link.STALE:
             return f"silent for {duration(since + 5)}", "warn"
         if link.state is Link.LOST:
-            words = f"link lost {duration(since)} ago"
+            text = f"link lost {duration(since)} ago"
             if link.retry_in_s is not None:
                 left = max(0.0, link.retry_in_s - (self.now() - self.link_at))
-                words += f", retrying in {duration(left)}" if left >= 1 else ", retrying now"
-            return words, "bad"
+                text += f", retrying in {duration(left)}" if left >= 1 else ", retrying now"
+            return text, "bad"
         return ("refused", "bad") if link.state is Link.REFUSED else ("closed", "rest")
 
-    # inside --------------------------------------------------------------------------------------------
-
-    def _moved(self, topic: str) -> None:
+    def _changed(self, topic: str) -> None:
         self.versions[topic] += 1
 
     def _link_changed(self, event: LinkChanged) -> None:
@@ -358,23 +286,16 @@ class Store:
             retrying = {self.link.state, event.state} == {Link.LOST, Link.CONNECTING} and self.ever_connected
             if not retrying:
                 self.link_since = self.now()
-        # Reconnecting is still a lost link to the user, until it stands again.
+        # The user sees a lost link until the reconnection has succeeded.
         if event.state is Link.CONNECTING and self.ever_connected and self.link.state is Link.LOST:
             event = LinkChanged(Link.LOST, event.detail or self.link.detail, retry_in_s=0.0)
         self.link, self.link_at = event, self.now()
         self.ever_connected |= event.state is Link.CONNECTED
         if event.state is Link.CONNECTED:
             self.host_key = None
-        self._moved("link")
+        self._changed("link")
 
     def _feed(self, subscription: int, offset: int, data: bytes) -> None:
         log = self._subscriptions.get(subscription)
         if self.logs is not None and log is not None:
             self.logs.feed(log, offset, data)
-
-
-def _time_or_none(value: Any) -> float | None:
-    try:
-        return parse_time(str(value)) if value else None
-    except ValueError:
-        return None

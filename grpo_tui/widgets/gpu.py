@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from grpo_train.run_dir.files import number
+from grpo_train.run_dir.files import to_float
 from grpo_tui.model.formatting import bar, gibibytes
 from grpo_tui.widgets.panel import Panel, toned
 
@@ -41,8 +41,8 @@ class GpuPanel(Panel):
         return Content("\n").join(self._line(gpu, self.size.width) for gpu in gpus)
 
     def _line(self, gpu: dict[str, object], width: int) -> Content:
-        used, total = number(gpu.get("memory_used_mib")) or 0.0, number(gpu.get("memory_total_mib")) or 0.0
-        use = number(gpu.get("utilization_percent"))
+        used, total = to_float(gpu.get("memory_used_mib")) or 0.0, to_float(gpu.get("memory_total_mib")) or 0.0
+        use = to_float(gpu.get("utilization_percent"))
         room = max(4, (width - 58) // 2) if width < 110 else 24
         parts = [Content.from_markup(f"[bold]{gpu.get('index', '?')}[/] ")]
         share = used / total if total else 0.0
@@ -50,9 +50,9 @@ class GpuPanel(Panel):
         parts.append(Content(f" {gibibytes(used):>4}/{gibibytes(total)} GiB  "))
         parts.append(_meter("use", (use or 0.0) / 100, room, "$success"))
         parts.append(Content(f" {use:3.0f} %  " if use is not None else "   ? %  "))
-        if (power := number(gpu.get("power_w"))) is not None:
+        if (power := to_float(gpu.get("power_w"))) is not None:
             parts.append(Content.from_markup(f"{power:4.0f}[$text-muted] W[/]  "))
-        if (heat := number(gpu.get("temperature_c"))) is not None:
+        if (heat := to_float(gpu.get("temperature_c"))) is not None:
             tone = "$error" if heat >= 85 else "$foreground"
             parts.append(Content.from_markup(f"[{tone}]{heat:3.0f}[/][$text-muted] °C[/]  "))
         processes = gpu.get("processes")

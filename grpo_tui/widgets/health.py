@@ -7,7 +7,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from grpo_train.run_dir.files import number as number_of
+from grpo_train.run_dir.files import to_float
 from grpo_tui.model.formatting import metric, one_line
 from grpo_tui.model.health import Condition
 from grpo_tui.model.store import Store
@@ -122,7 +122,7 @@ class HealthSource:
         families: dict[tuple[int, str], list[Text]] = {}
         for key, value in (row.fields if row else {}).items():
             family, _, name = key.partition("/")
-            figure = number_of(value)
+            figure = to_float(value)
             if family not in _FIGURES or not name or (figure is None and not isinstance(value, str)):
                 continue
             part, _, name = name.rpartition("/")

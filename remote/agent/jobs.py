@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import (
-    END_STATES,
-    LIVE_STATES,
     RunDir,
     check_name,
     create_run,
@@ -25,13 +23,9 @@ from grpo_train.run_dir import (
     open_run,
     prepare_root,
 )
-from grpo_train.run_dir.kill import TERM_WAIT_S, end_by_force, write_end
+from grpo_train.run_dir.kill import TERM_WAIT_S, kill_run, record_end
 from grpo_train.run_dir.processes import (
-    boot_id,
-    find_by_run_id,
-    identity,
     is_alive,
-    run_id_of,
     signal_quietly,
     start_ticks,
 )
@@ -117,7 +111,7 @@ def launch(place: Place, params: dict[str, Any]) -> dict[str, Any]:
         try:
             sessions.start(session, argv, place.directory, place.session_environment(), run.name)
         except RemoteError as error:
-            write_end(run, "crashed", by="agent", error=f"its tmux session could not be started: {error.message}")
+            record_end(run, "crashed", by="agent", error=f"its tmux session could not be started: {error.message}")
             raise
     return {**result, "started": True}
 
@@ -252,27 +246,14 @@ def kill(place: Place, params: dict[str, Any]) -> dict[str, Any]:
     if session := text(params, "session", ""):
         return _kill_session(place, session)
     run = open_run(place.root, text(params, "run"))
-    status = run.read_status() or {}
-    observed = run.observed_state()
-    here = identity()
-    if observed.is_live and observed.host and observed.host != here.host:
-        raise RemoteError("elsewhere", f"{run.name} runs on {observed.host}, not on this box", "kill it from there")
-    supervisors = _supervisors(place, run, status)
-    processes = find_by_run_id(run_id_of(run.path), frozenset({os.getpid()}))
-    if not observed.is_live and not supervisors and not processes:
-        raise RemoteError("not_running", f"{run.name} is not running: it is {observed.state}")
-    run.log_event("kill_asked", by=text(params, "by", ""))
     patience = params.get("patience_s")
-    ended = end_by_force(run, supervisors, TERM_WAIT_S if patience is None else min(float(patience), TERM_WAIT_S))
-    if (run.read_status() or {}).get("state", "starting") not in END_STATES:
-        error = f"{len(ended.left)} processes could not be ended" if ended.left else None
-        write_end(run, "killed", by="agent", error=error)
-    return {
-        "run": run.name,
-        "state": run.observed_state().state,
-        "left": ended.left,
-        "forced": ended.forced,
-    }
+    killed = kill_run(
+        run,
+        by=text(params, "by", ""),
+        supervisors=_session_process(place, run),
+        patience_s=TERM_WAIT_S if patience is None else min(float(patience), TERM_WAIT_S),
+    )
+    return {"run": run.name, "state": run.observed_state().state, "left": killed.left, "forced": killed.forced}
 
 
 def _kill_session(place: Place, name: str) -> dict[str, Any]:
@@ -294,18 +275,13 @@ def _kill_session(place: Place, name: str) -> dict[str, Any]:
     return {"session": name, "left": [pid], "forced": forced}
 
 
-def _supervisors(place: Place, run: RunDir, status: dict[str, Any]) -> list[tuple[int, int]]:
-    """The live (pid, start) that run the show: the status file's, and what stands in the run's session."""
-    found = []
-    pid, start = int(status.get("pid") or 0), int(status.get("pid_start") or 0)
-    if pid > 1 and status.get("boot_id") == boot_id() and status.get("state") in LIVE_STATES and is_alive(pid, start):
-        found.append((pid, start))
+def _session_process(place: Place, run: RunDir) -> list[tuple[int, int]]:
+    """(pid, start ticks) of the process in the run's tmux session, if any."""
     try:
         session = Sessions(place).find(session_name(run.name))
     except RemoteError:
-        session = None  # no tmux: nothing was started by it
-    if session and session["run"] == run.name and not session["dead"] and session["pid"]:
-        ticks = start_ticks(session["pid"])
-        if ticks is not None and (session["pid"], ticks) not in found:
-            found.append((session["pid"], ticks))
-    return found
+        return []  # without tmux no session was started
+    if not session or session["run"] != run.name or session["dead"] or not session["pid"]:
+        return []
+    ticks = start_ticks(session["pid"])
+    return [] if ticks is None else [(session["pid"], ticks)]

@@ -58,7 +58,7 @@ BAD_STARTS: dict[str, tuple[list[str], str]] = {
     "unknown backbone": (["--cfg", "CFG", "--set", "model.backbone=qwen2_5_51"], "did you mean qwen2_5_15?"),
     "no such model": (["--cfg", "CFG", "--set", "model.backbone=/models/none"], "is no model directory"),
     "bad name": (["--cfg", "CFG", "--run-name", "../up"], "'../up' cannot name a run"),
-    "taken name": (["--cfg", "CFG", "--run-name", "finished"], "exists already"),
+    "taken name": (["--cfg", "CFG", "--run-name", "finished"], "already exists"),
     "no config given": ([], "--cfg"),
     "unknown option": (["--config", "CFG"], "--config"),
 }
@@ -82,7 +82,7 @@ BAD_REQUESTS: dict[str, tuple[list[str], str]] = {
     "stop finished": (["stop", "--training-run", "finished"], "finished is not running: it is finished"),
     "resume done": (["resume", "--training-run", "finished"], "say how many more with --additional-steps"),
     "resume unknown step": (["resume", "--training-run", "finished", "--from-step", "9"], "complete steps: 1"),
-    "resume no step": (["resume", "--training-run", "finished", "--from-step", "last"], "say latest, final or a step"),
+    "resume no step": (["resume", "--training-run", "finished", "--from-step", "last"], "use latest, final or a step"),
     "resume no more": (["resume", "--training-run", "finished", "--additional-steps", "0"], "--additional-steps"),
     "model is there": (["tiny-model", "--out", "MODEL"], "holds a model already"),
     "model below a file": (["tiny-model", "--out", "MODEL/config.json/x"], "cannot write the model"),

@@ -193,14 +193,14 @@ def test_runs_of_one_name_in_two_roots_leave_each_other_alone(make_root: Callabl
         wait_for_steps(real, 1)
         wait_for_steps(demo, 1)
         trainer = find_by_run_id(run_id_of(real.path))
-        assert "nothing of it is left" in grpo_train("stop", "--training-run", "same", "--now", root=demo.root).stdout
+        assert "no processes left" in grpo_train("stop", "--training-run", "same", "--now", root=demo.root).stdout
         ended.communicate(timeout=60)
         assert (state(demo), find_by_run_id(run_id_of(demo.path))) == ("killed", [])
         wait_for_steps(real, 2)
         assert find_by_run_id(run_id_of(real.path)) == trainer
         assert (kept.poll(), "crashed" in events(real)) == (None, False)
 
-        assert "nothing of it is left" in grpo_train("stop", "--training-run", "same", "--now", root=link).stdout
+        assert "no processes left" in grpo_train("stop", "--training-run", "same", "--now", root=link).stdout
         assert find_by_run_id(run_id_of(real.path)) == []
         kept.communicate(timeout=60)
     assert state(real) == "killed"
@@ -246,14 +246,14 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
     with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
         wait_for_steps(run, 1)
         asked = grpo_train("stop", "--training-run", run.name, root=root)
-        assert "stops after the step under way" in asked.stdout
+        assert "stop requested" in asked.stdout
         supervisor.communicate(timeout=60)
     assert (supervisor.returncode, state(run)) == (0, "stopped")
 
     with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
         wait_for_steps(run, 1)
         now = grpo_train("stop", "--training-run", run.name, "--now", root=root)
-        assert "nothing of it is left" in now.stdout
+        assert "no processes left" in now.stdout
         assert find_by_run_id(run_id_of(run.path)) == []
         supervisor.communicate(timeout=60)
     assert (supervisor.returncode, state(run)) == (130, "killed")

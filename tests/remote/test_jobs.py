@@ -14,7 +14,7 @@ import pytest
 
 from grpo_train.run_dir import StatusWriter, create_run, open_run, write_manifest
 from grpo_train.run_dir.files import read_json
-from grpo_train.run_dir.processes import find_by_run_id, run_id_of, sweep
+from grpo_train.run_dir.processes import find_by_run_id, kill_all, run_id_of
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import RunsReported, SessionsReported
@@ -126,7 +126,7 @@ def test_kill_of_a_supervisor_and_workers_that_ignore_everything(box: Box, root:
             assert find_by_run_id(run_id) == []
             assert read_json(root / "training_runs" / run / "status.json")["state"] == "killed"  # type: ignore[index]
         finally:
-            sweep(run_id)
+            kill_all(run_id)
 
 
 def test_runs_of_one_name_in_two_roots_leave_each_other_alone(box: Box, root: Path, tmp_path: Path) -> None:

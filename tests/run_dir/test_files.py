@@ -16,10 +16,10 @@ from grpo_train.run_dir.files import (
     atomic_symlink,
     atomic_write,
     last_jsonl,
-    number,
     parse_time,
     read_json,
     read_jsonl,
+    to_float,
     to_json,
     utc_now,
 )
@@ -44,16 +44,16 @@ def test_what_is_written_is_one_line_of_strict_json(value: object) -> None:
 
 @given(st.floats())
 def test_every_float_is_read_back(value: float) -> None:
-    read = number(json.loads(to_json({"x": value}))["x"])
+    read = to_float(json.loads(to_json({"x": value}))["x"])
     assert read is not None
     assert math.isnan(read) if math.isnan(value) else read == value
 
 
 def test_special_floats_are_spelled_out() -> None:
     assert to_json({"a": math.nan, "b": [math.inf, -math.inf]}) == '{"a": "NaN", "b": ["Infinity", "-Infinity"]}'
-    assert number("12") is None
-    assert number(True) is None
-    assert number(None) is None
+    assert to_float("12") is None
+    assert to_float(True) is None
+    assert to_float(None) is None
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=3), VALUES, max_size=3), max_size=6), st.data())

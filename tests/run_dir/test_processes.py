@@ -16,10 +16,10 @@ from grpo_train.run_dir.processes import (
     find_by_run_id,
     identity,
     is_alive,
+    kill_all,
     run_id_of,
     signal_quietly,
     start_ticks,
-    sweep,
 )
 from tests.support.engine import wait_for
 
@@ -56,7 +56,7 @@ def test_sweep_ends_all_that_carry_the_id_and_nothing_else(run_id: str) -> None:
     try:
         assert sorted(find_by_run_id(run_id)) == sorted(child.pid for child in mine)
         assert find_by_run_id(run_id, frozenset({mine[0].pid})) == [mine[1].pid]
-        assert sweep(run_id) == []
+        assert kill_all(run_id) == []
         assert [child.wait(timeout=10) for child in mine] == [-signal.SIGKILL] * 2
         assert other.poll() is None
         assert find_by_run_id(run_id) == []
@@ -93,7 +93,7 @@ def test_a_mark_may_hold_any_bytes(tmp_path: Path) -> None:
     child = start(odd)
     try:
         wait_for(lambda: find_by_run_id(odd) == [child.pid], "the child")
-        assert sweep(odd) == []
+        assert kill_all(odd) == []
     finally:
         child.kill()
         child.communicate()

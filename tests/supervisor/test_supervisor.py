@@ -72,7 +72,7 @@ def test_a_stage_carries_the_runs_id_and_does_not_spin(tmp_path: Path) -> None:
 def test_a_run_has_one_supervisor(tmp_path: Path) -> None:
     run, config = create_run(tmp_path, {}, "one"), load_config(config_text())
     first = Supervisor(run, config)
-    with pytest.raises(RunDirError, match="is the run still going"):
+    with pytest.raises(RunDirError, match="is the run still active"):
         Supervisor(run, config)
     first._status.close()
 

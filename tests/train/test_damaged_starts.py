@@ -16,7 +16,7 @@ from grpo_train.cli.commands import app
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import atomic_symlink
-from grpo_train.run_dir.manifest import untrusted
+from grpo_train.run_dir.manifest import weights_problem
 from grpo_train.supervisor import supervisor
 from grpo_train.supervisor.stages import Stage
 from grpo_train.supervisor.supervisor import Supervisor
@@ -116,7 +116,7 @@ def test_a_link_to_a_step_that_is_gone_is_no_start(
 ) -> None:
     shutil.rmtree(run.training_state / "step_3")
     said = assert_refused(run, way, monkeypatch, capfd)
-    assert "step_latest points to step_3, which is not there (other complete steps: 1, 2; " in said
+    assert "step_latest points to step_3, which does not exist (other complete steps: 1, 2; " in said
     assert "newest complete: step_2; resume with --from-step 2)" in said
 
 
@@ -151,7 +151,7 @@ def test_where_nothing_is_whole_that_is_said(run: RunDir) -> None:
     for step in (1, 2, 3):
         damage(run.training_state / f"step_{step}", "bit flip")
     done = CliRunner().invoke(app, ["resume", "--training-run", "one", "--root", str(run.root)])
-    assert done.stderr.rstrip().endswith("(it has no other complete steps)")
+    assert done.stderr.rstrip().endswith("(no other complete steps)")
 
 
 def test_a_file_that_cannot_be_read_is_named(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_a_file_that_cannot_be_read_is_named(run: RunDir, monkeypatch: pytest.Mo
         raise OSError(5, "Input/output error", str(path))
 
     monkeypatch.setattr("grpo_train.run_dir.manifest.sha256", bad_sector)
-    reason = untrusted(run.training_state / "step_3")
+    reason = weights_problem(run.training_state / "step_3")
     assert reason.endswith("cannot be read: Input/output error")
 
 
@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_read_is_named(run: RunDir, monkeypatch: pytest.Mo
 def test_weights_are_not_taken_from_a_damaged_step(run: RunDir, how: str) -> None:
     message = damage(run.training_state / "step_3", how)
     for name in ("step_3", "step_latest"):
-        reason = untrusted(run.training_state / name)
+        reason = weights_problem(run.training_state / name)
         assert reason.startswith(message)
         assert reason.endswith(f"(newest complete: {run.training_state / 'step_2'})")
 
@@ -195,17 +195,17 @@ def test_a_link_to_nothing_is_no_fresh_start(run: RunDir, capfd: pytest.CaptureF
     for step in (1, 2, 3):
         shutil.rmtree(run.training_state / f"step_{step}")
     assert main(["--run-dir", str(run.path)]) == 1
-    assert "step_latest points to step_3, which is not there (it has no other complete steps)" in capfd.readouterr().err
+    assert "step_latest points to step_3, which does not exist (no other complete steps)" in capfd.readouterr().err
     assert "training" not in events(run)
 
 
 def test_weights_are_not_taken_through_a_link_to_nothing(run: RunDir, tmp_path: Path) -> None:
     shutil.rmtree(run.training_state / "step_3")
-    reason = untrusted(run.training_state / "step_latest")
-    assert reason == f"it points to step_3, which is not there (newest complete: {run.training_state / 'step_2'})"
+    reason = weights_problem(run.training_state / "step_latest")
+    assert reason == f"it points to step_3, which does not exist (newest complete: {run.training_state / 'step_2'})"
 
 
 def test_a_model_of_somebody_else_has_no_manifest_and_is_taken(run: RunDir, tmp_path: Path) -> None:
     shutil.copytree(run.training_state / "step_3" / "model", tmp_path / "step_3")
-    assert untrusted(tmp_path / "step_3") == ""
-    assert untrusted(run.training_state / "step_3") == ""
+    assert weights_problem(tmp_path / "step_3") == ""
+    assert weights_problem(run.training_state / "step_3") == ""

@@ -24,7 +24,7 @@ from grpo_train.evaluation.plan import EvalPlan, EvalRequest, Skipped, Target, a
 from grpo_train.run_dir import Checkpoint, RunDir, StatusWriter, create_run, problem_of
 from grpo_train.run_dir.files import atomic_symlink, read_json, utc_now
 from grpo_train.run_dir.processes import boot_id, identity, run_id_of
-from grpo_train.run_dir.removal import hidden_name, is_there_to_stay, remove_leftovers
+from grpo_train.run_dir.removal import exists_after_removal, hidden_name, remove_leftovers
 from grpo_train.train import retention
 from grpo_train.train.retention import prune_checkpoints
 from tests.support.engine import GRPO_TRAIN, rows, running, train_here, wait_for, write_config
@@ -168,16 +168,16 @@ def test_an_evaluation_waits_for_the_end_of_a_removal(run: RunDir) -> None:
     going = run.training_state / hidden_name(1)
     going.mkdir()
     threading.Timer(0.2, lambda: place.rename(going)).start()
-    assert not is_there_to_stay(place), "it went"
+    assert not exists_after_removal(place), "it went"
     going = run.training_state / hidden_name(2)
     going.mkdir()
     threading.Timer(0.2, going.rmdir).start()
-    assert is_there_to_stay(run.training_state / "step_2" / "model"), "the removal let go"
+    assert exists_after_removal(run.training_state / "step_2" / "model"), "the removal let go"
     assert not going.exists()
     going.mkdir()
-    assert is_there_to_stay(run.training_state / "step_2", patience_s=0.1), "a kill left this"
-    assert is_there_to_stay(run.training_state / "step_3")
-    assert not is_there_to_stay(run.training_state / "step_7")
+    assert exists_after_removal(run.training_state / "step_2", patience_s=0.1), "a kill left this"
+    assert exists_after_removal(run.training_state / "step_3")
+    assert not exists_after_removal(run.training_state / "step_7")
 
 
 def _evaluate_again_and_again(path: Path, until: Path, result: Any) -> None:
@@ -193,7 +193,7 @@ def _evaluate_again_and_again(path: Path, until: Path, result: Any) -> None:
             continue
         place = steps[0].path
         status.update(state="evaluating", pending=[os.path.relpath(place, run.root)])
-        if not is_there_to_stay(place):
+        if not exists_after_removal(place):
             vanished += 1
             continue
         for _ in range(3):

@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_train.evaluation.results.keys import digest
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.files import append_jsonl, number, parse_time, read_jsonl, utc_now
+from grpo_train.run_dir.files import append_jsonl, parse_time, read_jsonl, to_float, utc_now
 from grpo_train.tasks import Task
 
 SCALARS = (
@@ -59,6 +59,6 @@ def write_scalars(folder: Path, step: int, scalars: Mapping[str, float], time: s
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     writer = EventFileWriter(str(folder))
-    values = [Summary.Value(tag=tag, simple_value=number(value)) for tag, value in scalars.items()]
+    values = [Summary.Value(tag=tag, simple_value=to_float(value)) for tag, value in scalars.items()]
     writer.add_event(Event(wall_time=parse_time(time), step=step, summary=Summary(value=values)))
     writer.close()
