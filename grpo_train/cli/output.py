@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from grpo_train.run_dir.states import state_label
+from grpo_train.run_dir.display import state_label
 
 if TYPE_CHECKING:
     from rich.text import Text

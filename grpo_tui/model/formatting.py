@@ -6,25 +6,9 @@ import itertools
 import math
 import re
 
-from grpo_train.run_dir.states import STATES as STATES
-from grpo_train.run_dir.states import state_label as state_label
-
-
-def duration(seconds: float) -> str:
-    """A time span in at most two units: ``8 s``, ``41 m``, ``3 h 05 m``, ``2 d 4 h``."""
-    if not math.isfinite(seconds):
-        return "–"
-    whole = int(max(0.0, seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if minutes < 10:
-        return f"{minutes} m {whole % 60:02d} s"
-    if hours < 1:
-        return f"{minutes} m"
-    if days < 1:
-        return f"{hours} h {minutes % 60:02d} m"
-    return f"{days} d {hours % 24} h"
+from grpo_train.run_dir.display import STATES as STATES
+from grpo_train.run_dir.display import duration as duration
+from grpo_train.run_dir.display import state_label as state_label
 
 
 def short_age(seconds: float | None) -> str:
