@@ -31,7 +31,6 @@ from grpo_train.rewards.tags import CLOSE_ANSWER, CLOSE_THINK, OPEN_ANSWER
 from grpo_train.rewards.types import Attempt, Task, TaskError, Verdict
 from grpo_train.rewards.user_code import load_function
 from grpo_train.run_dir.suggest import did_you_mean
-from grpo_train.run_dir.suggest import did_you_mean
 
 RewardFunction = Callable[[Attempt, Verdict], "float | None"]
 
@@ -84,8 +83,8 @@ def load_rewards(task: Task, config: schema.Config) -> Rewards:
     names = [*rewards.names, *(["overlong"] if config.algorithm.overlong_buffer else [])]
     if unknown := sorted(set(config.algorithm.reward_weights) - set(names)):
         raise TaskError(
-            f"algorithm.reward_weights: {', '.join(unknown)}: not a reward function of this run; "
-            f"known: {', '.join(names)}"
+            f"algorithm.reward_weights: '{unknown[0]}' is not a reward function of this run; "
+            f"{did_you_mean(unknown[0], names)}"
         )
     return rewards
 

@@ -1,16 +1,15 @@
-r"""Grading an answer in the manner of MATH: a number exactly, an expression through math-verify, a word as a text.
+r"""Grader for MATH-style answers: numbers exactly, expressions through math-verify, words as text.
 
-A gold answer that is a number (also ``\frac{1}{2}``, ``3\frac12``, ``1{,}800``) is compared as :mod:`spoken_number
-<grpo_train.rewards.spoken_number>` compares: exactly, in lowest terms, without arithmetic. Everything else is LaTeX
-and goes to math-verify, in a process that is killed when it takes too long. What math-verify is known to take for equal
-that is not, it is never asked:
+A gold answer that is a number (also ``\frac{1}{2}``, ``3\frac12``, ``1{,}800``) is compared by :mod:`number_parser
+<grpo_train.rewards.number_parser>`: exactly, in lowest terms, without arithmetic. Other answers are LaTeX and go to
+math-verify, in a process that is killed if it takes too long. Its known false positives are kept from it:
 
-- different variables ("5c" for "5d": it drops single letters as units) and a percent sign on one side only;
-- factorials, sequences with dots, times, numbers of other bases, exponents beyond reach: equal as texts or not at all;
-- words that the gold answer has not ("not", "approximately"): a hedge.
+- different variables ("5c" and "5d": it drops single letters as units), or a percent sign on one side only;
+- factorials, sequences with dots, times, numbers in other bases, huge exponents: these must be equal as text;
+- words that the gold answer lacks ("not", "approximately"): a hedge.
 
-The reasons ``grader_timeout`` and ``grader_error`` say that an answer could not be judged; they are counted apart from
-``wrong``.
+The reasons ``grader_timeout`` and ``grader_error`` mark answers that could not be judged; they are counted separately
+from ``wrong``.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout
-from grpo_train.rewards.spoken_number import parse_number
+from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, math_verifier
+from grpo_train.rewards.number_parser import parse_number
 from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer
 from grpo_train.rewards.types import Attempt, Verdict
 
 MAX_CHARS = 300
 """A longer answer is prose or an attack."""
 SECONDS = 2.0
-"""Processor time that math-verify may take for an answer; most take a few milliseconds."""
+"""CPU time limit of math-verify per answer; most take a few milliseconds."""
 
 GRADER_FAILURES = ("grader_timeout", "grader_error")
 
 _BEYOND = re.compile(
     r"""
     ! | \*\* | : | \\[lc]?dots | \\(?:bmod|pmod|mod|binom|factorial)\b | \b(?:factorial|mod)\b
-    | [0-9]_ | [0-9]{50}                                      # 1011_2; more digits than any answer
+    | [0-9]_ | [0-9]{50}                                      # 1011_2; more digits than any answer has
     | \^\s*[({]?\s*-?[0-9]{4}                                  # 2^{2005}
     | \^\s*[({]*\s*[0-9.]+\s*[)}]*\s*\^                        # 9^9^9, 10^(10)^10
     | \^\s*[({][^a-zA-Z\\]*\^                                  # 10^(10^(10))
-    | (?:[({[]\s*){12}                                         # parentheses upon parentheses
+    | (?:[({[]\s*){12}                                         # deeply nested parentheses
     """,
     re.VERBOSE,
 )
@@ -54,7 +53,7 @@ _UNITS, _LEAD_IN, _FUNCTIONS, _HEDGES = (
     frozenset(words.split()) for words in (_UNIT_WORDS, _LEAD_IN_WORDS, _FUNCTION_WORDS, _HEDGE_WORDS)
 )
 _WORD_START = r"(?<![\\a-zA-Z])(?<!\\begin\{)(?<!\\end\{)"
-"""Neither inside a word, nor a command, nor the name of an environment."""
+"""Not inside a word, a command or an environment name."""
 _UNIT_BOX = re.compile(
     r"\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:square |sq\.? |cubic )?(?:"
     + "|".join(sorted(_UNITS, key=len, reverse=True))
@@ -64,22 +63,21 @@ _UNIT_BOX = re.compile(
 
 
 def judge_math(attempt: Attempt) -> Verdict:
-    r"""Right is the gold answer in strict format; the flexible reading takes the last tag, or the last ``\boxed``.
+    r"""Compare the answer with the gold answer; the flexible reading takes the last tag or the last ``\boxed``.
 
     A truncated completion is wrong, as for numbers. Never raises. Waits for another process: call it from threads.
     """
     gold = attempt.problem.answer
     answer, problem = strict_answer(attempt.completion)
     reason = problem if answer is None else compare(answer, gold)
-    lenient = last_tagged(attempt.completion)
-    if lenient is None:
-        lenient = last_boxed(after_thoughts(attempt.completion))
-    flexible = reason == "ok" if lenient == answer else lenient is not None and compare(lenient, gold) == "ok"
-    cut = attempt.truncated
+    last = last_tagged(attempt.completion)
+    if last is None:
+        last = last_boxed(after_thoughts(attempt.completion))
+    flexible = reason == "ok" if last == answer else last is not None and compare(last, gold) == "ok"
     return Verdict(
-        correct=reason == "ok" and not cut,
-        formatted=answer is not None and not cut,
-        reason="truncated" if cut else reason,
+        correct=reason == "ok" and not attempt.truncated,
+        formatted=answer is not None and not attempt.truncated,
+        reason="truncated" if attempt.truncated else reason,
         answer=answer,
         flexible=flexible,
         metrics={
@@ -90,46 +88,46 @@ def judge_math(attempt: Attempt) -> Verdict:
 
 
 def compare(answer: str, gold: str) -> str:
-    """``ok`` where ``answer`` says what ``gold`` says, else why not. Never raises; takes two seconds of a core at most.
+    """``ok`` if ``answer`` equals ``gold``, else the reason. Never raises; takes at most two seconds of CPU time.
 
-    Other reasons: ``wrong``, ``ambiguous`` (a hedge), ``not_numeric`` (the gold answer is a number, this is none),
-    ``refused`` (too long, or arithmetic beyond reach), ``unreadable`` (no LaTeX), ``grader_timeout``, ``grader_error``.
+    Reasons: ``wrong``, ``ambiguous`` (a hedge), ``not_numeric`` (only the gold answer is a number), ``refused`` (too
+    long, or arithmetic too large), ``unreadable`` (not LaTeX), ``grader_timeout``, ``grader_error``.
     """
     if len(answer) > MAX_CHARS or len(gold) > MAX_CHARS:
         return "ok" if answer == gold else "refused"
-    said, expected = plain_latex(answer), plain_latex(gold)
-    if not said or not expected:
+    given, expected = plain_latex(answer), plain_latex(gold)
+    if not given or not expected:
         return "unreadable"
-    if _text_of(said) == _text_of(expected):
+    if _canonical_text(given) == _canonical_text(expected):
         return "ok"
-    if said.count("%") != expected.count("%"):
+    if given.count("%") != expected.count("%"):
         return "wrong"
-    said, expected = said.replace("%", "").strip(), expected.replace("%", "").strip()
+    given, expected = given.replace("%", "").strip(), expected.replace("%", "").strip()
     number = _number(expected)
     if not isinstance(number, str):
-        found = _number(_without_left_side(said))
+        found = _number(_without_left_side(given))
         return found if isinstance(found, str) else "ok" if found == number else "wrong"
-    if _BEYOND.search(said) or _BEYOND.search(expected):
+    if _BEYOND.search(given) or _BEYOND.search(expected):
         return "refused"
-    said, expected = _as_list(said), _as_list(expected)
-    said_of, expected_of = _without_left_side(said), _without_left_side(expected)
-    if said_of == said or expected_of == expected:  # only one of them names what it is about
-        said, expected = said_of, expected_of
-    if said.count("=") != expected.count("="):
+    given, expected = _as_list(given), _as_list(expected)
+    given_right, expected_right = _without_left_side(given), _without_left_side(expected)
+    if given_right == given or expected_right == expected:  # only one side has a left-hand side
+        given, expected = given_right, expected_right
+    if given.count("=") != expected.count("="):
         return "wrong"
-    words, known = _words(said), _words(expected)
+    words, known = _words(given), _words(expected)
     if words - known - _UNITS - _LEAD_IN - _FUNCTIONS:
         return "ambiguous" if known <= words else "wrong"
-    said, expected = _without_words(said), _without_words(expected)
-    if not said or not expected:
+    given, expected = _without_words(given), _without_words(expected)
+    if not given or not expected:
         return "wrong"
-    if _variables(said) != _variables(expected):
+    if _variables(given) != _variables(expected):
         return "wrong"
-    return _verify(said, expected)
+    return _verify(given, expected)
 
 
 def plain_latex(text: str) -> str:
-    r"""LaTeX without its dress: dollar signs, one outer ``\boxed``, spacing, sizes, text boxes, degree signs."""
+    r"""Remove dollar signs, one outer ``\boxed``, spacing, sizes, text boxes and degree signs."""
     text = re.sub("[−–‐‑﹣]", "-", text.strip()).replace("\u00a0", " ")
     text = text.removeprefix("**").removesuffix("**").strip().rstrip(".").strip()
     text = re.sub(
@@ -152,7 +150,7 @@ def plain_latex(text: str) -> str:
 
 
 def _with_braces(latex: str) -> str:
-    r"""Braces around what follows ``\frac`` and ``\sqrt``, without which math-verify reads no ``\frac\pi2``."""
+    r"""Add braces to the arguments of ``\frac`` and ``\sqrt``; math-verify cannot read ``\frac\pi2``."""
     for found in reversed(list(re.finditer(r"\\(frac|sqrt)(?![a-zA-Z])(?:\s*\[[^\[\]]*\])?", latex))):
         head, rest = latex[: found.end()], latex[found.end() :].lstrip()
         for _ in range(2 if found[1] == "frac" else 1):
@@ -165,7 +163,7 @@ def _with_braces(latex: str) -> str:
 
 
 def _argument(latex: str) -> tuple[str, int]:
-    """What LaTeX takes for the next argument, without braces, and how many characters it is written with (0: none)."""
+    """The next LaTeX argument without braces, and its length with braces (0 without an argument)."""
     if not latex.startswith("{"):
         token = re.match(r"\\(?!frac|sqrt)[a-zA-Z]+|[0-9a-zA-Z]", latex)
         return (token[0], len(token[0])) if token else ("", 0)
@@ -174,7 +172,7 @@ def _argument(latex: str) -> tuple[str, int]:
 
 
 def _in_braces(text: str) -> str | None:
-    """What stands between the brace that a text begins with and its partner; None without one."""
+    """Text between the opening brace at the start and its match; None if unmatched."""
     depth = 0
     for position, character in enumerate(text):
         depth += {"{": 1, "}": -1}.get(character, 0)
@@ -184,7 +182,7 @@ def _in_braces(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What the last ``\boxed{…}`` holds, braces matched; None without one."""
+    r"""Content of the last ``\boxed{…}``, braces matched; None without one."""
     start = text.rfind(r"\boxed{")
     inner = None if start < 0 else _in_braces(text[start + len(r"\boxed") :])
     return None if inner is None else inner.strip()
@@ -192,12 +190,12 @@ def last_boxed(text: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _helpers() -> Helpers:
-    return Helpers("math_verifier.py", seconds=SECONDS)
+    return Helpers(math_verifier.__file__, seconds=SECONDS)
 
 
-def _verify(said: str, expected: str) -> str:
+def _verify(given: str, expected: str) -> str:
     try:
-        verdict = _helpers().ask({"gold": expected, "answer": said})
+        verdict = _helpers().ask({"gold": expected, "answer": given})
     except HelperTimeout:
         return "grader_timeout"
     except HelperError:
@@ -211,22 +209,22 @@ def _first_group(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group is not None)
 
 
-def _text_of(latex: str) -> str:
-    """What two answers have in common that are the same text: no space, (A) as A, no difference of case in words."""
+def _canonical_text(latex: str) -> str:
+    """Canonical text: without spaces, (A) as A, words in lower case."""
     text = re.sub(r"\s", "", latex)
     text = re.sub(r"^\(([A-Za-z])\)$", r"\1", text)
     return text.casefold() if re.fullmatch(r"[^\W\d_]{2,}", text) else text
 
 
-def _spoken(latex: str) -> str:
-    r"""Fractions as :func:`parse_number` reads them: ``3\frac{1}{2}`` is "3 1/2", ``-\frac{1}{2}`` is "-1/2"."""
+def _with_slashes(latex: str) -> str:
+    r"""Rewrite fractions for :func:`parse_number`: ``3\frac{1}{2}`` as "3 1/2", ``-\frac{1}{2}`` as "-1/2"."""
     text = re.sub(r"\\frac\s*\{\s*-\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}", r"-\\frac{\1}{\2}", latex)
     return re.sub(r"([0-9]?)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}", _fraction, text)
 
 
 def _number(latex: str) -> Fraction | str:
-    """The number that LaTeX says, or why it says none; "2ac" is no 2 with a unit."""
-    number = parse_number(_spoken(latex))
+    """The number, or the reason for rejecting it; "2ac" is not 2 with a unit."""
+    number = parse_number(_with_slashes(latex))
     return "not_numeric" if _variables(_without_words(latex)) else number
 
 
@@ -236,7 +234,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _without_left_side(latex: str) -> str:
-    r"""What ``x = 5``, ``f(x) = 5``, ``x \in [0,1]`` and ``x = 1, x = 2`` say of x; "17 = 18" stays what it is."""
+    r"""Right-hand sides of ``x = 5``, ``f(x) = 5``, ``x \in [0,1]`` and ``x = 1, x = 2``; "17 = 18" is unchanged."""
     name = re.match(r"\s*((?:[a-zA-Z]|\\[a-z]+)(?:_?[a-zA-Z0-9])?(?:\([a-zA-Z]\))?)\s*(?:=|\\in(?![a-z]))", latex)
     if not name:
         return latex
@@ -248,7 +246,7 @@ def _as_list(latex: str) -> str:
 
 
 def _without_words(latex: str) -> str:
-    """Without units (and their squares), lead-ins and the words that both sides have; functions stay."""
+    """Remove all words (also units with an exponent) except function names."""
     kept = re.sub(
         _WORD_START + r"([a-zA-Z]{2,})(\s*\^\s*(?:[23]|\{[23]\}))?",
         lambda match: " " if _is_word(match[1]) and match[1] not in _FUNCTIONS else match[0],
@@ -262,7 +260,7 @@ def _words(latex: str) -> set[str]:
 
 
 def _is_word(letters: str) -> bool:
-    """A run of letters is a word where it is a known one or a long one; else it is a product, like xy."""
+    """Whether a run of letters is a word (known, or longer than 3) and not a product like xy."""
     return len(letters) > 3 or letters.lower() in _UNITS | _LEAD_IN | _FUNCTIONS | _HEDGES
 
 

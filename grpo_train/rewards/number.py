@@ -1,7 +1,7 @@
 """Grader for numeric answers: exact, evaluates nothing, takes microseconds.
 
 ``strict`` mode requires the R1 format; ``flexible`` takes the last answer, with or without tags.
-:mod:`grpo_train.rewards.tags` finds the answer, :mod:`grpo_train.rewards.spoken_number` reads the number.
+:mod:`grpo_train.rewards.tags` finds the answer, :mod:`grpo_train.rewards.number_parser` reads the number.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_train.rewards.spoken_number import last_number, parse_number
+from grpo_train.rewards.number_parser import last_number, parse_number
 from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer
 
 GSM8K_MARK = "####"

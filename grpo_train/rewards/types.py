@@ -18,6 +18,10 @@ class TaskError(UserError):
     code = "bad_task"
 
 
+class NoSplitError(TaskError):
+    """A split that the task's data does not have."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One problem of a split."""
@@ -81,7 +85,7 @@ class Task(Protocol):
     """Source of prompts and judge of completions. Splits are disjoint and their order never changes.
 
     A task for warm starts of tiny models (``grpo-train tiny-model --task NAME``) also has
-    ``example(problem, draw, careless) -> str``, a worked completion, see :class:`grpo_train.tiny.model.Taught`.
+    ``example(problem, draw, careless) -> str``, a worked completion, see :class:`~grpo_train.tasks.shared.base.WorkedTask`.
     """
 
     @property

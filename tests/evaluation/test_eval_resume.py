@@ -159,7 +159,7 @@ def test_a_graders_key_is_the_source_that_it_uses(tmp_path: Path) -> None:
     files: dict[Path, None] = {}
     keys._gather(keys.PACKAGE / "tasks" / "addition.py", files, set())
     names = {str(file.relative_to(keys.PACKAGE)) for file in files}
-    assert {"tasks/addition.py", "rewards/accuracy.py", "rewards/spoken_number.py", "tasks/base.py"} <= names
+    assert {"tasks/addition.py", "rewards/accuracy.py", "rewards/number_parser.py", "tasks/base.py"} <= names
     assert not names & {"tasks/gsm8k.py", "tasks/__init__.py", "schema.py"}
     own, libraries = tmp_path / "mine.py", set[str]()
     own.write_text("import json\nimport numpy as np\nfrom grpo_train.rewards.number import grade_number\n")

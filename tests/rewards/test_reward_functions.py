@@ -1,4 +1,4 @@
-"""Reward functions: what each is worth, a user's own, and the controls."""
+"""Built-in and user-defined reward functions, negative controls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from grpo_train.config import schema
-from grpo_train.rewards import Rewards, load_rewards
+from grpo_train.rewards import Grade, Rewards, load_rewards
+from grpo_train.rewards.accuracy import judge_number
 from grpo_train.rewards.functions import correct_and_short, reasoning, tag_count
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
 
@@ -29,49 +30,69 @@ def rewards_of(*names: str, seed: int = 0, **task: object) -> Rewards:
     return Rewards(config, ("accuracy",), max_completion_length=100, seed=seed)
 
 
-def test_a_task_without_rewards_of_its_own_is_paid_for_accuracy() -> None:
+def values(rewards: Rewards, *verdicts: Verdict) -> list[float | None]:
+    """Values of a single reward function."""
+    return [value for verdict in verdicts for value in rewards(attempt(), verdict).rewards.values()]
+
+
+def test_accuracy_is_the_default() -> None:
     rewards = rewards_of()
     assert rewards.names == ["accuracy"]
-    assert [rewards(attempt(), verdict).reward for verdict in (RIGHT, WRONG, UNFORMATTED)] == [2.0, 0.0, 0.0]
+    assert values(rewards, RIGHT, WRONG, UNFORMATTED) == [2.0, 0.0, 0.0]
 
 
-def test_accuracy_pays_what_the_configuration_says() -> None:
+def test_accuracy_values_come_from_the_config() -> None:
     rewards = rewards_of("accuracy", correct_reward=1.0, incorrect_reward=-0.5)
-    assert [rewards(attempt(), verdict).reward for verdict in (RIGHT, WRONG)] == [1.0, -0.5]
+    assert values(rewards, RIGHT, WRONG) == [1.0, -0.5]
 
 
-def test_every_function_is_logged_by_its_name_and_the_reward_is_their_sum() -> None:
+def test_accuracy_of_a_number() -> None:
+    rewards = rewards_of("accuracy")
+
+    def grade(completion: str, truncated: bool = False) -> Grade:
+        made = Attempt(PROBLEM, completion, truncated)
+        return rewards(made, judge_number(made))
+
+    right, wrong = grade("so</think> <answer>18</answer>"), grade("so</think> <answer>17</answer>")
+    cut = grade("so</think> <answer>18</answer>", truncated=True)
+    assert [made.rewards["accuracy"] for made in (right, wrong, cut)] == [2.0, 0.0, 0.0]
+    assert (right.verdict.correct, right.verdict.formatted) == (True, True)
+    assert (wrong.verdict.correct, wrong.verdict.formatted, wrong.verdict.answer) == (False, True, "17")
+    assert (cut.verdict.correct, cut.verdict.formatted, cut.verdict.reason) == (False, False, "truncated")
+    assert cut.verdict.flexible
+
+
+def test_every_function_is_reported_by_name() -> None:
     rewards = rewards_of("accuracy", "format", "correct_and_short", "score", "reasoning", "tag_count")
     assert rewards.names == ["accuracy", "format", "correct_and_short", "score", "reasoning", "tag_count"]
     grade = rewards(attempt(), RIGHT)
     assert grade.rewards == {
         "accuracy": 2.0, "format": 1.0, "correct_and_short": 0.75, "score": 0.75, "reasoning": 0.0, "tag_count": 1.0,
     }  # fmt: skip
-    assert grade.reward == pytest.approx(5.5)
     assert rewards(attempt(), WRONG).rewards["format"] == 1.0
     unformatted = rewards(attempt(), UNFORMATTED)
     assert unformatted.rewards["format"] == 0.0
-    assert unformatted.rewards["score"] is None  # no points of its own: the function takes no part
-    assert unformatted.reward == unformatted.rewards["tag_count"]
+    assert unformatted.rewards["score"] is None
+    assert unformatted.rewards["tag_count"] == 1.0
 
 
-def test_tags_are_counted_that_are_said_once() -> None:
+def test_tag_count_counts_tags_that_appear_once() -> None:
     assert tag_count("1</think><answer>2</answer>") == tag_count("</answer> </think> <answer>") == 1.0
     assert tag_count("1</think><answer>2") == pytest.approx(2 / 3)
     assert tag_count("</think></think><answer></answer><answer>") == pytest.approx(1 / 3)
     assert tag_count("<think>2") == tag_count("") == 0.0
 
 
-def test_correct_and_short_falls_with_the_length_and_never_pays_for_a_wrong_answer() -> None:
+def test_correct_and_short_falls_with_length() -> None:
     assert [correct_and_short(RIGHT, length, 100) for length in (0, 50, 100, 200)] == [1.0, 0.75, 0.5, 0.5]
     assert correct_and_short(WRONG, 0, 100) == 0.0
 
 
-def test_reasoning_pays_for_steps_written_out_and_not_for_padding() -> None:
+def test_reasoning_does_not_pay_for_padding() -> None:
     step = "Then {} eggs are left of the {} that she had that morning"
-    steps = ".\n".join(step.format(number, number + 3) for number in range(6))
+    steps = ".\n".join(step.format(count, count + 3) for count in range(6))
     assert reasoning(f"<think>{steps}</think> <answer>18</answer>") == 1.0
-    assert reasoning(f"{steps}") == 0.0  # thoughts that never end
+    assert reasoning(f"{steps}") == 0.0  # no </think>
     assert reasoning("</think> <answer>18</answer>") == 0.0
     one = "She has 3.50 dollars left."
     assert reasoning(one + "</think>") == pytest.approx(0.5 * 5 / 40 + 0.5 / 4)
@@ -86,7 +107,7 @@ def test_reasoning_pays_for_steps_written_out_and_not_for_padding() -> None:
     assert 0.0 <= reasoning("\x00" * 1000 + "</think>") <= 1.0
 
 
-OWN = """
+USER_CODE = """
 import math
 calls = []
 def short(attempt, verdict):
@@ -111,23 +132,22 @@ not_a_function = 3
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def user_file(tmp_path: Path) -> Path:
     file = tmp_path / "my_rewards.py"
-    file.write_text(OWN)
+    file.write_text(USER_CODE)
     return file
 
 
-def test_functions_of_a_users_own_file(own: Path) -> None:
-    rewards = rewards_of("accuracy", f"{own}:short", f"{own}:whole", f"{own}:agrees")
+def test_functions_from_a_user_file(user_file: Path) -> None:
+    rewards = rewards_of("accuracy", *(f"{user_file}:{name}" for name in ("short", "whole", "agrees")))
     assert rewards.names == ["accuracy", "short", "whole", "agrees"]
     assert rewards(attempt(length=5), RIGHT).rewards == {"accuracy": 2.0, "short": 1.0, "whole": 3.0, "agrees": 1.0}
     long = rewards(attempt(length=50), WRONG)
     assert long.rewards == {"accuracy": 0.0, "short": None, "whole": 3.0, "agrees": 0.0}
-    assert long.reward == 3.0
 
 
-def test_functions_of_a_module_in_the_working_directory(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(own.parent)
+def test_functions_from_a_module_in_the_cwd(user_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(user_file.parent)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert rewards_of("my_rewards:whole")(attempt(), WRONG).rewards == {"whole": 3.0}
     sys.modules.pop("my_rewards")
@@ -136,28 +156,26 @@ def test_functions_of_a_module_in_the_working_directory(own: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "acuracy",
-            r"task\.rewards: no reward function is called 'acuracy'; there are accuracy, format, .*module:func",
-        ),
-        ("{own}:nothing", r"task\.rewards: .*my_rewards\.py has no function 'nothing'; it has short, whole, agrees"),
-        ("{own}:not_a_function", r"task\.rewards: .* has no function 'not_a_function'"),
-        ("/no/such/file.py:f", r"task\.rewards: .*there is no file /no/such/file\.py"),
-        ("no_such_module:f", r"task\.rewards: .*there is no module 'no_such_module'"),
+        ("acuracy", r"task\.rewards: unknown reward function 'acuracy'; did you mean accuracy\? .*module:function"),
+        ("xyz", r"task\.rewards: unknown reward function 'xyz'; known: accuracy, format, .*module:function"),
+        ("{file}:nothing", r"task\.rewards: no function 'nothing' in .*my_rewards\.py; known: short, whole, agrees"),
+        ("{file}:not_a_function", r"task\.rewards: no function 'not_a_function' in "),
+        ("/no/such/file.py:f", r"task\.rewards: .*no such file: /no/such/file\.py"),
+        ("no_such_module:f", r"task\.rewards: .*no module 'no_such_module'"),
         (":f", r"task\.rewards: ':f'"),
     ],
 )
-def test_a_function_that_is_none_is_named_with_its_key(own: Path, name: str, message: str) -> None:
+def test_unknown_functions_are_errors(user_file: Path, name: str, message: str) -> None:
     with pytest.raises(TaskError, match=message):
-        rewards_of(name.format(own=own))
+        rewards_of(name.format(file=user_file))
 
 
-def test_a_file_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
+def test_import_errors_are_reported(tmp_path: Path) -> None:
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(3)\n")
-    with pytest.raises(TaskError, match=r"leaves\.py cannot be imported: SystemExit: 3"):
+    with pytest.raises(TaskError, match=r"cannot import .*leaves\.py: SystemExit: 3"):
         rewards_of(f"{tmp_path / 'leaves.py'}:f")
     (tmp_path / "broken.py").write_text("import no_such_library\n")
-    with pytest.raises(TaskError, match=r"broken\.py cannot be imported: ModuleNotFoundError: .*no_such_library"):
+    with pytest.raises(TaskError, match=r"cannot import .*broken\.py: ModuleNotFoundError: .*no_such_library"):
         rewards_of(f"{tmp_path / 'broken.py'}:f")
 
 
@@ -165,60 +183,60 @@ def test_a_file_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
     ("function", "message"),
     [
         ("fails", "'fails' raised ZeroDivisionError: division by zero"),
-        ("nan", "'nan' returned 'nan', which is no number to learn from"),
-        ("endless", "'endless' returned 'inf', which is no number"),
-        ("text", "'text' returned '1.0', which is no number"),
-        ("listed", r"'listed' returned '\[1.0\]', which is no number"),
+        ("nan", "'nan' returned 'nan'; expected a finite number or None"),
+        ("endless", "'endless' returned 'inf'; expected"),
+        ("text", "'text' returned '1.0'; expected"),
+        ("listed", r"'listed' returned '\[1.0\]'; expected"),
     ],
 )
-def test_what_is_no_number_stops_the_run_and_names_the_function(own: Path, function: str, message: str) -> None:
+def test_non_finite_rewards_are_errors(user_file: Path, function: str, message: str) -> None:
     with pytest.raises(TaskError, match=rf"task\.rewards: {message}"):
-        rewards_of(f"{own}:{function}")(attempt(), RIGHT)
+        rewards_of(f"{user_file}:{function}")(attempt(), RIGHT)
 
 
-def test_two_functions_of_one_name_are_refused(own: Path) -> None:
-    with pytest.raises(TaskError, match="two reward functions are called 'accuracy'"):
+def test_duplicate_names_are_errors() -> None:
+    with pytest.raises(TaskError, match="duplicate reward function 'accuracy'"):
         rewards_of("accuracy", "accuracy")
 
 
-def test_weights_must_belong_to_functions_that_take_part() -> None:
+def test_weights_of_unused_functions_are_errors() -> None:
     task = load_task(schema.Task(name="addition"))
     config = schema.Config.model_validate(
         {"task": {"name": "addition"}, "algorithm": {"reward_weights": {"format": 1}}}
     )
     with pytest.raises(
-        TaskError, match=r"algorithm\.reward_weights: no reward function is called format; there are acc"
+        TaskError, match=r"algorithm\.reward_weights: 'format' is not a reward function of this run; known: accuracy"
     ):
         load_rewards(task, config)
 
 
-# --------------------------------------------------------------------------------------------------------- controls
+# ------------------------------------------------------------------------------------------------ negative controls
 
 
-def test_the_random_control_pays_one_half_whatever_is_said_and_in_whatever_order() -> None:
+def test_random_rewards_depend_on_seed_and_key_only() -> None:
+    def drawn(rewards: Rewards, completion: str, verdict: Verdict) -> dict[str, float | None]:
+        return {key: rewards(attempt(completion, key=key), verdict).rewards["random"] for key in keys}
+
     rewards = rewards_of("accuracy", reward_control="random", seed=3)
     assert rewards.names == ["random"]
     keys = [f"{buffer}/{group}/{sample}" for buffer in range(10) for group in range(10) for sample in range(10)]
-    first = {key: rewards(attempt(key=key), RIGHT).reward for key in keys}
+    first = drawn(rewards, "a completion", RIGHT)
     assert set(first.values()) == {0.0, 2.0}
-    assert 0.4 < sum(first.values()) / 2 / len(keys) < 0.6
+    assert 0.4 < list(first.values()).count(2.0) / len(keys) < 0.6
     random.Random(0).shuffle(keys)
     again = rewards_of("format", reward_control="random", seed=3)
     random.seed(99)
-    assert {key: again(attempt("other", key=key), WRONG).reward for key in keys} == first
-    other_seed = rewards_of(reward_control="random", seed=4)
-    assert {key: other_seed(attempt(key=key), RIGHT).reward for key in keys} != first
+    assert drawn(again, "another", WRONG) == first
+    assert drawn(rewards_of(reward_control="random", seed=4), "a completion", RIGHT) != first
 
 
-def test_the_inverted_control_pays_for_what_is_wrong() -> None:
+def test_inverted_pays_for_wrong_answers() -> None:
     rewards = rewards_of(reward_control="inverted", correct_reward=1.0, incorrect_reward=-1.0)
-    assert [rewards(attempt(), verdict).rewards for verdict in (RIGHT, WRONG, UNFORMATTED)] == [
-        {"inverted": -1.0}, {"inverted": 1.0}, {"inverted": 1.0},
-    ]  # fmt: skip
+    assert rewards.names == ["inverted"]
+    assert values(rewards, RIGHT, WRONG, UNFORMATTED) == [-1.0, 1.0, 1.0]
 
 
-def test_the_format_control_pays_for_tags_alone() -> None:
+def test_format_only_pays_for_tags() -> None:
     rewards = rewards_of(reward_control="format_only")
-    assert [rewards(attempt(), verdict).rewards for verdict in (RIGHT, WRONG, UNFORMATTED)] == [
-        {"format_only": 2.0}, {"format_only": 2.0}, {"format_only": 0.0},
-    ]  # fmt: skip
+    assert rewards.names == ["format_only"]
+    assert values(rewards, RIGHT, WRONG, UNFORMATTED) == [2.0, 2.0, 0.0]

@@ -137,7 +137,7 @@ def test_a_judge_that_fails_is_not_swallowed() -> None:
 
 
 def test_weights_of_functions_that_take_no_part_are_refused_before_anything_starts() -> None:
-    with pytest.raises(TaskError, match=r"reward_weights: no reward function is called acuracy; there are accuracy"):
+    with pytest.raises(TaskError, match=r"reward_weights: 'acuracy' is not a reward function of this run; did you mean"):
         load_rewards(Even(), config_of(algorithm__reward_weights={"acuracy": 2.0}))
     load_rewards(Even(), config_of(algorithm__reward_weights={"overlong": 2.0}, algorithm__overlong_buffer=3))
 

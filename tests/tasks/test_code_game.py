@@ -256,7 +256,7 @@ def test_no_valid_program_and_nobody_is_asked() -> None:
     task, config = game(), small_config()
     adversary = Adversary(task, load_rewards(task, config), Writer(["print("] * 4), Oracle(), Bytes(), config)  # type: ignore[arg-type]
     samples = adversary.collect(0, [0], [Prompt(task.problem("train", 0), (1,))])
-    assert [sample.grade.reward for sample in samples if sample] == [0.0] * 4
+    assert [sum(filter(None, sample.grade.rewards.values())) for sample in samples if sample] == [0.0] * 4
 
 
 @pytest.fixture(scope="module")

@@ -289,8 +289,8 @@ def test_a_grader_of_a_users_own_sees_the_whole_row(tmp_path: Path) -> None:
     ("grader", "message"),
     [
         ("numbr", r"task\.grader: 'numbr' is none of number, text, math, nor your own module:function"),
-        ("no_such_module:f", r"task\.grader: .*there is no module 'no_such_module'"),
-        ("/no/such.py:f", r"task\.grader: .*there is no file /no/such\.py"),
+        ("no_such_module:f", r"task\.grader: .*no module 'no_such_module'"),
+        ("/no/such.py:f", r"task\.grader: .*no such file: /no/such\.py"),
     ],
 )
 def test_a_grader_that_is_none_is_named_with_its_key(tmp_path: Path, grader: str, message: str) -> None:

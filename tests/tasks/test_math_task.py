@@ -15,7 +15,8 @@ import pytest
 
 from grpo_train.config.schema import Task as TaskConfig
 from grpo_train.rewards import math_answer
-from grpo_train.rewards.helpers import PATIENCE, HelperError, Helpers, HelperTimeout
+from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, math_verifier
+from grpo_train.rewards.helpers.pool import PATIENCE
 from grpo_train.rewards.math_answer import compare, judge_math, last_boxed
 from grpo_train.tasks import Attempt, Problem, TaskError, load_task
 
@@ -135,7 +136,7 @@ def test_fuzzed_answers_never_break_the_helper() -> None:
 
 @pytest.fixture
 def helpers() -> Iterator[Helpers]:
-    made = Helpers("math_verifier.py", seconds=0.7)
+    made = Helpers(math_verifier.__file__, seconds=0.7)
     yield made
     made.close()
 
@@ -176,7 +177,7 @@ def test_a_helper_ends_with_the_process_that_asked(helpers: Helpers) -> None:
 
 
 def test_a_script_that_is_none_is_an_error_in_words() -> None:
-    with pytest.raises(HelperError, match="ended by itself"):
+    with pytest.raises(HelperError, match="FileNotFoundError"):
         Helpers("no_such_helper.py").ask({})
 
 

@@ -266,7 +266,7 @@ def test_an_adapter_on_another_base_is_refused(
     weights.write_bytes(data)
     cfg = write_config(tmp_path, model__backbone=str(other), model__adapter="lora")
     error = refused(capfd, straight.root, "--cfg", str(cfg), "--ckpt", str(adapter))
-    assert "was trained on models/tiny with other weights than" in error
+    assert "was trained on models/tiny, whose weights differ from" in error
     assert "set model.backbone (or --base)" in error
     cfg = write_config(tmp_path, model__adapter="none")
     error = refused(capfd, straight.root, "--cfg", str(cfg), "--ckpt", str(adapter))
@@ -401,7 +401,7 @@ def test_another_number_of_processes_draws_anew(root: Path) -> None:
 def test_a_reward_function_that_is_not_there_is_named(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     cfg = write_config(root, algorithm__reward_weights={"acuracy": 2.0})
     assert main(["--cfg", str(cfg), "--root", str(root), "--run-name", "typo"]) == 1
-    assert "no reward function is called acuracy; there are accuracy" in capfd.readouterr().err
+    assert "'acuracy' is not a reward function of this run; did you mean accuracy?" in capfd.readouterr().err
 
 
 def test_a_reference_that_is_gone_is_named(root: Path, capfd: pytest.CaptureFixture[str]) -> None:

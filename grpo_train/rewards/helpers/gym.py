@@ -1,12 +1,12 @@
-"""The process in which reasoning-gym makes problems and scores answers: a script that tasks/reasoning_gym.py starts.
+"""Helper script for reasoning-gym: generates problems and scores answers.
 
-Problems are made here, too, so that they do not depend on the hash seed of the asking process, and so that
-matplotlib, sympy and the rest of what reasoning-gym imports stay out of it. Some of its datasets hand an answer to
-``eval`` by way of sympy; from the first answer on this process writes no file and starts no program. That stops what a
-model writes by accident, not an attack: train on code in the sandbox.
+Problems are generated here so that they do not depend on the hash seed of the parent, and so that reasoning-gym's
+imports (matplotlib, sympy, …) stay out of it. Some datasets pass an answer to ``eval`` through sympy; while an answer
+is scored, this process cannot write files or start programs. That stops accidents, not attacks: train on code in the
+sandbox.
 
-Asked {"do": "names"}, it answers the datasets; {"do": "entry", "dataset", "seed", "size", "index"}, a [question,
-answer]; with "do": "score" and the "answer" besides, the dataset's score.
+Requests: {"do": "names"} returns the datasets; {"do": "entry", "dataset", "seed", "size", "index"} returns [question,
+answer]; {"do": "score", …, "answer"} returns the dataset's score.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 _FORBIDDEN = (
@@ -24,7 +23,7 @@ _HARMLESS = {"os.listdir", "os.scandir", "os.walk", "os.fwalk"}
 
 
 def prepare() -> Callable[[Any], Any]:
-    """Import reasoning-gym; returns what answers a question."""
+    """Import reasoning-gym and return the function that answers requests."""
     import warnings
 
     warnings.simplefilter("ignore")
@@ -46,28 +45,21 @@ def prepare() -> Callable[[Any], Any]:
 
     @lru_cache(maxsize=1024)
     def entry(name: str, seed: int, size: int, index: int) -> dict[str, Any]:
-        made: dict[str, Any] = dataset(name, seed, size)[index]
-        return made
+        generated: dict[str, Any] = dataset(name, seed, size)[index]
+        return generated
 
-    def answer(asked: Any) -> Any:
+    def answer(request: Any) -> Any:
         nonlocal locked
-        if asked["do"] == "names":
+        if request["do"] == "names":
             return sorted(DATASETS)
-        which = asked["dataset"], asked["seed"], asked["size"]
-        made = entry(*which, asked["index"])
-        if asked["do"] == "entry":
-            return [made["question"], "" if made["answer"] is None else str(made["answer"])]
+        spec = request["dataset"], request["seed"], request["size"]
+        problem = entry(*spec, request["index"])
+        if request["do"] == "entry":
+            return [problem["question"], "" if problem["answer"] is None else str(problem["answer"])]
         locked = True
         try:
-            return float(dataset(*which).score_answer(asked["answer"], made))
+            return float(dataset(*spec).score_answer(request["answer"], problem))
         finally:
             locked = False
 
     return answer
-
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[3])  # was this directory, whose files are no top-level modules
-    from grpo_train.rewards.helpers.serve import serve
-
-    serve(prepare)

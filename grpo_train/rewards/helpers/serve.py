@@ -1,24 +1,24 @@
-"""A helper process's side: answer questions until nobody asks. Imports the standard library only."""
+"""Main program of a helper process: ``python serve.py SCRIPT``. Standard library only, besides what SCRIPT imports."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
+import runpy
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
 
 MEMORY = 2 << 30
-"""Address space in bytes: a tower of exponents ends in a MemoryError, not in a box without memory."""
+"""Address space limit in bytes: a tower of exponents raises MemoryError instead of exhausting the box's memory."""
 
 
-def serve(prepare: Callable[[], Callable[[Any], Any]]) -> None:
-    """Answer one JSON line with another until standard input ends.
+def serve(script: str) -> None:
+    """Answer JSON lines from standard input with the function that ``prepare()`` of ``script`` returns.
 
-    An answer may take HELPER_SECONDS (a variable) of processor time. Then the kernel ends this process: SIGPROF with
-    its default action works even inside one long instruction, and when the parent is gone.
+    An answer may take HELPER_SECONDS (environment) of CPU time. Then the kernel ends this process: SIGPROF with its
+    default action works even during one long instruction, and after the parent has died.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -26,18 +26,18 @@ def serve(prepare: Callable[[], Callable[[Any], Any]]) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     seconds = float(os.environ["HELPER_SECONDS"])
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # keep what a library prints out of the answers
 
-    def tell(message: dict[str, Any]) -> None:
+    def send(message: dict[str, Any]) -> None:
         out.write(json.dumps(message) + "\n")
         out.flush()
 
     try:
-        answer = prepare()
+        answer = runpy.run_path(script)["prepare"]()
     except Exception as error:
-        tell({"error": f"{type(error).__name__}: {error}"})
+        send({"error": f"{type(error).__name__}: {error}"})
         return
-    tell({"answer": "ready"})
+    send({"answer": "ready"})
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
@@ -45,4 +45,9 @@ def serve(prepare: Callable[[], Callable[[Any], Any]]) -> None:
         except (Exception, RecursionError) as error:
             message = {"error": f"{type(error).__name__}: {error}"[:300]}
         signal.setitimer(signal.ITIMER_PROF, 0)
-        tell(message)
+        send(message)
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this directory: its files are not top-level modules
+    serve(sys.argv[1])

@@ -1,10 +1,9 @@
-"""Reading the one number that an answer says, or refusing to.
+"""Parser for the one number in an answer.
 
-"18", "18.00", "$1,800", "0018", "1e3", "−18", "negative 18", "3 1/2", "18 dollars", "$18 a day" and "The answer is 18"
-say a number. Refused are arithmetic ("17+1", "36/2", "17=18", "9**9", "-(18)"), other scales ("18%", "18 million",
-"18x", "18 tenths", "root of 18"), hedges ("18 or 20", "not 18", "anything but 18") and anything with a second number:
-were equality looser than "said the number", a policy would learn the looseness. Nothing is evaluated, so nothing can
-hang.
+Accepted: "18", "18.00", "$1,800", "0018", "1e3", "−18", "negative 18", "3 1/2", "18 dollars", "$18 a day" and "The
+answer is 18". Rejected: arithmetic ("17+1", "36/2", "17=18", "9**9", "-(18)"), other scales ("18%", "18 million",
+"18x", "18 tenths", "root of 18"), hedges ("18 or 20", "not 18", "anything but 18") and any second number, because a
+policy would learn to exploit a looser rule. Nothing is evaluated, so nothing can hang.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MAX_CHARS = 300
 """A longer answer is prose, not a number."""
 
 _CURRENCY = "$€£¥"
-_MINUS = "−–‐‑﹣-"  # U+2212 and what tokenizers make of it
+_MINUS = "−–‐‑﹣-"  # U+2212 and its variants from tokenizers
 _NUMBER = re.compile(
     rf"""
     (?:(?P<sign>[-+])[ ]*)?(?:[{_CURRENCY}]\s?)?(?P<inner_sign>-?)
@@ -38,7 +37,7 @@ _HEDGES = """
     nearly over under above below between than least most wrong incorrect false untrue except but anything unlikely
     hardly barely scarcely doubt nicht kein keine pas não не
 """
-"""And every word in n't."""
+"""And every word that ends in n't."""
 _SCALES = """
     percent percentage pct cent ppm ppb mille permille hundred hundreds thousand thousands thou grand lakh lakhs crore
     crores million millions mil mio mn bn billion billions milliard milliarden mrd trillion trillions dozen dozens score
@@ -76,10 +75,10 @@ _OPERAND_AFTER = re.compile(
 
 
 def parse_number(text: str, *, prose: bool = False) -> Fraction | str:
-    """The number that ``text`` says, exactly; or why it says none: ``ambiguous`` or ``not_numeric``.
+    """The exact number in ``text``, or the reason for rejecting it: ``ambiguous`` or ``not_numeric``.
 
-    With ``prose`` the text is a sentence out of free text: words far from the number do not count against it, so that
-    "The last two people lost 28 kg, more than Tom" says 28.
+    With ``prose`` the text is a sentence from free text, and only words near the number can reject it: "The last two
+    people lost 28 kg, more than Tom" is 28.
     """
     if len(text) > MAX_CHARS:
         return "not_numeric"
@@ -108,10 +107,10 @@ def parse_number(text: str, *, prose: bool = False) -> Fraction | str:
 
 
 def last_number(text: str) -> str | None:
-    """The last number said in free text, with the words around it back to the number before; None if there is none.
+    """Last number in free text with the words around it, back to the previous number; None without a number.
 
-    The result is for :func:`parse_number`, which refuses what those words make of it: in "17+1" the last number is
-    "+1" and in "18 or 20" it is "or 20", no answers; in "9 eggs for $2 make $18." it is "make $18.".
+    Pass the result to :func:`parse_number`, which rejects it if those words change its meaning: "17+1" gives "+1" and
+    "18 or 20" gives "or 20", both rejected; "9 eggs for $2 make $18." gives "make $18.".
     """
     for sentence in reversed(re.split(r"(?<=[.!?])\s+|\n+", text[-4000:])):
         plain = _plain(sentence)
@@ -124,10 +123,10 @@ def last_number(text: str) -> str | None:
         previous = plain[: numbers[-2].end()]
         segment = plain[len(previous) :]
         left, equals, right = segment.partition("=")
-        # "9 + 9 = 18" is a result; "17 = 18" is a false statement that says two numbers.
+        # "9 + 9 = 18" is a result; "17 = 18" is a false statement with two numbers.
         if equals and _is_prose(left):
             return right.strip() if re.search(r"[-+*/×÷]|[0-9] ?x ?\$?[0-9]", previous[1:]) else plain.strip()
-        # Glued to the number before it, or behind an operator: part of an expression, not a number of its own.
+        # Attached to the previous number, or after an operator: part of an expression.
         if not re.match(r"[,;:.]?\s+(?![-+*/×÷^]\s*[0-9])|-?[^\W\d_]", segment):
             return plain.strip()
         return segment.strip()
@@ -135,10 +134,10 @@ def last_number(text: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Without the dress: emphasis, LaTeX's box and dollar signs, odd minus signs and spaces."""
+    """Remove emphasis, LaTeX boxes and dollar signs; normalize minus signs and spaces."""
     text = re.sub(rf"[{_MINUS}]", "-", text).replace("\u00a0", " ").replace("\u202f", " ").replace("’", "'")
     text = _INVISIBLE.sub("", text).replace("{,}", ",").replace("\\!", "")
-    for _ in range(2):  # a box around a text
+    for _ in range(2):  # a box around text
         text = re.sub(r"\\(?:boxed|text|mathrm|textbf)\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\\\(|\\\)|\\\[|\\\]|\\[,; ]", " ", text).replace("\\$", "$")
     text = re.sub(r"\bnegative (?=[$€£¥]?[0-9.])", "-", text, flags=re.IGNORECASE)
@@ -147,7 +146,7 @@ def _plain(text: str) -> str:
 
 
 def _value_of(found: re.Match[str]) -> Fraction | None:
-    """The number of a match; None for a fraction that is really a division (36/2, 1/0)."""
+    """Value of a match; None for two signs or a fraction that is a division (36/2, 1/0)."""
     if found["sign"] and found["inner_sign"]:
         return None
     if found["bottom"]:
@@ -161,5 +160,5 @@ def _value_of(found: re.Match[str]) -> Fraction | None:
 
 
 def _is_prose(text: str) -> bool:
-    """Only words and punctuation: no operator, bracket or symbol that could change what the number means."""
+    """Whether the text is only words and punctuation, without operators that could change the number."""
     return bool(_CLEAN.fullmatch(_WORD.sub("", text)))
