@@ -21,7 +21,7 @@ from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.rewards.accuracy import judge_number
-from grpo_train.rewards.spoken_number import parse_number
+from grpo_train.rewards.number_parser import parse_number
 from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
 from grpo_train.tasks.shared.data_files import locate, rows_of
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask

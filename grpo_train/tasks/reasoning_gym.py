@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_train.config import schema
-from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout
+from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, gym
 from grpo_train.rewards.tags import last_tagged, strict_answer
 from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
 from grpo_train.tasks.shared.overlap import normal_text
@@ -109,7 +109,7 @@ class ReasoningGymTask(TaskDefaults):
 
 @lru_cache(maxsize=4)
 def _helpers(seconds: float) -> Helpers:
-    return Helpers("gym.py", seconds=seconds)
+    return Helpers(gym.__file__, seconds=seconds)
 
 
 def _library_size(split: Split) -> int:

@@ -33,7 +33,7 @@ from grpo_train.evaluation.report.statistics import (
     pass_at_k,
     percentiles,
 )
-from grpo_train.rewards.spoken_number import parse_number
+from grpo_train.rewards.number_parser import parse_number
 from grpo_train.tasks.shared.base import means
 
 Row = Mapping[str, Any]
