@@ -80,6 +80,8 @@ class Model(Section):
     """Dropout in front of the adapter; only strictly on-policy, where no ratio is taken to a pass without it."""
     lora_targets: str | list[str] = "all-linear"
     """Modules that get an adapter: ``all-linear``, or their names."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """``auto`` = the GPUs, or the CPU on a machine without NVIDIA GPUs; GPUs that torch cannot use are an error."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Weights and arithmetic: ``auto`` = bfloat16 on CUDA, float32 on a CPU. Full weights on CUDA keep float32 master
     weights and compute in bfloat16."""

@@ -1,4 +1,4 @@
-"""From a name in the config to a model on a device: backbones, adapters, checkpoints, and back to files."""
+"""Loading a policy from a backbone, an adapter or a checkpoint, and saving it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from grpo_train.config.schema import Model
+from grpo_train.policy.device import check_device
 from grpo_train.policy.locate import (
     PolicyError,
     adapter_of,
@@ -27,42 +28,67 @@ from grpo_train.policy.locate import (
 
 @dataclass
 class Policy:
-    """A model with its tokenizer, and how it computes."""
+    """A model with its tokenizer, device and arithmetic."""
 
     model: Any
     tokenizer: Any
     device: torch.device
     base: str
-    """Where the weights under the adapter (or the first full weights) came from: a hub id at its commit, a path
-    relative to the root, or an absolute path outside it."""
+    """Source of the weights under the adapter (or of the first full weights): a hub id at its commit, a path relative
+    to the root, or an absolute path outside it."""
     autocast_dtype: torch.dtype | None = None
-    """Set where float32 master weights compute in a smaller type."""
+    """Compute type of float32 master weights, where it is smaller."""
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context in which forwards run."""
+        """Context manager for forward passes."""
         if self.autocast_dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast_dtype)
 
+    @property
+    def device_name(self) -> str:
+        """The GPU's model, or ``CPU``."""
+        return device_name(self.device)
+
     def trainable(self) -> list[torch.nn.Parameter]:
-        """Parameters that are trained, in the model's order."""
+        """Trained parameters, in the model's order."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def save(self, folder: Path) -> None:
-        """Write adapter or full weights with the tokenizer, in peft's / Hugging Face's own format."""
+        """Write the adapter or the full weights with the tokenizer, in peft's or Hugging Face's format."""
         folder.mkdir(parents=True)
         for adapter in getattr(self.model, "peft_config", {}).values():
-            # Never an absolute path: a moved root must still work.
+            # Not an absolute path, so that a moved root still works.
             adapter.base_model_name_or_path, adapter.revision = hub_id(self.base)
-        # "auto" would look the base's vocabulary up, on the hub where the base has no directory; it never changes here.
+        # The default looks up the base's vocabulary, on the hub for a hub model. The vocabulary never changes here.
         extra = {"save_embedding_layers": False} if hasattr(self.model, "peft_config") else {}
         self.model.save_pretrained(folder, safe_serialization=True, **extra)
         self.tokenizer.save_pretrained(folder)
 
 
-def pick_device(local_rank: int = 0) -> torch.device:
-    """This process's device: the GPU of its local rank, or the CPU."""
-    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+def pick_device(setting: str, local_rank: int = 0) -> torch.device:
+    """This process's device: the GPU of its local rank, or the CPU.
+
+    Args:
+        setting: ``model.device``.
+
+    Raises PolicyError where this machine has GPUs that torch cannot use, unless ``setting`` is ``cpu``.
+    """
+    if setting == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        check_device(setting, nproc=1)
+        return torch.device("cpu")
+    # On Hopper and Blackwell, PyTorch may prefer cuDNN attention, which spends hundreds of milliseconds on a plan for
+    # each new shape. Packed batches and growing completions bring new shapes all the time.
+    # github.com/pytorch/pytorch/pull/155958, github.com/modelscope/FunASR/issues/3704
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return torch.device("cuda", local_rank)
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's model, or ``CPU``."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def load_policy(
@@ -79,18 +105,19 @@ def load_policy(
 
     Args:
         settings: the ``model`` section.
-        weights: a checkpoint's model directory (adapter or full weights); None = fresh from the backbone.
-        base: the base model for an adapter (``--base``, or what a checkpoint recorded); default the backbone.
-        trainable: False loads for evaluation: the smallest dtype, nothing requires a gradient.
+        weights: a checkpoint's model directory (adapter or full weights); default: fresh from the backbone.
+        base: the base model of an adapter (``--base``, or the one recorded by a checkpoint); default: the backbone.
+            Full weights need neither: model, config and tokenizer come from their directory.
+        trainable: False loads for evaluation, in the smallest dtype and without gradients.
 
-    Raises PolicyError when a model is missing or an adapter and the settings disagree.
+    Raises PolicyError when a model is missing, or an adapter and the settings disagree.
     """
     kind = adapter_of(weights) if weights else None
     if kind == "none":
         assert weights is not None
         source = str(weights)
     else:
-        source = _at_its_commit(resolve_backbone(base or settings.backbone, root))
+        source = _pinned(resolve_backbone(base or settings.backbone, root))
     on_gpu = device.type == "cuda"
     wants_master = trainable and settings.adapter == "none"
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(
@@ -106,7 +133,7 @@ def load_policy(
             model = PeftModel.from_pretrained(model, str(weights), is_trainable=trainable)
         except (RuntimeError, ValueError, OSError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise PolicyError(f"the adapter {weights} does not load on {source}: {reason}") from error
+            raise PolicyError(f"cannot load the adapter {weights} on {source}: {reason}") from error
     elif settings.adapter == "lora" and trainable:
         from peft import LoraConfig, get_peft_model
 
@@ -123,38 +150,37 @@ def load_policy(
             raise PolicyError(f"model.lora_targets {settings.lora_targets}: {str(error).splitlines()[0]}") from error
     if not trainable:
         model.requires_grad_(False)
-    model.train(trainable)  # dropout and gradient checkpointing act in training mode only
+    model.train(trainable)  # dropout and gradient checkpointing need training mode
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
     model.to(device)
-    recorded = recorded_base(source, root)
-    # Trained weights are float32 (peft keeps adapters so, too); without autocast an adapter would compute in float32.
+    # Trained weights are float32, adapters included (peft); without autocast an adapter would compute in float32.
     autocast = torch.bfloat16 if trainable and dtype == torch.bfloat16 else None
-    return Policy(model, tokenizer, device, recorded, autocast)
+    return Policy(model, tokenizer, device, recorded_base(source, root), autocast)
 
 
-def _at_its_commit(resolved: str) -> str:
-    """A hub id with its commit, since the hub's next may be another model; a directory as it is."""
+def _pinned(resolved: str) -> str:
+    """A hub id pinned to its commit, or a directory unchanged."""
     if Path(resolved).is_dir():
         return resolved
     name, commit = hub_id(resolved)
     commit = commit or hub_commit(name)
     found = f"{name}@{commit}" if commit else name
     if os.environ.get("RANK", "0") == "0":
-        print(f"loading {found}: the hub sends it first where this machine does not have it", flush=True)
+        print(f"loading {found} (downloaded first if it is not in the cache)", flush=True)
     return found
 
 
 def _from_hub(load: Callable[..., tuple[Any, Any]], name: str, commit: str) -> tuple[Any, Any]:
-    """From the hub; where it is down, or has lost that commit, from what it gave this machine once."""
+    """Load from the hub; where it is down or no longer has the commit, from this machine's cache."""
     try:
         return load(name, revision=commit)
-    except (OSError, ValueError) as refused:
+    except (OSError, ValueError) as hub_error:
         try:
             return load(name, revision=commit, local_files_only=True)
         except (OSError, ValueError):
-            raise refused from None
+            raise hub_error from None
 
 
 def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
@@ -162,25 +188,24 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the console log is a file
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # about peft's use of it
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # caused by peft
 
-    def load(name: str, **where: Any) -> tuple[Any, Any]:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention, **where)
-        return model, AutoTokenizer.from_pretrained(name, **where)
+    def load(name: str, **options: Any) -> tuple[Any, Any]:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention, **options)
+        return model, AutoTokenizer.from_pretrained(name, **options)
 
     name, commit = (source, None) if Path(source).is_dir() else hub_id(source)
     try:
         model, tokenizer = _from_hub(load, name, commit) if commit else load(name)
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
-        way_out = (
+        hint = (
             "set model.attention: eager"
             if "attn_implementation" in reason
-            else "a directory must hold config.json, weights and a tokenizer; a hub name needs the network or a filled "
-            "cache"
+            else "a directory needs config.json, weights and a tokenizer; a hub model needs the network or its cache"
         )
-        raise PolicyError(f"cannot load the model '{source}': {reason} ({way_out})") from error
+        raise PolicyError(f"cannot load the model '{source}': {reason} ({hint})") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.clean_up_tokenization_spaces = False  # Llama's asks for it; what is judged is what was said
+    tokenizer.clean_up_tokenization_spaces = False  # Llama's default; completions are graded as generated
     return model, tokenizer

@@ -1,8 +1,7 @@
-"""Where models lie: names, directories, adapters and the base each was trained on. Torch-free."""
+"""Finding and checking models: names, directories, adapters and the base each was trained on. Torch-free."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 
@@ -11,18 +10,22 @@ from grpo_train.run_dir import sha256
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.manifest import weights_problem
+from grpo_train.run_dir.suggest import did_you_mean
+
+VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
+"""Files that hold a tokenizer's vocabulary."""
 
 
 class PolicyError(UserError):
-    """A model that cannot be loaded as asked; says what, where and the way out."""
+    """A model that cannot be used; the message names the file or key and the fix."""
 
     code = "bad_model"
 
 
 def resolve_backbone(name: str, root: Path) -> str:
-    """A directory, or a hub id (``OWNER/NAME`` or ``OWNER/NAME@COMMIT``), for ``model.backbone`` or a recorded base.
+    """Directory or hub id (``OWNER/NAME`` or ``OWNER/NAME@COMMIT``) of ``model.backbone`` or a recorded base.
 
-    Raises PolicyError for a name that is neither, with the nearest known one.
+    Raises PolicyError for a name that is neither, with the nearest known name.
     """
     target = BACKBONES.get(name, name)
     for candidate in (root / target, Path(target).expanduser()):
@@ -30,40 +33,37 @@ def resolve_backbone(name: str, root: Path) -> str:
             return str(candidate)
     if name == "tiny":
         raise PolicyError(
-            f"no tiny model at {root / target}: make it with  grpo-train tiny-model --out {root / target}"
+            f"no tiny model at {root / target}; create it with  grpo-train tiny-model --out {root / target}"
         )
     if _is_hub_id(target, root):
         return target
-    near = difflib.get_close_matches(name, BACKBONES, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else f"; short names: {', '.join(BACKBONES)}"
+    hint = did_you_mean(name, BACKBONES, otherwise="short names")
     raise PolicyError(
-        f"model.backbone '{name}' is no model directory (with a config.json), hub name or short name{hint}"
+        f"model.backbone '{name}' is not a model directory (with a config.json), hub name or short name; {hint}"
     )
 
 
 def recorded_base(resolved: str, root: Path) -> str:
-    """A resolved backbone as checkpoints record it: relative to the root where it lies in it."""
+    """A resolved backbone as checkpoints record it: relative to the root where it is inside."""
     path = Path(resolved)
     return str(path.relative_to(root)) if path.is_absolute() and path.is_relative_to(root) else resolved
 
 
 def weight_hash(resolved: str) -> str:
-    """SHA-256 over the hashes of a local model's safetensors files; "" for a hub id."""
+    """SHA-256 of each safetensors file of a local model, joined by commas; "" for a hub id."""
     files = sorted(Path(resolved).glob("*.safetensors")) if Path(resolved).is_dir() else []
-    if len(files) == 1:
-        return sha256(files[0])
     return ",".join(sha256(file) for file in files)
 
 
 def adapter_of(folder: Path) -> str | None:
-    """ "lora" for a peft adapter directory, "none" for a full model's, None for neither."""
+    """ "lora" for a peft adapter directory, "none" for a full model, None for neither."""
     if (folder / "adapter_config.json").is_file():
         return "lora"
     return "none" if (folder / "config.json").is_file() else None
 
 
 def model_folder(ckpt: Path) -> Path:
-    """The model directory of a ``--ckpt`` argument: the directory itself, or its ``model/``."""
+    """Model directory of a ``--ckpt`` argument: the directory itself, or its ``model/``. Raises PolicyError."""
     for folder in (ckpt, ckpt / "model"):
         if adapter_of(folder):
             return folder
@@ -74,7 +74,7 @@ def model_folder(ckpt: Path) -> Path:
 
 
 def base_of_checkpoint(checkpoint: Path, root: Path) -> str | None:
-    """The base model that a ``step_N`` recorded, where it is still found; None where not: the backbone is tried."""
+    """Base model recorded by a ``step_N``; None where it no longer exists (callers fall back to the backbone)."""
     info = read_json(checkpoint / "training_info.json") or {}
     recorded = str((info.get("base_model") or {}).get("name") or "")
     try:
@@ -84,9 +84,9 @@ def base_of_checkpoint(checkpoint: Path, root: Path) -> str | None:
 
 
 def check_weights(path: Path, adapter: str | None = None) -> Path:
-    """The model directory of a ``--ckpt`` or ``--ckpt-path``, its checksums verified where it has a manifest.
+    """Model directory of a ``--ckpt`` or ``--ckpt-path``, with checksums verified where it has a manifest.
 
-    Raises PolicyError when there is none, it is damaged (the message names the newest complete step beside it), or it
+    Raises PolicyError when it is missing or damaged (the message names the newest complete step beside it), or when it
     is an adapter and ``model.adapter`` is ``none``.
     """
     checkpoint = path.parent if path.name == "model" else path
@@ -95,55 +95,79 @@ def check_weights(path: Path, adapter: str | None = None) -> Path:
     folder = model_folder(path)
     if adapter == "none" and adapter_of(folder) == "lora":
         raise PolicyError(
-            f"{folder} holds a LoRA adapter but model.adapter is 'none': set model.adapter: lora to train it on, "
+            f"{folder} holds a LoRA adapter but model.adapter is 'none'; set model.adapter: lora to continue it, "
             "or start from a full model"
         )
     return folder
 
 
-def check_base(adapter: Path, base: str, root: Path) -> None:
-    """An adapter on another base than its own gives noise: compare weight hashes where recorded, else hub names.
+def check_files(folder: Path) -> None:
+    """Raise PolicyError when a model or adapter directory lacks files; a hub id passes.
 
-    Raises PolicyError when they differ. ``base`` is a resolved backbone.
+    Without its vocabulary a tokenizer loads empty, and training would fail much later.
+    """
+    if not folder.is_dir():
+        return
+    weights = ("adapter_model.*",) if adapter_of(folder) == "lora" else ("*.safetensors", "pytorch_model*.bin")
+    if not _holds(folder, weights):
+        raise PolicyError(f"{folder} holds no weights ({' or '.join(weights)}); copy them there")
+    for index in folder.glob("*.index.json"):
+        shards = set(((read_json(index) or {}).get("weight_map") or {}).values())
+        if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
+            raise PolicyError(f"{folder} lacks {missing[0]}, which {index.name} names; copy it there")
+    if adapter_of(folder) == "none" and not _holds(folder, VOCABULARIES):
+        raise PolicyError(
+            f"{folder} holds no tokenizer (tokenizer.json or a vocabulary); copy the tokenizer of its base model there"
+        )
+
+
+def check_base(adapter: Path, base: str, root: Path) -> None:
+    """Raise PolicyError for an adapter on another base than it was trained on, which would give noise.
+
+    Compares weight hashes where recorded, else hub names. ``base`` is a resolved backbone.
     """
     recorded = (read_json(adapter.parent / "training_info.json") or {}).get("base_model") or {}
     wanted, found = recorded.get("weights_sha256"), weight_hash(base)
     if wanted and found:
         if wanted != found:
             raise PolicyError(
-                f"the adapter {adapter} was trained on {recorded.get('name')} with other weights than {base} "
-                "holds (SHA-256 differs): set model.backbone (or --base) to the model it was trained on"
+                f"the adapter {adapter} was trained on {recorded.get('name')}, whose weights differ from {base} "
+                "(SHA-256); set model.backbone (or --base) to the model it was trained on"
             )
         return
     config = read_json(adapter / "adapter_config.json") or {}
     name = str(recorded.get("name") or config.get("base_model_name_or_path") or "")
     if _is_hub_id(name, root) and _is_hub_id(base, root) and not _same_model(name, base):
         raise PolicyError(
-            f"the adapter {adapter} was trained on {name}, not on {base}: "
+            f"the adapter {adapter} was trained on {name}, not on {base}; "
             "set model.backbone (or --base) to the model it was trained on"
         )
 
 
 def hub_id(name: str) -> tuple[str, str | None]:
-    """The two parts of ``OWNER/NAME@COMMIT``; what has no commit behind it is left whole, with None."""
+    """Split ``OWNER/NAME@COMMIT`` into name and commit; (name, None) without a commit."""
     match = re.fullmatch(r"([^/@]+/[^/@]+)@([0-9a-f]{40})", name)
     return (match[1], match[2]) if match else (name, None)
 
 
 def hub_commit(repository: str) -> str | None:
-    """The commit that the hub has now of ``OWNER/NAME``, or its cache on this machine where the hub does not answer."""
+    """Current commit of ``OWNER/NAME`` on the hub, or in this machine's cache where the hub does not answer."""
     from huggingface_hub import hf_hub_download
 
     try:
         return Path(hf_hub_download(repository, "config.json")).parent.name
-    except Exception:  # the network, the hub, a gate: loading the model will say it better
+    except Exception:  # network, hub or gated model: loading the model reports it better
         return None
 
 
 def at_commit(backbone: str, recorded: str | None) -> str:
-    """``model.backbone``, at the hub's commit that a checkpoint recorded where that is of the same model."""
+    """``model.backbone``, pinned to the hub commit recorded by a checkpoint of the same model."""
     name, commit = hub_id(recorded or "")
     return recorded if recorded and commit and name == BACKBONES.get(backbone, backbone) else backbone
+
+
+def _holds(folder: Path, patterns: tuple[str, ...]) -> bool:
+    return any(next(folder.glob(pattern), None) for pattern in patterns)
 
 
 def _same_model(one: str, other: str) -> bool:

@@ -9,7 +9,15 @@ from typing import Any
 
 from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
-from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_weights, resolve_backbone
+from grpo_train.policy.device import check_device
+from grpo_train.policy.locate import (
+    PolicyError,
+    adapter_of,
+    check_base,
+    check_files,
+    check_weights,
+    resolve_backbone,
+)
 from grpo_train.rewards import load_rewards
 from grpo_train.run_dir.files import read_json
 from grpo_train.tasks import load_task, refuse_unused
@@ -33,12 +41,16 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
     A hub name cannot be checked without the network and passes. Raises PolicyError, TaskError.
     """
     check_engine()
+    check_device(config.model.device, config.run.nproc)
     weights = check_weights(ckpt, config.model.adapter) if ckpt else None
-    if weights is None:
-        resolve_backbone(config.model.backbone, root)
-    elif adapter_of(weights) == "lora":
-        check_base(weights, resolve_backbone(config.model.backbone, root), root)
-        config = with_changes(config, model=_shape_of(weights))
+    if weights is not None:
+        check_files(weights)
+    if weights is None or adapter_of(weights) == "lora":
+        backbone = resolve_backbone(config.model.backbone, root)
+        check_files(Path(backbone))
+        if weights is not None:
+            check_base(weights, backbone, root)
+            config = with_changes(config, model=_shape_of(weights))
     config = with_changes(config, task=_absolute(config, root))
     task = load_task(config.task, config.sandbox)
     refuse_unused(config.task, config.eval.datasets)

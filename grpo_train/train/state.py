@@ -67,7 +67,7 @@ class TrainingState:
         self.policy = load_policy(
             config.model,
             run.root,
-            pick_device(group.local_rank),
+            pick_device(config.model.device, group.local_rank),
             weights=weights,
             base=base,
             gradient_checkpointing=config.train.gradient_checkpointing,
@@ -173,6 +173,7 @@ class TrainingState:
             "adapter": self._config.model.adapter,
             "num_tokens": self.num_tokens,
             "config": self._config.model_dump(mode="json"),
+            "device": self.policy.device_name,
             "threads": torch.get_num_threads(),
             "versions": _versions(),
         }

@@ -93,7 +93,7 @@ def test_a_run_goes_on_with_the_commit_it_started_from(ask: Ask, folder: Path, t
         tmp_path, model__backbone="acme/tiny", model__adapter=adapter, run__total_steps=1, algorithm__beta=0.02,
         task__name="gsm8k", task__limit=8, rollout__max_prompt_length=2048, rollout__max_completion_length=8,
     )  # fmt: skip
-    assert "the hub sends it first where this machine" in ask(
+    assert "downloaded first if it is not in the cache" in ask(
         "train", "--cfg", config, "--run-name", "hub", "--nproc", "2"
     )
     run = run_of(tmp_path, "hub")

@@ -168,7 +168,9 @@ class Matches:
         path = Path(self._target.path)
         base = self._plan.base or base_of_checkpoint(path, root)
         weights = None if self._is_backbone else check_weights(path)
-        return load_policy(self._config.model, root, pick_device(), weights=weights, base=base, trainable=False)
+        settings = self._config.model
+        device = pick_device(settings.device)
+        return load_policy(settings, root, device, weights=weights, base=base, trainable=False)
 
     @cached_property
     def _model(self) -> Player:
@@ -180,11 +182,12 @@ class Matches:
         return {name: program(known[name]) if name in known else self._checkpoint(name) for name in self._names}
 
     def _checkpoint(self, name: str) -> Player:
-        root = Path(self._plan.root)
+        root, settings = Path(self._plan.root), self._config.model
         try:
             path = place_of(name, root)
             weights, base = check_weights(path), self._plan.base or base_of_checkpoint(path, root)
-            policy = load_policy(self._config.model, root, pick_device(), weights=weights, base=base, trainable=False)
+            device = pick_device(settings.device)
+            policy = load_policy(settings, root, device, weights=weights, base=base, trainable=False)
         except PolicyError as error:
             raise PolicyError(f"eval.opponents '{name}': {error}") from error
         return model_player(policy, self._task.stop, decoding(self._config, self._task))

@@ -114,7 +114,7 @@ class SingleTurn:
         return load_policy(
             self._config.model,
             root,
-            pick_device(),
+            pick_device(self._config.model.device),
             weights=None if self._is_backbone else self._weights,
             base=self._plan.base or base_of_checkpoint(Path(self._target.path), root),
             trainable=False,
