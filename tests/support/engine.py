@@ -18,6 +18,7 @@ import yaml
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import find_by_run_id
+from tests.support.forked import run_forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GRPO_TRAIN = [sys.executable, "-m", "grpo_train.cli"]
@@ -86,12 +87,14 @@ def environment(root: Path | None = None, **extra: str) -> dict[str, str]:
 
 
 def grpo_train(
-    *arguments: object, root: Path | None, timeout: float = 120, **extra: Any
+    *arguments: object, root: Path | None, timeout: float = 120, real: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """``grpo-train …`` to its end."""
-    command = [*GRPO_TRAIN, *map(str, arguments)]
+    """``grpo-train …`` to its end, as a fork (:mod:`tests.support.forked`) or as a ``real`` process."""
+    words = [str(argument) for argument in arguments]
+    if not real:
+        return run_forked(words, environment(root), REPOSITORY, timeout)
     return subprocess.run(
-        command, env=environment(root), capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, **extra
+        [*GRPO_TRAIN, *words], env=environment(root), capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY
     )
 
 

@@ -32,8 +32,10 @@ def run_in_two(function: Callable[..., Any], *arguments: Any, timeout: float = 1
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    queue = mp.get_context("spawn").Queue()
-    processes = mp.spawn(_child, (port, function, arguments, queue), nprocs=2, join=False)  # type: ignore[no-untyped-call]
+    queue = mp.get_context("forkserver").Queue()
+    processes = mp.start_processes(  # type: ignore[attr-defined]
+        _child, (port, function, arguments, queue), nprocs=2, join=False, start_method="forkserver"
+    )
     try:
         results = sorted((queue.get(timeout=timeout) for _ in range(2)), key=lambda item: item[0])
         processes.join(timeout=30)
