@@ -1,47 +1,50 @@
-"""The boxes a user has: ``boxes.yaml`` in the platform's configuration directory, and this machine as ``local``.
+"""The user's boxes: ``boxes.yaml`` in the platform's configuration directory, and this machine as ``local``.
 
     boxes:
       - name: h200-a
         host: 192.0.2.10          # or an alias of ~/.ssh/config
         root: /lambda/nfs/localfs
 
-``config/boxes.example.yaml`` documents every key. Light to import: PyYAML is loaded when a file is read.
+``config/boxes.example.yaml`` documents every key. PyYAML is imported only when a file is read.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.suggest import did_you_mean
 from remote.protocol import Settings
 
 LOCAL_NAME = "local"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_HEADER = "# The boxes grpo-tui knows. Every key is explained in config/boxes.example.yaml.\nboxes:\n"
+_HEADER = "# Boxes of grpo-tui. config/boxes.example.yaml documents every key.\nboxes:\n"
 
 
-class BoxesError(Exception):
-    """What is wrong in boxes.yaml: file, line, key, and the way out."""
+class BoxesError(UserError):
+    """A problem in boxes.yaml: file, line, key, and what to do."""
+
+    code = "bad_config"
 
 
 @dataclass(frozen=True)
 class Box:
-    """One machine that trains: how to reach it and what is where on it. Every field but ``name`` has a default."""
+    """One machine that trains: how to reach it, and its paths. Every field except ``name`` has a default."""
 
     name: str
-    """Short name; the box's host key is remembered under it, so its address may change."""
+    """Short name; the host key is stored under it, so the address may change."""
     host: str = ""
     """Address, or an alias of ``~/.ssh/config``. Empty for ``kind: local``."""
     user: str = ""
-    """Login name; "" = what ``ssh`` itself would use."""
+    """Login name; "" = the one ``ssh`` would use."""
     port: int = 0
-    """0 = what ``ssh`` itself would use (22)."""
+    """0 = the one ``ssh`` would use (22)."""
     key: str = ""
-    """Private key file; "" = the ssh agent, then the identity files ``ssh`` would try."""
+    """Private key file; "" = the SSH agent, then the identity files ``ssh`` would try."""
     repo: str = ""
     """Checkout of grpo-tui on the box; its ``config/`` and ``.venv/`` are used."""
     root: str = ""
@@ -51,13 +54,13 @@ class Box:
     engine: list[str] = field(default_factory=list)
     """Command of the engine; [] = found by the agent."""
     price_per_hour: float | None = None
-    """Dollars; what the screen's cost is counted from."""
+    """Price in dollars, used for run cost."""
     kind: Literal["ssh", "local"] = "ssh"
     tmux_socket: str = ""
     """Name of the tmux socket (``tmux -L``); "" = the default one."""
 
     def settings(self) -> Settings:
-        """What the agent on the box is told."""
+        """The settings sent to the agent."""
         return Settings(self.root, self.repo, self.activate, list(self.engine), self.tmux_socket)
 
     @property
@@ -65,7 +68,7 @@ class Box:
         return self.kind == "local"
 
     def address(self) -> str:
-        """Where it is, for the user's eyes."""
+        """Address for display."""
         if self.is_local:
             return "this machine"
         return (f"{self.user}@" if self.user else "") + self.host + (f":{self.port}" if self.port else "")
@@ -79,7 +82,7 @@ def default_path() -> Path:
 
 
 def local_box(root: str | Path = "", tmux_socket: str = "") -> Box:
-    """This machine as a box: the engine installed beside this program, the checkout it runs from (if it is one)."""
+    """This machine as a box: the engine installed beside this program, and its checkout if there is one."""
     script = Path(sys.executable).with_name("grpo-train")
     checkout = Path(__file__).resolve().parent.parent
     return Box(
@@ -95,29 +98,28 @@ def local_box(root: str | Path = "", tmux_socket: str = "") -> Box:
 def load_boxes(path: str | Path | None = None) -> list[Box]:
     """The boxes of a file (default: :func:`default_path`), then ``local`` unless the file defines it.
 
-    A default file that does not exist is no error; a named one is. Raises BoxesError.
+    A missing default file counts as empty. Raises BoxesError.
     """
     file = Path(path) if path else default_path()
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         if path:
-            raise BoxesError(f"{file}: no such file (copy config/boxes.example.yaml there)") from None
+            raise BoxesError(f"{file}: file not found; copy config/boxes.example.yaml there") from None
         text = ""
     except (OSError, UnicodeDecodeError) as error:
-        raise BoxesError(f"{file}: cannot be read: {error}") from error
+        raise BoxesError(f"{file}: cannot read: {error}") from error
     boxes = parse_boxes(text, str(file))
     return boxes if any(box.name == LOCAL_NAME for box in boxes) else [*boxes, local_box()]
 
 
 def find_box(boxes: list[Box], name: str, path: str | Path | None = None) -> Box:
-    """The box of that name. Raises BoxesError with the nearest names."""
+    """The box with this name. Raises BoxesError."""
     for box in boxes:
         if box.name == name:
             return box
-    names = [box.name for box in boxes]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names
-    raise BoxesError(f"no box named '{name}' (known: {', '.join(near)}; they are in {path or default_path()})")
+    hint = did_you_mean(name, [box.name for box in boxes])
+    raise BoxesError(f"no box named '{name}' in {path or default_path()}; {hint}")
 
 
 def parse_boxes(text: str, file: str = "boxes.yaml") -> list[Box]:
@@ -126,15 +128,15 @@ def parse_boxes(text: str, file: str = "boxes.yaml") -> list[Box]:
     for node in _entries(text, file):
         box = _box(node, file)
         if any(other.name == box.name for other in boxes):
-            raise BoxesError(f"{file}:{_line(node)}: a second box named '{box.name}'")
+            raise BoxesError(f"{file}:{_line(node)}: duplicate box name '{box.name}'")
         boxes.append(box)
     return boxes
 
 
 def add_box(path: str | Path | None, box: Box) -> Path:
-    """Append a box to a file (default: :func:`default_path`), which is made where missing; comments stay.
+    """Append a box to a file (default: :func:`default_path`), keeping comments; a missing file is created.
 
-    Raises BoxesError when the name is taken, the box is malformed, or the file cannot be read or written.
+    Raises BoxesError when the name is taken, the box is invalid, or the file cannot be read or written.
     """
     from grpo_train.run_dir.files import atomic_write
 
@@ -142,14 +144,14 @@ def add_box(path: str | Path | None, box: Box) -> Path:
     try:
         old = file.read_text(encoding="utf-8") if file.exists() else ""
         if any(known.name == box.name for known in parse_boxes(old, str(file))):
-            raise BoxesError(f"{file}: there is a box named '{box.name}' already")
+            raise BoxesError(f"{file}: a box named '{box.name}' already exists")
         text = _insert(old, _render(box), str(file))
         if box not in parse_boxes(text, str(file)):
-            raise BoxesError(f"{file}: cannot be extended as it is written; add the box by hand")
+            raise BoxesError(f"{file}: cannot add to this file's layout; edit it in an editor")
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(file, text, mode=0o600)
     except OSError as error:
-        raise BoxesError(f"{file}: cannot be written: {error.strerror or error}") from error
+        raise BoxesError(f"{file}: cannot write: {error.strerror or error}") from error
     return file
 
 
@@ -157,7 +159,7 @@ def add_box(path: str | Path | None, box: Box) -> Path:
 
 
 def _entries(text: str, file: str) -> list[Any]:
-    """The YAML nodes of the ``boxes`` list (nodes, because they know their lines)."""
+    """YAML nodes of the ``boxes`` list; nodes carry line numbers."""
     import yaml
 
     try:
@@ -165,14 +167,14 @@ def _entries(text: str, file: str) -> list[Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""
-        raise BoxesError(f"{file}{where}: no YAML: {getattr(error, 'problem', None) or error}") from error
+        raise BoxesError(f"{file}{where}: invalid YAML: {getattr(error, 'problem', None) or error}") from error
     if top is None:
         return []
     if not isinstance(top, yaml.MappingNode):
         raise BoxesError(f"{file}:{_line(top)}: expected 'boxes:' with a list below it")
     for key, value in top.value:
         if key.value != "boxes":
-            raise BoxesError(f"{file}:{_line(key)}: unknown key '{key.value}' (only 'boxes' is known here)")
+            raise BoxesError(f"{file}:{_line(key)}: unknown key '{key.value}'; the only key here is 'boxes'")
         if isinstance(value, yaml.ScalarNode) and not value.value:
             return []
         if not isinstance(value, yaml.SequenceNode):
@@ -191,9 +193,7 @@ def _box(node: Any, file: str) -> Box:
     for key_node, value_node in node.value:
         key, where = str(key_node.value), f"{file}:{_line(key_node)}"
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(known))}"
-            raise BoxesError(f"{where}: unknown key '{key}' ({hint})")
+            raise BoxesError(f"{where}: unknown key '{key}'; {did_you_mean(key, sorted(known))}")
         values[key] = _value(key, value_node, where)
     where = f"{file}:{_line(node)}"
     if "name" not in values:
@@ -205,9 +205,9 @@ def _box(node: Any, file: str) -> Box:
 
 
 def problem_of(box: Box) -> str:
-    """What keeps a box from being used, or ""."""
+    """Why a box is invalid, or ""."""
     if not _NAME.fullmatch(box.name):
-        return f"'{box.name}' cannot name a box: use letters, digits, '.', '_' and '-' (64 at most)"
+        return f"'{box.name}' cannot name a box; use at most 64 letters, digits, '.', '_' and '-'"
     if box.kind == "ssh" and not box.host:
         return f"box '{box.name}' needs a 'host' (or 'kind: local')"
     for key, value in (("host", box.host), ("user", box.user)):
@@ -225,15 +225,15 @@ def _value(key: str, node: Any, where: str) -> Any:
     if key == "engine":
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return value
-        raise BoxesError(f"{where}: 'engine' must be a list of words, as in [/x/.venv/bin/grpo-train]")
+        raise BoxesError(f"{where}: 'engine' must be a list of strings, e.g. [/x/.venv/bin/grpo-train]")
     if key == "port":
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        raise BoxesError(f"{where}: 'port' must be a whole number, not {value!r}")
+        raise BoxesError(f"{where}: 'port' must be an integer, not {value!r}")
     if key == "price_per_hour":
         if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
             return None if value is None else float(value)
-        raise BoxesError(f"{where}: 'price_per_hour' must be a number of dollars, not {value!r}")
+        raise BoxesError(f"{where}: 'price_per_hour' must be a number (dollars), not {value!r}")
     if key == "kind":
         if value in ("ssh", "local"):
             return value
@@ -241,8 +241,8 @@ def _value(key: str, node: Any, where: str) -> Any:
     if value is None:
         return ""
     if isinstance(value, (dict, list)):
-        raise BoxesError(f"{where}: '{key}' must be a text")
-    return str(node.value)  # as written: an unquoted 0123 or 1.10 stays what the user typed
+        raise BoxesError(f"{where}: '{key}' must be a string")
+    return str(node.value)  # as written: an unquoted 0123 or 1.10 is kept verbatim
 
 
 def _line(node: Any) -> int:
@@ -253,18 +253,18 @@ def _line(node: Any) -> int:
 
 
 def _render(box: Box) -> list[str]:
-    """The box's lines, without indentation; defaults are left out."""
+    """A box as YAML lines without indentation, defaults omitted."""
     import yaml
 
     given = {item.name: getattr(box, item.name) for item in fields(Box)}
-    plain = {item.name: getattr(Box(box.name), item.name) for item in fields(Box)}
-    chosen = {key: value for key, value in given.items() if key == "name" or value != plain[key]}
+    defaults = {item.name: getattr(Box(box.name), item.name) for item in fields(Box)}
+    chosen = {key: value for key, value in given.items() if key == "name" or value != defaults[key]}
     lines = yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True, width=10_000).splitlines()
     return [("- " if i == 0 else "  ") + line for i, line in enumerate(lines)]
 
 
 def _insert(text: str, lines: list[str], file: str) -> str:
-    """``text`` with the box's lines behind the last entry of its list, indented as that is."""
+    """``text`` with a box's lines after the last entry of its list, indented alike."""
     entries = _entries(text, file)
     if text and not text.endswith("\n"):
         text += "\n"
@@ -281,7 +281,7 @@ def _insert(text: str, lines: list[str], file: str) -> str:
 
 
 def _last_line(node: Any) -> int:
-    """Number of the last line a node writes on (a block's own end mark lies behind the comments that follow it)."""
+    """Last line of a node; the end mark of a block would include the comments after it."""
     import yaml
 
     if isinstance(node, yaml.MappingNode):

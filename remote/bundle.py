@@ -1,9 +1,9 @@
-"""The agent's bundle: one zip file that any Python from 3.10 on runs, named by its SHA-256.
+"""The agent's bundle: one zip file that any Python 3.10 or newer runs, named by its SHA-256.
 
     python -I HASH.pyz serve
 
-Laptop and box cannot disagree on versions, and a bare box can be looked at before anything is installed on it. The
-same sources give the same bytes: entries are sorted, their times fixed.
+Laptop and agent cannot disagree on versions, and a box can be inspected before anything is installed on it. The same
+sources give the same bytes: sorted entries, fixed timestamps.
 """
 
 from __future__ import annotations
@@ -11,26 +11,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 ENTRY = "import sys\nfrom remote.agent.serve import main\nsys.exit(main(sys.argv[1:]))\n"
-OURS = (
-    "remote/__init__.py",
-    "remote/protocol.py",
-    "remote/agent/*.py",
-    "grpo_train/__init__.py",
-    "grpo_train/run_dir/*.py",
-)
+PACKAGES = ("remote/protocol", "remote/agent", "grpo_train/run_dir")
+"""Carried whole, with the ``__init__.py`` of each parent."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LIBTMUX_LEFT_OUT = ("test", "pytest_plugin.py", "__pycache__")
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """The bundle's bytes and their hash."""
+    """Contents and hash of the bundle."""
 
     data: bytes
     sha256: str
@@ -40,7 +34,7 @@ class Bundle:
         return f"{self.sha256}.pyz"
 
     def path(self) -> Path:
-        """A file that holds it, in the user's cache directory (written when missing or damaged)."""
+        """Path of the bundle in the user's cache directory; written when missing or damaged."""
         import platformdirs
 
         file = Path(platformdirs.user_cache_dir("grpo-tui")) / "agent" / self.name
@@ -58,7 +52,7 @@ class Bundle:
 
 @functools.cache
 def build() -> Bundle:
-    """The bundle of the installed sources; made once a process (about 0.1 s)."""
+    """The bundle of the installed sources, built once per process (about 0.1 s)."""
     entries = {"__main__.py": ENTRY.encode(), **_sources()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -72,12 +66,15 @@ def build() -> Bundle:
 
 
 def _sources() -> dict[str, bytes]:
-    """Name in the archive to content: our standard-library files, the agent, and libtmux as it is installed."""
+    """Archive name to content: our packages, and libtmux as installed. Raises RuntimeError without libtmux."""
     import importlib.util
 
     home = Path(__file__).resolve().parent.parent
-    found = {file.relative_to(home).as_posix(): file.read_bytes() for pattern in OURS for file in home.glob(pattern)}
-    spec = importlib.util.find_spec("libtmux")  # finds, does not import
+    patterns = [pattern for name in PACKAGES for pattern in (f"{name}/*.py", f"{name.split('/')[0]}/__init__.py")]
+    found = {
+        file.relative_to(home).as_posix(): file.read_bytes() for pattern in patterns for file in home.glob(pattern)
+    }
+    spec = importlib.util.find_spec("libtmux")  # does not import it
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeError("libtmux is not installed: reinstall grpo-tui (make setup)")
     library = Path(next(iter(spec.submodule_search_locations)))
@@ -85,4 +82,4 @@ def _sources() -> dict[str, bytes]:
         parts = file.relative_to(library).parts
         if not set(parts) & set(_LIBTMUX_LEFT_OUT):
             found["/".join(("libtmux", *parts))] = file.read_bytes()
-    return {name.replace(os.sep, "/"): data for name, data in found.items()}
+    return found

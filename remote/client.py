@@ -1,17 +1,17 @@
-"""The laptop's end of the link: one :class:`BoxClient` a box, which keeps the link up and reports what happens.
+"""The laptop's end of the link: one :class:`BoxClient` per box keeps the link up and reports events.
 
     client = BoxClient(box, on_event)
     client.start()
     runs = client.request("list_runs").result()
     log = client.follow("training_runs/RUN/logs/train_log.jsonl", tail_bytes=65_536)
-    ...                                  # LogArrived events come; after consuming each: client.consumed(log, n)
+    ...                                  # after each LogArrived event: client.consumed(log, n)
     client.close()
 
-**Threads.** ``on_event`` is called from the client's own threads, one event at a time per thread, never with a lock
-held; it must return soon (post a message, do no work), since pings wait behind it. Every method may be called from any
-thread, from within ``on_event`` too. Futures complete on the client's threads.
+**Threads.** ``on_event`` is called on the client's threads, one event at a time per thread, without a lock held. It
+must return quickly (post a message, do not work), because pings wait for it. Every method may be called from any
+thread, including from ``on_event``. Futures complete on the client's threads.
 
-**The link is not the job.** Nothing here says anything about a run; ``Link`` is the state of the connection only.
+**The link is not the job.** ``Link`` is the state of the connection; it says nothing about a run.
 """
 
 from __future__ import annotations
@@ -43,25 +43,26 @@ from remote.follows import Follow
 from remote.protocol import (
     OPERATIONS,
     PROTOCOL_VERSION,
+    VALUE_TOPICS,
     Cursor,
     Decoder,
     ProtocolError,
     RemoteError,
     encode_parts,
 )
+from remote.protocol.versions import EngineVersion
 from remote.requests import Pending, Requests, unreachable
 from remote.timing import Pings, SleepDetector, Timing
 from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
 from remote.transports.local import LocalTransport
 
 logger = logging.getLogger(__name__)
-STANDING_TOPICS = ("runs", "sessions", "gpu")
 
 TransportFactory = Callable[[Box, AskHostKey], Transport]
 
 
 class BoxClient:
-    """Keeps one agent connected, answers requests, feeds subscriptions. See the module's text for threads."""
+    """Keeps one agent connected, sends requests, and follows logs. See the module docstring for threads."""
 
     def __init__(
         self,
@@ -98,20 +99,20 @@ class BoxClient:
         self._owner = threading.Thread(target=self._own, name=f"box-{box.name}", daemon=True)
         self._watchdog = threading.Thread(target=self._watch, name=f"box-{box.name}-watchdog", daemon=True)
 
-    # ------------------------------------------------------------------------------------------- for the owner
+    # ----------------------------------------------------------------------------------------------- public
 
     @property
     def link(self) -> Link:
-        """The state of the link now."""
+        """Current state of the link."""
         return self._link
 
     def start(self) -> None:
-        """Begin to connect; returns at once."""
+        """Start connecting; returns immediately."""
         self._owner.start()
         self._watchdog.start()
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the link (runs go on); waits ``timeout`` seconds at most. Pending requests fail."""
+        """End the link within about ``timeout`` seconds. Runs are not affected; pending requests fail."""
         self._closing.set()
         self._retry_now.set()
         self._host_key_answered.set()
@@ -119,19 +120,19 @@ class BoxClient:
         if self._owner.is_alive() and threading.current_thread() is not self._owner:
             self._owner.join(timeout if self._up else 0.2)
             if self._owner.is_alive() and (transport := self._transport):
-                transport.close()  # it hangs in a connect or a send
+                transport.close()  # ends a hanging connect or send
                 self._owner.join(timeout)
         self._requests.fail_all("the client is closed")
 
     def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
-        """Ask the box; the future ends with the result or a RemoteError within about ``timeout`` seconds.
+        """Send a request; the future ends with the reply or a RemoteError within about ``timeout`` seconds.
 
-        While the link first comes up everything waits for it. Once it is lost, operations that change something are
-        refused at once (code ``unreachable``); those that only read wait, and are asked again after a break. A
-        ``launch`` is safe to repeat with the same ``idempotency_key``.
+        While the link first connects, every request waits for it. Once it is lost, operations that change state fail
+        immediately (code ``unreachable``); those that only read wait, and are sent again after a reconnect. ``launch``
+        is safe to repeat with the same ``idempotency_key``. Raises ValueError for an unknown operation.
         """
         if op not in OPERATIONS:
-            raise ValueError(f"no operation '{op}'")
+            raise ValueError(f"unknown operation '{op}'")
         pending = Pending(next(self._ids), op, params, time.monotonic() + timeout)
         refusal: RemoteError | None = None
         try:
@@ -154,10 +155,10 @@ class BoxClient:
         return pending.future
 
     def follow(self, path: str, cursor: Cursor | None = None, tail_bytes: int | None = None) -> int:
-        """Follow a log (path relative to the root; it need not exist yet); returns the subscription's id.
+        """Follow a log (path relative to the root; it need not exist yet); returns the subscription id.
 
-        From ``cursor`` on, or from the last ``tail_bytes`` (at a line's start), or from the beginning. Events:
-        LogArrived, LogRotated, LogFailed. The id stays the same across reconnects.
+        Starts at ``cursor``, at the first line within the last ``tail_bytes``, or at the beginning. Events:
+        LogArrived, LogRotated, LogFailed. The id remains valid across reconnects.
         """
         follow = Follow(next(self._ids), path, cursor, tail_bytes)
         with self._lock:
@@ -168,7 +169,7 @@ class BoxClient:
         return follow.subscription
 
     def unfollow(self, subscription: int) -> None:
-        """Stop following; a LogArrived that is under way may still come."""
+        """Stop following; one more LogArrived may still arrive."""
         with self._lock:
             follow = self._follows.pop(subscription, None)
             if follow is not None and self._by_wire.pop(follow.wire, None) is not None:
@@ -176,7 +177,7 @@ class BoxClient:
         self._wake()
 
     def consumed(self, subscription: int, count: int) -> None:
-        """Say that ``count`` bytes of a LogArrived are dealt with: the box sends no more than that ahead."""
+        """Return credit for ``count`` bytes of a LogArrived; without it the box stops sending."""
         with self._lock:
             follow = self._follows.get(subscription)
             granted = follow.consumed(count) if follow else 0
@@ -191,10 +192,10 @@ class BoxClient:
         self._host_key_answered.set()
 
     def reconnect_now(self) -> None:
-        """Try at once: ends a back-off or a refusal; a link that is up is left alone."""
+        """Retry now: ends a back-off or a refusal; does nothing while connected."""
         self._retry_now.set()
 
-    # --------------------------------------------------------------------------------------- the owner's thread
+    # ----------------------------------------------------------------------------------------- owner thread
 
     def _own(self) -> None:
         failures = 0
@@ -215,7 +216,7 @@ class BoxClient:
                 refused, why = True, str(error)
             except (Unreachable, ProtocolError) as error:
                 why = str(error)
-            except Exception as error:  # a bug or a library's surprise must not end the link for good
+            except Exception as error:  # a bug here or in a library must not end the link for good
                 why = f"{type(error).__name__}: {error}"
             finally:
                 self._transport = None
@@ -248,7 +249,7 @@ class BoxClient:
             self._set_link(Link.LOST, why, retry_in_s=0.0)
 
     def _pause(self, seconds: float | None) -> None:
-        """Wait, until ``reconnect_now``, ``close``, or a jump of the wall clock (this machine slept)."""
+        """Wait for ``seconds`` (None = forever), ``reconnect_now``, ``close``, or the end of a suspend."""
         self._retry_now.clear()
         if self._closing.is_set():
             return
@@ -259,7 +260,7 @@ class BoxClient:
                 return
 
     def _shake_hands(self, transport: Transport) -> tuple[Decoder, dict[str, Any]]:
-        """Exchange hellos; raises Refused for an agent of another version."""
+        """Exchange hellos. Raises Refused for another protocol version, Unreachable without a hello."""
         settings = asdict(self.box.settings())
         for part in encode_parts({"type": "hello", "protocol": PROTOCOL_VERSION, "settings": settings}):
             transport.send(part)
@@ -267,21 +268,23 @@ class BoxClient:
         while True:
             data = transport.receive(min(0.25, self._timing.lost_after))
             if data == b"":
-                raise Unreachable(f"the agent on {self.box.name} ended at once ({transport.why() or 'no message'})")
+                raise Unreachable(f"the agent on {self.box.name} exited at once ({transport.why() or 'no message'})")
             for frame in decoder.feed(data or b""):
                 if frame["type"] != "hello":
                     continue
                 if frame.get("protocol") != PROTOCOL_VERSION:
-                    raise Refused(f"the agent speaks protocol {frame.get('protocol')}, this program {PROTOCOL_VERSION}")
+                    raise Refused(f"the agent uses protocol {frame.get('protocol')}, this program {PROTOCOL_VERSION}")
                 return decoder, frame
             if self._closing.is_set() or time.monotonic() > deadline:
                 raise Unreachable(f"no hello from {self.box.name} within {self._timing.lost_after:.0f} s")
 
     def _converse(self, transport: Transport, decoder: Decoder, hello: dict[str, Any]) -> None:
-        """Serve one connection until it ends; raises why it did."""
+        """Serve one connection until it ends. Raises Unreachable with the reason."""
         self._go_up()
         self._set_link(Link.CONNECTED, transport.describe())
-        self._emit(BoxGreeted(str(hello.get("agent", "")), dict(hello.get("host") or {})))
+        engine = hello.get("engine") or {}
+        version = EngineVersion(str(engine.get("version") or ""), int(engine.get("format") or 0))
+        self._emit(BoxGreeted(str(hello.get("agent", "")), dict(hello.get("host") or {}), version))
         timing, pings = self._timing, Pings()
         heard = time.monotonic()
         last_ping = heard - timing.ping_every
@@ -308,12 +311,12 @@ class BoxClient:
                     else:
                         self._handle(frame)
             if self._sleep.happened():
-                raise Unreachable("this machine slept")
+                raise Unreachable("this machine was suspended")
             silence = now - heard
             if silence >= timing.lost_after:
-                raise Unreachable(f"no word from {self.box.name} for {silence:.0f} s")
+                raise Unreachable(f"nothing received from {self.box.name} for {silence:.0f} s")
             if silence >= timing.stale_after and self._link is not Link.STALE:
-                self._set_link(Link.STALE, f"no word from {self.box.name} for {silence:.0f} s")
+                self._set_link(Link.STALE, f"nothing received from {self.box.name} for {silence:.0f} s")
 
     def _flush(self, transport: Transport) -> None:
         while True:
@@ -329,12 +332,12 @@ class BoxClient:
                 self._sending_since = None
 
     def _go_up(self) -> None:
-        """Open the gates: standing topics, logs from their cursors, and the requests that waited."""
+        """Subscribe to the topics and to logs from their cursors, and send the requests that waited."""
         with self._lock:
             self._outbox.clear()
             self._by_wire.clear()
             self._topics.clear()
-            for topic in STANDING_TOPICS:
+            for topic in VALUE_TOPICS:
                 wire = next(self._ids)
                 self._topics[wire] = topic
                 self._enqueue({"type": "subscribe", "id": wire, "topic": topic, "params": {}, "credit": 0})
@@ -374,7 +377,7 @@ class BoxClient:
         with self._lock:
             follow = self._by_wire.get(frame["id"])
             if follow is None:
-                return  # unfollowed while this was under way
+                return  # unfollowed in the meantime
             event: ClientEvent
             if kind == "data":
                 event = follow.data(frame)
@@ -389,7 +392,7 @@ class BoxClient:
     # ------------------------------------------------------------------------------------------------- helpers
 
     def _enqueue(self, frame: dict[str, Any]) -> None:
-        """Put a frame on the present connection's way; the lock is held."""
+        """Queue a frame for the current connection; the lock is held."""
         self._outbox.extend(encode_parts(frame))
 
     def _subscribe_log(self, follow: Follow) -> None:
@@ -404,7 +407,7 @@ class BoxClient:
     def _emit(self, event: ClientEvent) -> None:
         try:
             self._on_event(event)
-        except Exception:  # the owner's bug must not cost the link
+        except Exception:  # a bug in the owner must not end the link
             logger.exception("on_event failed for %s", type(event).__name__)
 
     def _set_link(
@@ -414,7 +417,7 @@ class BoxClient:
         self._emit(LinkChanged(state, detail, latency_ms, retry_in_s))
 
     def _watch(self) -> None:
-        """The watchdog: deadlines of requests, and a send that the network has swallowed."""
+        """Watchdog for deadlines of requests, and for a send that the network never completes."""
         while not self._closing.wait(0.25):
             now = time.monotonic()
             self._requests.expire(now)

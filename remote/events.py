@@ -1,4 +1,4 @@
-"""What a client tells its owner: past-tense facts, each a small frozen value. No sockets, no screens."""
+"""Events of a client: small frozen values, named in the past tense."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from remote.protocol import Cursor
+from remote.protocol.versions import UNKNOWN, EngineVersion
 
 
 class Link(str, Enum):
@@ -15,41 +16,43 @@ class Link(str, Enum):
     CONNECTING = "connecting"
     CONNECTED = "connected"
     STALE = "stale"
-    """No word from the box for 5 s."""
+    """Nothing received from the box for 5 s."""
     LOST = "lost"
-    """No word for 15 s, or the connection broke: reconnecting with back-off."""
+    """Nothing received for 15 s, or the connection broke; reconnecting with back-off."""
     REFUSED = "refused"
-    """It cannot work as it is (key refused, host key changed, no Python): waits for the user."""
+    """Waiting for the user: key refused, host key changed, no Python, …"""
     CLOSED = "closed"
 
 
 @dataclass(frozen=True)
 class LinkChanged:
-    """The link has another state, or another round-trip time."""
+    """The link's state or round-trip time changed."""
 
     state: Link
     detail: str = ""
-    """In words, for the user: why, and the way out."""
+    """For the user: the reason, and what to do."""
     latency_ms: float | None = None
     retry_in_s: float | None = None
 
 
 @dataclass(frozen=True)
 class HostKeyAsked:
-    """An unknown box shows its key. Answer with ``BoxClient.answer_host_key(accept)``."""
+    """A box presented an unknown host key. Answer with ``BoxClient.answer_host_key(accept)``."""
 
     host: str
     key_type: str
     fingerprint: str
-    """``SHA256:…`` as ssh-keygen prints it."""
+    """``SHA256:…`` as printed by ssh-keygen."""
 
 
 @dataclass(frozen=True)
 class BoxGreeted:
-    """The agent's hello: facts of the host (name, python, tmux, root, cpu_count, gpus …)."""
+    """The agent's hello: facts about the host (name, python, tmux, root, cpu_count, gpus …) and its engine."""
 
     agent: str
     host: dict[str, Any] = field(default_factory=dict)
+    engine: EngineVersion = UNKNOWN
+    """Read from the engine's files; ``doctor`` verifies it by running the engine."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +71,17 @@ class SessionsReported:
 
 @dataclass(frozen=True)
 class GpuSampled:
-    """Samples of every GPU now ([] where there is none): index, name, utilization_percent, memory_used_mib,
-    memory_total_mib, power_w, temperature_c, processes."""
+    """One row per GPU: index, name, utilization_percent, memory_used_mib, memory_total_mib, power_w, temperature_c,
+    processes (pid, memory_mib, run)."""
 
     gpus: list[dict[str, Any]]
     note: str = ""
+    """Why there are none."""
 
 
 @dataclass(frozen=True)
 class LogArrived:
-    """Bytes of a followed log, in order, each once. ``cursor`` is the place behind them."""
+    """Bytes of a followed log, in order, each once. ``cursor`` is the position after them."""
 
     subscription: int
     path: str
@@ -88,7 +92,7 @@ class LogArrived:
 
 @dataclass(frozen=True)
 class LogRotated:
-    """The file is another one now (or shorter): what was shown is void, it follows again from its start."""
+    """The file was replaced or truncated: discard what arrived; it is followed again from its start."""
 
     subscription: int
     path: str
@@ -96,7 +100,7 @@ class LogRotated:
 
 @dataclass(frozen=True)
 class LogFailed:
-    """The box will not send this log (its path leaves the root, it is no regular file); the subscription is over."""
+    """The box refused this log (a path outside the root, not a regular file); the subscription has ended."""
 
     subscription: int
     path: str

@@ -1,4 +1,4 @@
-"""What a client remembers of each log it follows: its place, and how much its owner has yet to consume."""
+"""State of each followed log on the client: its cursor and its credit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from remote.events import LogArrived, LogFailed, LogRotated
 from remote.protocol import INITIAL_CREDIT, Cursor, ProtocolError, data_of
 
 RETURN_AT = INITIAL_CREDIT // 8
-"""Credit is given back in portions of at least so many bytes, or when nothing is outstanding."""
+"""Credit is returned in portions of at least this many bytes, or once nothing is outstanding."""
 
 
 @dataclass
 class Follow:
-    """One followed log. It outlives connections; ``wire`` is its id on the present one."""
+    """One followed log. It outlives connections; ``wire`` is its id on the current one."""
 
     subscription: int
     path: str
@@ -22,11 +22,11 @@ class Follow:
     tail_bytes: int | None
     wire: int = 0
     unconsumed: int = 0
-    """Bytes handed to the owner and not yet consumed; they bound what the agent may send, across reconnects."""
+    """Bytes passed to the owner and not yet consumed; deducted from the credit, also after a reconnect."""
     returnable: int = 0
 
     def subscribe_frame(self, wire: int) -> dict[str, Any]:
-        """What asks for everything behind the cursor on a new connection."""
+        """The frame that subscribes to everything after the cursor, on a new connection."""
         self.wire, self.returnable = wire, 0
         params: dict[str, Any] = {"path": self.path, "cursor": self.cursor.to_json() if self.cursor else None}
         if self.tail_bytes is not None:
@@ -35,11 +35,11 @@ class Follow:
         return {"type": "subscribe", "id": wire, "topic": "log", "params": params, "credit": credit}
 
     def data(self, frame: dict[str, Any]) -> LogArrived:
-        """Take a ``data`` frame. Raises ProtocolError when it does not continue where the last one ended."""
+        """Accept a ``data`` frame. Raises ProtocolError when it does not continue where the previous one ended."""
         data, offset = data_of(frame), int(frame["offset"])
         known = self.cursor
         if known is not None and offset != known.offset:
-            raise ProtocolError(f"{self.path}: byte {known.offset} was expected, {offset} came")
+            raise ProtocolError(f"{self.path}: expected byte {known.offset}, received {offset}")
         length, digest = frame.get("head") or ((known.head_length, known.head_sha256) if known else (0, ""))
         self.cursor = Cursor(self.path, offset + len(data), int(length), str(digest))
         self.unconsumed += len(data)
@@ -53,7 +53,7 @@ class Follow:
         return LogFailed(self.subscription, self.path, str((frame.get("error") or {}).get("message", "closed")))
 
     def consumed(self, count: int) -> int:
-        """The owner consumed ``count`` bytes; returns the credit to give back now (often 0)."""
+        """Record that the owner consumed ``count`` bytes; returns the credit to return now (often 0)."""
         count = min(count, self.unconsumed)
         self.unconsumed -= count
         self.returnable += count

@@ -1,4 +1,4 @@
-"""Requests under way: each ends exactly once, with a result, a refusal or its deadline."""
+"""Pending requests: each ends exactly once, with a reply, a refusal or its deadline."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from remote.protocol import RemoteError
-
-READS = frozenset(
-    {"doctor", "list_runs", "show_run", "list_configs", "read_config", "list_tasks", "list_sessions", "capture_pane"}
-)
-"""Operations that change nothing: they are sent again after a reconnect, and wait for a link that is not up yet."""
+from remote.protocol import OPERATIONS, RemoteError
+from remote.protocol.intake import read_reply
 
 
 @dataclass
@@ -29,42 +25,48 @@ class Pending:
 
     @property
     def repeatable(self) -> bool:
-        return self.op in READS or bool(self.params.get("dry_run"))
+        """Whether it changes nothing: then it waits for the link, and is sent again after a reconnect."""
+        return not OPERATIONS[self.op].changes(self.params)
 
     def frame(self) -> dict[str, Any]:
         return {"type": "request", "id": self.id, "op": self.op, "params": self.params}
 
 
 class Requests:
-    """The table of pending requests. Futures are completed outside the lock: their callbacks may ask again."""
+    """The table of pending requests. Futures are completed outside the lock: their callbacks may send new requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pending: dict[int, Pending] = {}
 
     def add(self, pending: Pending) -> None:
-        pending.future.set_running_or_notify_cancel()  # from here on only the answer or the deadline ends it
+        pending.future.set_running_or_notify_cancel()  # cannot be canceled from here on
         with self._lock:
             self._pending[pending.id] = pending
 
     def answer(self, frame: dict[str, Any]) -> None:
-        """Complete the request that a ``response`` frame belongs to (it may have expired: then nothing)."""
+        """Complete the request of a ``response`` frame; an expired one is ignored."""
         with self._lock:
             pending = self._pending.pop(int(frame["id"]), None)
         if pending is None:
             return
-        if frame.get("ok"):
-            pending.future.set_result(frame.get("result") or {})
-        else:
+        if not frame.get("ok"):
             pending.future.set_exception(RemoteError.from_json(frame.get("error") or {}))
+            return
+        try:
+            reply = read_reply(OPERATIONS[pending.op].reply, frame.get("result"))
+        except RemoteError as error:
+            pending.future.set_exception(error)
+        else:
+            pending.future.set_result(reply)
 
     def unsent(self) -> list[Pending]:
-        """Those to send on a fresh connection, in the order they were asked."""
+        """Requests to send on a new connection, oldest first."""
         with self._lock:
             return [pending for pending in self._pending.values() if not pending.sent]
 
     def link_lost(self, why: str) -> None:
-        """Keep the repeatable ones for the next connection; the others may or may not have happened: say so."""
+        """Keep repeatable requests for the next connection; fail the others, whose outcome is unknown."""
         with self._lock:
             lost = [p for p in self._pending.values() if not p.repeatable]
             for pending in lost:
@@ -78,8 +80,8 @@ class Requests:
             pending.future.set_exception(
                 RemoteError(
                     "unreachable",
-                    f"the link broke while '{pending.op}' was under way: {why}",
-                    "it may have happened or not; look at the runs when the link is back",
+                    f"the link broke before '{pending.op}' was answered: {why}",
+                    "the outcome is unknown; check the runs once the link is back",
                 )
             )
 
@@ -91,7 +93,7 @@ class Requests:
             pending.future.set_exception(unreachable(pending.op, why))
 
     def expire(self, now: float | None = None) -> None:
-        """Fail those whose deadline has passed."""
+        """Fail requests whose deadline has passed."""
         now = time.monotonic() if now is None else now
         with self._lock:
             late = [pending for pending in self._pending.values() if pending.deadline <= now]
@@ -99,11 +101,13 @@ class Requests:
                 del self._pending[pending.id]
         for pending in late:
             if pending.sent:
-                error = RemoteError("timeout", f"no answer to '{pending.op}' in time", "try again")
+                error = RemoteError("timeout", f"'{pending.op}' was not answered in time", "retry")
             else:
                 error = unreachable(pending.op, "the link did not come up in time")
             pending.future.set_exception(error)
 
 
 def unreachable(op: str, why: str) -> RemoteError:
-    return RemoteError("unreachable", f"'{op}' was not sent: {why}", "runs on the box go on; it reconnects by itself")
+    return RemoteError(
+        "unreachable", f"'{op}' was not sent: {why}", "runs on the box are not affected; the link reconnects by itself"
+    )

@@ -1,4 +1,4 @@
-"""The client's sense of time: its waits, round trips, and a machine that slept."""
+"""Timing of the client: waits, round-trip times, and detection of a suspended machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remote.protocol import LOST_AFTER_S, PING_EVERY_S, STALE_AFTER_S
 
 @dataclass(frozen=True)
 class Timing:
-    """Every wait of a client, in seconds; tests shorten them."""
+    """Waits of a client in seconds; tests shorten them."""
 
     ping_every: float = PING_EVERY_S
     stale_after: float = STALE_AFTER_S
@@ -19,13 +19,13 @@ class Timing:
     backoff_first: float = 1.0
     backoff_most: float = 30.0
     settled_after: float = 10.0
-    """A connection that lived so long resets the back-off."""
+    """A connection that lasted this long resets the back-off."""
     clock_jump: float = 10.0
-    """The wall clock running ahead of the monotonic one by so much means that this machine slept."""
+    """A jump of the wall clock against the monotonic clock that means the machine was suspended."""
 
 
 class SleepDetector:
-    """Notices that this machine slept: the wall clock ran on, the monotonic one did not."""
+    """Detects that this machine was suspended: the wall clock advanced, the monotonic clock did not."""
 
     def __init__(self, wall_clock: Callable[[], float], jump: float) -> None:
         self._wall_clock = wall_clock
@@ -33,28 +33,29 @@ class SleepDetector:
         self._skew = wall_clock() - time.monotonic()
 
     def happened(self) -> bool:
-        """Whether it slept since the last call."""
+        """Whether it was suspended since the last call."""
         before, self._skew = self._skew, self._wall_clock() - time.monotonic()
         return self._skew - before > self._jump
 
 
 class Pings:
-    """Round-trip times; says when the shown one should change."""
+    """Round-trip times; decides when the displayed one should change."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._under_way: dict[int, float] = {}
+        self._pending: dict[int, float] = {}
         self.latency_ms: float | None = None
         self._shown_at = 0.0
 
     def sent(self, now: float) -> int:
         self._count += 1
-        self._under_way[self._count] = now
+        self._pending[self._count] = now
         return self._count
 
     def answered(self, n: int, now: float) -> bool:
-        began = self._under_way.pop(n, None)
-        self._under_way = {k: v for k, v in self._under_way.items() if k > n}
+        """Record pong ``n``; returns whether ``latency_ms`` changed."""
+        began = self._pending.pop(n, None)
+        self._pending = {number: sent for number, sent in self._pending.items() if number > n}
         if began is None:
             return False
         old, new = self.latency_ms, (now - began) * 1000

@@ -188,10 +188,10 @@ class OrderScreen(Dialog[dict[str, Any]]):
 
 def command_words(answer: dict[str, Any]) -> Content:
     """The command of a dry run, and the one that does the same from a shell where that is another."""
-    argv, by_hand = answer.get("argv"), answer.get("by_hand")
+    argv, shell_argv = answer.get("argv"), answer.get("shell_argv")
     words = Content(command_line([str(word) for word in argv]) if isinstance(argv, list) else str(argv or ""))
-    if isinstance(by_hand, list) and by_hand:
-        same = command_line([str(word) for word in by_hand])
+    if isinstance(shell_argv, list) and shell_argv:
+        same = command_line([str(word) for word in shell_argv])
         words += Content.from_markup("\n[$grpo-muted]as by hand:[/] [$grpo-think]$same[/]", same=same)
     return words
 

@@ -1,7 +1,7 @@
-"""Log tails: bytes from a cursor on, never past the client's credit, each once; a replaced file is told, not guessed.
+"""Log tails: each byte from a cursor on, once, within the client's credit; a replaced file is reported as rotated.
 
-Polled, since NFS tells nobody. A file is read only while its client has credit, so nothing is ever held in memory for
-a slow one: it waits on the disk.
+Files are polled, because NFS has no change notification. A file is read only while its client has credit, so nothing
+is buffered for a slow client.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from remote.protocol import HEAD_BYTES, MAX_DATA, Cursor, RemoteError, encode_da
 
 FASTEST_S = 0.02
 SLOWEST_S = 0.25
+_TRANSIENT = frozenset({errno.EIO, errno.ENOENT, errno.ESTALE, errno.EAGAIN, errno.ENOTCONN, errno.ETIMEDOUT})
+"""Errors of a network mount that is temporarily away."""
 TAIL_SEARCH = 1 << 20
-"""A tail starts at a line's start if one begins within so many bytes."""
+"""A tail starts at the start of a line if a line starts within this many bytes."""
 
 
 def resolve_log(root: Path, path: str) -> Path:
-    """The file of a log's path. Raises RemoteError ``bad_path`` when it is not a plain path inside the root."""
+    """The file at a log's path. Raises RemoteError ``bad_path`` unless it is a plain path inside the root."""
     parts = path.split("/")
     if not path or "\0" in path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
-        raise RemoteError("bad_path", f"'{path}' is no path inside the root {root}", "give it relative to the root")
+        raise RemoteError(
+            "bad_path", f"'{path}' is not a path inside the root {root}", "use a path relative to the root"
+        )
     return root.joinpath(*parts)
 
 
@@ -47,15 +51,15 @@ class Tail:
         self._head_sent = (self._cursor.head_length, self._cursor.head_sha256)
 
     def step(self, outbox: Outbox) -> bool:
-        """Send at most one frame; whether there was something to send. Raises RemoteError when it cannot go on."""
+        """Send at most one frame; returns whether one was sent. Raises RemoteError when the file cannot be followed."""
         if self._credit <= 0:
             return False
         try:
             facts = self.file.stat()
         except (FileNotFoundError, NotADirectoryError):
-            return False  # not there yet, or an NFS mount that is away: the cursor stays
+            return False  # does not exist yet, or its NFS mount is away: the cursor stays valid
         if not stat.S_ISREG(facts.st_mode):
-            raise RemoteError("bad_path", f"{self.file} is no regular file")
+            raise RemoteError("bad_path", f"{self.file} is not a regular file")
         same = self._inode == (facts.st_dev, facts.st_ino)
         if same and facts.st_size == self._cursor.offset:
             return False
@@ -69,7 +73,7 @@ class Tail:
         facts = os.fstat(descriptor)
         size, cursor = facts.st_size, self._cursor
         self._inode = (facts.st_dev, facts.st_ino)
-        if not _continues(descriptor, size, cursor):
+        if not continues(descriptor, size, cursor):
             self._cursor = Cursor(cursor.path)
             self._head_sent, self._tail_bytes = (0, ""), None
             outbox.put({"type": "rotated", "id": self.subscription, "cursor": self._cursor.to_json()})
@@ -85,21 +89,21 @@ class Tail:
             return False
         offset = cursor.offset + len(data)
         head = _head(descriptor, cursor, offset)
-        news = head if head != self._head_sent else None
-        outbox.put_lines([encode_data(self.subscription, cursor.offset, data, news)])
+        new_head = head if head != self._head_sent else None
+        outbox.put_lines([encode_data(self.subscription, cursor.offset, data, new_head)])
         self._cursor = Cursor(cursor.path, offset, *head)
         self._head_sent = head
         self.grant(-len(data))
         return True
 
     def grant(self, count: int) -> None:
-        """More (or less) may be sent. Any thread."""
+        """Add credit; negative once used. Any thread."""
         with self._credit_lock:
             self._credit += count
 
 
-def _continues(descriptor: int, size: int, cursor: Cursor) -> bool:
-    """Whether the open file is the one the cursor knows (``Cursor.matches``, on a descriptor)."""
+def continues(descriptor: int, size: int, cursor: Cursor) -> bool:
+    """Whether an open file is the cursor's: at least as long as its offset, with the same first bytes."""
     if size < cursor.offset:
         return False
     head = os.pread(descriptor, cursor.head_length, 0) if cursor.head_length else b""
@@ -107,6 +111,7 @@ def _continues(descriptor: int, size: int, cursor: Cursor) -> bool:
 
 
 def _head(descriptor: int, cursor: Cursor, offset: int) -> tuple[int, str]:
+    """Length and SHA-256 of the first bytes, for a cursor at ``offset``."""
     length = min(HEAD_BYTES, offset)
     if length == cursor.head_length:
         return cursor.head_length, cursor.head_sha256
@@ -115,7 +120,7 @@ def _head(descriptor: int, cursor: Cursor, offset: int) -> tuple[int, str]:
 
 
 def _line_start(descriptor: int, size: int, tail_bytes: int) -> int:
-    """The first line start within the last ``tail_bytes`` (a tail inside one endless line starts where it is cut)."""
+    """First start of a line within the last ``tail_bytes``; inside a longer line, the exact position."""
     start = max(0, size - tail_bytes)
     if start == 0:
         return 0
@@ -125,30 +130,30 @@ def _line_start(descriptor: int, size: int, tail_bytes: int) -> int:
 
 
 class Follower:
-    """Every tail of this agent, polled by one thread."""
+    """All tails of this agent, polled by one thread."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._lock = threading.Lock()
         self._tails: dict[int, Tail] = {}
-        self._news = threading.Event()
+        self._wake = threading.Event()
         threading.Thread(target=self._poll, name="follower", daemon=True).start()
 
     def add(self, tail: Tail) -> None:
         with self._lock:
             self._tails[tail.subscription] = tail
-        self._news.set()
+        self._wake.set()
 
     def remove(self, subscription: int) -> None:
         with self._lock:
             self._tails.pop(subscription, None)
 
     def credit(self, subscription: int, count: int) -> None:
-        """The client may be sent so many bytes more."""
+        """Allow ``count`` more bytes to be sent."""
         with self._lock:
             if tail := self._tails.get(subscription):
                 tail.grant(max(0, count))
-        self._news.set()
+        self._wake.set()
 
     def _poll(self) -> None:
         pause = FASTEST_S
@@ -161,15 +166,15 @@ class Follower:
             pause = FASTEST_S if busy else min(SLOWEST_S, pause * 1.5)
             if busy:
                 continue
-            if self._news.wait(pause if tails else None):
-                self._news.clear()
+            if self._wake.wait(pause if tails else None):
+                self._wake.clear()
 
     def _step(self, tail: Tail) -> bool:
-        """One step, without the lock: a disk that hangs must not hold up the thread that answers pings."""
+        """One step, without the lock: a hanging disk must not block the thread that answers pings."""
         try:
             return tail.step(self._outbox)
         except OSError as error:
-            if error.errno in _PASSING:
+            if error.errno in _TRANSIENT:
                 return False
             refusal = RemoteError("io", f"{tail.file}: {error.strerror or error}")
         except RemoteError as error:
@@ -177,7 +182,3 @@ class Follower:
         self.remove(tail.subscription)
         self._outbox.put({"type": "closed", "id": tail.subscription, "error": refusal.to_json()})
         return False
-
-
-_PASSING = frozenset({errno.EIO, errno.ENOENT, errno.ESTALE, errno.EAGAIN, errno.ENOTCONN, errno.ETIMEDOUT})
-"""What a network mount says when it is away for a while."""

@@ -1,6 +1,6 @@
-"""The requests that change something: launch, resume, evaluate, stop, kill.
+"""Requests that change something: launch, resume, evaluate, stop, kill.
 
-Each command line is a list until tmux takes it. With ``dry_run`` the first three check everything, start nothing, and
+Command lines are lists until tmux gets them. With ``dry_run`` the first three check everything, start nothing, and
 return the exact ``argv``.
 """
 
@@ -15,126 +15,121 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir import (
-    RunDir,
-    check_name,
-    create_run,
-    list_runs,
-    open_run,
-    prepare_root,
-)
+from grpo_train.run_dir import RunDir, check_name, create_run, list_runs, open_run, prepare_root
 from grpo_train.run_dir.kill import TERM_WAIT_S, kill_run, record_end
-from grpo_train.run_dir.processes import (
-    is_alive,
-    signal_quietly,
-    start_ticks,
-)
-from remote.agent.context import Place, find_engine, verify_engine
-from remote.agent.sessions import Sessions, of_whom, session_name
+from grpo_train.run_dir.processes import is_alive, signal_quietly, start_ticks
+from remote.agent.context import BoxContext
+from remote.agent.engine import find_engine, verify_engine
+from remote.agent.sessions import Sessions, session_name
 from remote.protocol import RemoteError
+from remote.protocol.operations import (
+    EvaluateRequest,
+    JobReply,
+    KillReply,
+    KillRequest,
+    LaunchReply,
+    LaunchRequest,
+    ResumeReply,
+    ResumeRequest,
+    StopReply,
+    StopRequest,
+)
+
+EVAL_OPTIONS = (
+    *("eval_dataset", "eval_path", "ckpt_path", "name", "split", "subset_frac", "temperature", "batch_size"),
+    *("max_completion_length", "num_samples", "num_problems", "nproc", "timeout"),
+)
+"""Fields of an EvaluateRequest that are options of ``grpo-train eval`` under the same name."""
+SIGKILL_WAIT_S = 2.0
 
 
-def text(params: dict[str, Any], key: str, default: str | None = None) -> str:
-    """A text parameter. Raises RemoteError ``bad_request`` when it is missing (without a default) or no text."""
-    value = params.get(key)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, str) or (not value and default is None) or "\0" in value:
-        raise RemoteError("bad_request", f"'{key}' must be a text, not {value!r}")
-    return value
+# ----------------------------------------------------------------------------------------------------------- launch
 
 
-def whole(params: dict[str, Any], key: str) -> int | None:
-    """A positive whole number, or None. Raises RemoteError ``bad_request``."""
-    value = params.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RemoteError("bad_request", f"'{key}' must be a whole number from 1 on, not {value!r}")
-    return value
+def launch(box: BoxContext, request: LaunchRequest) -> LaunchReply:
+    """Create a run and start its supervisor in a session of the same name.
 
-
-# ------------------------------------------------------------------------------------------------------- launch
-
-
-def launch(place: Place, params: dict[str, Any]) -> dict[str, Any]:
-    """Make a run and start its supervisor in a session of its name: {"run", "session", "argv", "started"}.
-
-    An idempotency key that was used already returns its run and starts nothing (unless its session never came up).
+    A repeated idempotency key returns its run and starts nothing (unless its session never came up).
     """
-    overrides = params.get("overrides") or []
-    if not isinstance(overrides, list) or not all(isinstance(item, str) for item in overrides):
-        raise RemoteError("bad_request", "'overrides' must be a list of section.key=value")
-    name = text(params, "run_name", "") or None
-    if name:
-        check_name(name)
-    wanted: dict[str, Any] = {
-        "config_text": text(params, "config_text"),
-        "config_name": text(params, "config_name", ""),
-        "overrides": overrides,
-        "ckpt": text(params, "ckpt", "") or None,
-        "nproc": whole(params, "nproc"),
-        "by": text(params, "by", ""),
-        "idempotency_key": text(params, "idempotency_key", "") or None,
-    }
-    sessions, engine = Sessions(place), find_engine(place)
+    name = check_name(request.run_name) if request.run_name else ""
+    sessions, engine = Sessions(box), find_engine(box)
     sessions.require()
 
-    def command(run: str) -> list[str]:
-        return [*engine.argv, "supervise", run, "--root", str(place.root)]
-
-    if params.get("dry_run"):
-        run_name = name or datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S")
-        if name and (place.root / "training_runs" / name).exists():
-            raise RemoteError("run", f"a run named {name} exists already under {place.root}", "choose another name")
+    def reply(run: str, started: bool) -> LaunchReply:
         return {
-            "run": run_name,
-            "session": session_name(run_name),
-            "argv": command(run_name),
-            "by_hand": [*_by_hand(wanted), *(["--run-name", name] if name else []), "--root", str(place.root)],
-            "engine": engine.how,
-            "dry_run": True,
+            "run": run,
+            "session": session_name(run),
+            "argv": [*engine.argv, "supervise", run, "--root", str(box.root)],
+            "engine": engine.reason,
+            "shell_argv": [
+                *_shell_argv(request),
+                *(["--run-name", name] if name else []),
+                *("--root", str(box.root)),
+            ],
+            "started": started,
         }
-    prepare_root(place.root)
-    verify_engine(place, engine)
-    with _one_launch_at_a_time(place.root):
-        run = _run_of_key(place.root, wanted["idempotency_key"])
+
+    if request.dry_run:
+        if name and (box.root / "training_runs" / name).exists():
+            raise RemoteError(
+                "name_taken", f"a run named {name} already exists under {box.root}", "choose another name"
+            )
+        return reply(name or datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S"), started=False)
+    prepare_root(box.root)
+    verify_engine(box, engine)
+    with _launch_lock(box.root):
+        run = _run_with_key(box.root, request.idempotency_key)
         if run is None:
             if name:
                 sessions.make_room(session_name(name))
-            run = create_run(place.root, {"argv": _by_hand(wanted), **wanted}, name)
-        session, argv = session_name(run.name), command(run.name)
-        result = {"run": run.name, "session": session, "argv": argv}
-        standing = sessions.find(session)
-        if run.status_file.exists() or (standing and standing["run"] == run.name):
-            return {**result, "started": False}
+            run = create_run(box.root, _launch_record(request), name or None)
+        planned = reply(run.name, started=True)
+        session = sessions.find(planned["session"])
+        if run.status_file.exists() or (session and session["run"] == run.name):
+            return {**planned, "started": False}
         try:
-            sessions.start(session, argv, place.directory, place.session_environment(), run.name)
+            sessions.start(planned["session"], planned["argv"], box.directory, box.session_environment(), run.name)
         except RemoteError as error:
-            record_end(run, "crashed", by="agent", error=f"its tmux session could not be started: {error.message}")
+            record_end(run, "crashed", by="agent", error=f"the tmux session could not be started: {error.message}")
             raise
-    return {**result, "started": True}
+    return planned
 
 
-def _by_hand(wanted: dict[str, Any]) -> list[str]:
-    """The command that does the same from a shell on the box."""
-    argv = ["grpo-train", "train", "--cfg", wanted["config_name"] or "config.yaml"]
-    argv += ["--ckpt", wanted["ckpt"]] if wanted["ckpt"] else []
-    argv += ["--nproc", str(wanted["nproc"])] if wanted["nproc"] else []
-    for override in wanted["overrides"]:
-        argv += ["--set", override]
-    return argv
+def _launch_record(request: LaunchRequest) -> dict[str, Any]:
+    """Contents of ``launch.json``."""
+    return {
+        "argv": _shell_argv(request),
+        "config_text": request.config_text,
+        "config_name": request.config_name,
+        "overrides": request.overrides,
+        "ckpt": request.ckpt or None,
+        "nproc": request.nproc,
+        "by": request.by,
+        "idempotency_key": request.idempotency_key or None,
+    }
 
 
-def _run_of_key(root: Path, key: str | None) -> RunDir | None:
+def _shell_argv(request: LaunchRequest) -> list[str]:
+    """The equivalent command for a shell on the box."""
+    argv = ["grpo-train", "train", "--cfg", request.config_name or "config.yaml"]
+    argv += ["--ckpt", request.ckpt] if request.ckpt else []
+    argv += ["--nproc", str(request.nproc)] if request.nproc else []
+    return [*argv, *_set_options(request.overrides)]
+
+
+def _set_options(overrides: list[str]) -> list[str]:
+    return [word for override in overrides for word in ("--set", override)]
+
+
+def _run_with_key(root: Path, key: str) -> RunDir | None:
     if not key:
         return None
     return next((run for run in list_runs(root) if run.read_launch().get("idempotency_key") == key), None)
 
 
 @contextmanager
-def _one_launch_at_a_time(root: Path) -> Iterator[None]:
-    """After a reconnect a second agent may be asked the same while the first still works on it."""
+def _launch_lock(root: Path) -> Iterator[None]:
+    """One launch at a time: after a reconnect, a second agent may get a request that the first still works on."""
     import fcntl
 
     descriptor = os.open(root / "training_runs" / ".launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -148,137 +143,117 @@ def _one_launch_at_a_time(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-# -------------------------------------------------------------------------------------------- resume and evaluate
+# ---------------------------------------------------------------------------------------------- resume and evaluate
 
 
-def resume(place: Place, params: dict[str, Any]) -> dict[str, Any]:
-    """Go on with a run from a checkpoint, in the run's session: {"run", "session", "argv"}."""
-    run = open_run(place.root, text(params, "run"))
+def resume(box: BoxContext, request: ResumeRequest) -> ResumeReply:
+    """Resume a run from a checkpoint, in the run's session.
+
+    ``--nproc`` and ``--set`` are passed only when requested: version 0.1.0 of the engine does not know them.
+    """
+    run = open_run(box.root, request.run)
     observed = run.observed_state()
     if observed.is_live:
-        where = f" on {observed.host}" if observed.host else ""
-        raise RemoteError("run_live", f"{run.name} is {observed.state}{where}", "stop it before it is resumed")
-    from_step = str(params.get("from_step") or "latest")
+        host = f" on {observed.host}" if observed.host else ""
+        raise RemoteError("run_is_live", f"{run.name} is {observed.state}{host}", "stop it before you resume it")
+    from_step = str(request.from_step or "latest")
     checkpoint = run.checkpoint(from_step)
     arguments = ["resume", "--training-run", run.name, "--from-step", from_step]
-    if (additional := whole(params, "additional_steps")) is not None:
-        arguments += ["--additional-steps", str(additional)]
-    result = _run_in_session(place, params, session_name(run.name), arguments, run.name)
-    return {**result, "run": run.name, "step": checkpoint.step}
+    for option in ("additional_steps", "nproc"):
+        arguments += _option(request, option)
+    arguments += _set_options(request.overrides)
+    reply = _run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run)
+    return {**reply, "step": checkpoint.step}
 
 
-def evaluate(place: Place, params: dict[str, Any]) -> dict[str, Any]:
-    """Evaluate checkpoints of a run, or one given by path, in a session ``eval_<run>``: {"session", "argv"}."""
-    arguments, run_name, ckpt_path = ["eval"], text(params, "run", ""), text(params, "ckpt_path", "")
-    if run_name:
-        known = (place.root / "rl_runs" / run_name).is_dir() and "/" not in run_name
-        run_name = run_name if known else open_run(place.root, run_name).name
-        arguments += ["--training-run", run_name]
-    elif not ckpt_path:
-        raise RemoteError("bad_request", "say what to evaluate: 'run', or 'ckpt_path'")
-    steps = params.get("steps")
-    if steps is not None and steps != "" and steps != []:
-        joined = ",".join(map(str, steps)) if isinstance(steps, list) else str(steps)
-        arguments += ["--steps", joined]
-    for key in ("eval_dataset", "eval_path", "ckpt_path", "name", "split"):
-        if value := text(params, key, ""):
-            arguments += [f"--{key.replace('_', '-')}", value]
-    fraction = params.get("subset_frac")
-    if fraction is not None:
-        if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
-            raise RemoteError("bad_request", f"'subset_frac' must be above 0 and at most 1, not {fraction!r}")
-        arguments += ["--subset-frac", str(fraction)]
-    temperature = params.get("temperature")
-    if temperature is not None:
-        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not temperature >= 0:
-            raise RemoteError("bad_request", f"'temperature' must be 0 (greedy) or more, not {temperature!r}")
-        arguments += ["--temperature", str(temperature)]
-    for key in ("batch_size", "max_completion_length", "num_samples", "num_problems", "nproc", "timeout"):
-        if (number := whole(params, key)) is not None:
-            arguments += [f"--{key.replace('_', '-')}", str(number)]
-    label = run_name or check_name(text(params, "name", "") or Path(ckpt_path).name)
-    result = _run_in_session(place, params, session_name(f"eval_{label}"), arguments, run_name)
-    return {**result, "run": run_name}
+def evaluate(box: BoxContext, request: EvaluateRequest) -> JobReply:
+    """Evaluate checkpoints of a run, or one given by path, in a session ``eval_<run>``."""
+    arguments, run = ["eval"], request.run
+    if run:
+        in_older_layout = "/" not in run and (box.root / "rl_runs" / run).is_dir()
+        run = run if in_older_layout else open_run(box.root, run).name
+        arguments += ["--training-run", run]
+    if request.steps not in ("", []):
+        steps = request.steps if isinstance(request.steps, list) else [request.steps]
+        arguments += ["--steps", ",".join(map(str, steps))]
+    for option in EVAL_OPTIONS:
+        arguments += _option(request, option)
+    label = run or check_name(request.name or Path(request.ckpt_path).name)
+    return _run_in_session(box, session_name(f"eval_{label}"), arguments, run, request.dry_run)
 
 
-def _run_in_session(
-    place: Place, params: dict[str, Any], session: str, arguments: list[str], run: str
-) -> dict[str, Any]:
-    """Start ENGINE ``arguments --root ROOT`` in a session; a dead one of the name is replaced, a live one refused."""
-    sessions, engine = Sessions(place), find_engine(place)
-    argv = [*engine.argv, *arguments, "--root", str(place.root)]
-    result = {"session": session, "argv": argv, "engine": engine.how}
-    old = sessions.find(session)
-    if old is not None and not old["dead"]:
-        raise RemoteError(
-            "session_live",
-            f"the tmux session '{session}' is alive already{of_whom(old)}",
-            "wait until it ends, or stop it first",
-        )
-    if params.get("dry_run"):
-        return {**result, "dry_run": True}
-    prepare_root(place.root)
-    verify_engine(place, engine)
-    sessions.start(session, argv, place.directory, place.session_environment(), run)
-    return {**result, "started": True}
+def _option(request: Any, name: str) -> list[str]:
+    """A field of a request as a command-line option; [] where it is not set."""
+    value = getattr(request, name)
+    return [] if value in (None, "") else [f"--{name.replace('_', '-')}", str(value)]
 
 
-# -------------------------------------------------------------------------------------------------- stop and kill
+def _run_in_session(box: BoxContext, session: str, arguments: list[str], run: str, dry_run: bool) -> JobReply:
+    """Start ENGINE ``arguments --root ROOT`` in a session, in place of a dead one of the same name.
+
+    Raises RemoteError ``session_live`` when a session of that name is alive.
+    """
+    sessions, engine = Sessions(box), find_engine(box)
+    argv = [*engine.argv, *arguments, "--root", str(box.root)]
+    sessions.require_not_live(session)
+    if not dry_run:
+        prepare_root(box.root)
+        verify_engine(box, engine)
+        sessions.start(session, argv, box.directory, box.session_environment(), run)
+    return {"run": run, "session": session, "argv": argv, "engine": engine.reason, "started": not dry_run}
 
 
-def stop(place: Place, params: dict[str, Any]) -> dict[str, Any]:
-    """Ask a run to stop after the step under way: {"run", "state"}. It saves and ends by itself."""
-    run = open_run(place.root, text(params, "run"))
+# ---------------------------------------------------------------------------------------------------- stop and kill
+
+
+def stop(box: BoxContext, request: StopRequest) -> StopReply:
+    """Ask a run to save and stop after the current step."""
+    run = open_run(box.root, request.run)
     observed = run.observed_state()
     if not observed.is_live:
-        raise RemoteError("not_running", f"{run.name} is not running: it is {observed.state}")
-    run.request_stop(text(params, "by", ""))
+        raise RemoteError("not_running", f"{run.name} is not running ({observed.state})")
+    run.request_stop(request.by)
     return {"run": run.name, "state": observed.state}
 
 
-def kill(place: Place, params: dict[str, Any]) -> dict[str, Any]:
-    """End a run now, without saving: {"run", "state", "left", "forced"}.
-
-    SIGTERM to the supervisor and time to obey (``patience_s``, 15 at most); then SIGKILL to it and to every process
-    that carries the run's id. ``killed`` is written if nobody wrote an end. ``left`` names processes that even SIGKILL
-    did not end. ``session`` in place of ``run`` ends an evaluation by its session: {"session", "left", "forced"}.
-    """
-    if session := text(params, "session", ""):
-        return _kill_session(place, session)
-    run = open_run(place.root, text(params, "run"))
-    patience = params.get("patience_s")
+def kill(box: BoxContext, request: KillRequest) -> KillReply:
+    """End a run now, without saving (see :func:`grpo_train.run_dir.kill.kill_run`), or an evaluation's session."""
+    if request.session:
+        return _kill_session(box, request.session)
+    run = open_run(box.root, request.run)
     killed = kill_run(
         run,
-        by=text(params, "by", ""),
-        supervisors=_session_process(place, run),
-        patience_s=TERM_WAIT_S if patience is None else min(float(patience), TERM_WAIT_S),
+        by=request.by,
+        supervisors=_session_process(box, run),
+        patience_s=TERM_WAIT_S if request.patience_s is None else min(request.patience_s, TERM_WAIT_S),
     )
     return {"run": run.name, "state": run.observed_state().state, "left": killed.left, "forced": killed.forced}
 
 
-def _kill_session(place: Place, name: str) -> dict[str, Any]:
-    """End what runs in a session that this agent started; its last words stay on the dead pane."""
-    row = Sessions(place).find(name)
+def _kill_session(box: BoxContext, name: str) -> KillReply:
+    """End the process of a session that an agent started; the dead pane keeps its last output."""
+    row = Sessions(box).find(name)
     if row is None or row["dead"]:
-        raise RemoteError("not_running", f"nothing runs in a tmux session '{name}' on this box")
+        raise RemoteError("not_running", f"nothing is running in a tmux session '{name}' on this box")
     if not row["marked"]:
-        raise RemoteError("not_ours", f"the tmux session '{name}' was not started from here", "end it from within")
-    pid, start, forced = int(row["pid"]), start_ticks(row["pid"]), False
-    for number, patience in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, 2.0)):
-        forced = number == signal.SIGKILL
+        raise RemoteError("not_ours", f"the tmux session '{name}' was not started by grpo-tui", "end it from within")
+    pid, start = int(row["pid"]), start_ticks(row["pid"])
+    for number, patience_s in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, SIGKILL_WAIT_S)):
         signal_quietly(pid, number)
-        deadline = time.monotonic() + patience
-        while start is not None and is_alive(pid, start) and time.monotonic() < deadline:
+        deadline = time.monotonic() + patience_s
+        while start is not None and is_alive(pid, start):
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.05)
-        if start is None or not is_alive(pid, start):
-            return {"session": name, "left": [], "forced": forced}
-    return {"session": name, "left": [pid], "forced": forced}
+        else:
+            return {"session": name, "left": [], "forced": number == signal.SIGKILL}
+    return {"session": name, "left": [pid], "forced": True}
 
 
-def _session_process(place: Place, run: RunDir) -> list[tuple[int, int]]:
+def _session_process(box: BoxContext, run: RunDir) -> list[tuple[int, int]]:
     """(pid, start ticks) of the process in the run's tmux session, if any."""
     try:
-        session = Sessions(place).find(session_name(run.name))
+        session = Sessions(box).find(session_name(run.name))
     except RemoteError:
         return []  # without tmux no session was started
     if not session or session["run"] != run.name or session["dead"] or not session["pid"]:

@@ -1,7 +1,7 @@
-"""The one thread that writes to the client. Nothing it holds can grow without bound.
+"""The queue of frames for the client, bounded by construction, and the thread that writes them.
 
-``data`` frames are bounded by the credit their client gave, responses by the number of requests under way; of a topic's
-values only the newest waits. So a client that reads slowly costs nothing but its own freshness.
+``data`` frames are bounded by the client's credit, responses by the number of pending requests, and only the newest
+value of a topic waits. A client that reads slowly only sees older values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from remote.protocol import ProtocolError, encode_parts
 
 
 class Outbox:
-    """Frames for the client, written by a thread of its own."""
+    """Frames for the client, written by a dedicated thread."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -24,39 +24,35 @@ class Outbox:
         self._lines: deque[bytes] = deque()
         self._newest: dict[int, dict[str, Any]] = {}
         self.broken = threading.Event()
-        """Set when nobody reads any more."""
+        """Set when the client no longer reads."""
         threading.Thread(target=self._write, name="outbox", daemon=True).start()
 
     def put(self, frame: dict[str, Any]) -> None:
-        """Send a frame, in order."""
+        """Send a frame after all queued ones."""
         self.put_lines(encode_parts(frame))
 
     def put_lines(self, lines: list[bytes]) -> None:
-        """Send encoded frames, in order; the lines of one call stay together."""
+        """Send encoded frames after all queued ones; the lines of one call stay together."""
         with self._condition:
             self._lines.append(b"".join(lines))
             self._condition.notify()
 
     def put_first(self, frame: dict[str, Any]) -> None:
-        """Send a frame before all that wait: a pong shows that the agent lives, not how much it has to say."""
+        """Send a frame before all queued ones: a pong measures the link, not the length of the queue."""
         with self._condition:
             self._lines.appendleft(b"".join(encode_parts(frame)))
             self._condition.notify()
 
     def put_newest(self, subscription: int, frame: dict[str, Any]) -> None:
-        """Send a frame that replaces an unsent one of the same subscription."""
+        """Send a frame in place of an unsent one of the same subscription."""
         with self._condition:
             self._newest[subscription] = frame
             self._condition.notify()
 
     def forget(self, subscription: int) -> None:
-        """Drop the unsent value of a subscription that ended."""
+        """Drop the unsent value of an ended subscription."""
         with self._condition:
             self._newest.pop(subscription, None)
-
-    def is_empty(self) -> bool:
-        with self._condition:
-            return not self._lines and not self._newest
 
     def _write(self) -> None:
         while True:
@@ -77,7 +73,7 @@ class Outbox:
 
 
 def _encode(frame: dict[str, Any]) -> bytes:
-    """A topic's value as lines; one that is too large even for parts is left out, and said so on stderr."""
+    """A topic's value as lines; a value too large even for parts is dropped, with a message on stderr."""
     try:
         return b"".join(encode_parts(frame))
     except ProtocolError as error:

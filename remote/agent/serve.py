@@ -1,9 +1,9 @@
-"""The agent: reads frames on standard input, writes frames on standard output, ends when either is over.
+"""The agent: reads frames on standard input, writes frames on standard output.
 
     python -I HASH.pyz serve [--silence SECONDS]
 
-It keeps nothing: all it knows it reads from the run directories and tmux, so any number of agents may serve one box.
-It ends at the end of its input and after a silence, since a cut network gives no end.
+It is stateless: everything it reports comes from the run directories and tmux, so several agents can serve one box.
+It exits at the end of its input, and after a silence, because a cut network does not end the input.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import select
+import shutil
 import socket
 import sys
 import threading
@@ -20,9 +21,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir import RunDirError
-from grpo_train.run_dir.errors import UserError
-from remote.agent.context import Place
+from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.version import FORMAT, VERSION
+from remote.agent.context import BoxContext
 from remote.agent.environment import clean
 from remote.agent.follow import Follower, Tail, resolve_log
 from remote.agent.outbox import Outbox
@@ -30,41 +31,47 @@ from remote.agent.watch import Watcher
 from remote.protocol import (
     AGENT_SILENCE_S,
     INITIAL_CREDIT,
+    OPERATIONS,
     PROTOCOL_VERSION,
+    VALUE_TOPICS,
     Decoder,
+    Operation,
     ProtocolError,
     RemoteError,
 )
+from remote.protocol.intake import read_request
+from remote.protocol.versions import UNKNOWN, EngineVersion
 
 MAX_REQUESTS = 32
-"""Requests under way at once; more are refused as ``busy``."""
-LAST_WORK_S = 45.0
-"""What is under way when the client goes (a kill ladder) may take so long to end."""
-CHANGES = frozenset({"launch", "stop", "kill", "evaluate", "resume"})
+"""Pending requests; more are refused as ``busy``."""
+FINISH_S = 45.0
+"""Time for pending requests that change something (a kill) to end after the client is gone."""
+ENGINE_WAIT_S = 0.3
+"""Time for the engine's files to be read before hello: a hanging disk must not delay it."""
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one client; returns the exit code."""
+    """Serve one client and exit the process; returns only for a usage error."""
     if arguments[:1] != ["serve"]:
         print("usage: python -I AGENT.pyz serve [--silence SECONDS]", file=sys.stderr)
         return 2
-    silence = float(arguments[2]) if arguments[1:2] == ["--silence"] else AGENT_SILENCE_S
+    silence_s = float(arguments[2]) if arguments[1:2] == ["--silence"] else AGENT_SILENCE_S
     source, sink = _take_streams()
-    kept = clean(os.environ)  # a UTF-8 locale above all: without one tmux's answers cannot be read
+    environment = clean(os.environ)  # without a UTF-8 locale tmux's output cannot be read
     os.environ.clear()
-    os.environ.update(kept)
-    agent = Agent(source, Outbox(sink), silence)
+    os.environ.update(environment)
+    agent = Agent(source, Outbox(sink), silence_s)
     try:
         agent.serve()
     except ProtocolError as error:
         print(f"agent: {error}", file=sys.stderr)
     agent.finish()
     sys.stderr.flush()
-    os._exit(0)  # threads may hang in a dead pipe or a dead mount: they must not keep the process
+    os._exit(0)  # threads that hang in a dead pipe or mount must not keep the process alive
 
 
 def _take_streams() -> tuple[int, int]:
-    """Move the frames' streams out of the way: prints go to stderr, children read /dev/null and never see either."""
+    """Move the streams of frames aside: prints go to stderr, and children can neither read nor write frames."""
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -76,18 +83,19 @@ def _take_streams() -> tuple[int, int]:
 class Agent:
     """One conversation with one client."""
 
-    def __init__(self, source: int, outbox: Outbox, silence: float) -> None:
+    def __init__(self, source: int, outbox: Outbox, silence_s: float) -> None:
         self._source = source
         self._outbox = outbox
-        self._silence = silence
-        self._under_way: dict[threading.Thread, str] = {}
+        self._silence_s = silence_s
+        self._pending: dict[threading.Thread, bool] = {}
+        """Threads that answer a request, and whether it changes state."""
         self._lock = threading.Lock()
-        self._place: Place | None = None
+        self._box: BoxContext | None = None
         self._follower = Follower(outbox)
         self._watcher: Watcher | None = None
 
     def serve(self) -> None:
-        """Until end of input, silence, or a client that is gone. Raises ProtocolError for what is no frame."""
+        """Serve until the input ends or falls silent, or the client no longer reads. Raises ProtocolError."""
         decoder, heard = Decoder(), time.monotonic()
         while not self._outbox.broken.is_set():
             ready, _, _ = select.select([self._source], [], [], 0.5)
@@ -98,15 +106,15 @@ class Agent:
                 heard = time.monotonic()
                 for frame in decoder.feed(data):
                     self._handle(frame)
-            elif time.monotonic() - heard > self._silence:
-                print(f"agent: no word for {self._silence:.0f} s, ending", file=sys.stderr)
+            elif time.monotonic() - heard > self._silence_s:
+                print(f"agent: nothing received for {self._silence_s:.0f} s, exiting", file=sys.stderr)
                 return
 
     def finish(self) -> None:
-        """Let requests that change something come to their end (a half-done kill would be worse than a late one)."""
-        deadline = time.monotonic() + LAST_WORK_S
+        """Wait for pending requests that change something: a kill must not end halfway."""
+        deadline = time.monotonic() + FINISH_S
         with self._lock:
-            threads = [thread for thread, op in self._under_way.items() if op in CHANGES]
+            threads = [thread for thread, changes in self._pending.items() if changes]
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -117,96 +125,113 @@ class Agent:
                 self._outbox.put_first({"type": "pong", "n": frame.get("n")})
             elif kind == "hello":
                 self._greet(frame)
-            elif self._place is None or self._watcher is None:
+            elif self._box is None or self._watcher is None:
                 raise ProtocolError(f"'{kind}' before hello")
             elif kind == "request":
-                self._start(frame, self._place)
+                self._start(frame, self._box)
             elif kind == "subscribe":
-                self._subscribe(frame, self._place, self._watcher)
+                self._subscribe(frame, self._box, self._watcher)
             elif kind == "credit":
                 self._follower.credit(int(frame["id"]), int(frame["bytes"]))
             elif kind == "unsubscribe":
                 self._follower.remove(int(frame["id"]))
                 self._watcher.remove(int(frame["id"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"a malformed '{kind}' frame: {error!r}") from error
+            raise ProtocolError(f"malformed '{kind}' frame: {error!r}") from error
 
     def _greet(self, frame: dict[str, Any]) -> None:
-        self._place = Place.of(dict(frame.get("settings") or {}))
-        self._watcher = Watcher(self._place, self._outbox)
-        host = host_facts(self._place)
-        self._outbox.put({"type": "hello", "protocol": PROTOCOL_VERSION, "agent": own_hash(), "host": host})
+        box = self._box = BoxContext.from_settings(dict(frame.get("settings") or {}))
+        self._watcher = Watcher(box, self._outbox)
+        self._outbox.put(
+            {
+                "type": "hello",
+                "protocol": PROTOCOL_VERSION,
+                "agent": own_hash(),
+                "version": VERSION,
+                "format": FORMAT,
+                "engine": _engine_version(box).to_json(),
+                "host": host_facts(box),
+            }
+        )
 
-    def _subscribe(self, frame: dict[str, Any], place: Place, watcher: Watcher) -> None:
+    def _subscribe(self, frame: dict[str, Any], box: BoxContext, watcher: Watcher) -> None:
         subscription, topic = int(frame["id"]), str(frame["topic"])
         params = dict(frame.get("params") or {})
         try:
             if topic == "log":
-                file = resolve_log(place.root, str(params.get("path", "")))
+                file = resolve_log(box.root, str(params.get("path", "")))
                 credit = int(frame.get("credit", INITIAL_CREDIT))
                 self._follower.add(Tail(subscription, file, params, credit))
-            elif topic in ("runs", "sessions", "gpu"):
+            elif topic in VALUE_TOPICS:
                 watcher.add(topic, subscription)
             else:
-                raise RemoteError("bad_request", f"there is no topic '{topic}'")
+                raise RemoteError("bad_request", f"unknown topic '{topic}'")
         except RemoteError as error:
             self._outbox.put({"type": "closed", "id": subscription, "error": error.to_json()})
 
-    def _start(self, frame: dict[str, Any], place: Place) -> None:
-        """Answer a request on a thread of its own: a slow disk or tmux delays nothing else."""
-        op = str(frame["op"])
+    def _start(self, frame: dict[str, Any], box: BoxContext) -> None:
+        """Answer a request on its own thread: a slow disk or tmux must not delay anything else."""
+        request_id, name, params = int(frame["id"]), str(frame["op"]), frame.get("params") or {}
+        operation = OPERATIONS.get(name)
+        if operation is None:
+            self._refuse(request_id, RemoteError("bad_request", f"unknown operation '{name}'"))
+            return
+        thread = threading.Thread(
+            target=self._answer, args=(request_id, operation, params, box), name=f"request-{name}", daemon=True
+        )
         with self._lock:
-            if len(self._under_way) >= MAX_REQUESTS:
-                error = RemoteError("busy", f"{MAX_REQUESTS} requests are under way on this box", "try again")
-                self._outbox.put(_refusal(int(frame["id"]), error))
-                return
-            thread = threading.Thread(target=self._answer, args=(frame, place), name=f"request-{op}", daemon=True)
-            self._under_way[thread] = op
-        thread.start()
+            busy = len(self._pending) >= MAX_REQUESTS
+            if not busy:
+                self._pending[thread] = operation.changes_state
+        if busy:
+            self._refuse(request_id, RemoteError("busy", f"{MAX_REQUESTS} requests are pending on this box", "retry"))
+        else:
+            thread.start()
 
-    def _answer(self, frame: dict[str, Any], place: Place) -> None:
-        number, op = int(frame["id"]), str(frame["op"])
+    def _answer(self, request_id: int, operation: Operation, params: Any, box: BoxContext) -> None:
         try:
-            from remote.agent.operations import OPERATIONS
+            from remote.agent.operations import HANDLERS
 
-            if op not in OPERATIONS:
-                raise RemoteError("bad_request", f"this agent knows no operation '{op}'")
-            result = OPERATIONS[op](place, dict(frame.get("params") or {}))
-            lines = {"type": "response", "id": number, "ok": True, "result": result}
-            self._outbox.put(lines)
+            result = HANDLERS[operation.name](box, read_request(operation.request, params))
+            self._outbox.put({"type": "response", "id": request_id, "ok": True, "result": result})
         except Exception as error:
-            self._outbox.put(_refusal(number, as_remote_error(error, place)))
+            self._refuse(request_id, as_remote_error(error, box))
         finally:
             with self._lock:
-                self._under_way.pop(threading.current_thread(), None)
-            if op in CHANGES and self._watcher:
-                self._watcher.nudge("runs", "sessions")
+                self._pending.pop(threading.current_thread(), None)
+            if operation.changes_state and self._watcher:
+                self._watcher.refresh("runs", "sessions")
+
+    def _refuse(self, request_id: int, error: RemoteError) -> None:
+        self._outbox.put({"type": "response", "id": request_id, "ok": False, "error": error.to_json()})
 
 
-def _refusal(number: int, error: RemoteError) -> dict[str, Any]:
-    return {"type": "response", "id": number, "ok": False, "error": error.to_json()}
-
-
-def as_remote_error(error: Exception, place: Place) -> RemoteError:
-    """Any failure in words for the user; what nobody expected leaves its traceback on stderr."""
+def as_remote_error(error: Exception, box: BoxContext) -> RemoteError:
+    """Any failure as a refusal; an unexpected one leaves its traceback on stderr."""
     if isinstance(error, RemoteError):
         return error
-    if isinstance(error, RunDirError):
-        code = "root" if str(error).startswith("cannot write to the root") else "run"
-        return RemoteError(code, str(error))
     if isinstance(error, UserError):
         return RemoteError(error.code, str(error))
     if isinstance(error, OSError):
-        what = f"{error.filename}: " if error.filename else ""
-        return RemoteError("io", f"{what}{error.strerror or error}", f"look at the disk below {place.root}")
+        file = f"{error.filename}: " if error.filename else ""
+        return RemoteError(code_of(error), f"{file}{error.strerror or error}", f"check the disk under {box.root}")
     traceback.print_exc()
-    return RemoteError("internal", f"the agent failed: {type(error).__name__}: {error}", "please report this")
+    return RemoteError(code_of(error), f"the agent failed: {type(error).__name__}: {error}", "please report this")
 
 
-def host_facts(place: Place) -> dict[str, Any]:
-    """What the client shows of this box."""
-    import shutil
+def _engine_version(box: BoxContext) -> EngineVersion:
+    """The engine's version from its files; UNKNOWN when they are not read in time."""
+    from remote.agent.engine import installed_version
 
+    found: list[EngineVersion] = []
+    thread = threading.Thread(target=lambda: found.append(installed_version(box)), name="engine-version", daemon=True)
+    thread.start()
+    thread.join(ENGINE_WAIT_S)
+    return found[0] if found else UNKNOWN
+
+
+def host_facts(box: BoxContext) -> dict[str, Any]:
+    """Facts about this box for the client."""
     return {
         "name": socket.gethostname(),
         "user": os.environ.get("USER", ""),
@@ -215,14 +240,14 @@ def host_facts(place: Place) -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "gpus": len(list(Path("/dev").glob("nvidia[0-9]*"))),
         "tmux": bool(shutil.which("tmux")),
-        "root": str(place.root),
-        "repo": str(place.repo or ""),
+        "root": str(box.root),
+        "repo": str(box.repo or ""),
         "pid": os.getpid(),
         "time": time.time(),
     }
 
 
 def own_hash() -> str:
-    """SHA-256 of the bundle this runs from; "" outside a bundle."""
+    """SHA-256 of the running bundle; "" outside a bundle."""
     archive = Path(sys.argv[0])
     return hashlib.sha256(archive.read_bytes()).hexdigest() if archive.is_file() else ""

@@ -1,8 +1,8 @@
-"""tmux through libtmux: start, list, capture and remove sessions. libtmux is imported on first use.
+"""tmux sessions through libtmux (imported on first use): start, list, capture, remove.
 
-Traps respected here (each measured): without a UTF-8 locale libtmux breaks, so the agent sets one; tmux matches
-targets by pattern unless they begin with ``=`` or are ids; an argument that ends in ``;`` ends a command; a command
-that ends at once takes its session along unless ``remain-on-exit`` is set in the same breath.
+Pitfalls handled here, each observed: libtmux fails without a UTF-8 locale, so the agent sets one; tmux matches targets
+as patterns unless they start with ``=`` or are ids; an argument that ends in ``;`` ends the command; a session whose
+command exits at once disappears unless ``remain-on-exit`` is set by the same tmux call.
 """
 
 from __future__ import annotations
@@ -18,31 +18,34 @@ import time
 from pathlib import Path
 from typing import Any
 
-from remote.agent.context import Place
+from remote.agent.context import BoxContext
 from remote.protocol import RemoteError
 
 RUN_OPTION = "@grpo_run"
-"""A session's user option that names the run it works for (its name may have had to be changed)."""
+"""User option with the run that a session belongs to (tmux does not accept every run name as a session name)."""
 OUR_OPTION = "@grpo"
-"""Set on every session that an agent started, whatever it works for."""
+"""User option set on every session that an agent starts."""
 ROOT_OPTION = "@grpo_root"
-"""Which root that agent worked in, see :func:`root_mark`: another root may hold a run of the same name."""
+"""User option with the agent's root (see :func:`root_mark`): another root may have a run of the same name."""
 _FORMAT = (
     "#{session_id} #{pane_id} #{session_created} #{session_attached} #{pane_dead} s#{pane_dead_status} "
     "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} o#{@grpo_root} #{session_name}"
 )
-ANOTHER_ROOT = "(another root)"
+START_ATTEMPTS = 10
 _importing = threading.Lock()
-_NO_SERVER = ("no server running", "error connecting", "server exited", "lost server")
+
+
+class NoServerError(RemoteError):
+    """No tmux server is running on this socket, or it just exited."""
 
 
 def session_name(run: str) -> str:
-    """The run's name as tmux accepts it: ``.`` and ``:`` separate windows and panes there."""
+    """A run's name as tmux accepts it; ``.`` and ``:`` separate windows and panes there."""
     return run.replace(".", "_").replace(":", "_")
 
 
 def root_mark(root: Path) -> str:
-    """A root as a session's option holds it: the same through every symbolic link, and without odd characters."""
+    """A root as a session option: the same through every symbolic link, and free of special characters."""
     return hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
 
 
@@ -51,47 +54,48 @@ def no_tmux() -> RemoteError:
 
 
 class Sessions:
-    """The sessions of one tmux socket, as an agent of one root sees them. Every call asks tmux anew: a server that
-    died or a session that went is no special case."""
+    """The sessions of one tmux socket, as an agent of one root sees them; nothing is cached between calls."""
 
-    def __init__(self, place: Place) -> None:
-        self._socket_name = place.settings.tmux_socket
-        self._root = root_mark(place.root)
+    def __init__(self, box: BoxContext) -> None:
+        self._socket_name = box.settings.tmux_socket
+        self._root = root_mark(box.root)
 
     def require(self) -> None:
-        """Raises RemoteError ``no_tmux`` where there is none."""
+        """Raise RemoteError ``no_tmux`` when tmux is not installed."""
         if not shutil.which("tmux"):
             raise no_tmux()
 
     def _tmux(self, *arguments: str) -> list[str]:
-        """Run one tmux command; its output's lines. Raises RemoteError ``tmux`` with its words."""
+        """Run one tmux command and return its output lines. Raises RemoteError ``tmux``, NoServerError."""
         self.require()
-        with _importing:  # its modules import each other: two threads at once would find them half made
-            from libtmux.exc import LibTmuxException
+        with _importing:  # its modules import each other: a second thread would find them half initialized
+            from libtmux.exc import LibTmuxException, TmuxCommandNotFound
             from libtmux.server import Server
         try:
             done = Server(socket_name=self._socket_name or None).cmd(*arguments)
+        except TmuxCommandNotFound as error:
+            raise no_tmux() from error
         except LibTmuxException as error:
             raise RemoteError("tmux", f"tmux failed: {error}") from error
         if done.returncode:
-            raise RemoteError("tmux", f"tmux {arguments[0]}: {' '.join(done.stderr) or done.returncode}")
+            reason = " ".join(done.stderr) or f"exit code {done.returncode}"
+            kind = NoServerError if stderr_reports_no_server(reason) else RemoteError
+            raise kind("tmux", f"tmux {arguments[0]}: {reason}")
         return list(done.stdout)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a session, the newest first: name, run, created, attached, dead, exit_status, signal, pid, marked
-        (started by an agent of this root), id, pane. None without a server.
+        """One row per session, newest first; [] without a tmux server.
 
-        The run of a session that belongs to another root is no name of a run here: ``NAME (another root)``.
+        Keys: name, run, created, attached, dead, exit_status, signal, pid, marked (started by an agent of this root),
+        other_root (started by an agent of another root; ``run`` then says so, too), id, pane.
         """
         try:
             lines = self._tmux("list-panes", "-a", "-F", _FORMAT)
-        except RemoteError as error:
-            if any(words in error.message for words in _NO_SERVER):
-                return []
-            raise
+        except NoServerError:
+            return []
         found = self._parse(lines)
         if any(_is_unreaped(row) for row in found.values()):
-            # tmux 3.3a sometimes misses that a pane's child has ended, until another child ends: give it one
+            # tmux 3.3a can miss the exit of a pane's process until another child exits: give it one
             self._tmux("run-shell", "true")
             found = self._parse(self._tmux("list-panes", "-a", "-F", _FORMAT))
         return sorted(found.values(), key=lambda row: (-row["created"], row["name"]))
@@ -101,19 +105,17 @@ class Sessions:
         for line in lines:
             fields = line.split(" ", 11)
             if len(fields) == 12:
-                found.setdefault(fields[0], _row(fields, self._root))  # the first pane speaks for its session
+                found.setdefault(fields[0], _row(fields, self._root))  # the first pane represents its session
         return found
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """The session of exactly that name."""
+        """The session with exactly this name."""
         return next((row for row in self.rows() if row["name"] == name), None)
 
-    def start(
-        self, name: str, argv: list[str], directory: Path, environment: dict[str, str], run: str
-    ) -> dict[str, Any]:
-        """Start a detached session that runs ``argv`` and stays, dead, when that ends.
+    def start(self, name: str, argv: list[str], directory: Path, environment: dict[str, str], run: str) -> None:
+        """Start a detached session that runs ``argv`` and remains, dead, after it exits.
 
-        A dead session of the name is removed first. Raises RemoteError ``session_live`` when a live one has it.
+        A dead session of the same name is removed first. Raises RemoteError ``session_live`` when it is alive.
         """
         self.make_room(name)
         variables = [f"-e{key}={value}" for key, value in environment.items()]
@@ -127,62 +129,63 @@ class Sessions:
         options = {RUN_OPTION: run, OUR_OPTION: "1", ROOT_OPTION: self._root}
         marks = [word for key, value in options.items() for word in (";", "set-option", "-t", target, key, value)]
         self._start_server_and(*map(_no_separator, command), ";", *keep, *marks)
-        return self.find(name) or {"name": name}
 
     def _start_server_and(self, *arguments: str) -> None:
-        """Run a command that may start the server; one that is just ending, its last session gone, is waited for."""
-        for attempt in range(10):
+        """Run a command that may start the server; a server that is just exiting is waited for."""
+        for attempt in range(START_ATTEMPTS):
             try:
                 self._tmux(*arguments)
                 return
-            except RemoteError as error:
-                if attempt == 9 or not any(words in error.message for words in _NO_SERVER):
+            except NoServerError:
+                if attempt == START_ATTEMPTS - 1:
                     raise
                 time.sleep(0.1)
 
     def make_room(self, name: str) -> None:
-        """Remove a dead session of the name; raises RemoteError ``session_live`` when it lives."""
-        old = self.find(name)
-        if old is None:
-            return
-        if not old["dead"]:
+        """Remove a dead session of this name. Raises RemoteError ``session_live`` when it is alive."""
+        row = self.require_not_live(name)
+        if row is not None:
+            self._tmux("kill-session", "-t", row["id"])  # a name would be matched as a pattern
+
+    def require_not_live(self, name: str) -> dict[str, Any] | None:
+        """The dead session of this name, if any. Raises RemoteError ``session_live`` when it is alive."""
+        row = self.find(name)
+        if row is not None and not row["dead"]:
+            owner = " (started for another root)" if row["other_root"] else ""
             raise RemoteError(
                 "session_live",
-                f"the tmux session '{name}' is alive already" + of_whom(old),
+                f"the tmux session '{name}' is still alive{owner}",
                 "attach to it, wait until it ends, or stop it first",
             )
-        self.remove(old)
-
-    def remove(self, row: dict[str, Any]) -> None:
-        """End a session of :meth:`rows`, by its id: a name would be matched as a pattern."""
-        self._tmux("kill-session", "-t", row["id"])
+        return row
 
     def capture(self, name: str, lines: int) -> str:
         """The last lines of a session's screen and history. Raises RemoteError ``no_session``."""
         row = self.find(name)
         if row is None:
-            have = ", ".join(other["name"] for other in self.rows()) or "none"
-            raise RemoteError("no_session", f"there is no tmux session '{name}' on this box (there are: {have})")
+            names = ", ".join(other["name"] for other in self.rows()) or "none"
+            raise RemoteError("no_session", f"no tmux session '{name}' on this box (sessions: {names})")
         text = self._tmux("capture-pane", "-p", "-J", "-t", row["pane"], "-S", f"-{lines}")
-        squeezed = re.sub(r"\n{4,}", "\n\n", "\n".join(text).rstrip("\n"))  # a tall pane with little in it
+        squeezed = re.sub(r"\n{4,}", "\n\n", "\n".join(text).rstrip("\n"))  # a mostly empty pane
         return "\n".join(squeezed.split("\n")[-lines:])
 
 
-def of_whom(row: dict[str, Any]) -> str:
-    """What to add where a session stands in the way: whether another root's."""
-    return " (of a run of another root)" if row["run"].endswith(ANOTHER_ROOT) else ""
+def stderr_reports_no_server(text: str) -> bool:
+    """Whether tmux failed because its server is not running; tmux's own words are the only sign."""
+    return any(words in text for words in ("no server running", "error connecting", "server exited", "lost server"))
 
 
 def _is_unreaped(row: dict[str, Any]) -> bool:
-    """Dead, but how is not known, and the process table still has it."""
+    """Whether a pane is dead with an unknown exit status while its process is still in the process table."""
     unknown = row["dead"] and row["exit_status"] is None and not row["signal"]
     return bool(unknown and row["pid"] and Path(f"/proc/{row['pid']}").exists())
 
 
 def _row(fields: list[str], root: str) -> dict[str, Any]:
-    number, run, marked, of_root = fields[6][1:], fields[8][1:], fields[9] != "m", fields[10][1:]
-    if of_root not in ("", root):  # an agent of an older version did not say
-        run, marked = f"{run} {ANOTHER_ROOT}".lstrip(), False
+    run, marked, session_root = fields[8][1:], fields[9] != "m", fields[10][1:]
+    other_root = session_root not in ("", root)  # agents of older versions did not set it
+    if other_root:
+        run, marked = f"{run} (another root)".lstrip(), False
     return {
         "id": fields[0],
         "pane": fields[1],
@@ -190,28 +193,27 @@ def _row(fields: list[str], root: str) -> dict[str, Any]:
         "attached": int(fields[3]),
         "dead": fields[4] == "1",
         "exit_status": int(fields[5][1:]) if fields[5][1:].isdigit() else None,
-        "signal": _signal_name(number),
+        "signal": _signal_name(fields[6][1:]),
         "pid": int(fields[7]) if fields[7].isdigit() else None,
         "run": run,
         "marked": marked,
+        "other_root": other_root,
         "name": fields[11],
     }
 
 
-def _signal_name(number: str) -> str:
-    if not number.isdigit():
-        return number
+def _signal_name(value: str) -> str:
     try:
-        return signal.Signals(int(number)).name
+        return signal.Signals(int(value)).name
     except ValueError:
-        return number
+        return value
 
 
 def _no_separator(argument: str) -> str:
-    """tmux takes an argument's last ``;`` for the end of a command."""
+    """Escape a trailing ``;``, which tmux reads as the end of the command."""
     return argument[:-1] + "\\;" if argument.endswith(";") else argument
 
 
 def _no_format(text: str) -> str:
-    """tmux expands ``#{…}`` and ``#(…)``, the latter by a shell, in a start directory."""
+    """Escape ``#``: tmux expands ``#{…}`` and, by a shell, ``#(…)`` in a start directory."""
     return text.replace("#", "##")

@@ -26,7 +26,7 @@ def test_the_example_is_valid_and_local_is_always_there() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("boxes:\n  - name: a\n    hots: x\n", ["b.yaml:3", "'hots'", "'host'"]),
+        ("boxes:\n  - name: a\n    hots: x\n", ["b.yaml:3", "'hots'", "did you mean host?"]),
         ("boxs: []\n", ["b.yaml:1", "'boxs'"]),
         ("boxes:\n  - host: x\n", ["b.yaml:2", "'name'"]),
         ("boxes:\n  - name: a\n", ["b.yaml:2", "'host'", "kind: local"]),
@@ -37,7 +37,7 @@ def test_the_example_is_valid_and_local_is_always_there() -> None:
         ("boxes:\n  - {name: a, host: x, kind: cloud}\n", ["'kind'", "'cloud'"]),
         ("boxes:\n  - {name: a b, host: x}\n", ["'a b'"]),
         ("boxes:\n  - {name: a, host: -oProxyCommand=x}\n", ["'host'", "-oProxyCommand"]),
-        ("boxes:\n  - {name: a, host: x}\n  - {name: a, host: y}\n", ["b.yaml:3", "second"]),
+        ("boxes:\n  - {name: a, host: x}\n  - {name: a, host: y}\n", ["b.yaml:3", "duplicate"]),
         ("boxes: {a: b}\n", ["b.yaml:1", "list"]),
         ("boxes:\n  - just a text\n", ["b.yaml:2"]),
         ("boxes:\n  - name: [a\n", ["b.yaml:", "YAML"]),
@@ -52,7 +52,7 @@ def test_what_is_wrong_is_named_with_its_place(text: str, words: list[str]) -> N
 
 
 def test_a_named_file_must_exist_and_the_default_one_need_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BoxesError, match="no such file"):
+    with pytest.raises(BoxesError, match="file not found"):
         load_boxes(tmp_path / "none.yaml")
     monkeypatch.setattr(boxes, "default_path", lambda: tmp_path / "none.yaml")
     assert [box.name for box in load_boxes()] == ["local"]
@@ -86,7 +86,7 @@ def test_adding_keeps_comments_and_what_was_there(tmp_path: Path, before: str) -
     assert parse_boxes(file.read_text()) == [*old, first, second]
     for comment in ("# mine", "# here", "# the end"):
         assert (comment in before) == (comment in file.read_text())
-    with pytest.raises(BoxesError, match="already"):
+    with pytest.raises(BoxesError, match="already exists"):
         add_box(file, second)
 
 
@@ -114,5 +114,5 @@ def test_what_was_added_is_what_is_read(tmp_path_factory: pytest.TempPathFactory
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BoxesError, match="cannot be written"):
+    with pytest.raises(BoxesError, match="cannot write"):
         add_box(tmp_path / "file" / "boxes.yaml", Box("a", host="h"))

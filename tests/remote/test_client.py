@@ -240,7 +240,7 @@ def test_a_gap_in_a_log_is_never_passed_on() -> None:
 def test_credit_outstanding_bounds_what_is_asked_for_after_a_reconnect() -> None:
     first, second = ScriptedTransport(), ScriptedTransport()
     with connected(BOX, transport_factory=Script(first, second)) as (client, recorder):
-        recorder.gives_credit = False
+        recorder.returns_credit = False
         log = client.follow("log")
         wire = first.wait_heard(lambda frame: frame.get("topic") == "log")
         assert wire["credit"] == INITIAL_CREDIT

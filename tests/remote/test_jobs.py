@@ -57,7 +57,7 @@ def test_launch_watch_stop_and_what_is_left(link: tuple[BoxClient, Recorder], ro
     client, recorder = link
     dry = ask(client, "launch", config_text="obedient", run_name="run_a.b", overrides=["run.seed=1"], dry_run=True)
     assert not (root / "training_runs" / "run_a.b").exists()
-    assert dry["by_hand"][-4:] == ["--run-name", "run_a.b", "--root", str(root)]
+    assert dry["shell_argv"][-4:] == ["--run-name", "run_a.b", "--root", str(root)]
     done = ask(client, "launch", config_text="obedient", run_name="run_a.b", overrides=["run.seed=1"], nproc=2, by="me")
     assert done["argv"] == dry["argv"] == [*dry["argv"][:1], "supervise", "run_a.b", "--root", str(root)]
     assert done["session"] == "run_a_b"
@@ -67,7 +67,7 @@ def test_launch_watch_stop_and_what_is_left(link: tuple[BoxClient, Recorder], ro
     recorder.wait(lambda e: isinstance(e, RunsReported) and any(r["step"] and r["step"] > 2 for r in e.runs))
     recorder.wait(lambda e: isinstance(e, SessionsReported) and any(s["run"] == "run_a.b" for s in e.sessions))
     assert "fake engine: supervise" in ask(client, "capture_pane", session="run_a_b")["text"]
-    assert refusal(client, "resume", run="run_a.b").code == "run_live"
+    assert refusal(client, "resume", run="run_a.b").code == "run_is_live"
     assert ask(client, "stop", run="run_a.b", by="me")["state"] == "running"
     recorder.wait(lambda e: isinstance(e, RunsReported) and any(r["state"] == "stopped" for r in e.runs))
     session = dead_session(client)
@@ -214,9 +214,9 @@ def test_resume_and_evaluate(link: tuple[BoxClient, Recorder], root: Path, tmux_
 def test_names_that_could_be_commands_are_refused(link: tuple[BoxClient, Recorder], root: Path) -> None:
     client, _ = link
     for name in ("$(touch x)", "a;b", "a b", "-rf", "../x", "a\nb", "é", "'", "=x", "x" * 200):
-        assert refusal(client, "launch", config_text="obedient", run_name=name).code in ("run", "bad_request")
+        assert refusal(client, "launch", config_text="obedient", run_name=name).code in ("bad_name", "bad_request")
         for op, params in (("show_run", {"run": name}), ("stop", {"run": name}), ("kill", {"run": name})):
-            assert refusal(client, op, **params).code == "run"
+            assert refusal(client, op, **params).code == "no_run"
         assert refusal(client, "capture_pane", session=name).code == "no_session"
     assert not (root / "training_runs").exists() or not list((root / "training_runs").glob("*"))
 
@@ -227,7 +227,7 @@ def test_a_hostile_root_reaches_the_engine_as_it_is(box: Box, tmp_path: Path) ->
     with connected(dataclasses.replace(box, root=str(root))) as (client, _):
         run = ask(client, "launch", config_text="obedient")["run"]
         eventually(lambda: state(root, run) == "running")
-        assert refusal(client, "launch", config_text="x", run_name=run).code in ("run", "session_live")
+        assert refusal(client, "launch", config_text="x", run_name=run).code in ("name_taken", "session_live")
         ask(client, "kill", run=run)
     assert not list(tmp_path.rglob("pwned"))
 
@@ -281,7 +281,7 @@ def test_a_box_without_the_engine_names_the_one_command(box: Box, tmp_path: Path
     (repo / "config").mkdir(parents=True)
     for settings, words in (
         ({"engine": []}, "git clone"),
-        ({"engine": [], "repo": str(repo)}, f"cd {repo} && make setup"),
+        ({"engine": [], "repo": str(repo)}, f"cd {repo} && make setup-box"),
         ({"engine": [], "repo": str(tmp_path / "nowhere")}, "git clone"),
         ({"engine": ["/no/such"]}, "boxes.yaml"),
         ({"engine": [], "activate": "source /no/such/conda.sh"}, "activate"),
@@ -343,7 +343,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 def test_a_root_that_cannot_be_written(box: Box, read_only: Path) -> None:
     with connected(dataclasses.replace(box, root=str(read_only))) as (client, _):
         error = refusal(client, "launch", config_text="x")
-        assert error.code == "root"
+        assert error.code == "bad_root"
         assert str(read_only) in error.message
         check = next(check for check in ask(client, "doctor")["checks"] if check["name"] == "root")
         assert not check["ok"]

@@ -1,7 +1,8 @@
-"""Frames and cursors: whatever way bytes are cut, the same frames come out, and a cursor knows its file."""
+"""Frames survive any split of the stream; a cursor fits only its file."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from remote.agent.follow import continues
 from remote.protocol import (
     HEAD_BYTES,
     MAX_DATA,
@@ -32,23 +34,23 @@ values = st.recursive(
 frames = st.dictionaries(st.text(), values, max_size=4).map(lambda fields: {**fields, "type": "t"})
 
 
-def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
-    places = sorted({0, len(stream), *(c % (len(stream) + 1) for c in cuts)})
-    return [stream[a:b] for a, b in pairwise(places)]
+def split(stream: bytes, cuts: list[int]) -> list[bytes]:
+    positions = sorted({0, len(stream), *(c % (len(stream) + 1) for c in cuts)})
+    return [stream[a:b] for a, b in pairwise(positions)]
 
 
 @given(st.lists(frames, max_size=8), st.lists(st.integers(min_value=0), max_size=20))
 @SLOW_IS_FINE
-def test_any_cut_of_the_stream_gives_the_same_frames(sent: list[dict[str, Any]], cuts: list[int]) -> None:
+def test_any_split_gives_the_same_frames(sent: list[dict[str, Any]], cuts: list[int]) -> None:
     decoder, got = Decoder(), []
-    for piece in cut(b"".join(line for frame in sent for line in encode_parts(frame)), cuts):
+    for piece in split(b"".join(line for frame in sent for line in encode_parts(frame)), cuts):
         got += decoder.feed(piece)
     assert got == sent
 
 
 @given(st.integers(min_value=0, max_value=200_000), st.sampled_from(['"', "\\", "\0", "a", "é", "😀", "\ud800"]))
 @settings(deadline=None, max_examples=40)
-def test_long_frames_go_in_parts_within_the_limit(length: int, character: str) -> None:
+def test_long_frames_are_sent_in_parts(length: int, character: str) -> None:
     frame = {"type": "response", "result": {"text": character * length}}
     lines = encode_parts(frame)
     assert all(len(line) <= MAX_FRAME and line.endswith(b"\n") for line in lines)
@@ -57,7 +59,7 @@ def test_long_frames_go_in_parts_within_the_limit(length: int, character: str) -
 
 @given(st.binary(max_size=MAX_DATA) | st.sampled_from([b"\0" * MAX_DATA, b"\xff" * MAX_DATA, b'"' * MAX_DATA]))
 @settings(deadline=None)
-def test_any_bytes_of_a_file_travel_in_one_frame(data: bytes) -> None:
+def test_any_data_fits_in_one_frame(data: bytes) -> None:
     line = encode_data(3, 7, data, (4096, "0" * 64))
     assert len(line) <= MAX_FRAME
     (frame,) = Decoder().feed(line)
@@ -65,7 +67,7 @@ def test_any_bytes_of_a_file_travel_in_one_frame(data: bytes) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_garbage_is_a_protocol_error_and_nothing_else(data: bytes) -> None:
+def test_garbage_raises_only_protocol_errors(data: bytes) -> None:
     try:
         Decoder().feed(data + b"\n")
     except ProtocolError:
@@ -73,12 +75,12 @@ def test_garbage_is_a_protocol_error_and_nothing_else(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("line", [b"[1]\n", b"3\n", b'{"a": 1}\n', b'{"type": 3}\n', b"\n", b"[" * 60_000 + b"\n"])
-def test_what_is_no_frame_is_refused(line: bytes) -> None:
+def test_other_json_is_not_a_frame(line: bytes) -> None:
     with pytest.raises(ProtocolError):
         Decoder().feed(line)
 
 
-def test_over_long_lines_are_refused_whole_or_not() -> None:
+def test_overlong_lines_are_refused() -> None:
     with pytest.raises(ProtocolError):
         Decoder().feed(b"x" * MAX_FRAME)
     with pytest.raises(ProtocolError):
@@ -89,18 +91,19 @@ def test_over_long_lines_are_refused_whole_or_not() -> None:
 
 @given(st.binary(min_size=1, max_size=3 * HEAD_BYTES), st.integers(min_value=0), st.binary(max_size=100))
 @SLOW_IS_FINE
-def test_a_cursor_follows_a_file_that_grows_and_no_other(
-    tmp_path: Path, content: bytes, offset: int, more: bytes
-) -> None:
+def test_a_cursor_fits_only_its_file(tmp_path: Path, content: bytes, offset: int, more: bytes) -> None:
     offset %= len(content) + 1
-    file = tmp_path / "log"
-    file.write_bytes(content)
-    cursor = Cursor("log").at(file, offset)
+    head = content[: min(offset, HEAD_BYTES)]
+    cursor = Cursor("log", offset, len(head), hashlib.sha256(head).hexdigest())
     assert Cursor.from_json(json.loads(json.dumps(cursor.to_json()))) == cursor
-    file.write_bytes(content + more)
-    assert cursor.matches(file)
+    file = tmp_path / "log"
+
+    def fits(data: bytes) -> bool:
+        file.write_bytes(data)
+        with file.open("rb") as stream:
+            return continues(stream.fileno(), len(data), cursor)
+
+    assert fits(content + more)
     if offset:
-        file.write_bytes(content[: offset - 1])
-        assert not cursor.matches(file)
-        file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-        assert not cursor.matches(file)
+        assert not fits(content[: offset - 1])
+        assert not fits(bytes([content[0] ^ 1]) + content[1:])

@@ -1,7 +1,8 @@
-"""What several test files need: recorded events, agents that are looked for, a temporary box."""
+"""Support for tests of the link: recorded events, running agents, an agent without a client."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from remote.boxes import Box
 from remote.client import BoxClient, Timing
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
-from remote.protocol import Decoder
+from remote.protocol import Decoder, encode_parts
 from remote.transports.local import LocalTransport
 
 T = TypeVar("T")
@@ -20,49 +21,49 @@ QUICK = Timing(ping_every=0.1, stale_after=0.6, lost_after=1.5, backoff_first=0.
 
 
 def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "") -> T:
-    """Wait for a condition to give something true, and return that."""
+    """Wait until a condition returns something true, and return it."""
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {timeout} s: {what or condition}"
+        assert time.monotonic() < deadline, f"timed out after {timeout} s: {what or condition}"
         time.sleep(0.01)
 
 
 class Recorder:
-    """An ``on_event`` that keeps everything, gives credit back, and puts logs together."""
+    """An ``on_event`` that records events, returns credit and joins logs."""
 
     def __init__(self) -> None:
         self.events: list[ClientEvent] = []
         self.logs: dict[int, bytearray] = {}
         self.client: BoxClient | None = None
-        self.gives_credit = True
-        self._news = threading.Condition()
+        self.returns_credit = True
+        self._arrived = threading.Condition()
 
     def __call__(self, event: ClientEvent) -> None:
-        with self._news:
+        with self._arrived:
             self.events.append(event)
             if isinstance(event, LogArrived):
                 log = self.logs.setdefault(event.subscription, bytearray())
                 log += event.data
             if isinstance(event, LogRotated):
                 self.logs[event.subscription] = bytearray()
-            self._news.notify_all()
-        if isinstance(event, LogArrived) and self.client and self.gives_credit:
+            self._arrived.notify_all()
+        if isinstance(event, LogArrived) and self.client and self.returns_credit:
             self.client.consumed(event.subscription, len(event.data))
 
     def wait(self, condition: Callable[[ClientEvent], bool], timeout: float = 15.0, after: int = 0) -> ClientEvent:
         """The first event from index ``after`` on that meets a condition."""
         deadline = time.monotonic() + timeout
-        with self._news:
+        with self._arrived:
             while True:
                 for event in self.events[after:]:
                     if condition(event):
                         return event
                 left = deadline - time.monotonic()
                 assert left > 0, f"no such event among {self.events[after:][-10:]}"
-                self._news.wait(left)
+                self._arrived.wait(left)
 
     def wait_link(self, state: Link, timeout: float = 15.0, after: int = 0) -> LinkChanged:
         event = self.wait(lambda e: isinstance(e, LinkChanged) and e.state is state, timeout, after)
@@ -80,7 +81,7 @@ class Recorder:
 
 @contextmanager
 def connected(box: Box, **options: Any) -> Iterator[tuple[BoxClient, Recorder]]:
-    """A client that is started, and closed at the end."""
+    """A started client and its recorder; closed at the end."""
     recorder = Recorder()
     client = BoxClient(box, recorder, **{"timing": QUICK, **options})
     recorder.client = client
@@ -92,46 +93,45 @@ def connected(box: Box, **options: Any) -> Iterator[tuple[BoxClient, Recorder]]:
 
 
 def agents(folder: Path) -> list[int]:
-    """Pids of the agents that run from a bundle below ``folder``."""
+    """Pids of agents that run from a bundle below ``folder``."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
+            argv = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if any(word.startswith(str(folder).encode()) and word.endswith(b".pyz") for word in words):
+        if any(argument.startswith(str(folder).encode()) and argument.endswith(b".pyz") for argument in argv):
             found.append(int(entry.name))
     return found
 
 
 class RawAgent:
-    """An agent spoken to frame by frame."""
+    """An agent driven frame by frame."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.transport = LocalTransport(environment={"PATH": "/usr/bin:/bin", "HOME": str(root)})
         self.transport.open()
         self.frames: list[dict[str, Any]] = []
         self._decoder = Decoder()
+        self._ids = itertools.count(1000)
         self.ended = False
         self.send({"type": "hello", "protocol": 1, "settings": {"root": str(root), **settings}})
         self.hello = self.until(lambda frame: frame["type"] == "hello")
 
     def send(self, *frames: dict[str, Any]) -> None:
-        from remote.protocol import encode_parts
-
         for frame in frames:
             for part in encode_parts(frame):
                 self.transport.send(part)
 
     def read(self, timeout: float = 0.2) -> None:
-        """Take in what there is."""
+        """Decode what has arrived."""
         data = self.transport.receive(timeout)
         if data == b"":
             self.ended = True
         self.frames += self._decoder.feed(data or b"")
 
     def until(self, condition: Callable[[dict[str, Any]], bool], timeout: float = 10.0) -> dict[str, Any]:
-        """The first frame, of all so far, that meets a condition."""
+        """The first frame, including earlier ones, that meets a condition."""
         deadline = time.monotonic() + timeout
         while True:
             for frame in self.frames:
@@ -142,7 +142,7 @@ class RawAgent:
             self.read()
 
     def request(self, op: str, **params: Any) -> dict[str, Any]:
-        """Ask and return the response frame."""
-        number = 1000 + len(self.frames)
-        self.send({"type": "request", "id": number, "op": op, "params": params})
-        return self.until(lambda frame: frame["type"] == "response" and frame["id"] == number, 40)
+        """Send a request and return the response frame."""
+        request_id = next(self._ids)
+        self.send({"type": "request", "id": request_id, "op": op, "params": params})
+        return self.until(lambda frame: frame["type"] == "response" and frame["id"] == request_id, 40)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Stands in for ``grpo-train`` (tests only): a supervisor that logs until it is told to stop.
+"""A stand-in for ``grpo-train``: a supervisor that logs until a stop is requested.
 
-What it does is said in the launch's config text: ``obedient`` ends on SIGTERM, ``stubborn`` ignores it and has workers
-in sessions of their own that do too, ``short`` ends at once with exit code 7.
+The config text of the launch selects its behavior: ``obedient`` ends on SIGTERM; ``stubborn`` ignores it, and so do its
+workers, which have their own sessions; ``short`` exits at once with code 7.
 """
 
 import os
@@ -17,12 +17,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from grpo_train.run_dir import StatusWriter, open_run
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
+from grpo_train.run_dir.version import FORMAT, VERSION
 
 WORKER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
 def main() -> int:
     command, arguments = sys.argv[1], sys.argv[2:]
+    if command == "--version":
+        print(f"grpo-train {VERSION} (format {FORMAT})")
+        return 0
     print("fake engine:", *sys.argv[1:], flush=True)
     root = Path(arguments[arguments.index("--root") + 1])
     assert os.environ["LOCALFS_ROOT"] == str(root)
@@ -30,12 +34,12 @@ def main() -> int:
         time.sleep(600)
     name = arguments[0] if command == "supervise" else arguments[arguments.index("--training-run") + 1]
     run = open_run(root, name)
-    how = run.read_launch()["config_text"]
-    if how == "short":
+    behavior = run.read_launch()["config_text"]
+    if behavior == "short":
         return 7
     os.environ[RUN_ID_VARIABLE] = run_id_of(run.path)
     status = StatusWriter(run.path)
-    if how == "stubborn":
+    if behavior == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for _ in range(2):
             subprocess.Popen([sys.executable, "-c", WORKER], start_new_session=True)

@@ -260,8 +260,8 @@ def _launch(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     run = params.get("run_name") or "run_new"
     argv = ["/opt/grpo-train", "supervise", run, "--root", "/data"]
     if params.get("dry_run"):
-        by_hand = ["grpo-train", "train", "--cfg", params["config_name"]]
-        return {"run": run, "argv": argv, "by_hand": by_hand, "dry_run": True}
+        shell_argv = ["grpo-train", "train", "--cfg", params["config_name"]]
+        return {"run": run, "argv": argv, "shell_argv": shell_argv, "dry_run": True}
     client.runs.insert(0, summary(run, "starting", logged_at=None, run_seconds=0.0))
     client.sessions.append({"name": run, "run": run, "dead": False, "created": 0, "attached": 0})
     client.report()

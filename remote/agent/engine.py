@@ -1,0 +1,160 @@
+"""The engine of this box: its command, and its version."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from remote.agent.context import BoxContext
+from remote.protocol import RemoteError
+from remote.protocol.versions import OLDEST, UNKNOWN, EngineVersion
+
+COMMAND = "grpo-train"
+PROBE_S = 25.0
+"""Limit on one run of the user's activation snippet or of the engine: a cold network disk is slow."""
+_USAGE_ERROR = 2
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How the engine is called on this box."""
+
+    argv: list[str]
+    reason: str
+    """Why this command."""
+
+
+def find_engine(box: BoxContext) -> Engine:
+    """The engine's command. Raises RemoteError ``no_engine`` with the command that installs it."""
+    settings = box.settings
+    if settings.engine:
+        argv = [os.path.expanduser(settings.engine[0]), *settings.engine[1:]]
+        if not shutil.which(argv[0]):
+            raise RemoteError(
+                "no_engine",
+                f"the engine command {argv[0]} does not exist on this box",
+                "correct 'engine' in boxes.yaml, or remove it to use REPO/.venv or PATH",
+            )
+        return Engine(argv, "'engine' in boxes.yaml")
+    if settings.activate:
+        bash = shutil.which("bash")
+        if not bash:
+            raise RemoteError("no_engine", "'activate' needs bash, which is not installed on this box", "install bash")
+        return Engine([bash, "-c", f'{settings.activate} && exec "$@"', "--", COMMAND], "'activate' in boxes.yaml")
+    if box.repo:
+        script = box.repo / ".venv" / "bin" / COMMAND
+        if os.access(script, os.X_OK):
+            return Engine([str(script)], "the checkout's .venv")
+    if found := shutil.which(COMMAND):
+        return Engine([found], "PATH")
+    raise not_installed(box)
+
+
+def not_installed(box: BoxContext) -> RemoteError:
+    """The error for a box without the engine."""
+    if box.repo and box.repo.is_dir():
+        return RemoteError(
+            "no_engine", f"the engine is not installed in {box.repo}", f"on the box: cd {box.repo} && make setup-box"
+        )
+    reason = f"the checkout {box.repo} does not exist" if box.repo else "no checkout is configured for this box"
+    target = box.repo or "grpo-tui"
+    return RemoteError(
+        "no_engine",
+        f"the engine is not installed: {reason}, and {COMMAND} is not on PATH",
+        f"on the box: git clone URL_OF_GRPO_TUI {target} && cd {target} && make setup-box; "
+        "then set 'repo' in boxes.yaml",
+    )
+
+
+def verify_engine(box: BoxContext, engine: Engine) -> None:
+    """Check that the user's activation snippet leads to the engine. Raises RemoteError ``no_engine``."""
+    if not box.settings.activate or box.settings.engine:
+        return
+    probe = [*engine.argv[:2], f"{box.settings.activate} && command -v {COMMAND}"]
+    try:
+        done = subprocess.run(probe, capture_output=True, timeout=PROBE_S, text=True, errors="replace", cwd="/")
+    except subprocess.TimeoutExpired:
+        raise RemoteError(
+            "no_engine", f"'activate' took longer than {PROBE_S:.0f} s", "correct 'activate' in boxes.yaml"
+        ) from None
+    if done.returncode:
+        error = not_installed(box)
+        raise RemoteError(
+            "no_engine",
+            f"after 'activate', {COMMAND} is not found: {_last_line(done)}",
+            f"correct 'activate', or {error.hint}",
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------- version
+
+
+def installed_version(box: BoxContext) -> EngineVersion:
+    """Version read from the engine's files, without running it; UNKNOWN where they are not found.
+
+    An environment's metadata is not asked: after ``git pull`` an editable install still names the old version.
+    """
+    try:
+        engine = find_engine(box)
+        by_snippet = box.settings.activate and not box.settings.engine
+        folder = (None if by_snippet else _code_folder(engine.argv[0])) or box.repo
+        return _version_in(folder) if folder else UNKNOWN
+    except (OSError, ValueError, RemoteError):
+        return UNKNOWN
+
+
+def running_version(box: BoxContext, engine: Engine) -> EngineVersion:
+    """Version that the engine reports when run. Raises RemoteError ``no_engine`` when it does not run.
+
+    Version 0.1.0 has no ``--version`` and exits with a usage error.
+    """
+    argv = [*engine.argv, "--version"]
+    directory = box.directory if box.directory.is_dir() else "/"
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_S, text=True, errors="replace",
+            cwd=directory,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RemoteError("no_engine", f"the engine does not run: {error}", not_installed(box).hint) from error
+    if done.returncode == _USAGE_ERROR:
+        return OLDEST
+    if done.returncode:
+        raise RemoteError("no_engine", f"the engine does not run: {_last_line(done)}", not_installed(box).hint)
+    match = re.search(r"^grpo-train (\S+) \(format (\d+)\)$", done.stdout, re.MULTILINE)
+    return EngineVersion(match[1], int(match[2])) if match else UNKNOWN
+
+
+def _code_folder(command: str) -> Path | None:
+    """The folder that holds ``grpo_train`` for a command of an environment: its site-packages, or a checkout."""
+    path = Path(shutil.which(command) or command)
+    for prefix in (path.parent.parent, path.resolve().parent.parent):  # `uv tool` links commands into ~/.local/bin
+        for packages in sorted(prefix.glob("lib/python3*/site-packages")):
+            for file in sorted(packages.glob("grpo_tui-*.dist-info/direct_url.json")):
+                source = json.loads(file.read_text(encoding="utf-8"))
+                if (source.get("dir_info") or {}).get("editable"):
+                    return Path(unquote(urlsplit(source["url"]).path))
+            if (packages / "grpo_train").is_dir():
+                return packages
+    return None
+
+
+def _version_in(folder: Path) -> EngineVersion:
+    package = folder / "grpo_train"
+    if (package / "run_dir.py").is_file():
+        return OLDEST  # a package in later versions
+    text = (package / "run_dir" / "version.py").read_text(encoding="utf-8")
+    version = re.search(r'^VERSION = "([^"]+)"$', text, re.MULTILINE)
+    number = re.search(r"^FORMAT = (\d+)$", text, re.MULTILINE)
+    return EngineVersion(version[1], int(number[1])) if version and number else UNKNOWN
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"

@@ -1,0 +1,76 @@
+"""Values that messages carry, and the timing both ends agree on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from grpo_train.run_dir.errors import UserError
+
+PROTOCOL_VERSION = 1
+VALUE_TOPICS = ("runs", "sessions", "gpu")
+"""Topics whose updates carry the whole value."""
+INITIAL_CREDIT = 262_144
+"""Bytes of ``data`` the agent may send on a new subscription before it waits for more credit."""
+HEAD_BYTES = 4_096
+"""A log cursor identifies its file by the hash of up to this many first bytes."""
+PING_EVERY_S = 1.0
+STALE_AFTER_S = 5.0
+LOST_AFTER_S = 15.0
+AGENT_SILENCE_S = 12.0
+"""The agent exits after hearing nothing for this long."""
+
+
+class ProtocolError(Exception):
+    """A line that is not a frame of this protocol."""
+
+
+class RemoteError(UserError):
+    """A request that the box refused: ``code`` for programs, ``message`` and ``hint`` for the user."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, code=code)
+        self.message, self.hint = message, hint
+
+    def to_json(self) -> dict[str, str]:
+        return {"code": self.code, "message": self.message, "hint": self.hint}
+
+    @classmethod
+    def from_json(cls, error: dict[str, Any]) -> RemoteError:
+        return cls(str(error.get("code", "error")), str(error.get("message", "")), str(error.get("hint", "")))
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A position in a log that survives NFS remounts and restores.
+
+    A path (relative to the root), the offset of the next byte, and the length and SHA-256 of the file's first bytes.
+    """
+
+    path: str
+    offset: int = 0
+    head_length: int = 0
+    head_sha256: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Cursor:
+        return cls(str(value["path"]), int(value["offset"]), int(value["head_length"]), str(value["head_sha256"]))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A box's settings (from boxes.yaml), sent to its agent with hello."""
+
+    root: str = ""
+    """LOCALFS_ROOT on the box; "" = the agent's default."""
+    repo: str = ""
+    """The checkout of grpo-tui on the box; its ``config/`` holds the configs. "" = none."""
+    activate: str = ""
+    """The user's shell snippet that activates the engine's environment."""
+    engine: list[str] = field(default_factory=list)
+    """Command of the engine, e.g. ["/x/.venv/bin/grpo-train"]; [] = found by the agent."""
+    tmux_socket: str = ""
+    """Name of the tmux socket; "" = the default one, so that plain ``tmux attach`` works."""

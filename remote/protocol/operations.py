@@ -1,0 +1,274 @@
+"""The table of operations: each request's parameters, its reply, and whether it changes state.
+
+Agent, client and app all read this table. To add a request: add its types and a row here, and a handler in
+:mod:`remote.agent.operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias, TypedDict
+
+from remote.protocol.intake import Rule
+from remote.protocol.messages import RemoteError
+
+Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
+Count: TypeAlias = Annotated[int, Rule("an integer of 1 or more", lambda value: value >= 1)]
+Fraction: TypeAlias = Annotated[float, Rule("a number above 0 and at most 1", lambda value: 0 < value <= 1)]
+NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
+Row: TypeAlias = dict[str, Any]
+
+
+# --------------------------------------------------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True)
+class NoParameters:
+    """A request without parameters."""
+
+
+@dataclass(frozen=True)
+class ShowRunRequest:
+    run: Text
+
+
+@dataclass(frozen=True)
+class ReadConfigRequest:
+    name: Text
+    """A name that ``list_configs`` lists."""
+
+
+@dataclass(frozen=True)
+class CheckWeightsRequest:
+    path: Text
+    """A directory on the box, absolute or relative to the root."""
+
+
+@dataclass(frozen=True)
+class CapturePaneRequest:
+    session: Text
+    lines: Count = 200
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    config_text: Text
+    config_name: str = ""
+    overrides: list[str] = field(default_factory=list)
+    """``section.key=value``, over the config's values."""
+    run_name: str = ""
+    """"" = named after the time."""
+    ckpt: str = ""
+    """Starting weights: an adapter or model directory, absolute or relative to the root."""
+    nproc: Count | None = None
+    by: str = ""
+    """Who asks, for the run's records."""
+    idempotency_key: str = ""
+    """A repeated key returns its run and starts nothing."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class ResumeRequest:
+    run: Text
+    from_step: int | str = "latest"
+    additional_steps: Count | None = None
+    nproc: Count | None = None
+    overrides: list[str] = field(default_factory=list)
+    """``section.key=value``. Version 0.1.0 of the engine knows neither this nor ``nproc``."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """Evaluates checkpoints of ``run``, or the one at ``ckpt_path``."""
+
+    run: str = ""
+    steps: list[int | str] | int | str = ""
+    """"" = every complete checkpoint."""
+    eval_dataset: str = ""
+    eval_path: str = ""
+    ckpt_path: str = ""
+    name: str = ""
+    split: str = ""
+    subset_frac: Fraction | None = None
+    temperature: NonNegative | None = None
+    """0 = greedy."""
+    batch_size: Count | None = None
+    max_completion_length: Count | None = None
+    num_samples: Count | None = None
+    num_problems: Count | None = None
+    nproc: Count | None = None
+    timeout: Count | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.run and not self.ckpt_path:
+            raise RemoteError("bad_request", "'run' or 'ckpt_path' is required")
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    run: Text
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class KillRequest:
+    """Ends ``run``, or an evaluation by its ``session``."""
+
+    run: str = ""
+    session: str = ""
+    by: str = ""
+    patience_s: NonNegative | None = None
+    """Seconds between SIGTERM and SIGKILL; None = 15, which is also the maximum."""
+
+    def __post_init__(self) -> None:
+        if not self.run and not self.session:
+            raise RemoteError("bad_request", "'run' or 'session' is required")
+
+
+# ---------------------------------------------------------------------------------------------------------- replies
+
+
+class DoctorReply(TypedDict):
+    checks: list[Row]
+    """name, ok, detail, hint."""
+    ok: bool
+
+
+class ListRunsReply(TypedDict):
+    runs: list[Row]
+    """As the ``runs`` topic has them."""
+
+
+class ShowRunReply(TypedDict):
+    run: str
+    layout: str
+    """``run``, or ``rl_runs`` for the older layout, which can only be listed and evaluated."""
+    path: str
+    """Relative to the root."""
+    summary: Row
+    status: Row
+    launch: Row
+    config_text: str
+    checkpoints: list[Row]
+    """step, complete, problem, aliases, path, saved_at."""
+    evaluations: list[Row]
+    events: list[Row]
+    superseded: dict[str, list[Any]]
+    """Log file to the byte ranges that a resume from an earlier step replaced."""
+
+
+class ListConfigsReply(TypedDict):
+    configs: list[Row]
+    """name, size, modified."""
+    folder: str
+
+
+class ReadConfigReply(TypedDict):
+    name: str
+    text: str
+
+
+class ListTasksReply(TypedDict):
+    tasks: dict[str, str]
+    """Name to description."""
+
+
+class ListWeightsReply(TypedDict):
+    weights: list[Row]
+    """name, path (relative to the root), kind (``adapter`` or ``model``), modified."""
+
+
+class CheckWeightsReply(TypedDict):
+    path: str
+    kind: str
+    """``adapter``, ``model``, or "" where the directory cannot be used."""
+    problem: str
+
+
+class ListSessionsReply(TypedDict):
+    sessions: list[Row]
+
+
+class CapturePaneReply(TypedDict):
+    session: str
+    text: str
+
+
+class JobReply(TypedDict):
+    run: str
+    session: str
+    argv: list[str]
+    engine: str
+    """Why this engine command."""
+    started: bool
+    """False for a dry run, and for a repeated idempotency key."""
+
+
+class LaunchReply(JobReply):
+    shell_argv: list[str]
+    """The equivalent command for a shell on the box."""
+
+
+class ResumeReply(JobReply):
+    step: int
+
+
+class StopReply(TypedDict):
+    run: str
+    state: str
+
+
+class _KillReply(TypedDict):
+    left: list[int]
+    """Processes that even SIGKILL did not end."""
+    forced: bool
+    """SIGTERM was not enough."""
+
+
+class KillReply(_KillReply, total=False):
+    run: str
+    state: str
+    session: str
+
+
+# ------------------------------------------------------------------------------------------------------------ table
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One row of the table."""
+
+    name: str
+    request: type
+    reply: type
+    changes_state: bool = False
+
+    def changes(self, params: Mapping[str, Any]) -> bool:
+        """Whether a request with these parameters changes anything on the box; a dry run does not."""
+        return self.changes_state and not params.get("dry_run")
+
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        Operation("doctor", NoParameters, DoctorReply),
+        Operation("list_runs", NoParameters, ListRunsReply),
+        Operation("show_run", ShowRunRequest, ShowRunReply),
+        Operation("list_configs", NoParameters, ListConfigsReply),
+        Operation("read_config", ReadConfigRequest, ReadConfigReply),
+        Operation("list_tasks", NoParameters, ListTasksReply),
+        Operation("list_weights", NoParameters, ListWeightsReply),
+        Operation("check_weights", CheckWeightsRequest, CheckWeightsReply),
+        Operation("list_sessions", NoParameters, ListSessionsReply),
+        Operation("capture_pane", CapturePaneRequest, CapturePaneReply),
+        Operation("launch", LaunchRequest, LaunchReply, changes_state=True),
+        Operation("resume", ResumeRequest, ResumeReply, changes_state=True),
+        Operation("evaluate", EvaluateRequest, JobReply, changes_state=True),
+        Operation("stop", StopRequest, StopReply, changes_state=True),
+        Operation("kill", KillRequest, KillReply, changes_state=True),
+    )
+}
