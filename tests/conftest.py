@@ -62,3 +62,10 @@ def root(make_root: Callable[[], Path]) -> Path:
 def gsm8k_dir() -> Path:
     """The directory of GSM8K's two files: the official ones, or eight rows each in the same format."""
     return data_file("gsm8k_test.jsonl").parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that reads the official files through ``gsm8k_dir``."""
+    for item in items:
+        if "gsm8k_dir" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.official_data)

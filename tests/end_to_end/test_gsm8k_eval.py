@@ -13,6 +13,7 @@ from tests.support.data import data_file, is_official
 from tests.support.engine import grpo_train, train_here, write_config
 
 
+@pytest.mark.official_data
 @pytest.mark.timeout(600)
 def test_every_row_is_answered_and_graded(make_root: Callable[[], Path]) -> None:
     root = make_root()
@@ -22,7 +23,7 @@ def test_every_row_is_answered_and_graded(make_root: Callable[[], Path]) -> None
     assert questions == (1319 if is_official("gsm8k_test.jsonl") else questions) > 0
     done = grpo_train(
         "eval", "--training-run", run.name, "--eval-dataset", "gsm8k_r1_template", "--eval-path", data,
-        "--max-completion-length", "32", "--batch-size", "128", "--subset-frac", "1", root=root, timeout=500,
+        "--max-completion-length", "8", "--batch-size", "128", "--subset-frac", "1", root=root, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     folder = root / "eval_runs" / "trained_gsm8k_r1_template"
@@ -32,5 +33,5 @@ def test_every_row_is_answered_and_graded(make_root: Callable[[], Path]) -> None
     step = folder / "step_1_gsm8k_r1_template"
     completions = [row for _, row in read_jsonl(step / "completions.jsonl")]
     assert [row["index"] for row in completions] == list(range(questions))
-    assert all(row["length"] <= 32 for row in completions)
+    assert all(row["length"] <= 8 for row in completions)
     print(f"{questions} rows in {(read_json(step / 'timing.json') or {})['seconds']} s")

@@ -76,6 +76,7 @@ def ask(endpoint: str, tmp_path: Path) -> Ask:
     return run
 
 
+@pytest.mark.official_data
 def test_gsm8k_and_mbpp_come_from_the_hub(ask: Ask) -> None:
     count = sum(len(data_file(f"gsm8k_{split}.jsonl").read_text().splitlines()) for split in ("train", "test"))
     assert f"\n{count}/{count}\n" in ask("check-dataset", "gsm8k")
