@@ -1,4 +1,4 @@
-"""The algorithm as pure functions on tensors: nothing here knows models, files or processes."""
+"""GRPO as pure functions on tensors, without models, files or processes."""
 
 from grpo_train.algorithm.advantages import combine_rewards, group_advantages, overlong_penalty
 from grpo_train.algorithm.effective_sample_size import effective_sample_size

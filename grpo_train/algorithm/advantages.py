@@ -1,4 +1,4 @@
-"""Group-relative advantages, and the rewards they are made of. NaN stands for "does not apply"."""
+"""Group-relative advantages and combined rewards. NaN means "does not apply"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def combine_rewards(rewards: Mapping[str, torch.Tensor], weights: Mapping[str, f
 
     Args:
         rewards: (B,) by function name; NaN where a function does not apply to a completion.
-        weights: by function name; 1 for a function that is not named.
+        weights: by function name; 1 for functions not named.
 
     Returns:
         (B,) float64; NaN where no function applies.
@@ -27,43 +27,42 @@ def combine_rewards(rewards: Mapping[str, torch.Tensor], weights: Mapping[str, f
 
 
 def group_advantages(rewards: torch.Tensor, num_generations: int, scale_rewards: str = "none") -> torch.Tensor:
-    """Each reward minus the mean of its prompt group, optionally over a standard deviation.
+    """Each reward minus the mean of its prompt group, optionally divided by a standard deviation.
 
-    Dr. GRPO (Liu et al. 2025, arXiv 2503.20783, §3.2) leaves GRPO's division by the group's standard deviation out:
-    that division weighs questions by how hard they are. ``group`` is GRPO as published (Shao et al. 2024, arXiv
-    2402.03300, §4.1.2), ``batch`` divides by the standard deviation of all rewards (Lite PPO, arXiv 2508.08221).
-    Standard deviations are of a sample (ddof 1) and have 1e-4 added, as in TRL.
+    Dr. GRPO (Liu et al. 2025, arXiv 2503.20783, §3.2) drops GRPO's division by the group's standard deviation, which
+    weights questions by difficulty. ``group`` is GRPO as published (Shao et al. 2024, arXiv 2402.03300, §4.1.2).
+    ``batch`` divides by the standard deviation of all rewards (Lite PPO, arXiv 2508.08221). Standard deviations are
+    sample estimates (ddof 1) plus 1e-4, as in TRL.
 
     Args:
-        rewards: (B,), groups of ``num_generations`` neighbours; all completions of a step, of every rank, where
-            ``scale_rewards`` is ``batch``. A NaN reward takes no part in its group and gets advantage 0.
+        rewards: (B,), consecutive groups of ``num_generations``; with ``batch``, all completions of a step from every
+            rank. A NaN reward is left out of its group and gets advantage 0.
         num_generations: completions per prompt.
         scale_rewards: none, group or batch.
 
     Returns:
-        (B,) in the dtype of ``rewards`` (integers become floats); each group sums to 0, and is 0 where its rewards
-        are equal.
+        (B,) in the dtype of ``rewards`` (integers become floats). Each group sums to 0; equal rewards give exactly 0.
 
     Raises:
-        ValueError: B is no multiple of ``num_generations``, or ``scale_rewards`` is none of the three.
+        ValueError: B is not a multiple of ``num_generations``, or ``scale_rewards`` is unknown.
     """
     if rewards.numel() % num_generations:
-        raise ValueError(f"{rewards.numel()} rewards are no whole number of groups of {num_generations}")
+        raise ValueError(f"{rewards.numel()} rewards do not divide into groups of {num_generations}")
     if scale_rewards not in ("none", "group", "batch"):
-        raise ValueError(f"scale_rewards '{scale_rewards}' is none of: none, group, batch")
+        raise ValueError(f"unknown scale_rewards '{scale_rewards}'; known: none, group, batch")
     if not rewards.is_floating_point():
         rewards = rewards.to(torch.get_default_dtype())
     groups = rewards.reshape(-1, num_generations)
-    centred = groups - groups.nanmean(dim=1, keepdim=True)
-    # Equal rewards have advantage 0 exactly, though their mean may be rounded.
+    centered = groups - groups.nanmean(dim=1, keepdim=True)
+    # The mean of equal rewards may be rounded; their advantage is exactly 0.
     lowest = groups.nan_to_num(nan=torch.inf).amin(dim=1, keepdim=True)
     highest = groups.nan_to_num(nan=-torch.inf).amax(dim=1, keepdim=True)
-    centred = centred.masked_fill(lowest >= highest, 0.0)
+    centered = centered.masked_fill(lowest >= highest, 0.0)
     if scale_rewards == "group":
-        centred = centred / (_nanstd(groups) + STD_EPSILON)
+        centered = centered / (_nanstd(groups) + STD_EPSILON)
     elif scale_rewards == "batch":
-        centred = centred / (_nanstd(groups.view(1, -1)) + STD_EPSILON)
-    return centred.nan_to_num(nan=0.0).view(-1)
+        centered = centered / (_nanstd(groups.view(1, -1)) + STD_EPSILON)
+    return centered.nan_to_num(nan=0.0).view(-1)
 
 
 def overlong_penalty(lengths: torch.Tensor, max_completion_length: int, buffer: int) -> torch.Tensor:
@@ -75,8 +74,8 @@ def overlong_penalty(lengths: torch.Tensor, max_completion_length: int, buffer: 
 
 
 def _nanstd(values: torch.Tensor) -> torch.Tensor:
-    """(..., 1) sample standard deviation over the last dimension without its NaNs; 0 for fewer than two values."""
+    """(..., 1) sample standard deviation of the last dimension, ignoring NaN; 0 for fewer than two values."""
     known = ~values.isnan()
     count = known.sum(dim=-1, keepdim=True)
-    centred = (values - values.nanmean(dim=-1, keepdim=True)).masked_fill(~known, 0.0)
-    return (centred.square().sum(dim=-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+    centered = (values - values.nanmean(dim=-1, keepdim=True)).masked_fill(~known, 0.0)
+    return (centered.square().sum(dim=-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()

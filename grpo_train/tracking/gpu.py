@@ -1,90 +1,16 @@
-"""GPU samples into ``logs/gpu.jsonl``, by the supervisor: NVML where its bindings are, else ``nvidia-smi``.
+"""GPU samples in ``logs/gpu.jsonl``, written by the supervisor. Torch-free.
 
-Where there is no GPU the file holds one line that says so, and no samples. Torch-free.
+On a machine without a GPU the file holds one line that says so.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import shutil
-import subprocess
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import JsonlWriter, last_jsonl
-
-Sample = dict[str, Any]
-FIELDS = {
-    "index": int,
-    "name": str,
-    "utilization.gpu": float,
-    "memory.used": float,
-    "memory.total": float,
-    "power.draw": float,
-    "temperature.gpu": float,
-}
-_OUR_NAMES = ("index", "name", "utilization_percent", "memory_used_mib", "memory_total_mib", "power_w", "temperature_c")
-
-
-def find_sampler() -> Callable[[], list[Sample]] | None:
-    """A function that samples every GPU now, or None where there is none."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        if pynvml.nvmlDeviceGetCount():
-            return lambda: _nvml(pynvml)
-    except Exception:  # NVML's bindings raise their own kinds for a missing library, driver or GPU
-        pass
-    if shutil.which("nvidia-smi"):
-        return _nvidia_smi
-    return None
-
-
-def _nvml(nvml: Any) -> list[Sample]:
-    samples = []
-    for index in range(nvml.nvmlDeviceGetCount()):
-        device = nvml.nvmlDeviceGetHandleByIndex(index)
-        memory = nvml.nvmlDeviceGetMemoryInfo(device)
-        name = nvml.nvmlDeviceGetName(device)
-        samples.append(
-            {
-                "index": index,
-                "name": name.decode() if isinstance(name, bytes) else name,
-                "utilization_percent": float(nvml.nvmlDeviceGetUtilizationRates(device).gpu),
-                "memory_used_mib": memory.used / 2**20,
-                "memory_total_mib": memory.total / 2**20,
-                "power_w": nvml.nvmlDeviceGetPowerUsage(device) / 1000,
-                "temperature_c": float(nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU)),
-            }
-        )
-    return samples
-
-
-def _nvidia_smi() -> list[Sample]:
-    command = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL).stdout
-    return parse_nvidia_smi(output)
-
-
-def parse_nvidia_smi(output: str) -> list[Sample]:
-    """Rows of ``nvidia-smi --query-gpu=… --format=csv,noheader,nounits``; ``[N/A]`` becomes None."""
-    samples = []
-    for row in csv.reader(io.StringIO(output), skipinitialspace=True):
-        if len(row) == len(FIELDS):
-            values = [_value(kind, text) for kind, text in zip(FIELDS.values(), row, strict=True)]
-            samples.append(dict(zip(_OUR_NAMES, values, strict=True)))
-    return samples
-
-
-def _value(kind: Callable[[str], Any], text: str) -> Any:
-    try:
-        return kind(text.strip())
-    except ValueError:
-        return None
+from grpo_train.run_dir.gpus import Gpu, read_gpus
 
 
 class GpuSampler:
@@ -104,13 +30,25 @@ class GpuSampler:
 
     def _work(self) -> None:
         writer = JsonlWriter(self._run.logs / "gpu.jsonl")
-        sample = find_sampler()
-        if sample is None:
+        if not read_gpus(processes=False):
             writer.write({"step": 0, "note": "no GPU on this box"})
-        while sample is not None and not self._done.wait(self._interval):
+            self._done.set()
+        while not self._done.wait(self._interval):
             try:
                 step = (last_jsonl(self._run.logs / "train_log.jsonl") or {}).get("step", 0)
-                writer.write(*({"step": step, **row} for row in sample()))
-            except (OSError, subprocess.SubprocessError):
-                continue  # a full disk or a driver that hangs: the run goes on
+                writer.write(*({"step": step, **_row(gpu)} for gpu in read_gpus(processes=False)))
+            except OSError:
+                continue  # a full disk must not end the run
         writer.close()
+
+
+def _row(gpu: Gpu) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "name": gpu.name,
+        "utilization_percent": gpu.utilization,
+        "memory_used_mib": gpu.memory_used_mib,
+        "memory_total_mib": gpu.memory_total_mib,
+        "power_w": gpu.power_w,
+        "temperature_c": gpu.temperature_c,
+    }

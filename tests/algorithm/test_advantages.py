@@ -1,4 +1,4 @@
-"""Advantages and rewards: values computed twice by hand, and what must hold of any rewards."""
+"""Advantages and rewards: values computed twice by hand, and invariants."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def test_golden_advantages() -> None:
     close(group_advantages(tensor(REWARDS), 2), tensor(ADVANTAGES))
 
 
-if GOLDEN.is_file():  # beside a clone there is none
+if GOLDEN.is_file():  # absent beside a clone
 
-    def test_the_constants_here_are_those_of_the_golden_file() -> None:
+    def test_constants_match_the_golden_file() -> None:
         golden = json.loads(GOLDEN.read_text())
         assert golden["input"]["rewards"] == REWARDS
         assert golden["input"]["num_generations"] == 2
         assert golden["expected"]["advantages_unscaled"] == ADVANTAGES
 
 
-def test_standard_deviations_are_of_a_sample_and_have_1e_4_added() -> None:
+def test_sample_standard_deviation_plus_1e_4() -> None:
     # Two values d apart have the sample standard deviation d / sqrt(2).
     close(group_advantages(tensor(REWARDS), 2, "group"), tensor([
         0.5 / (math.sqrt(0.5) + 1e-4), -0.5 / (math.sqrt(0.5) + 1e-4),
@@ -74,13 +74,13 @@ def test_each_group_sums_to_zero(case: tuple[torch.Tensor, int], scale: str) -> 
     advantages = group_advantages(rewards, generations, scale).view(-1, generations)
     assert advantages.isfinite().all()
     bound = 1e-12 * advantages.abs().amax(dim=1).clamp(min=1) * generations
-    if scale != "none":  # a tiny spread magnifies the rounding of the mean
+    if scale != "none":  # a tiny standard deviation magnifies the rounding of the mean
         bound = bound + 1e-14 * rewards.nan_to_num().abs().max() * generations / 1e-4
     assert (advantages.sum(dim=1).abs() <= bound).all()
 
 
 @given(reward_groups(), st.sampled_from(SCALES))
-def test_groups_without_spread_are_exactly_zero(case: tuple[torch.Tensor, int], scale: str) -> None:
+def test_equal_rewards_give_exactly_zero(case: tuple[torch.Tensor, int], scale: str) -> None:
     rewards, generations = case
     advantages = group_advantages(rewards, generations, scale).view(-1, generations)
     for row, group in zip(advantages, rewards.view(-1, generations), strict=True):
@@ -90,14 +90,14 @@ def test_groups_without_spread_are_exactly_zero(case: tuple[torch.Tensor, int], 
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equal_rewards_whose_mean_is_rounded_are_zero(scale: str, dtype: torch.dtype) -> None:
+def test_rounded_mean_of_equal_rewards_gives_zero(scale: str, dtype: torch.dtype) -> None:
     rewards = torch.full((7,), 0.1, dtype=dtype)
-    assert rewards.mean() != rewards[0] or dtype is torch.float64  # the trap is real in float32
+    assert rewards.mean() != rewards[0] or dtype is torch.float64  # in float32 the mean is rounded
     assert (group_advantages(rewards, 7, scale) == 0).all()
 
 
 @given(reward_groups(), st.sampled_from(["none", "group"]))
-def test_a_nan_reward_changes_nothing_for_the_others(case: tuple[torch.Tensor, int], scale: str) -> None:
+def test_nan_reward_does_not_affect_its_group(case: tuple[torch.Tensor, int], scale: str) -> None:
     rewards, generations = case
     advantages = group_advantages(rewards, generations, scale)
     assert (advantages[rewards.isnan()] == 0).all()
@@ -110,7 +110,7 @@ def test_a_nan_reward_changes_nothing_for_the_others(case: tuple[torch.Tensor, i
 
 
 @given(reward_groups(missing=False))
-def test_batch_scale_is_one_factor_for_all_groups(case: tuple[torch.Tensor, int]) -> None:
+def test_batch_scale_is_one_factor(case: tuple[torch.Tensor, int]) -> None:
     rewards, generations = case
     plain, scaled = group_advantages(rewards, generations), group_advantages(rewards, generations, "batch")
     spread = float(rewards.std(correction=1)) if len(rewards) > 1 else 0.0
@@ -118,7 +118,7 @@ def test_batch_scale_is_one_factor_for_all_groups(case: tuple[torch.Tensor, int]
 
 
 @given(reward_groups(missing=False), st.floats(-50, 50))
-def test_a_constant_on_all_rewards_changes_nothing(case: tuple[torch.Tensor, int], shift: float) -> None:
+def test_adding_a_constant_changes_nothing(case: tuple[torch.Tensor, int], shift: float) -> None:
     rewards, generations = case
     close(group_advantages(rewards + shift, generations), group_advantages(rewards, generations), 1e-10)
 
@@ -128,36 +128,36 @@ def test_rewards_may_be_integers_or_a_view() -> None:
     close(group_advantages(tensor([1, 9, 0, 9])[::2], 2), tensor([0.5, -0.5]))
 
 
-def test_what_makes_no_groups_is_refused() -> None:
-    with pytest.raises(ValueError, match="5 rewards are no whole number of groups of 2"):
+def test_invalid_arguments_are_errors() -> None:
+    with pytest.raises(ValueError, match="5 rewards do not divide into groups of 2"):
         group_advantages(torch.zeros(5), 2)
-    with pytest.raises(ValueError, match="scale_rewards 'std' is none of: none, group, batch"):
+    with pytest.raises(ValueError, match="unknown scale_rewards 'std'; known: none, group, batch"):
         group_advantages(torch.zeros(4), 2, "std")
 
 
 # ------------------------------------------------------------------------------------------------------------- rewards
 
 
-def test_rewards_are_weighted_and_those_that_do_not_apply_are_left_out() -> None:
+def test_weighted_sum_skips_missing_rewards() -> None:
     rewards = {"accuracy": tensor([1, 0, math.nan, math.nan]), "format": tensor([0.5, math.nan, 1, math.nan])}
     combined = combine_rewards(rewards, {"format": 2.0})
     torch.testing.assert_close(combined, tensor([2, 0, 2, math.nan]), equal_nan=True, atol=0, rtol=0)
     torch.testing.assert_close(combine_rewards(rewards), tensor([1.5, 0, 1, math.nan]), equal_nan=True)
 
 
-def test_a_completion_that_no_function_grades_has_no_say() -> None:
+def test_ungraded_completion_is_left_out() -> None:
     rewards = combine_rewards({"accuracy": tensor([1, math.nan, 0, 1])})
     close(group_advantages(rewards, 4), tensor([1 / 3, 0, -2 / 3, 1 / 3]))
 
 
-def test_overlong_penalty_falls_linearly_over_the_buffer() -> None:
+def test_overlong_penalty_falls_linearly() -> None:
     penalty = overlong_penalty(torch.tensor([1, 80, 81, 90, 100, 120]), 100, 20)
     close(penalty, tensor([0, 0, -0.05, -0.5, -1, -1]))
     assert not penalty[:2].signbit().any()
 
 
 @given(st.lists(st.integers(0, 300), min_size=1), st.integers(1, 200), st.integers(1, 200))
-def test_overlong_penalty_is_bounded_and_never_rises(lengths: list[int], budget: int, buffer: int) -> None:
+def test_overlong_penalty_is_bounded_and_monotonic(lengths: list[int], budget: int, buffer: int) -> None:
     penalty = overlong_penalty(torch.tensor(sorted(lengths)), budget, min(buffer, budget))
     assert ((penalty >= -1) & (penalty <= 0)).all()
     assert (penalty.diff() <= 0).all()

@@ -1,4 +1,4 @@
-"""Effective sample size: values computed by hand, bounds, and numbers too large for an exponential."""
+"""Effective sample size: values computed by hand, bounds and overflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ratio(values: list[float], clip: tuple[float, float] | None = None) -> float
     return effective_sample_size(torch.tensor(values, dtype=torch.float64), clip).item()
 
 
-def test_golden() -> None:
+def test_golden_values() -> None:
     assert effective_sample_size(TOKENS).item() == pytest.approx(0.9251614161655543, abs=1e-10)
     assert effective_sample_size(SEQUENCES).item() == pytest.approx(0.9282686777451213, abs=1e-10)
     assert effective_sample_size(SEQUENCES, (0.8, 1.2)).item() == pytest.approx(0.9695458007520733, abs=1e-10)
@@ -35,7 +35,7 @@ def test_between_one_nth_and_one(values: list[float]) -> None:
 
 
 @given(st.floats(-1e4, 1e4), st.integers(1, 100))
-def test_equal_weights_count_in_full(value: float, count: int) -> None:
+def test_equal_weights_give_one(value: float, count: int) -> None:
     assert ratio([value] * count) == 1
 
 
@@ -45,14 +45,14 @@ def test_a_common_factor_changes_nothing(values: list[float], shift: float) -> N
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=50))
-def test_is_the_plain_formula(values: list[float]) -> None:
+def test_matches_the_plain_formula(values: list[float]) -> None:
     weights = [math.exp(value) for value in values]
     plain = sum(weights) ** 2 / (len(weights) * sum(weight**2 for weight in weights))
     assert ratio(values) == pytest.approx(plain, abs=1e-12)
 
 
 @given(log_weights, st.floats(0.01, 1), st.floats(1, 100))
-def test_clipped_weights_are_the_clamped_ones(values: list[float], low: float, high: float) -> None:
+def test_clip_clamps_the_weights(values: list[float], low: float, high: float) -> None:
     clamped = [min(max(value, math.log(low)), math.log(high)) for value in values]
     assert ratio(values, (low, high)) == pytest.approx(ratio(clamped), abs=1e-12)
 
@@ -62,11 +62,11 @@ def test_huge_log_weights_do_not_overflow(scale: float) -> None:
     assert ratio([scale, scale, scale - 1]) == pytest.approx(ratio([0, 0, -1]), abs=1e-9)
 
 
-def test_one_dominating_weight_counts_alone() -> None:
+def test_dominating_weight_gives_one_nth() -> None:
     assert ratio([1e4, 0, -1e4, 0]) == 1 / 4
 
 
-def test_a_weight_of_zero_is_still_one_of_the_samples() -> None:
+def test_zero_weight_counts_as_a_sample() -> None:
     assert ratio([0.0, 0.0, -math.inf, -math.inf]) == 1 / 2
     assert ratio([0.0, -math.inf], (0, 2)) == 1 / 2
     assert ratio([0.0, -math.inf], (1, math.inf)) == 1
@@ -74,21 +74,21 @@ def test_a_weight_of_zero_is_still_one_of_the_samples() -> None:
 
 @pytest.mark.parametrize("clip", [None, (0.8, 1.2)])
 @pytest.mark.parametrize("values", [[], [math.nan, 0.0], [math.inf, 0.0]])
-def test_what_says_nothing_is_not_a_number(values: list[float], clip: tuple[float, float] | None) -> None:
+def test_undefined_is_nan(values: list[float], clip: tuple[float, float] | None) -> None:
     assert math.isnan(ratio(values, clip))
 
 
-def test_no_weight_at_all_is_not_a_number() -> None:
+def test_all_zero_weights_are_nan() -> None:
     assert math.isnan(ratio([-math.inf, -math.inf]))
 
 
-def test_any_shape_and_dtype_gives_a_float64_scalar_without_gradient() -> None:
+def test_returns_a_float64_scalar_without_gradient() -> None:
     result = effective_sample_size(TOKENS.view(2, 5).float().requires_grad_())
     assert (result.shape, result.dtype, result.requires_grad) == (torch.Size([]), torch.float64, False)
     assert result.item() == pytest.approx(0.9251614161655543, abs=1e-6)
 
 
 @pytest.mark.parametrize("clip", [(1.2, 0.8), (-1.0, 1.0), (0.0, 0.0), (math.nan, 1.0)])
-def test_an_impossible_clip_is_named(clip: tuple[float, float]) -> None:
+def test_invalid_clip_is_an_error(clip: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="clip is"):
         effective_sample_size(TOKENS, clip)

@@ -1,4 +1,4 @@
-"""The policy losses: values computed twice by hand, values of other libraries' tests, what must hold of any batch."""
+"""Policy losses: values computed twice by hand, values of other libraries' tests, invariants of any batch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from grpo_train.algorithm.losses.parts import sequence_ratio, token_ratio
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "losses.json"
 TOLERANCE = 1e-12
 
-# Four completions, two prompts; zeros are padding. GRPO and Dr. GRPO differ in sign here, so that a wrong reduction
-# cannot pass.
+# Four completions, two prompts; zeros are padding. GRPO and Dr. GRPO differ in sign, so a wrong reduction fails.
 MASK = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
 OLD = [[-0.5, -1.0, -0.2, 0], [-2.0, -0.3, 0, 0], [-0.1, -0.7, -1.2, -0.4], [-0.9, 0, 0, 0]]
 NEW = [[-0.4, -1.3, -0.2, 0], [-1.5, -0.35, 0, 0], [-0.15, -0.7, -0.8, -0.9], [-0.6, 0, 0, 0]]
@@ -29,7 +28,7 @@ REF = [[-0.5, -1.0, -0.3, 0], [-1.8, -0.3, 0, 0], [-0.2, -0.7, -1.0, -0.6], [-0.
 REWARDS = [1.0, 0.0, 1.0, 0.5]
 GRADIENT = [
     [-0.0172682955949, -0.0115752846982, -0.015625, 0],
-    # The golden file has 0.0148629598238 here, off by 6.6e-11: the token is not clipped, so it is exp(-0.05) / 64.
+    # The golden file has 0.0148629598238, off by 6.6e-11: the token is not clipped, so exp(-0.05) / 64 is exact.
     [0.0257612698547, math.exp(-0.05) / 64, 0, 0],
     [-0.0074314798799, -0.0078125, 0, -0.0047385207790],
     [0.0105457719342, 0, 0, 0],
@@ -62,8 +61,19 @@ def close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = TOLER
     torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
 
 
+def share(tokens: torch.Tensor, result: PolicyLoss) -> float:
+    """Share of the completion tokens."""
+    return (tokens.sum() / result.mask.sum().clamp(min=1)).item()
+
+
+def kl_mean(result: PolicyLoss) -> float:
+    """Token mean of the KL estimate."""
+    assert result.kl_per_token is not None
+    return share(result.kl_per_token, result)
+
+
 def golden(rows: list[int] | None = None, scale: str = "none", **arguments: Any) -> tuple[PolicyLoss, torch.Tensor]:
-    """Loss and gradient of some of the golden completions (by default all)."""
+    """Loss and gradient of the golden completions, or of some of them."""
     rows = [0, 1, 2, 3] if rows is None else rows
     logps = tensor(NEW)[rows].requires_grad_()
     advantages = group_advantages(tensor(REWARDS), 2, scale)[rows]
@@ -91,8 +101,8 @@ def test_golden_gradient() -> None:
 
 
 def test_golden_kl() -> None:
-    assert golden()[0].kl.item() == pytest.approx(KL, abs=TOLERANCE, rel=0)
-    assert golden(ref_logps=None)[0].kl == 0
+    assert kl_mean(golden()[0]) == pytest.approx(KL, abs=TOLERANCE, rel=0)
+    assert golden(ref_logps=None)[0].kl_per_token is None
 
 
 def test_golden_sequence_ratios() -> None:
@@ -101,21 +111,22 @@ def test_golden_sequence_ratios() -> None:
 
 def test_golden_clip_fractions() -> None:
     result = golden()[0]
-    assert [result.clip_fraction_low.item(), result.clip_fraction_high.item()] == pytest.approx(CLIP_FRACTIONS)
+    fractions = [share(result.clipped_low, result), share(result.clipped_high, result)]
+    assert fractions == pytest.approx(CLIP_FRACTIONS)
     assert result.clipped_high.nonzero().tolist() == [[2, 2]]
 
 
 def test_golden_world_size() -> None:
-    """Ranks hold completions 0 and 1-3: the mean over ranks is the step's loss."""
+    """Ranks hold completions 0 and 1-3; the mean over ranks is the step's loss."""
     ranks = [golden(rows, num_completions=4, world_size=2) for rows in ([0], [1, 2, 3])]
     value = LOSSES["dr_grpo: sum/(4*8), unscaled advantages"][0]
     assert sum(result.loss.item() for result, _ in ranks) / 2 == pytest.approx(value, abs=TOLERANCE, rel=0)
     close(torch.cat([gradient for _, gradient in ranks]) / 2, tensor(GRADIENT))
 
 
-if GOLDEN.is_file():  # beside a clone there is none
+if GOLDEN.is_file():  # absent beside a clone
 
-    def test_the_constants_here_are_those_of_the_golden_file() -> None:
+    def test_constants_match_the_golden_file() -> None:
         file = json.loads(GOLDEN.read_text())
         given_, expected = file["input"], file["expected"]
         assert [given_[key] for key in ("mask", "logps", "old_logps", "ref_logps", "rewards")] == [
@@ -131,15 +142,15 @@ if GOLDEN.is_file():  # beside a clone there is none
                            torch.ones(4, 4, dtype=torch.bool))  # fmt: skip
         world = "world size 2, ranks hold completions 0 | 1-3: mean over ranks of sum*W/(N_global*L)"
         assert expected.pop(world) == LOSSES["dr_grpo: sum/(4*8), unscaled advantages"][0]
-        left = {"advantages_unscaled", "ess_ratio token / sequence / sequence clipped to [0.8, 1.2]"}
-        assert set(expected) == left, "a golden value of the losses that no test here asserts"
+        elsewhere = {"advantages_unscaled", "ess_ratio token / sequence / sequence clipped to [0.8, 1.2]"}
+        assert set(expected) == elsewhere, "a golden value of the losses that is not asserted here"
 
 
 # ------------------------------------------------------------------------------------- values of other libraries' tests
 
 
 def reduced(values: list[list[float]], mask: list[list[int]], **arguments: Any) -> float:
-    """A matrix of per-token losses through one of the reductions."""
+    """Reduce a matrix of per-token losses."""
     zeros = torch.zeros(len(mask), len(mask[0]), dtype=torch.float64)
     weights = tensor(values)
     minus = -torch.ones(len(mask), dtype=torch.float64)
@@ -149,7 +160,7 @@ def reduced(values: list[list[float]], mask: list[list[int]], **arguments: Any) 
 
 
 def test_verl_masked_sum_over_four_ranks() -> None:
-    """verl, tests/trainer/ppo/test_loss_aggregation_on_cpu.py: token-sum 13, with dp 4 52."""
+    """verl, tests/trainer/ppo/test_loss_aggregation_on_cpu.py: token-sum 13; 52 with dp 4."""
     values, mask = [[1, 2, 30], [4, 50, 6]], [[1, 1, 0], [1, 0, 1]]
     arguments = {"loss_type": "dr_grpo", "max_completion_length": 1, "num_completions": 1}
     assert reduced(values, mask, **arguments) == pytest.approx(13)
@@ -157,7 +168,7 @@ def test_verl_masked_sum_over_four_ranks() -> None:
 
 
 def test_openrlhf_token_and_sequence_mean() -> None:
-    """OpenRLHF, tests/test_loss_aggregation.py: 22/6 whole and as the mean over two uneven ranks; 13/3."""
+    """OpenRLHF, tests/test_loss_aggregation.py: 22/6 as a whole and as the mean over two uneven ranks; 13/3."""
     values, mask = [[1, 2, 0], [3, 4, 5], [7, 0, 0]], [[1, 1, 0], [1, 1, 1], [1, 0, 0]]
     assert reduced(values, mask, loss_type="dapo") == pytest.approx(22 / 6)
     ranks = [
@@ -192,7 +203,7 @@ class Case:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """The whole batch's, for its parts."""
+        """Counts of the whole batch, for its parts."""
         return {"num_completions": len(self.logps), "num_tokens": float(self.mask.sum())}
 
     def rows(self, index: Any) -> Case:
@@ -200,7 +211,7 @@ class Case:
         return replace(self, **parts, weights=None if self.weights is None else self.weights[index])
 
     def loss(self, **changes: Any) -> tuple[PolicyLoss, torch.Tensor, torch.Tensor]:
-        """The loss, its gradient with respect to logps and to the entropy."""
+        """The loss and its gradients with respect to logps and entropy."""
         logps, entropy = self.logps.clone().requires_grad_(), self.entropy.clone().requires_grad_()
         settings = {"importance_weights": self.weights, "entropy": entropy, "ref_logps": self.ref, **self.settings}
         result = policy_loss(logps, self.old, self.advantages, self.mask, **{**settings, **changes})
@@ -220,7 +231,7 @@ def cases(draw: st.DrawFn, *, on_policy: bool = False) -> Case:
     logps = -torch.rand(rows, width, generator=generator, dtype=torch.float64) * 4
     lengths = torch.randint(0 if draw(st.booleans()) else 1, width + 1, (rows, 1), generator=generator)
     mask = (torch.arange(width) < lengths).long()
-    if draw(st.booleans()):  # tokens of a tool's answer: holes
+    if draw(st.booleans()):  # holes, as tokens of a tool's answer
         mask = mask * (torch.rand(rows, width, generator=generator) < 0.8)
     loss_type = draw(st.sampled_from(sorted(LOSS_TYPES)))
     epsilon, epsilon_high = draw(st.sampled_from([(0.2, None), (0.2, 0.28), (0.1, 0.6), (3e-4, 4e-4)]))
@@ -247,13 +258,13 @@ def cases(draw: st.DrawFn, *, on_policy: bool = False) -> Case:
 
 
 @given(cases(), st.data())
-def test_micro_batches_and_ranks_in_any_split_make_the_same_step(case: Case, data: st.DataObject) -> None:
-    """Each completion goes to a part of its own choice, parts may be uneven, and one of them may be empty."""
+def test_any_split_gives_the_same_step(case: Case, data: st.DataObject) -> None:
+    """Completions are assigned to parts at random; parts may be uneven or empty."""
     whole, gradient, entropy_gradient = case.loss()
     parts = data.draw(st.integers(1, 4))
     size = len(case.logps)
     owner = torch.tensor(data.draw(st.lists(st.integers(0, parts - 1), min_size=size, max_size=size)))
-    for world_size in (1, parts):  # gradients summed, or averaged over ranks
+    for world_size in (1, parts):  # summed, or averaged over ranks
         loss, pieces, entropy_pieces = 0.0, torch.zeros_like(gradient), torch.zeros_like(gradient)
         for part in range(parts):
             mine = owner == part
@@ -265,7 +276,7 @@ def test_micro_batches_and_ranks_in_any_split_make_the_same_step(case: Case, dat
 
 
 @given(cases(), st.integers(0, 3), st.sampled_from([7.0, -1e30, math.inf, -math.inf, math.nan]))
-def test_padding_has_no_gradient_and_no_say(case: Case, extra: int, garbage: float) -> None:
+def test_padding_is_ignored(case: Case, extra: int, garbage: float) -> None:
     result, gradient, entropy_gradient = case.loss()
     assert (gradient[case.mask == 0] == 0).all()
     assert (entropy_gradient[case.mask == 0] == 0).all()
@@ -280,7 +291,7 @@ def test_padding_has_no_gradient_and_no_say(case: Case, extra: int, garbage: flo
     wider, wider_gradient, wider_entropy_gradient = other.loss()
     width = case.mask.shape[1]
     close(wider.loss, result.loss)
-    close(wider.kl, result.kl)
+    assert kl_mean(wider) == pytest.approx(kl_mean(result), abs=TOLERANCE, rel=TOLERANCE)
     assert wider.per_token.isfinite().all()
     close(wider.per_token[:, :width], result.per_token)
     close(wider_gradient, torch.nn.functional.pad(gradient, (0, extra)))
@@ -290,7 +301,7 @@ def test_padding_has_no_gradient_and_no_say(case: Case, extra: int, garbage: flo
 
 
 @given(cases(on_policy=True))
-def test_on_policy_the_gradient_is_the_plain_policy_gradient(case: Case) -> None:
+def test_on_policy_gradient_is_the_policy_gradient(case: Case) -> None:
     kind, mask = case.settings["loss_type"], case.mask.double()
     completions, lengths = len(mask), mask.sum(dim=1, keepdim=True).clamp(min=1)
     scale = {
@@ -301,15 +312,15 @@ def test_on_policy_the_gradient_is_the_plain_policy_gradient(case: Case) -> None
     result, gradient, _ = case.loss()
     close(gradient, -case.advantages.unsqueeze(1) * mask * scale)
     assert not (result.clipped_low | result.clipped_high).any()
-    # The same tensor may serve as the old policy: it is taken as a constant.
+    # The same tensor may be the old policy: it is a constant.
     logps = case.logps.clone().requires_grad_()
     policy_loss(logps, logps, case.advantages, case.mask, **case.settings).loss.backward()
     close(logps.grad, gradient)
 
 
 @given(cases())
-def test_a_completion_masked_out_still_counts_as_one(case: Case) -> None:
-    """Truncated completions leave the tokens; N stays the number of completions."""
+def test_masked_completion_still_counts(case: Case) -> None:
+    """The tokens of truncated completions are masked; N still counts them."""
     kept = replace(case, mask=case.mask * (torch.arange(len(case.mask)) > 0).unsqueeze(1))
     result, gradient, _ = kept.loss()
     assert (gradient[0] == 0).all()
@@ -320,7 +331,7 @@ def test_a_completion_masked_out_still_counts_as_one(case: Case) -> None:
 
 
 @given(cases())
-def test_the_loss_of_a_token_is_what_the_paper_says(case: Case) -> None:
+def test_token_losses_match_plain_python(case: Case) -> None:
     """Plain Python, token by token."""
     kind, epsilon = case.settings["loss_type"], case.settings["epsilon"]
     high = epsilon if case.settings["epsilon_high"] is None else case.settings["epsilon_high"]
@@ -353,8 +364,8 @@ def test_the_loss_of_a_token_is_what_the_paper_says(case: Case) -> None:
             entropy += case.entropy[i, t].item() / tokens
     result, _, _ = case.loss()
     assert result.loss.item() == pytest.approx(total - coefficient * entropy, abs=1e-11, rel=1e-11)
-    assert result.clip_fraction_low.item() == pytest.approx(low_clipped / tokens)
-    assert result.clip_fraction_high.item() == pytest.approx(high_clipped / tokens)
+    assert share(result.clipped_low, result) == pytest.approx(low_clipped / tokens)
+    assert share(result.clipped_high, result) == pytest.approx(high_clipped / tokens)
 
 
 # ------------------------------------------------------------------------------------------------------ clipping and KL
@@ -364,19 +375,17 @@ def test_the_loss_of_a_token_is_what_the_paper_says(case: Case) -> None:
     ("log_ratio", "advantage", "loss", "clipped"),
     [
         (0.25, 1, -1.28, "high"),  # exp(.25) = 1.284 is above 1.28
-        (0.22, 1, -math.exp(0.22), ""),  # 1.246 is not, though above 1.2
-        (0.25, -1, math.exp(0.25), ""),  # a worse action made likelier is not excused
+        (0.22, 1, -math.exp(0.22), ""),  # 1.246 is above 1.2, but not above 1.28
+        (0.25, -1, math.exp(0.25), ""),  # no clipping when a worse action became more likely
         (-0.5, -1, 0.8, "low"),
         (-0.5, 1, -math.exp(-0.5), ""),
         (-0.22, -1, math.exp(-0.22), ""),  # .803
-        (-0.25, -1, 0.8, "low"),  # .779 is below 1 - .2, though above 1 - .28
+        (-0.25, -1, 0.8, "low"),  # .779 is below 1 - .2 and above 1 - .28
         (0.25, 0, 0, ""),
         (-0.5, 0, 0, ""),
     ],
 )
-def test_epsilon_bounds_below_and_epsilon_high_above(
-    log_ratio: float, advantage: float, loss: float, clipped: str
-) -> None:
+def test_clip_range(log_ratio: float, advantage: float, loss: float, clipped: str) -> None:
     one = torch.ones(1, 1, dtype=torch.float64)
     for kind in ("dr_grpo", "grpo", "bnpo", "dapo", "gspo"):
         result = policy_loss(
@@ -395,16 +404,16 @@ def test_delta_bounds_every_token(case: Case, delta: float) -> None:
     assert (result.per_token <= delta * case.advantages.abs().unsqueeze(1) + TOLERANCE).all()
     free = case.loss(**{**changes, "delta": None})[0]
     assert (result.per_token <= free.per_token + TOLERANCE).all()
-    inside = token_ratio(case.logps, case.old, case.mask).amax(dim=1) <= delta  # a sequence's is not above its largest
+    inside = token_ratio(case.logps, case.old, case.mask).amax(dim=1) <= delta  # bounds the sequence ratio, too
     close(result.per_token[inside], free.per_token[inside])
-    positive = case.advantages >= 0  # delta is about negative advantages only
+    positive = case.advantages >= 0  # delta applies to negative advantages only
     close(result.per_token[positive], free.per_token[positive])
 
 
 @pytest.mark.parametrize("kind", LOSS_TYPES)
 @pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
 @pytest.mark.parametrize("delta", [None, 4.0])
-def test_a_ratio_beyond_float32_makes_no_nan(kind: str, advantage: float, delta: float | None) -> None:
+def test_overflowing_ratio_is_not_nan(kind: str, advantage: float, delta: float | None) -> None:
     logps = torch.tensor([[-0.1, -1.0]]).requires_grad_()
     result = policy_loss(
         logps, torch.tensor([[-300.0, -1.0]]), torch.tensor([advantage]), torch.ones(1, 2),
@@ -417,7 +426,7 @@ def test_a_ratio_beyond_float32_makes_no_nan(kind: str, advantage: float, delta:
 
 
 @given(st.lists(st.floats(-30, 0), min_size=1, max_size=20), st.floats(-20, 20))
-def test_k3_is_never_negative_and_zero_only_without_difference(values: list[float], shift: float) -> None:
+def test_k3_is_not_negative(values: list[float], shift: float) -> None:
     logps = tensor([values])
     kl = golden_kl(logps, logps + shift)
     assert (kl >= 0).all()
@@ -434,15 +443,15 @@ def golden_kl(logps: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
 
 
 @given(st.integers(0, 2**31))
-def test_k3_has_the_kl_divergence_as_its_mean_under_the_policy(seed: int) -> None:
+def test_k3_mean_is_the_kl_divergence(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.randn(2, 1, 9, generator=generator, dtype=torch.float64).log_softmax(-1)
     close((p.exp() * golden_kl(p, q)).sum(), (p.exp() * (p - q)).sum())
 
 
 @given(cases())
-def test_the_kl_term_has_the_gradient_of_k3_in_the_losses_own_normaliser(case: Case) -> None:
-    """d k3 / d logp = 1 - exp(ref - logp); importance weights do not touch it."""
+def test_kl_term_gradient(case: Case) -> None:
+    """d k3 / d logp = 1 - exp(ref - logp), without importance weights."""
     with_kl, without = case.loss(beta=0.5), case.loss(beta=0.0)
     ones = replace(case, advantages=-torch.ones_like(case.advantages), old=case.logps, weights=None)
     weight = ones.loss(beta=0.0, entropy_coef=0.0, loss_type=kl_weight_type(case), epsilon_high=5.0, delta=None)[1]
@@ -456,7 +465,7 @@ def kl_weight_type(case: Case) -> str:
 
 
 @given(cases())
-def test_the_entropy_bonus_is_its_token_mean_for_every_type(case: Case) -> None:
+def test_entropy_bonus_is_a_token_mean(case: Case) -> None:
     with_bonus, without = case.loss(entropy_coef=0.3), case.loss(entropy_coef=0.0)
     mask = case.mask.double()
     mean = (case.entropy * mask).sum() / mask.sum().clamp(min=1)
@@ -465,7 +474,7 @@ def test_the_entropy_bonus_is_its_token_mean_for_every_type(case: Case) -> None:
     close(with_bonus[1], without[1])
 
 
-def test_cispo_keeps_the_gradient_of_every_token_and_bounds_its_weight() -> None:
+def test_cispo_bounds_weights_and_keeps_gradients() -> None:
     logps = tensor([[-0.1, -0.1]]).requires_grad_()
     result = policy_loss(
         logps, tensor([[-4.0, -0.1]]), tensor([1.0]), torch.ones(1, 2), loss_type="cispo", epsilon=0.2, epsilon_high=5.0
@@ -482,31 +491,31 @@ def test_cispo_keeps_the_gradient_of_every_token_and_bounds_its_weight() -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss_type": "ppo"}, "unknown loss_type 'ppo': it is one of dr_grpo, grpo, bnpo, dapo, gspo, cispo"),
-        ({"loss_type": "cispo"}, "cispo: epsilon_high is the bound of the ratio itself"),
-        ({"delta": 1.2}, "delta 1.2 must lie above the clip range's upper end 1 \\+ 0.2"),
-        ({"delta": 1.25, "epsilon_high": 0.28}, "delta 1.25 must lie above the clip range's upper end 1 \\+ 0.28"),
-        ({"beta": 0.1, "ref_logps": None}, "beta is 0.1: give ref_logps"),
-        ({"entropy_coef": 0.1}, "entropy_coef is 0.1: give entropy"),
-        ({"max_completion_length": None}, "divides by the generation budget: give max_completion_length"),
-        ({"world_size": 2}, "with world_size > 1 a batch is not the whole step: give num_completions"),
+        ({"loss_type": "ppo"}, "unknown loss_type 'ppo'; known: dr_grpo, grpo, bnpo, dapo, gspo, cispo"),
+        ({"loss_type": "cispo"}, "cispo requires epsilon_high, the bound of the ratio"),
+        ({"delta": 1.2}, "delta 1.2 must be greater than the upper clip bound 1 \\+ 0.2"),
+        ({"delta": 1.25, "epsilon_high": 0.28}, "delta 1.25 must be greater than the upper clip bound 1 \\+ 0.28"),
+        ({"beta": 0.1, "ref_logps": None}, "beta is 0.1, which requires ref_logps"),
+        ({"entropy_coef": 0.1}, "entropy_coef is 0.1, which requires entropy"),
+        ({"max_completion_length": None}, "divides by the generation budget; pass max_completion_length"),
+        ({"world_size": 2}, "with world_size > 1 a batch is not the whole step; pass num_completions"),
         ({"loss_type": "grpo", "world_size": 2}, "with world_size > 1 a batch is not the whole step"),
-        ({"loss_type": "dapo", "num_completions": 8}, "dapo divides by the tokens of the whole step.*give num_tokens"),
+        ({"loss_type": "dapo", "num_completions": 8}, "dapo divides by the tokens of the whole step; pass num_tokens"),
         ({"loss_type": "bnpo", "num_completions": 4, "world_size": 2}, "bnpo divides by the tokens of the whole step"),
         (
             {"entropy_coef": 0.1, "entropy": tensor(MASK), "num_completions": 8},
-            "an entropy bonus divides by the tokens",
+            "the entropy bonus divides by the tokens",
         ),
         ({"ref_logps": tensor(REF)[:2]}, r"ref_logps has shape \(2, 4\), logps \(4, 4\)"),
         ({"entropy": tensor(REF)[:, :2]}, r"entropy has shape \(4, 2\), logps \(4, 4\)"),
     ],
 )
-def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_errors(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         golden(**changes)
 
 
-def test_tensors_that_would_broadcast_are_refused() -> None:
+def test_broadcastable_shapes_are_errors() -> None:
     new, old, mask = tensor(NEW), tensor(OLD), tensor(MASK)
     arguments: dict[str, Any] = {"loss_type": "grpo", "epsilon": 0.2}
     with pytest.raises(ValueError, match=r"advantages have shape \(4, 1\), not \(4,\)"):
@@ -517,6 +526,6 @@ def test_tensors_that_would_broadcast_are_refused() -> None:
         policy_loss(new, old, tensor(REWARDS), mask[0], **arguments)
 
 
-def test_counts_that_a_type_does_not_need_may_be_left_out() -> None:
+def test_unneeded_counts_are_optional() -> None:
     assert golden(loss_type="dapo", num_completions=4)[0].loss == golden(loss_type="dapo")[0].loss
     assert golden(loss_type="dapo", num_tokens=10, world_size=2)[0].loss == golden(loss_type="dapo")[0].loss * 2

@@ -1,4 +1,4 @@
-"""Role-conditioned advantages: known series, symmetry, resume, and no dependence on who played what."""
+"""Role-conditioned advantages: known series, symmetry, resume, independence of ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FINISHED = st.lists(
 Finished = list[tuple[str, dict[str, float]]]
 
 
-def test_a_constant_return_is_approached_geometrically() -> None:
+def test_constant_return_is_approached_geometrically() -> None:
     baselines = RoleBaselines()
     for n in range(200):
         expected = 0.7 * (1 - 0.95**n)
@@ -28,15 +28,15 @@ def test_a_constant_return_is_approached_geometrically() -> None:
         assert advantage["first"] == pytest.approx(0.7 - expected, abs=1e-12)
 
 
-def test_the_baseline_is_read_before_the_return_enters_it() -> None:
+def test_baseline_is_read_before_the_update() -> None:
     baselines = RoleBaselines(decay=0.5)
     games = [("g", {"X": 1.0, "O": -1.0}), ("g", {"X": 1.0, "O": -1.0}), ("g", {"X": -1.0, "O": 1.0})]
     assert baselines.advantages(games) == [{"X": 1, "O": -1}, {"X": 0.5, "O": -0.5}, {"X": -1.75, "O": 1.75}]
-    assert baselines.baselines() == {("g", "O"): 0.125, ("g", "X"): -0.125}
+    assert baselines.state_dict() == {"baselines": [["g", "O", 0.125], ["g", "X", -0.125]]}
 
 
 @given(FINISHED)
-def test_games_and_roles_do_not_touch_each_other(games: Finished) -> None:
+def test_games_and_roles_are_independent(games: Finished) -> None:
     together = RoleBaselines()
     advantages = together.advantages(games)
     for name in GAMES:
@@ -57,7 +57,7 @@ def test_zero_sum_returns_have_opposite_baselines(values: list[float]) -> None:
 
 
 @given(FINISHED, st.integers(0, 40))
-def test_a_resume_changes_nothing(games: Finished, cut: int) -> None:
+def test_resume_changes_nothing(games: Finished, cut: int) -> None:
     whole = RoleBaselines()
     expected = whole.advantages(games)
     before = RoleBaselines()
@@ -69,7 +69,7 @@ def test_a_resume_changes_nothing(games: Finished, cut: int) -> None:
 
 
 @given(FINISHED, st.integers(1, 5))
-def test_who_played_which_game_does_not_matter(games: Finished, ranks: int) -> None:
+def test_distribution_over_ranks_does_not_matter(games: Finished, ranks: int) -> None:
     played = [[(index, game) for index, game in enumerate(games) if index % ranks == rank] for rank in range(ranks)]
     gathered = sorted(pair for shard in reversed(played) for pair in [(index, game) for index, game in shard])
     one, many = RoleBaselines(), RoleBaselines()
@@ -78,7 +78,7 @@ def test_who_played_which_game_does_not_matter(games: Finished, ranks: int) -> N
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_return_that_is_no_number_spoils_nothing(bad: float) -> None:
+def test_non_finite_return_leaves_the_baselines(bad: float) -> None:
     baselines = RoleBaselines()
     baselines.advantages([("g", {"X": 1.0})])
     before = baselines.state_dict()
@@ -88,6 +88,6 @@ def test_a_return_that_is_no_number_spoils_nothing(bad: float) -> None:
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, math.nan])
-def test_a_decay_out_of_range_is_refused(decay: float) -> None:
+def test_decay_out_of_range_is_an_error(decay: float) -> None:
     with pytest.raises(ValueError, match="decay is"):
         RoleBaselines(decay)

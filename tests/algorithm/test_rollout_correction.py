@@ -9,7 +9,7 @@ import torch
 
 from grpo_train.algorithm import policy_loss, rollout_correction
 
-# p / q per token: 2, 1/4, 4 and, in the second completion, 3 and padding that says nothing. As sequences: 2 and 3.
+# p / q per token: 2, 1/4, 4; in the second completion 3 and padding to ignore. As sequences: 2 and 3.
 P = torch.tensor([[0.8, 0.1, 0.4], [0.6, math.nan, math.inf]], dtype=torch.float64)
 Q = torch.tensor([[0.4, 0.4, 0.1], [0.2, 0.5, math.nan]], dtype=torch.float64)
 MASK = torch.tensor([[1, 1, 1], [1, 0, 0]])
@@ -32,27 +32,27 @@ def test_weights_by_hand(mode: str, expected: list[list[float]]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
-def test_a_sampler_that_is_the_trainer_has_weight_one(mode: str) -> None:
+def test_equal_policies_have_weight_one(mode: str) -> None:
     logps = -torch.rand(3, 5, dtype=torch.float64)
     weights = rollout_correction(logps, logps, torch.ones(3, 5), mode=mode, cap=2.0)
     assert weights is not None
     assert (weights == 1).all()
 
 
-def test_a_ratio_beyond_all_floats_is_capped_or_rejected() -> None:
+def test_overflowing_ratio_is_capped_or_rejected() -> None:
     far = (torch.zeros(1, 1), torch.full((1, 1), -1e4), torch.ones(1, 1))
     assert rollout_correction(*far, mode="sequence_truncate", cap=2.0) == 2
     assert rollout_correction(*far, mode="token_mask", cap=2.0) == 0
 
 
-def test_none_is_no_weight_and_unknown_modes_are_refused() -> None:
+def test_none_and_unknown_modes() -> None:
     assert rollout_correction(P, Q, MASK, mode="none", cap=2.0) is None
-    with pytest.raises(ValueError, match="unknown rollout correction 'tis': it is one of none, token_truncate"):
+    with pytest.raises(ValueError, match="unknown rollout correction 'tis'; known: none, token_truncate"):
         rollout_correction(P, Q, MASK, mode="tis", cap=2.0)
 
 
-def test_weighted_samples_of_another_policy_give_the_gradient_of_this_one() -> None:
-    """Exactly, over a vocabulary of 5: sum over tokens of q(a) * gradient(a) with weight p/q = that of p(a)."""
+def test_weights_give_the_trained_policys_gradient() -> None:
+    """Exact over a vocabulary of 5: weighting samples from q by p/q gives the policy gradient of p."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(5, generator=generator, dtype=torch.float64).requires_grad_()
     rewards = torch.randn(5, generator=generator, dtype=torch.float64)

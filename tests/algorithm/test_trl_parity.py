@@ -1,8 +1,8 @@
-"""TRL's own code against ours, in float64: values and gradients, on random ragged batches.
+"""Parity with TRL in float64: values and gradients on random ragged batches.
 
-``GRPOTrainer._compute_loss`` runs on a stub that holds the attributes it reads. Advantages, importance ratios and the
+``GRPOTrainer._compute_loss`` runs on a stub with the attributes it reads. Advantages, importance ratios and the
 truncation mask are lines within ``_generate_and_score_completions``; they are cut out of TRL's source and executed.
-Importing TRL takes about ten seconds on a slow core, so all that needs it stands in this file.
+Importing TRL takes about ten seconds on a slow core, so only this file does.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from grpo_train.algorithm import combine_rewards, group_advantages, overlong_penalty, policy_loss, rollout_correction
 from grpo_train.algorithm.rollout_correction import MODES
 
-TOLERANCE = 1e-12  # asked for: 1e-6
-TRL_NAMES = {  # ours: TRL's loss_type, importance_sampling_level
+TOLERANCE = 1e-12
+TRL_NAMES = {  # our name: TRL's loss_type, importance_sampling_level
     "dr_grpo": ("dr_grpo", "token"),
     "grpo": ("grpo", "token"),
     "bnpo": ("bnpo", "token"),
@@ -108,7 +108,7 @@ def cases(draw: st.DrawFn, parts: int = 1) -> Case:
 
 @contextmanager
 def float64_default() -> Iterator[None]:
-    """TRL divides counts by counts, which torch rounds to its default type."""
+    """Default dtype float64: TRL divides counts, which torch rounds to the default dtype."""
     torch.set_default_dtype(torch.float64)
     try:
         yield
@@ -117,7 +117,7 @@ def float64_default() -> Iterator[None]:
 
 
 class Accelerator:
-    """One process's; what it reduces and gathers is only logged."""
+    """Accelerator of one process; the values it reduces and gathers are only logged."""
 
     def __init__(self, num_processes: int) -> None:
         self.num_processes = num_processes
@@ -143,7 +143,7 @@ def outcome(loss: torch.Tensor, logps: torch.Tensor, entropy: torch.Tensor, metr
 
 
 def trl_loss(case: Case, *, num_tokens: int | None = None, accumulation: int = 1, num_processes: int = 1) -> Outcome:
-    """One micro-batch of TRL; ``num_tokens`` of the whole step, by default those of ``case``."""
+    """TRL's loss of one micro-batch; ``num_tokens`` of the whole step, by default of ``case``."""
     logps, entropy = case.logps.clone().requires_grad_(), case.entropy.clone().requires_grad_()
     loss_type, level = TRL_NAMES[case.loss_type]
     metrics: dict[str, list[float]] = defaultdict(list)
@@ -196,11 +196,16 @@ def our_loss(case: Case, **counts: Any) -> Outcome:
         importance_weights=case.weights if case.corrected else None,
         entropy=entropy, entropy_coef=case.entropy_coef, **counts,
     )  # fmt: skip
+
+    def share(tokens: torch.Tensor) -> float:
+        return (tokens.sum() / result.mask.sum().clamp(min=1)).item()
+
     high = "cispo_clip_ratio" if case.loss_type == "cispo" else "clip_ratio/high_mean"
+    assert result.kl_per_token is not None
     metrics = {
-        "kl": result.kl.item(),
-        "clip_ratio/low_mean": result.clip_fraction_low.item(),
-        high: result.clip_fraction_high.item(),
+        "kl": share(result.kl_per_token),
+        "clip_ratio/low_mean": share(result.clipped_low),
+        high: share(result.clipped_high),
     }
     return outcome(result.loss, logps, entropy, metrics)
 
@@ -210,22 +215,22 @@ def our_loss(case: Case, **counts: Any) -> Outcome:
 
 @settings(max_examples=600)
 @given(cases())
-def test_loss_and_gradient_are_trls(case: Case) -> None:
+def test_loss_and_gradient_match_trl(case: Case) -> None:
     theirs, ours = trl_loss(case), our_loss(case)
     close(ours.loss, theirs.loss)
     close(ours.by_logps, theirs.by_logps)
     close(ours.by_entropy, theirs.by_entropy)
     if case.mask.shape[1] == 1:
-        return  # TRL's metrics take one column for a value per completion
+        return  # TRL's metrics take a single column for one value per completion
     for name in set(ours.metrics) & set(theirs.metrics):
         if case.loss_type == "gspo" and name.startswith("clip_ratio"):
-            continue  # TRL's share is of completions there, ours is of tokens
-        assert ours.metrics[name] == pytest.approx(theirs.metrics[name], abs=1e-6)  # TRL's are in float32
+            continue  # TRL's is a share of completions, ours of tokens
+        assert ours.metrics[name] == pytest.approx(theirs.metrics[name], abs=1e-6)  # TRL's are float32
 
 
 @pytest.mark.parametrize("loss_type", TRL_NAMES)
-def test_every_type_meets_trl_with_everything_at_once(loss_type: str) -> None:
-    """The same without luck in the drawing: truncated rows, KL, delta, correction and bonus together."""
+def test_all_options_together_match_trl(loss_type: str) -> None:
+    """A fixed case with truncated rows, KL, delta, correction and bonus together."""
     generator = torch.Generator().manual_seed(7)
     logps, noise, ref, entropy, weights = -torch.rand(5, 8, 16, generator=generator, dtype=torch.float64)
     mask = (torch.arange(16) < torch.tensor([16, 3, 0, 9, 1, 16, 0, 12]).unsqueeze(1)).long()
@@ -247,10 +252,8 @@ SPLIT = st.sampled_from([(1, 2), (2, 1), (2, 2), (3, 1)])
 
 @settings(max_examples=300)
 @given(cases(parts=12), SPLIT)
-def test_accumulated_over_processes_trl_makes_the_same_step_where_it_is_invariant(
-    case: Case, split: tuple[int, int]
-) -> None:
-    """TRL: equal micro-batches, gradients summed in a process, averaged over processes. Not BNPO, not its bonus."""
+def test_accumulated_step_matches_trl(case: Case, split: tuple[int, int]) -> None:
+    """Equal micro-batches, gradients summed in a process and averaged over processes; without BNPO and the bonus."""
     if case.loss_type == "bnpo":
         case = replace(case, loss_type="dapo")
     case = replace(case, entropy_coef=0.0)
@@ -286,8 +289,8 @@ def uneven(loss_type: str, entropy_coef: float = 0.0) -> Case:
 
 
 @pytest.mark.parametrize("case", [uneven("bnpo"), uneven("dapo", entropy_coef=0.1)], ids=["bnpo", "entropy bonus"])
-def test_where_trl_depends_on_the_split_ours_does_not(case: Case) -> None:
-    """TRL's BNPO and its entropy bonus are means of micro-batches, ours of the step; as one batch they are the same."""
+def test_trl_depends_on_the_split_where_ours_does_not(case: Case) -> None:
+    """TRL's BNPO and entropy bonus are means over micro-batches, ours over the step; equal for a single batch."""
     whole = our_loss(case)
     close(whole.loss, trl_loss(case).loss)
     theirs = [trl_loss(case.rows([i]), num_tokens=5, accumulation=2).loss for i in (0, 1)]
@@ -302,14 +305,14 @@ def test_where_trl_depends_on_the_split_ours_does_not(case: Case) -> None:
 def compiled_lines(first: str, until: str) -> Any:
     lines = inspect.getsource(GRPOTrainer._generate_and_score_completions).splitlines()
     for marker in (first, until):
-        assert any(marker in line for line in lines), f"TRL's source has no '{marker}' any more: look for its successor"
+        assert any(marker in line for line in lines), f"'{marker}' is gone from TRL's source: find its successor"
     start = next(i for i, line in enumerate(lines) if first in line)
     end = next(i for i, line in enumerate(lines) if i > start and until in line)
     return compile(textwrap.dedent("\n".join(lines[start:end])), "lines of TRL", "exec")
 
 
 def trl_lines(first: str, until: str, **names: Any) -> dict[str, Any]:
-    """Execute the lines from the one with ``first`` to the one with ``until``, without it; what they leave behind."""
+    """Execute the lines from the one with ``first`` up to the one with ``until``; returns their namespace."""
     namespace = {**vars(grpo_trainer), **names}
     with float64_default():
         exec(compiled_lines(first, until), namespace)
@@ -317,7 +320,7 @@ def trl_lines(first: str, until: str, **names: Any) -> dict[str, Any]:
 
 
 def trl_advantages(rewards: torch.Tensor, weights: list[float], num_generations: int, scale: str) -> torch.Tensor:
-    """(B, functions) rewards -> (B,) advantages, by TRL's lines."""
+    """(B, functions) rewards -> (B,) advantages, by TRL's code."""
     trainer = SimpleNamespace(
         multi_objective_aggregation="sum_then_normalize",
         scale_rewards=scale,
@@ -333,7 +336,7 @@ def trl_advantages(rewards: torch.Tensor, weights: list[float], num_generations:
 
 @settings(max_examples=300)
 @given(st.data(), st.integers(2, 5), st.integers(1, 4), st.integers(1, 3), st.sampled_from(["none", "group", "batch"]))
-def test_advantages_are_trls(data: st.DataObject, generations: int, groups: int, functions: int, scale: str) -> None:
+def test_advantages_match_trl(data: st.DataObject, generations: int, groups: int, functions: int, scale: str) -> None:
     value = st.one_of(st.sampled_from([0.0, 1.0, 0.1, -0.5, math.nan]), st.floats(-5, 5))
     size = generations * groups
     rewards = torch.tensor(
@@ -347,13 +350,13 @@ def test_advantages_are_trls(data: st.DataObject, generations: int, groups: int,
     )  # fmt: skip
     ours = group_advantages(combined, generations, scale)
     theirs = trl_advantages(rewards, weights, generations, scale)
-    # Equal rewards: TRL divides the rounding of their mean by 1e-4, ours are 0.
+    # Equal rewards: TRL divides the rounding of their mean by 1e-4; ours are 0.
     torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-9)
 
 
 @settings(max_examples=200)
 @given(st.integers(0, 2**31), st.sampled_from(MODES[1:]), st.floats(0.2, 5), st.sampled_from([0.0, 0.3, 30.0]))
-def test_rollout_correction_is_trls(seed: int, mode: str, cap: float, spread: float) -> None:
+def test_rollout_correction_matches_trl(seed: int, mode: str, cap: float, spread: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     old, noise = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64)
     mask = (torch.arange(7) < torch.randint(0, 8, (5, 1), generator=generator)).long()
@@ -371,9 +374,9 @@ def test_rollout_correction_is_trls(seed: int, mode: str, cap: float, spread: fl
     close(ours, left["vllm_importance_sampling_ratio"])
 
 
-def test_trl_masks_truncated_completions_as_the_parity_cases_do() -> None:
-    """Rows leave the mask, thereby the token count; nothing else is counted (completions stay B)."""
-    ids = [[5, 6, 7], [5, 2], [5, 6, 7, 8]]  # 2 is the end of a text
+def test_trl_masks_truncated_completions() -> None:
+    """Truncated rows leave the mask and thereby the token count; the number of completions stays B."""
+    ids = [[5, 6, 7], [5, 2], [5, 6, 7, 8]]  # 2 is end of sequence
     trainer = SimpleNamespace(
         mask_truncated_completions=True, eos_token_ids=[2], _tokenizer=SimpleNamespace(pad_token_id=0),
         accelerator=Accelerator(1),
@@ -388,7 +391,7 @@ def test_trl_masks_truncated_completions_as_the_parity_cases_do() -> None:
 
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.integers(2, 40), st.data())
-def test_overlong_penalty_is_trls(lengths: list[int], budget: int, data: st.DataObject) -> None:
+def test_overlong_penalty_matches_trl(lengths: list[int], budget: int, data: st.DataObject) -> None:
     buffer = data.draw(st.integers(1, budget - 1))
     theirs = get_soft_overlong_punishment(budget, buffer)(completion_ids=[[1] * length for length in lengths])
     close(overlong_penalty(torch.tensor(lengths), budget, buffer), torch.tensor(theirs, dtype=torch.float64))

@@ -1,6 +1,6 @@
-"""The policy losses by name; one module each, whose docstring states the estimator and its source.
+"""Policy losses by name. The docstring of each module states the estimator and its source.
 
-``docs/algorithms.md`` has them in one table, with where other libraries mean something else by the same name.
+``docs/algorithms.md`` compares them with what other libraries call by the same name.
 """
 
 from grpo_train.algorithm.losses.bnpo import BNPO

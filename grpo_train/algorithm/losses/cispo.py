@@ -1,10 +1,9 @@
-"""CISPO: REINFORCE with bounded importance weights; no token loses its gradient.
+"""CISPO: REINFORCE with bounded importance weights; every token keeps its gradient.
 
     loss = 1 / sum_i |o_i| * sum_i sum_t -sg(min(rho_it, eps_high)) A_i logp_it        (sg = stop gradient)
 
-``epsilon_high`` is the bound itself (TRL's convention; 5.0 is ScaleRL's choice and a config's default), not 1 + it;
-``epsilon`` and ``delta`` take no part. Others: open-instruct bounds by 1 + eps_high, verl clips both sides to
-[1 - eps, 1 + eps].
+``epsilon_high`` is the bound itself (TRL's convention; 5.0 is ScaleRL's choice and the config default).
+``epsilon`` and ``delta`` are unused. open-instruct bounds by 1 + eps_high, verl clips to [1 - eps, 1 + eps].
 
 MiniMax-M1 2025, arXiv 2506.13585, eq. 4-5; TRL's ``loss_type="cispo"``.
 """

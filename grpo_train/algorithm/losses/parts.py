@@ -1,11 +1,11 @@
-"""What the losses are made of: importance ratios, surrogates of one token, weights of a token in the step's loss.
+"""Parts of the losses: importance ratios, surrogates per token, and token weights in the step's loss.
 
 Shapes: logps, old_logps and mask (B, T), advantage (B, 1); a sequence-level ratio is (B, 1). A loss is
 
     loss = sum_it weight_it * surrogate_it,
 
-and the weights are those of the whole optimizer step, so that the sum of the losses of its micro-batches, over all
-ranks, is the loss of the step however it was split.
+with the weights of the whole optimizer step. The losses of its micro-batches on all ranks therefore sum to the loss of
+the step, however it is split.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ class Clip:
     low: float
     """epsilon."""
     high: float
-    """epsilon_high; CISPO's bound itself."""
+    """epsilon_high; for CISPO the bound itself."""
     delta: float | None = None
     """Upper bound of the unclipped ratio where the advantage is negative (two-sided clipping); None = unbounded."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What the normalisers of a step count, over all its micro-batches and ranks."""
+    """Counts that normalize a step, over all its micro-batches and ranks."""
 
     completions: int
     tokens: float
-    """Completion tokens that are not masked out."""
+    """Unmasked completion tokens."""
     max_completion_length: int | None = None
     """The generation budget."""
 
 
 @dataclass(frozen=True)
 class Surrogate:
-    """A surrogate's value per token and where its clipping acted."""
+    """A surrogate's value per token, and the tokens it clipped."""
 
     value: torch.Tensor
-    """(B, T), or (B, 1) where the ratio is a sequence's."""
+    """(B, T), or (B, 1) for a sequence-level ratio."""
     clipped_low: torch.Tensor
     """Bool, shaped like the ratio: below the range with a negative advantage."""
     clipped_high: torch.Tensor
@@ -58,22 +58,22 @@ Weight = Callable[[torch.Tensor, Counts], torch.Tensor]
 
 @dataclass(frozen=True)
 class LossType:
-    """One estimator: which ratio, which surrogate, which normaliser."""
+    """One estimator: its ratio, surrogate and normalizer."""
 
     ratio: Ratio
     """(logps, old_logps, mask) -> importance ratio."""
     surrogate: SurrogateFunction
     """(ratio, advantage, logps, clip) -> surrogate."""
     weight: Weight
-    """(mask, counts) -> weight of each token, (B, T) or (B, 1) or scalar."""
+    """(mask, counts) -> weight of each token: (B, T), (B, 1) or scalar."""
     counts_tokens: bool = False
-    """The normaliser is the step's number of tokens."""
+    """Whether the normalizer is the step's number of tokens."""
 
 
 # ------------------------------------------------------------------------------------------------------------ ratios
 
 MAX_LOG_RATIO = 80.0
-"""Ratios stop growing here, where exp is finite in float32: 0 * inf would make the gradient of a clipped token NaN."""
+"""Upper bound, where exp is finite in float32: 0 * inf would make the gradient of a clipped token NaN."""
 
 
 def token_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -92,10 +92,10 @@ def sequence_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Ten
 
 
 def clipped_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, logps: torch.Tensor, clip: Clip) -> Surrogate:
-    """-min(rho A, clip(rho, 1 - low, 1 + high) A), with rho bounded by delta in its first term where delta is set.
+    """-min(rho A, clip(rho, 1 - low, 1 + high) A), with rho at most delta in the first term where delta is set.
 
-    PPO's clipped surrogate (Schulman et al. 2017, arXiv 1707.06347, eq. 7); delta is INTELLECT-2's two-sided clip
-    (arXiv 2505.07291, §4.2): without it a token with A < 0 and a huge ratio has a loss without bound.
+    PPO's clipped surrogate (Schulman et al. 2017, arXiv 1707.06347, eq. 7). delta is INTELLECT-2's two-sided clip
+    (arXiv 2505.07291, §4.2): without it the loss of a token with A < 0 and a huge ratio is unbounded.
     """
     bounded = ratio if clip.delta is None else ratio.clamp(max=clip.delta)
     value = -torch.minimum(bounded * advantage, ratio.clamp(1 - clip.low, 1 + clip.high) * advantage)
@@ -103,7 +103,7 @@ def clipped_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, logps: torch
 
 
 def reinforce_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, logps: torch.Tensor, clip: Clip) -> Surrogate:
-    """-sg(min(rho, high)) A logp: every token keeps its gradient, only its weight is bounded (sg = stop gradient)."""
+    """-sg(min(rho, high)) A logp (sg = stop gradient): the weight is bounded, every token keeps its gradient."""
     value = -ratio.clamp(max=clip.high).detach() * advantage * logps
     return Surrogate(value, torch.zeros_like(ratio, dtype=torch.bool), (ratio > clip.high) & (advantage > 0))
 
@@ -114,15 +114,15 @@ def reinforce_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, logps: tor
 def per_budget(mask: torch.Tensor, counts: Counts) -> torch.Tensor:
     """1 / (N L): completions of the step times the generation budget."""
     if not counts.max_completion_length:
-        raise ValueError("this loss divides by the generation budget: give max_completion_length")
+        raise ValueError("this loss divides by the generation budget; pass max_completion_length")
     return mask.new_tensor(1 / (counts.completions * counts.max_completion_length))
 
 
 def per_token(mask: torch.Tensor, counts: Counts) -> torch.Tensor:
-    """1 / (completion tokens of the step): every token weighs the same."""
+    """1 / (completion tokens of the step): equal weight per token."""
     return mask.new_tensor(1 / max(counts.tokens, 1))
 
 
 def per_completion(mask: torch.Tensor, counts: Counts) -> torch.Tensor:
-    """1 / (N |o_i|), (B, 1): every completion weighs the same, its tokens share that."""
+    """1 / (N |o_i|), (B, 1): equal weight per completion, shared by its tokens."""
     return 1 / (counts.completions * mask.sum(dim=1, keepdim=True).clamp(min=1))
