@@ -1,4 +1,4 @@
-"""Rollouts: prompts in, completions with their log-probabilities as sampled out. One interface, one file a back end."""
+"""Rollouts: from prompts to completions with the log-probabilities they were sampled with. One file per backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Completion", "RolloutBackend", "seed_of"]
 
 
 class RolloutBackend(Protocol):
-    """Who generates."""
+    """Generation backend."""
 
     def generate(
         self,
@@ -26,23 +26,23 @@ class RolloutBackend(Protocol):
         batch_size: int = 0,
         on_done: Callable[[int, Completion], None] | None = None,
     ) -> list[Completion]:
-        """A completion of each prompt, in the order of the prompts.
+        """One completion per prompt, in the order of the prompts.
 
         Args:
-            prompts: token ids, at least one each; a prompt that is to be answered several times stands there so often.
-            seeds: each completion's own, 0 ≤ seed < 2^63: with prompt and weights they determine it, whatever is
-                generated beside it. Without effect at temperature 0.
+            prompts: token ids, at least one each; repeat a prompt to get several completions of it.
+            seeds: one per completion, 0 ≤ seed < 2^63. Seed, prompt and weights determine a completion, whatever else
+                is in the batch. Ignored at temperature 0.
             max_completion_length: tokens.
             temperature: 0 = greedy, the first of equals.
-            top_p, top_k: cut the distribution sampled from (1 and 0: not at all); the recorded log-probabilities are
-                those of the cut one.
+            top_p, top_k: truncate the sampling distribution (1 and 0 = off); recorded log-probabilities are under the
+                truncated distribution.
             batch_size: completions generated at once; 0 = all.
-            on_done: called with the place and the completion as soon as one is there, in any order.
+            on_done: called with the index and the completion as soon as one is done, in any order.
         """
         ...
 
 
 def seed_of(*names: object) -> int:
-    """The seed of what is named so: the same in every process, on every machine."""
+    """Seed derived from names: the same in every process and on every machine."""
     text = "\n".join(map(str, names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

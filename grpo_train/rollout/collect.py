@@ -1,7 +1,7 @@
-"""From prompts to graded samples: generation, and judging of what was said while the rest is still being generated.
+"""Collectors: from prompts to graded samples. Judging runs while the remaining completions are generated.
 
-A *group* is what shares a baseline: the completions of one prompt, or the turns of one game of self-play. A collector
-fills the groups of its rank; a group that needs fewer places than it has leaves ``None``.
+Samples of a *group* share a baseline: the completions of one prompt, or the turns of one self-play game. A collector
+fills the groups of its rank, ``rollout.num_generations`` slots each; an unused slot is ``None``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from grpo_train.config.schema import Config
 from grpo_train.rewards import Grade, Rewards
@@ -19,92 +19,111 @@ from grpo_train.rollout.prompts import Prompt
 from grpo_train.tasks import Attempt, Task
 
 
+class Role(NamedTuple):
+    """One side of a self-play game; its rewards are compared to its own baseline."""
+
+    game: str
+    name: str
+
+    @property
+    def label(self) -> str:
+        """Text in log rows and metric keys: "tictactoe/X"."""
+        return f"{self.game}/{self.name}"
+
+
 @dataclass(frozen=True)
 class Sample:
-    """A completion with all that is known of it."""
+    """A graded completion."""
 
     prompt: Prompt
     completion: Completion
     text: str
     grade: Grade
-    role: str = ""
-    """Self-play: "GAME/ROLE", whose baseline the reward is compared to; "" = the group's mean is the baseline."""
+    role: Role | None = None
+    """Set in self-play; None = the baseline is the group's mean."""
 
 
 class Collector(Protocol):
-    """Who fills a rollout buffer."""
+    """Fills a rollout buffer."""
 
-    def collect(self, number: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
-        """The samples of this rank's groups, ``rollout.num_generations`` places each, side by side.
+    def collect(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
+        """Samples of this rank's groups, ``rollout.num_generations`` consecutive slots each.
 
         Args:
-            number: which buffer of the run, 0, 1, …; with the group and the place it names an attempt for good.
-            groups, prompts: the groups' numbers in the buffer and what each is asked.
+            buffer_index: counts the run's buffers from 0; with group and slot it identifies an attempt.
+            groups, prompts: index of each group in the buffer, and its prompt.
         """
         ...
 
 
 class SingleTurn:
-    """Every prompt is answered ``num_generations`` times, every answer is judged by itself."""
+    """:class:`Collector` of ``num_generations`` independently judged completions per prompt."""
 
     def __init__(self, task: Task, rewards: Rewards, backend: RolloutBackend, tokenizer: Any, config: Config) -> None:
-        self._task, self._rewards, self._backend, self._tokenizer = task, rewards, backend, tokenizer
-        self._config = config
+        self._backend, self._tokenizer, self._config = backend, tokenizer, config
         self._judges = JudgePool(task, rewards, judge_threads(config))
 
-    def collect(self, number: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
+    def collect(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
         """See :meth:`Collector.collect`."""
         generations = self._config.rollout.num_generations
         attempts: dict[int, Attempt] = {}
         grades: dict[int, Future[Grade]] = {}
 
-        def judge(place: int, attempt: Attempt) -> None:
-            attempts[place], grades[place] = attempt, self._judges.submit(attempt)
+        def judge(index: int, attempt: Attempt) -> None:
+            attempts[index], grades[index] = attempt, self._judges.submit(attempt)
 
-        completions = write(self._backend, self._tokenizer, self._config, number, groups, prompts, judge)
+        completions = generate_groups(
+            self._backend, self._tokenizer, self._config, buffer_index, groups, prompts, judge
+        )
         return [
             Sample(prompts[i // generations], completion, attempts[i].completion, grades[i].result())
             for i, completion in enumerate(completions)
         ]
 
 
-def write(
+def generate_groups(
     backend: RolloutBackend,
     tokenizer: Any,
     config: Config,
-    number: int,
+    buffer_index: int,
     groups: Sequence[int],
     prompts: Sequence[Prompt],
     on_attempt: Callable[[int, Attempt], None],
 ) -> list[Completion]:
-    """``rollout.num_generations`` completions of each prompt, side by side; each is handed to ``on_attempt`` with its
-    place as soon as it is there, in any order. ``number`` and ``groups`` as in :meth:`Collector.collect`."""
-    generations = config.rollout.num_generations
-    asked = [prompt for prompt in prompts for _ in range(generations)]
-    keys = [f"{number}/{group}/{place}" for group in groups for place in range(generations)]
+    """Generate ``rollout.num_generations`` consecutive completions per prompt.
 
-    def hand_over(place: int, completion: Completion) -> None:
+    ``on_attempt`` gets each one's index and attempt as soon as it is done, in any order. Other arguments as in
+    :meth:`Collector.collect`.
+    """
+    generations = config.rollout.num_generations
+    repeated = [prompt for prompt in prompts for _ in range(generations)]
+    keys = [f"{buffer_index}/{group}/{slot}" for group in groups for slot in range(generations)]
+
+    def hand_over(index: int, completion: Completion) -> None:
         attempt = Attempt(
-            problem=asked[place].problem,
+            problem=repeated[index].problem,
             completion=tokenizer.decode(completion.ids, skip_special_tokens=True),
             truncated=not completion.finished,
             length=len(completion.ids),
-            key=keys[place],
+            key=keys[index],
         )
-        on_attempt(place, attempt)
+        on_attempt(index, attempt)
 
-    return sample(backend, config, asked, keys, hand_over)
+    return generate(backend, config, repeated, keys, hand_over)
 
 
-def sample(
+def generate(
     backend: RolloutBackend,
     config: Config,
     prompts: Sequence[Prompt],
     keys: Sequence[str],
     on_done: Callable[[int, Completion], None] | None = None,
 ) -> list[Completion]:
-    """A completion of each prompt under the ``rollout`` section. ``keys``: each one's name in the run, which with
-    ``run.seed`` says what is drawn, whoever generates it."""
+    """Generate one completion per prompt with the settings of the ``rollout`` section.
+
+    A completion's key, its unique name in the run, and ``run.seed`` determine its random numbers, on whatever rank it
+    is generated.
+    """
     rollout = config.rollout
     return backend.generate(
         [prompt.ids for prompt in prompts],
@@ -119,14 +138,14 @@ def sample(
 
 
 class JudgePool:
-    """Grades attempts: at once where judging is arithmetic, on threads where it waits for another process."""
+    """Grades attempts: immediately if judging is arithmetic, on threads if it waits for another process."""
 
     def __init__(self, task: Task, rewards: Rewards, threads: int) -> None:
         self._task, self._rewards = task, rewards
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="judge") if task.slow else None
 
     def submit(self, attempt: Attempt) -> Future[Grade]:
-        """The attempt's grade, now or later; a failure is raised where its result is asked for."""
+        """The attempt's grade; a failure is raised by its ``result()``."""
         if self._pool is not None:
             return self._pool.submit(self._grade, attempt)
         done: Future[Grade] = Future()
@@ -138,5 +157,5 @@ class JudgePool:
 
 
 def judge_threads(config: Config) -> int:
-    """Programs that this process runs at once."""
+    """Number of programs that this process runs at once."""
     return config.sandbox.workers or max(1, len(os.sched_getaffinity(0)) // config.run.nproc)

@@ -1,4 +1,4 @@
-"""Which problems a step asks: a pure function of seed, step and the data, so that a resume needs no cursor."""
+"""The prompts of each step: a pure function of seed, step and data, so that a resume needs no cursor."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from grpo_train.tasks import Problem, Task, TaskError, data_order
 
 @dataclass(frozen=True)
 class Prompt:
-    """A problem with its prompt's tokens."""
+    """A problem with the token ids of its prompt."""
 
     problem: Problem
     ids: tuple[int, ...]
 
 
 class PromptSource:
-    """The training problems of a task whose prompts fit, walked through epoch by epoch."""
+    """Training problems whose prompts fit, epoch after epoch."""
 
     def __init__(self, task: Task, tokenizer: Any, *, seed: int, max_prompt_length: int, limit: int | None) -> None:
-        """Tokenise every prompt once. Raises TaskError when no prompt fits."""
+        """Tokenize every prompt once. Raises TaskError if no prompt fits."""
         self._seed = seed
         size = min(limit or task.size("train"), task.size("train"))
         problems = [task.problem("train", index) for index in range(size)]
@@ -32,34 +32,34 @@ class PromptSource:
             for problem, ids in zip(problems, encoded, strict=True)
             if len(ids) <= max_prompt_length
         ]
-        self.left_out = size - len(self.prompts)
+        self.num_too_long = size - len(self.prompts)
         if not self.prompts:
             shortest = min(map(len, encoded), default=0)
             raise TaskError(
-                f"rollout.max_prompt_length {max_prompt_length}: none of the {size} prompts of task {task.name} fits "
+                f"rollout.max_prompt_length {max_prompt_length}: all {size} prompts of task {task.name} are longer "
                 f"(the shortest has {shortest} tokens)"
             )
 
-    def at(self, step: int, buffer_size: int) -> list[Prompt]:
-        """The prompts of step 1, 2, …: positions (step - 1) x buffer_size and on."""
-        first = (step - 1) * buffer_size
+    def at(self, buffer_index: int, buffer_size: int) -> list[Prompt]:
+        """Prompts of a buffer 0, 1, …: ``buffer_size`` consecutive positions of the data order."""
+        first = buffer_index * buffer_size
         return [self.prompts[data_order(len(self.prompts), self._seed, first + k)] for k in range(buffer_size)]
 
-    def epoch(self, step: int, buffer_size: int) -> float:
-        """Epochs of data seen after ``step`` steps."""
-        return step * buffer_size / len(self.prompts)
+    def epoch(self, buffers: int, buffer_size: int) -> float:
+        """Epochs of data used by the first ``buffers`` buffers."""
+        return buffers * buffer_size / len(self.prompts)
 
 
 def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]:
-    """The tokens of each prompt; those with messages go through the model's chat template.
+    """Token ids of each prompt; problems with messages go through the model's chat template.
 
-    Raises TaskError where the model has none that takes them.
+    Raises TaskError if the model has no template that accepts them.
     """
-    found: dict[int, tuple[int, ...]] = {}
-    for chats in (False, True):
-        places = [place for place, problem in enumerate(problems) if bool(problem.messages) == chats]
-        texts = [chat_text(problems[at].messages, tokenizer) if chats else problems[at].prompt for at in places]
+    encoded: dict[int, tuple[int, ...]] = {}
+    for is_chat in (False, True):
+        indices = [index for index, problem in enumerate(problems) if bool(problem.messages) == is_chat]
+        texts = [chat_text(problems[i].messages, tokenizer) if is_chat else problems[i].prompt for i in indices]
         # A chat template writes its special tokens itself.
-        encoded = tokenizer(texts, add_special_tokens=not chats)["input_ids"] if texts else []
-        found.update(zip(places, map(tuple, encoded), strict=True))
-    return [found[place] for place in range(len(problems))]
+        ids = tokenizer(texts, add_special_tokens=not is_chat)["input_ids"] if texts else []
+        encoded.update(zip(indices, map(tuple, ids), strict=True))
+    return [encoded[index] for index in range(len(problems))]

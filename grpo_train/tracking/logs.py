@@ -1,4 +1,4 @@
-"""A run's logs: one JSON line a step, a completion, a step's ratios; the scalars also as TensorBoard events."""
+"""Writers of a run's logs: JSONL files, and TensorBoard events of the scalars."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from grpo_train.run_dir.files import JsonlWriter, to_float
 
 
 class RunLogs:
-    """Written by rank 0 only, flushed per step."""
+    """Logs of a run's steps, flushed per step."""
 
-    def __init__(self, run: RunDir, *, tensorboard: bool, purge_step: int | None) -> None:
-        """``purge_step``: the first step that a resume makes again (TensorBoard drops what it knew from there on)."""
+    def __init__(self, run: RunDir, *, tensorboard: bool, purge_step: int) -> None:
+        """``purge_step``: first step to be logged; TensorBoard drops older events from there on."""
         self._train = JsonlWriter(run.logs / "train_log.jsonl")
         self._rollouts = JsonlWriter(run.logs / "rollouts.jsonl")
         self._ratios = JsonlWriter(run.logs / "ratios.jsonl")
@@ -23,7 +23,7 @@ class RunLogs:
     def step(
         self, metrics: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]], ratios: Mapping[str, Any]
     ) -> None:
-        """Write one step. The step's own line goes last: once it is there, the rest is there too."""
+        """Write one step. Its line in ``train_log.jsonl`` comes last: a reader who sees it finds the other lines."""
         self._rollouts.write(*rollouts)
         self._ratios.write(ratios)
         self._train.write(metrics)
@@ -41,7 +41,7 @@ class RunLogs:
             self._board.close()
 
 
-def _summary_writer(folder: Path, purge_step: int | None) -> Any:
+def _summary_writer(folder: Path, purge_step: int) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder), purge_step=purge_step)

@@ -1,4 +1,4 @@
-"""``python -m grpo_train.train``: one training process; see :mod:`grpo_train.train.worker`."""
+"""Entry point of ``python -m grpo_train.train``, one training process: see :mod:`grpo_train.train.worker`."""
 
 import os
 

@@ -1,8 +1,8 @@
-"""The full training state: saved atomically, checked before it is trusted, restored exactly.
+"""Checkpoints of the full training state: saved atomically, verified before use, restored exactly.
 
-Must: a directory ``step_N`` is visible only when complete. Must: a kill at any instruction leaves the checkpoints
-that were complete. So: everything into a hidden directory beside, fsync each file, the manifest last, one rename,
-fsync of the parent; only then the symlinks move.
+Invariants: a directory ``step_N`` is visible only when complete, and a kill at any instruction leaves the complete
+checkpoints intact. So everything is written to a hidden directory beside it, each file is fsynced, the manifest comes
+last, one rename makes it visible, and the parent is fsynced; only then the symlinks move.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,33 +22,20 @@ from safetensors import SafetensorError
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import adapter_of
 from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, remove_tree, write_manifest
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, fsync_directory, read_json, utc_now
 from grpo_train.run_dir.removal import hidden_name, remove_leftovers
-from grpo_train.train.distributed import Group
-from grpo_train.train.retention import prune_checkpoints
-
-__all__ = [
-    "CheckpointError",
-    "check_adapter",
-    "find_resume_point",
-    "generator_states",
-    "load_extra",
-    "load_training_state",
-    "prune_checkpoints",
-    "remove_leftovers",
-    "restore_generators",
-    "save_checkpoint",
-    "seed_everything",
-]
+from grpo_train.train.distributed import World
 
 FORMAT = 1
+MIN_FREE_BYTES = 2**20
+"""A write that fails with less free space than this failed for lack of space."""
 PLAIN = frozenset({torch.Tensor, str, bytes, int, float, bool, type(None)})
-"""What an extra part may hold, in dicts, lists and tuples."""
+"""Types that an extra file may hold, in dicts, lists and tuples."""
 
 
 class CheckpointError(UserError):
-    """A checkpoint that cannot be written or trusted; says which file and the way out."""
+    """A checkpoint that cannot be written or used; the message names the file and the fix."""
 
     code = "bad_checkpoint"
 
@@ -59,29 +46,31 @@ def save_checkpoint(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
     scheduler: Any,
-    group: Group,
+    world: World,
     *,
     info: dict[str, Any],
-    final: bool,
+    is_final: bool,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``training_state/step_N`` (rank 0; every rank gives its generators' states) and move the symlinks.
+    """Write ``training_state/step_N`` and move the symlinks.
+
+    Every rank calls it; rank 0 writes, with the random generators of all ranks. A damaged ``step_N`` in the way moves
+    to ``superseded/``.
 
     Args:
-        info: facts for ``training_info.json``.
-        final: the run's last step: ``step_final`` points at it, too.
-        extra: more state by name, each to be read by :func:`load_extra`: tensors and plain values in dicts, lists and
-            tuples. Rank 0's counts.
+        info: content of ``training_info.json``.
+        is_final: whether this is the run's last step, which ``step_final`` points to.
+        extra: more state by file name, read by :func:`load_extra`: tensors and plain values in dicts, lists and tuples.
 
-    Raises CheckpointError when the files cannot be written (what was half-written is removed), and for an ``extra``
-    that could not be loaded again. A damaged ``step_N`` that is there already moves to ``superseded/``.
+    Raises CheckpointError if the files cannot be written (partial ones are removed), and for an ``extra`` that could
+    not be loaded again.
     """
     extra = extra or {}
     for name, value in extra.items():
         _check_extra(name, value)
-    states = group.gather(generator_states())
-    if not group.is_main:
-        group.decide(None)
+    states = world.gather(generator_states())
+    if not world.is_main:
+        world.broadcast(None)
         return
     target = run.training_state / f"step_{step}"
     staging = run.training_state / hidden_name(step)
@@ -93,8 +82,8 @@ def save_checkpoint(
         torch.save({f"rank_{rank}": state for rank, state in enumerate(states)}, staging / "rng.pt")
         for name, value in extra.items():
             torch.save(value, staging / f"{name}.pt")
-        facts = {"format": FORMAT, "step": step, "time": utc_now(), "world_size": group.world_size, **info}
-        atomic_write(staging / "training_info.json", json.dumps(facts, indent=1) + "\n")
+        training_info = {"format": FORMAT, "step": step, "time": utc_now(), "world_size": world.size, **info}
+        atomic_write(staging / "training_info.json", json.dumps(training_info, indent=1) + "\n")
         for path in staging.rglob("*"):
             _fsync(path)
         write_manifest(staging, format=FORMAT, step=step)
@@ -104,76 +93,79 @@ def save_checkpoint(
         staging.rename(target)
         fsync_directory(run.training_state)
         run.point("step_latest", step)
-        if final:
+        if is_final:
             run.point("step_final", step)
     except (OSError, RuntimeError, SafetensorError) as error:
+        code = _write_error_code(error, run.training_state)
         remove_tree(staging)
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise CheckpointError(
-            f"cannot save {target}: {reason}. Nothing was half-written and earlier checkpoints are intact; "
-            "make room (or the file system writable), then resume from the latest checkpoint"
+            f"cannot save {target}: {reason}. Earlier checkpoints are intact; free disk space (or make the file system "
+            "writable), then resume from the latest checkpoint",
+            code=code,
         ) from error
-    group.decide(None)
+    world.broadcast(None)
     remove_leftovers(run)
 
 
 def load_extra(checkpoint: Checkpoint, name: str) -> Any | None:
-    """What :func:`save_checkpoint` was given as ``extra[name]``, tensors on the CPU; None where the step has none."""
+    """``extra[name]`` as passed to :func:`save_checkpoint`, tensors on the CPU; None if the checkpoint has none."""
     file = checkpoint.path / f"{name}.pt"
     return torch.load(file, weights_only=True, map_location="cpu") if file.exists() else None
 
 
-def find_resume_point(run: RunDir, group: Group) -> Checkpoint | None:
-    """The checkpoint that every rank goes on from, or None for a fresh start.
+def find_resume_point(run: RunDir, world: World) -> Checkpoint | None:
+    """The checkpoint that every rank resumes from, or None for a fresh start.
 
-    Rank 0 verifies every size and checksum, once for all. Raises RunDirError, on every rank, when what is to be gone on
-    from is missing or damaged; the message names the newest complete step.
+    Rank 0 verifies every size and checksum for all. Raises RunDirError on every rank if the checkpoint is missing or
+    damaged; the message names the newest complete step.
     """
-    told: tuple[Checkpoint | None, str] = None, ""
-    if group.is_main:
+    found: Checkpoint | None = None
+    message = code = ""
+    if world.is_main:
         try:
-            told = run.resume_point(), ""
+            found = run.resume_point()
         except RunDirError as error:
-            told = None, str(error)
-    found, problem = group.decide(told)
-    if problem:
-        raise RunDirError(problem)
-    return cast("Checkpoint | None", found)
+            message, code = str(error), error.code
+    found, message, code = world.broadcast((found, message, code))
+    if message:
+        raise RunDirError(message, code=code)
+    return found
 
 
 def load_training_state(
     checkpoint: Checkpoint,
     optimizer: torch.optim.Optimizer,
     scheduler: Any,
-    group: Group,
+    world: World,
 ) -> dict[str, Any]:
     """Restore optimizer, scheduler and this rank's generators; returns ``training_info.json``.
 
-    Weights are loaded before, from ``checkpoint.path / "model"``. On another world size than the one that saved,
-    the generators of the ranks cannot be restored: the run goes on, but not bit for bit.
+    Weights have been loaded before, from ``checkpoint.path / "model"``. With another world size than the saved one, the
+    generators are not restored and the resume is not bit-exact.
     """
     path = checkpoint.path
     info = read_json(path / "training_info.json") or {}
     device = next(iter(optimizer.param_groups[0]["params"])).device
     optimizer.load_state_dict(torch.load(path / "optimizer.pt", weights_only=True, map_location=device))
     scheduler.load_state_dict(torch.load(path / "scheduler.pt", weights_only=True))
-    if info.get("world_size") == group.world_size:
-        restore_generators(torch.load(path / "rng.pt", weights_only=True)[f"rank_{group.rank}"])
+    if info.get("world_size") == world.size:
+        restore_generators(torch.load(path / "rng.pt", weights_only=True)[f"rank_{world.rank}"])
     return info
 
 
 def check_adapter(checkpoint: Checkpoint, adapter: str) -> None:
-    """Raises CheckpointError when what is saved is not what ``model.adapter`` says is trained."""
+    """Raise CheckpointError if the saved kind of weights differs from ``model.adapter``."""
     saved = adapter_of(checkpoint.path / "model")
     if saved != adapter:
         raise CheckpointError(
-            f"checkpoint {checkpoint.path} holds {'a LoRA adapter' if saved == 'lora' else 'full weights'} but "
-            f"model.adapter is '{adapter}': set model.adapter: {saved}"
+            f"checkpoint {checkpoint.path} holds {'a LoRA adapter' if saved == 'lora' else 'full weights'}, but "
+            f"model.adapter is '{adapter}'; set model.adapter: {saved}"
         )
 
 
 def seed_everything(seed: int, rank: int, step: int = 0) -> None:
-    """Seed every generator of this process; ranks, and starts at different steps, draw different streams."""
+    """Seed every random generator of this process, differently for each rank and starting step."""
     mixed = seed * 100_003 + rank + step * 1_000_003
     random.seed(mixed)
     np.random.seed(mixed % 2**32)
@@ -181,7 +173,7 @@ def seed_everything(seed: int, rank: int, step: int = 0) -> None:
 
 
 def generator_states() -> dict[str, Any]:
-    """The state of every random generator of this process, as tensors and plain values (no pickled classes)."""
+    """States of all random generators of this process, as tensors and plain values."""
     python = random.getstate()
     numpy_state = np.random.get_state(legacy=False)
     return {
@@ -198,12 +190,12 @@ def generator_states() -> dict[str, Any]:
 
 
 def restore_generators(states: dict[str, Any]) -> None:
-    """Undo :func:`generator_states`."""
+    """Restore the states returned by :func:`generator_states`."""
     torch.set_rng_state(states["torch"].cpu())
     if states["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"].cpu())
-    version, words, gauss = states["python"]
-    random.setstate((version, tuple(words), gauss))
+    version, state, gauss = states["python"]
+    random.setstate((version, tuple(state), gauss))
     saved = states["numpy"]
     np.random.set_state(
         {
@@ -216,20 +208,28 @@ def restore_generators(states: dict[str, Any]) -> None:
 
 
 def _check_extra(name: str, value: Any) -> None:
-    """Raises CheckpointError for what ``torch.load(weights_only=True)`` would refuse, now and not at a resume."""
+    """Raise CheckpointError for an extra that ``torch.load(weights_only=True)`` would refuse at a resume."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in ("optimizer", "scheduler", "rng"):
-        raise CheckpointError(f"'{name}' cannot name an extra part of a checkpoint")
+        raise CheckpointError(f"'{name}' is not a valid name for an extra file of a checkpoint")
     waiting: list[tuple[str, Any]] = [(name, value)]
     while waiting:
-        place, item = waiting.pop()
+        path, item = waiting.pop()
         if type(item) is dict:
-            waiting.append((f"{place}'s keys", list(item)))
-            waiting += [(f"{place}[{key!r}]", part) for key, part in item.items()]
+            waiting.append((f"{path}'s keys", list(item)))
+            waiting += [(f"{path}[{key!r}]", child) for key, child in item.items()]
         elif type(item) in (list, tuple):
             if not PLAIN.issuperset(map(type, item)):
-                waiting += [(f"{place}[{index}]", part) for index, part in enumerate(item)]
-        elif type(item) not in PLAIN:  # by its type: numpy.float64 is a float, and does not come back
-            raise CheckpointError(f"{place} is a {type(item).__name__}: only tensors and plain values can be saved")
+                waiting += [(f"{path}[{index}]", child) for index, child in enumerate(item)]
+        elif type(item) not in PLAIN:  # by exact type: numpy.float64 is a float, but cannot be loaded again
+            raise CheckpointError(f"{path} is a {type(item).__name__}; only tensors and plain values can be saved")
+
+
+def _write_error_code(error: Exception, folder: Path) -> str:
+    """Error code of a failed write. torch and safetensors hide the errno, so the free space is checked for them."""
+    if isinstance(error, OSError):
+        return code_of(error)
+    disk = os.statvfs(folder)
+    return "disk_full" if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES else "io"
 
 
 def _fsync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The data-parallel group: one process a device, started by torchrun or alone."""
+"""The world: the data-parallel processes of a run, one a device, started by torchrun or alone."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ import torch
 import torch.distributed as dist
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""A rank that waits so long for the others fails instead of hanging."""
+"""A rank that waits longer than this for the others fails instead of hanging."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """This process's place among the ranks; every method works for a single process too."""
+class World:
+    """This process's rank among all. Every method also works for a single process."""
 
     rank: int = 0
     local_rank: int = 0
-    world_size: int = 1
+    size: int = 1
 
     @classmethod
-    def join(cls) -> Group:
-        """Join the group torchrun's environment describes (gloo on CPUs, nccl with gloo for objects on GPUs)."""
-        world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        group = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0")), world_size)
-        if world_size > 1:
+    def join(cls) -> World:
+        """Join the world that torchrun's environment describes (gloo on CPUs; on GPUs nccl, with gloo for objects)."""
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        world = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0")), size)
+        if size > 1:
             if torch.cuda.is_available():
-                torch.cuda.set_device(group.local_rank)
+                torch.cuda.set_device(world.local_rank)
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-        return group
+        return world
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
     def leave(self) -> None:
-        if self.world_size > 1:
+        if self.size > 1:
             dist.destroy_process_group()
 
     def sum_(self, tensor: torch.Tensor) -> None:
         """Sum a tensor over the ranks in place, in one all-reduce."""
-        if self.world_size > 1:
+        if self.size > 1:
             dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""
-        if self.world_size == 1:
+        if self.size == 1:
             return [value]
-        values: list[Any] = [None] * self.world_size
+        values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
 
-    def decide(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Rank 0's value, on every rank."""
-        if self.world_size == 1:
+        if self.size == 1:
             return value
         values = [value]
         dist.broadcast_object_list(values, src=0)

@@ -1,7 +1,7 @@
-"""The gradient of an optimizer step: a sum over micro-batches and ranks in float32, with each micro-batch's norm.
+"""The gradient of an optimizer step: a sum over micro-batches and ranks in float32, and each micro-batch's norm.
 
-Autograd would add micro-batches up by itself; summing them here costs the same (a hook takes each parameter's gradient
-as soon as it is there) and shows the noise-scale probe every micro-batch, so that the probe changes no number.
+Autograd would accumulate micro-batches too. Summing here costs the same (a hook takes each parameter's gradient as soon
+as it is ready) and gives the noise-scale probe every micro-batch's norm without changing a number.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from grpo_train.train.distributed import Group
+from grpo_train.train.distributed import World
 
 
 class GradientSum:
     """One flat buffer for the gradients of all trained parameters."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Hooks every parameter; :meth:`close` takes the hooks out again."""
+        """Hook every parameter; :meth:`close` removes the hooks."""
         self.parameters = list(parameters)
         first = self.parameters[0]
         dtype = torch.promote_types(first.dtype, torch.float32)
@@ -28,38 +28,38 @@ class GradientSum:
             self._views.append(self._flat[offset : offset + parameter.numel()].view_as(parameter))
             offset += parameter.numel()
         self._squares: list[torch.Tensor] = []
-        self._last_piece = False
+        self._is_last_piece = False
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._take(view))
             for parameter, view in zip(self.parameters, self._views, strict=True)
         ]
 
     def start(self) -> None:
-        """Begin a step: no gradient, no micro-batch."""
+        """Begin a step."""
         for parameter in self.parameters:
             parameter.grad = None
         self._flat.zero_()
         self._squares = []
 
     def start_microbatch(self) -> None:
-        """The backwards that follow belong to one micro-batch."""
+        """Begin a micro-batch, which the following backward passes belong to."""
         self._squares.append(torch.zeros((), dtype=self._flat.dtype, device=self._flat.device))
 
-    def backward(self, loss: torch.Tensor, *, last_piece: bool = True) -> None:
-        """``loss.backward()``; a micro-batch of several pieces is summed up when its last piece is done."""
-        self._last_piece = last_piece
+    def backward(self, loss: torch.Tensor, *, is_last_piece: bool = True) -> None:
+        """``loss.backward()``; the pieces of a micro-batch are added to the sum with its last one."""
+        self._is_last_piece = is_last_piece
         loss.backward()
-        if last_piece:
+        if is_last_piece:
             for parameter, view in zip(self.parameters, self._views, strict=True):
-                if parameter.grad is not None:  # touched by an earlier piece, not by the last
+                if parameter.grad is not None:  # used by an earlier piece, not by the last
                     self._add(parameter, view)
 
-    def finish(self, group: Group) -> list[float]:
-        """Sum over the ranks and hand each parameter its gradient (a rank without work takes part with zeros).
+    def finish(self, world: World) -> list[float]:
+        """Sum over the ranks and set each parameter's gradient. A rank without completions contributes zeros.
 
         Returns the squared norms of this rank's micro-batch gradients, as they enter the sum.
         """
-        group.sum_(self._flat)
+        world.sum_(self._flat)
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
         return torch.stack(self._squares).tolist() if self._squares else []
@@ -70,7 +70,7 @@ class GradientSum:
 
     def _take(self, view: torch.Tensor) -> Callable[[torch.Tensor], None]:
         def take(parameter: torch.Tensor) -> None:
-            if self._last_piece:
+            if self._is_last_piece:
                 self._add(parameter, view)
 
         return take

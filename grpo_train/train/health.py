@@ -1,4 +1,7 @@
-"""A step's state of health in plain words, from its metrics. Torch-free."""
+"""Health of a step: conditions a person should know about, from the step's metrics. Torch-free.
+
+A condition is a record ``{"code", "level", "message", ...numbers}`` with level ``alarm``, ``warning`` or ``info``.
+"""
 
 from __future__ import annotations
 
@@ -10,104 +13,155 @@ from grpo_train.algorithm.noise_scale import GradientNoiseScale
 from grpo_train.config.schema import Config
 from grpo_train.sandbox.results import TOO_WEAK
 
+Record = dict[str, Any]
+
+LEVELS = ("alarm", "warning", "info")
+"""Worst first."""
 ESS_WARN, ESS_ALARM = 0.5, 0.3
 DEAD_GROUPS = 0.5
 TRUNCATED = 0.2
 MISMATCH_KL = 0.01
 NEAR_ZERO = 1e-3
-HACKING = {
-    "hacking/hardcoded": (0.05, "pass the visible tests and fail the hidden ones: hard-coded answers?"),
-    "hacking/multiple_answers": (0.2, "give several answers"),
-}
-"""Share of a buffer's completions from which an indicator is worth a word, and the word."""
+HARDCODED = 0.05
+MULTIPLE_ANSWERS = 0.2
 DENIALS = 0.05
-INVALID_GAMES = 0.2
+ILLEGAL_MOVES = 0.2
 VALID_PROGRAMS = 0.5
 SAME_OPENING = 0.8
 NO_REASONING = 0.5
 
 
-def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None = None) -> list[str]:
-    """What a person should know about a step, the worst first; an empty list says that nothing stands out."""
-    lines: list[str] = []
+def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None = None) -> list[Record]:
+    """Conditions of a step, worst first; empty if nothing stands out."""
+    records = [
+        *_gradient(metrics, config),
+        *_groups(metrics),
+        *_completions(metrics),
+        *_hacking(metrics),
+        *_self_play(metrics, config),
+        *_notes(metrics, config, noise_scale),
+    ]
+    return sorted(records, key=lambda record: LEVELS.index(record["level"]))
+
+
+def _gradient(metrics: Mapping[str, Any], config: Config) -> list[Record]:
+    records = []
     if not math.isfinite(_value(metrics, "grad_norm", 0.0)):
-        lines.append("alarm: the gradient is not finite: this update was left out; a lower learning rate?")
-    unscored = _value(metrics, "groups/unscored", 0.0)
-    if unscored > 0:
-        lines.append(f"alarm: no reward function applied to {unscored:.0%} of the groups")
+        message = "the gradient is not finite; the update was skipped. Try a lower learning rate"
+        records.append(_alarm("gradient_not_finite", message))
     correction = config.algorithm.rollout_correction
-    level = "sequence" if correction.startswith("sequence") else "token"
-    ess = _value(metrics, f"ess/{level}", 1.0)
+    unit = "sequence" if correction.startswith("sequence") else "token"
+    ess = _value(metrics, f"ess/{unit}", 1.0)
     if ess < ESS_WARN:
-        word = "alarm" if ess < ESS_ALARM else "warning"
-        lines.append(f"{word}: effective sample size {ess:.0%} of the {level}s: far off the policy that sampled them")
-    mismatch = _value(metrics, "mismatch/kl", 0.0)
-    if mismatch > MISMATCH_KL and config.rollout.top_p == 1 and config.rollout.top_k == 0:
+        message = f"effective sample size is {_percent(ess)} of the {unit}s: the policy has drifted from the sampler"
+        records.append((_alarm if ess < ESS_ALARM else _warning)("low_ess", message, ess=ess))
+    kl = _value(metrics, "mismatch/kl", 0.0)
+    if kl > MISMATCH_KL and config.rollout.top_p == 1 and config.rollout.top_k == 0:
         outside = _value(metrics, "mismatch/outside_0.9_1.1", 0.0)
-        lines.append(
-            f"warning: sampler and trainer disagree (KL {mismatch:.3g}, {outside:.0%} of tokens off by over 10 %)"
-            + (": algorithm.rollout_correction would weigh it out" if correction == "none" else "; it is corrected for")
+        fix = "set algorithm.rollout_correction to correct for it" if correction == "none" else "corrected for"
+        message = (
+            f"sampler and trainer disagree (KL {kl:.3g}, {_percent(outside)} of tokens differ by over 10 %); {fix}"
         )
+        records.append(_warning("sampler_mismatch", message, kl=kl, share=outside))
+    return records
+
+
+def _groups(metrics: Mapping[str, Any]) -> list[Record]:
+    records = []
+    if (unscored := _value(metrics, "groups/unscored", 0.0)) > 0:
+        message = f"no reward function applied to {_percent(unscored)} of the groups"
+        records.append(_alarm("unscored_groups", message, share=unscored))
     dead = _value(metrics, "frac_reward_zero_std", 0.0)
     if dead > DEAD_GROUPS:
-        causes = {
-            "all right": "groups/all_right",
-            "all wrong": "groups/all_wrong",
-            "equal rewards": "groups/all_equal",
-        }
-        shares = [f"{_value(metrics, key, 0.0):.0%} {name}" for name, key in causes.items() if metrics.get(key)]
-        why = f" ({', '.join(shares)})" if shares else ""
-        lines.append(f"warning: {dead:.0%} of the groups teach nothing{why}")
-    truncated = _value(metrics, "completions/clipped_ratio", 0.0)
-    if truncated > TRUNCATED:
-        lines.append(f"warning: {truncated:.0%} of the completions hit the budget: raise rollout.max_completion_length")
+        reasons = {"all correct": "all_correct", "all wrong": "all_wrong", "equal rewards": "all_equal"}
+        shares = {name: _value(metrics, f"groups/{key}", 0.0) for name, key in reasons.items()}
+        why = ", ".join(f"{_percent(share)} {name}" for name, share in shares.items() if share)
+        message = f"{_percent(dead)} of the groups carry no signal" + (f" ({why})" if why else "")
+        records.append(_warning("dead_groups", message, share=dead))
+    return records
+
+
+def _completions(metrics: Mapping[str, Any]) -> list[Record]:
+    records = []
+    if (truncated := _value(metrics, "completions/clipped_ratio", 0.0)) > TRUNCATED:
+        message = f"{_percent(truncated)} of the completions are truncated; raise rollout.max_completion_length"
+        records.append(_warning("truncated_completions", message, share=truncated))
     if (valid := _value(metrics, "code_game/valid", 1.0)) < VALID_PROGRAMS:
-        lines.append(f"warning: {valid:.0%} of the programs keep the game's rules: the rollouts say which they broke")
-    lines += _hacking(metrics)
-    lines += _self_play(metrics, config)
-    if config.steps_per_buffer == 1 and dead < 1 and abs(_value(metrics, "loss", 1.0)) < NEAR_ZERO:
-        lines.append("a loss near zero is expected here: on-policy its value says nothing, its gradient does")
-    if noise_scale is not None and math.isfinite(noise_scale.interval()[1]):
-        prompts = config.rollout.buffer_size // config.algorithm.updates_per_buffer
-        lines.append(noise_scale.advice(prompts, config.rollout.num_generations))
-    return sorted(lines, key=lambda line: (not line.startswith("alarm"), not line.startswith("warning")))
+        message = f"only {_percent(valid)} of the programs follow the game's rules; see the reasons in the rollouts"
+        records.append(_warning("invalid_programs", message, share=valid))
+    return records
 
 
-def _hacking(metrics: Mapping[str, Any]) -> list[str]:
-    """Signs that a policy is after the reward instead of the answer, the worst first."""
-    lines: list[str] = []
-    if metrics.get("sandbox/isolation") in TOO_WEAK:
-        lines.append(
-            f"alarm: programs run in a {metrics['sandbox/isolation']} sandbox: they can read what you can "
-            "(sandbox.allow_weak)"
-        )
-    if _value(metrics, "hacking/canary", 0.0) > 0:
-        lines.append("alarm: an output holds the canary that no program may see: the sandbox leaks, stop the run")
-    for key, (share, what) in HACKING.items():
-        if (value := _value(metrics, key, 0.0)) > share:
-            lines.append(f"warning: {value:.0%} of the completions {what}")
-    denied = {
-        key.removeprefix("sandbox/denied_"): _value(metrics, key, 0.0)
-        for key in metrics
-        if key.startswith("sandbox/denied_")
-    }
+def _hacking(metrics: Mapping[str, Any]) -> list[Record]:
+    """Signs of reward hacking and of attacks on the sandbox."""
+    records = []
+    if (isolation := metrics.get("sandbox/isolation")) in TOO_WEAK:
+        message = f"programs run in a {isolation} sandbox and can read your files (sandbox.allow_weak)"
+        records.append(_alarm("weak_sandbox", message))
+    if (leaked := _value(metrics, "hacking/canary", 0.0)) > 0:
+        message = "a program's output contains the secret canary: the sandbox leaks. Stop the run"
+        records.append(_alarm("sandbox_leak", message, share=leaked))
+    if (hardcoded := _value(metrics, "hacking/hardcoded", 0.0)) > HARDCODED:
+        share = _percent(hardcoded)
+        message = f"{share} of the completions pass the visible tests and fail the hidden ones: hard-coded answers?"
+        records.append(_warning("hardcoded_answers", message, share=hardcoded))
+    if (multiple := _value(metrics, "hacking/multiple_answers", 0.0)) > MULTIPLE_ANSWERS:
+        message = f"{_percent(multiple)} of the completions give several answers"
+        records.append(_warning("multiple_answers", message, share=multiple))
+    prefix = "sandbox/denied_"
+    denied = {key.removeprefix(prefix): _value(metrics, key, 0.0) for key in metrics if key.startswith(prefix)}
     if denied and max(denied.values()) > DENIALS:
-        most = max(denied, key=lambda kind: denied[kind])
-        lines.append(f"warning: programs are probing the sandbox ({denied[most]:.2g} {most} attempts a program denied)")
-    return lines
+        kind = max(denied, key=lambda name: denied[name])
+        message = f"programs are probing the sandbox ({denied[kind]:.2g} denied {kind} attempts per program)"
+        records.append(_warning("sandbox_probing", message, attempts=denied[kind]))
+    return records
 
 
-def _self_play(metrics: Mapping[str, Any], config: Config) -> list[str]:
-    """What self-play is known to go wrong by."""
-    lines: list[str] = []
-    if (invalid := _value(metrics, "self_play/invalid_rate", 0.0)) > INVALID_GAMES:
-        lines.append(f"warning: {invalid:.0%} of the games end with an illegal move")
+def _self_play(metrics: Mapping[str, Any], config: Config) -> list[Record]:
+    """Known failure modes of self-play."""
+    records = []
+    if (invalid := _value(metrics, "self_play/invalid_rate", 0.0)) > ILLEGAL_MOVES:
+        message = f"{_percent(invalid)} of the games end with an illegal move"
+        records.append(_warning("illegal_moves", message, share=invalid))
     silent = _value(metrics, "self_play/no_reasoning", 0.0)
     if silent > NO_REASONING and config.task.template != "compact":
-        lines.append(f"warning: {silent:.0%} of the turns are without reasoning: it has stopped thinking")
+        message = f"{_percent(silent)} of the turns have no reasoning: the policy is unlearning it"
+        records.append(_warning("no_reasoning", message, share=silent))
     if (same := _value(metrics, "self_play/same_opening", 0.0)) > SAME_OPENING:
-        lines.append(f"warning: {same:.0%} of the games open alike: it explores little, a lower learning rate?")
-    return lines
+        message = (
+            f"{_percent(same)} of the games start with the same moves: little exploration. Try a lower learning rate"
+        )
+        records.append(_warning("same_opening", message, share=same))
+    return records
+
+
+def _notes(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None) -> list[Record]:
+    records = []
+    is_all_dead = _value(metrics, "frac_reward_zero_std", 0.0) >= 1
+    if config.steps_per_buffer == 1 and not is_all_dead and abs(_value(metrics, "loss", 1.0)) < NEAR_ZERO:
+        records.append(
+            _record("info", "loss_near_zero", "a loss near zero is expected: on-policy, only its gradient matters")
+        )
+    if noise_scale is not None and math.isfinite(noise_scale.interval()[1]):
+        prompts = config.rollout.buffer_size // config.algorithm.updates_per_buffer
+        records.append(_record("info", "noise_scale", noise_scale.advice(prompts, config.rollout.num_generations)))
+    return records
+
+
+def _alarm(code: str, message: str, **numbers: float) -> Record:
+    return _record("alarm", code, message, **numbers)
+
+
+def _warning(code: str, message: str, **numbers: float) -> Record:
+    return _record("warning", code, message, **numbers)
+
+
+def _record(level: str, code: str, message: str, **numbers: float) -> Record:
+    return {"code": code, "level": level, "message": message, **numbers}
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
 
 
 def _value(metrics: Mapping[str, Any], key: str, default: float) -> float:

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before a run exists: its model, its weights, its data. Torch-free."""
+"""Checks before a run is created: engine, device, model, weights, data. Torch-free."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 
 
 def check_engine() -> None:
-    """Raise PolicyError where the box's half is not installed (the laptop's half brings this program, too)."""
+    """Raise PolicyError if torch is not installed: a laptop's installation has ``grpo-train`` too."""
     if importlib.util.find_spec("torch") is None:
         raise PolicyError(
-            "this environment cannot train: it has no torch. Install the engine into it:  make setup  in a checkout, "
-            "or  pip install 'grpo-tui[train]'"
+            "torch is not installed in this environment; install the engine: make setup in a checkout, or "
+            "pip install 'grpo-tui[train]'",
+            code="no_engine",
         )
 
 
 def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
-    """Check what a start needs; returns the config as it will be: paths of the task absolute, for resumes from
-    elsewhere, and the ``lora_*`` keys those of an adapter that is continued.
+    """Check everything a run needs before it is created; returns its config.
 
-    A hub name cannot be checked without the network and passes. Raises PolicyError, TaskError.
+    In the returned config, paths of the ``task`` section are absolute (a resume may run elsewhere), and the ``lora_*``
+    keys are those of a continued adapter. A hub name passes unchecked: checking needs the network. Raises PolicyError,
+    TaskError.
     """
     check_engine()
     check_device(config.model.device, config.run.nproc)
@@ -63,7 +65,7 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
 
 
 def _absolute(config: Config, root: Path) -> dict[str, Any]:
-    """The paths of the ``task`` section, as they are from anywhere; names and module names stay what they are."""
+    """The ``task`` keys that hold paths, made absolute; names and modules stay unchanged."""
 
     def function(name: str) -> str:
         file, _, inner = name.rpartition(":")
@@ -79,15 +81,15 @@ def _absolute(config: Config, root: Path) -> dict[str, Any]:
 
 
 def _shape_of(adapter: Path) -> dict[str, Any]:
-    """The ``lora_*`` keys that an adapter was made with: a continued one keeps them, whatever the config says."""
-    made = read_json(adapter / "adapter_config.json") or {}
+    """The ``lora_*`` keys that an adapter was created with; they override the config's."""
+    adapter_config = read_json(adapter / "adapter_config.json") or {}
     keys = {
         "lora_rank": "r",
         "lora_alpha": "lora_alpha",
         "lora_dropout": "lora_dropout",
         "lora_targets": "target_modules",
     }
-    found = {key: made[name] for key, name in keys.items() if made.get(name) is not None}
+    found = {key: adapter_config[name] for key, name in keys.items() if adapter_config.get(name) is not None}
     if isinstance(found.get("lora_targets"), list):
         found["lora_targets"] = sorted(found["lora_targets"])
     return found

@@ -1,7 +1,7 @@
-"""The reference policy of the KL penalty: the model the run started from, frozen. Only made when beta > 0.
+"""The frozen model a run started from: reference policy of the KL penalty (beta > 0), or the opponent ``start``.
 
-What it costs depends on what is trained. A fresh LoRA adapter is switched off. An adapter that was continued, or full
-weights, have a frozen copy of what they started from, which takes the place of the trained tensors for a scoring pass.
+Its cost depends on what is trained. A fresh LoRA adapter is switched off. For a continued adapter or full weights, a
+frozen copy of the starting tensors replaces the trained ones during a scoring pass.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
 from grpo_train.run_dir import RunDir, remove_tree
 from grpo_train.run_dir.files import fsync_directory
-from grpo_train.train.distributed import Group
+from grpo_train.train.distributed import World
 
 FOLDER = "reference"
 """In the run's directory: the adapter that the run continued, as it was at the start."""
 
 
 class Reference:
-    """Scores completions under the policy the run started from."""
+    """Scores completions under the model the run started from."""
 
     def __init__(self, policy: Policy, forward: LogprobForward, start: list[torch.Tensor] | None) -> None:
-        """``start``: the trained tensors at the run's start; None = the base model under a switched-off adapter."""
+        """``start``: the trained tensors at the run's start; None = the base model, with the adapter switched off."""
         self._policy, self._forward, self._start = policy, forward, start
 
     def score(self, completions: Sequence[Completion], batch_size: int) -> list[torch.Tensor]:
-        """Log-probability of each token, (T_i,) float32 a completion, on the CPU."""
+        """Log-probability of each token, (T_i,) float32 per completion, on the CPU."""
         with self.in_place():
             return self._forward.score(completions, batch_size)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """While it is open, the policy's model is the one that the run started from."""
+        """Make the policy's model the one that the run started from, while the context is open."""
         if self._start is None:
             with self._policy.model.disable_adapter():
                 yield
@@ -55,31 +55,32 @@ def load_reference(
     settings: Model,
     policy: Policy,
     forward: LogprobForward,
-    group: Group,
+    world: World,
     ckpt: str | None,
     *,
-    fresh: bool,
+    is_fresh: bool,
 ) -> Reference:
-    """The reference of a run that starts (``fresh``: the policy is still the starting one) or goes on.
+    """Load the reference of a fresh or a resumed run.
 
     Args:
         settings: the ``model`` section.
         ckpt: the weights that the run started from (``launch.json``); None = the backbone.
+        is_fresh: whether ``policy`` is still the starting model.
 
-    Raises PolicyError when what it started from is not there any more.
+    Raises PolicyError if the starting weights no longer exist.
     """
     if settings.adapter == "lora":
         folder = run.path / FOLDER
-        if fresh and ckpt and adapter_of(check_weights(run.root / ckpt)) == "lora":
-            if group.is_main and not folder.is_dir():  # there already: an attempt before this one ended unsaved
+        if is_fresh and ckpt and adapter_of(check_weights(run.root / ckpt)) == "lora":
+            if world.is_main and not folder.is_dir():  # it exists if an earlier attempt ended before its first save
                 _keep(policy, folder)
-            group.decide(None)
+            world.broadcast(None)
         if not folder.is_dir():
             return Reference(policy, forward, None)
-        if fresh:
+        if is_fresh:
             return Reference(policy, forward, _copy(policy))
         start = load_policy(settings, run.root, policy.device, weights=folder)
-    elif fresh:
+    elif is_fresh:
         return Reference(policy, forward, _copy(policy))
     else:
         try:
@@ -87,7 +88,7 @@ def load_reference(
             start = load_policy(settings, run.root, policy.device, weights=weights)
         except PolicyError as error:
             raise PolicyError(
-                f"algorithm.beta needs the model that the run started from as its reference: {error}"
+                f"algorithm.beta and task.opponent need the model that the run started from: {error}"
             ) from error
     return Reference(policy, forward, [parameter.detach() for parameter in start.trainable()])
 
@@ -97,7 +98,7 @@ def _copy(policy: Policy) -> list[torch.Tensor]:
 
 
 def _keep(policy: Policy, folder: Path) -> None:
-    """Save the starting adapter with the run, so that nobody can take it away from under a resume."""
+    """Save the starting adapter with the run, so that a resume does not depend on its original location."""
     staging = folder.with_name(f".{FOLDER}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         policy.save(staging)
@@ -110,11 +111,11 @@ def _keep(policy: Policy, folder: Path) -> None:
 
 @contextmanager
 def _swapped(parameters: Sequence[torch.nn.Parameter], values: Sequence[torch.Tensor]) -> Iterator[None]:
-    own = [parameter.data for parameter in parameters]
+    trained = [parameter.data for parameter in parameters]
     try:
         for parameter, value in zip(parameters, values, strict=True):
             parameter.data = value
         yield
     finally:
-        for parameter, value in zip(parameters, own, strict=True):
+        for parameter, value in zip(parameters, trained, strict=True):
             parameter.data = value

@@ -1,7 +1,7 @@
-"""torchrun, with its verdict written down.
+"""torchrun with a failure report.
 
-``python -m grpo_train.train.torchrun REPORT [torchrun's own arguments]`` is ``torchrun …``; when a worker fails it
-leaves a JSON file that names each failed rank, its pid, exit code and signal, which torchrun itself only prints.
+``python -m grpo_train.train.torchrun REPORT [torchrun arguments]`` runs ``torchrun …``. If a worker fails, it writes
+the JSON file REPORT with rank, pid, exit code and signal of each failed worker, which torchrun only prints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from grpo_train.run_dir.processes import PARENT_VARIABLE, die_with_parent
 
 def main() -> int:
     report, *arguments = sys.argv[1:]
-    die_with_parent()  # torchrun answers SIGTERM by ending its workers
+    die_with_parent()  # on SIGTERM torchrun ends its workers
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     try:
         torchrun.main(arguments)

@@ -1,50 +1,104 @@
-"""From a part of the rollout buffer to the gradient of one optimizer step.
+"""From a part of the rollout buffer to the loss of one forward pass.
 
-micro-batches → (pieces within the token budget) → log-probabilities → loss → backward. Nothing here knows how the
-completions came about, so that recorded ones give the same gradient, however they are split among micro-batches,
-pieces and ranks.
+Nothing here depends on how the completions were made: recorded ones give the same gradient, however they are split
+among micro-batches, pieces and ranks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 import torch
 
-from grpo_train.algorithm import policy_loss, rollout_correction
+from grpo_train.algorithm import PolicyLoss, policy_loss, rollout_correction
 from grpo_train.config.schema import Config
-from grpo_train.policy.logprobs import LogprobForward, pad_values, split_by_tokens
+from grpo_train.policy.logprobs import LogprobForward, TokenLogprobs, pad_values, split_by_tokens
 from grpo_train.train.buffer import RolloutBuffer
-from grpo_train.train.gradients import GradientSum
-from grpo_train.train.metrics import TokenSums
 
 
-def accumulate_gradients(
-    forward: LogprobForward, buffer: RolloutBuffer, update: int, gradients: GradientSum, config: Config
-) -> TokenSums:
-    """Add this rank's share of update number ``update`` of a pass to ``gradients``; returns what is to be logged."""
+def microbatches(buffer: RolloutBuffer, update: int, config: Config) -> Iterator[list[list[int]]]:
+    """Micro-batches of this rank's share of an update, each as pieces within the token budget.
+
+    A piece is the list of its completions' indices in the buffer. A micro-batch without gradient has no pieces.
+    """
     part = buffer.part(update, config.algorithm.updates_per_buffer)
     size = config.train.microbatch_size * config.rollout.num_generations
-    sums = TokenSums()
     for first in range(part.start, part.stop, size):
-        gradients.start_microbatch()
         rows = [i for i in range(first, first + size) if _takes_part(buffer, i, config)]
         pieces = split_by_tokens([buffer.completions[i] for i in rows], config.train.token_budget)
-        for number, piece in enumerate(pieces):
-            _backward(
-                forward,
-                buffer,
-                [rows[i] for i in piece],
-                gradients,
-                config,
-                num_completions=max(1, buffer.completions_per_update[update]),
-                num_tokens=buffer.tokens_per_update[update],
-                last_piece=number == len(pieces) - 1,
-                sums=sums,
-            )
-    return sums
+        yield [[rows[i] for i in piece] for piece in pieces]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tensors of one forward pass, padded to the width T of its log-probabilities; (B, T) unless noted."""
+
+    advantages: torch.Tensor
+    """(B,)."""
+    mask: torch.Tensor
+    """1 for tokens in the loss."""
+    rollout_logps: torch.Tensor
+    """Of the sampler."""
+    old_logps: torch.Tensor
+    """Of the trainer before the buffer's first update."""
+    ref_logps: torch.Tensor | None
+    """Of the reference model."""
+    weights: torch.Tensor | None
+    """Importance weights of the rollout correction: (B, T) or (B, 1)."""
+
+
+def make_piece(buffer: RolloutBuffer, rows: Sequence[int], tokens: TokenLogprobs, config: Config) -> Piece:
+    """Pad what the loss needs of the completions ``rows``, whose log-probabilities are ``tokens``."""
+    device, width_T = tokens.logps.device, tokens.logps.shape[1]
+    mask = tokens.mask * buffer.counted[rows].to(device).unsqueeze(1)
+    rollout_logps = pad_values([buffer.completions[i].logps for i in rows], width_T, device)
+    if buffer.old_logps:
+        old_logps = pad_values([buffer.old_logps[i] for i in rows], width_T, device)
+    else:
+        old_logps = tokens.logps.detach()  # strictly on-policy: the old policy is the current one
+    return Piece(
+        advantages=buffer.advantages[rows].to(device),
+        mask=mask,
+        rollout_logps=rollout_logps,
+        old_logps=old_logps,
+        ref_logps=pad_values([buffer.ref_logps[i] for i in rows], width_T, device) if buffer.ref_logps else None,
+        weights=rollout_correction(
+            old_logps,
+            rollout_logps,
+            mask,
+            mode=config.algorithm.rollout_correction,
+            cap=config.algorithm.rollout_correction_cap,
+        ),
+    )
+
+
+def piece_loss(tokens: TokenLogprobs, piece: Piece, buffer: RolloutBuffer, update: int, config: Config) -> PolicyLoss:
+    """A piece's contribution to the loss of update ``update``, normalized over the whole update."""
+    algorithm = config.algorithm
+    assert algorithm.epsilon is not None  # the config resolves its default
+    return policy_loss(
+        tokens.logps,
+        piece.old_logps,
+        piece.advantages,
+        piece.mask,
+        loss_type=algorithm.loss_type,
+        epsilon=algorithm.epsilon,
+        epsilon_high=algorithm.epsilon_high,
+        delta=algorithm.delta,
+        max_completion_length=config.rollout.max_completion_length,
+        num_completions=max(1, buffer.completions_per_update[update]),
+        num_tokens=buffer.tokens_per_update[update],
+        beta=algorithm.beta,
+        ref_logps=piece.ref_logps,
+        importance_weights=piece.weights,
+        entropy=tokens.entropy if algorithm.entropy_coef else None,
+        entropy_coef=algorithm.entropy_coef,
+    )
 
 
 def score_old_policy(forward: LogprobForward, buffer: RolloutBuffer, config: Config) -> list[torch.Tensor]:
-    """Log-probabilities before the buffer's first update, (T_i,) a completion; zeros for those that take no part."""
+    """Log-probabilities before the buffer's first update, (T_i,) per completion; zeros where the gradient is zero."""
     rows = [i for i in range(len(buffer.completions)) if _takes_part(buffer, i, config)]
     scored = forward.score([buffer.completions[i] for i in rows], config.train.tf_micro_batch)
     by_row = dict(zip(rows, scored, strict=True))
@@ -52,57 +106,8 @@ def score_old_policy(forward: LogprobForward, buffer: RolloutBuffer, config: Con
 
 
 def _takes_part(buffer: RolloutBuffer, i: int, config: Config) -> bool:
-    """False for a completion whose gradient is exactly zero: it need not be computed, only counted."""
+    """False for a completion whose gradient is exactly zero: it is counted but not computed."""
     if not config.train.skip_zero_advantages:
         return len(buffer.completions[i].ids) > 0
     moves = bool(buffer.advantages[i] != 0) or config.algorithm.beta > 0 or config.algorithm.entropy_coef > 0
     return moves and bool(buffer.counted[i]) and len(buffer.completions[i].ids) > 0
-
-
-def _backward(
-    forward: LogprobForward,
-    buffer: RolloutBuffer,
-    rows: list[int],
-    gradients: GradientSum,
-    config: Config,
-    *,
-    num_completions: int,
-    num_tokens: float,
-    last_piece: bool,
-    sums: TokenSums,
-) -> None:
-    """One forward and backward."""
-    algorithm = config.algorithm
-    completions = [buffer.completions[i] for i in rows]
-    tokens = forward(completions, entropy_gradient=algorithm.entropy_coef > 0)
-    device, width_T = tokens.logps.device, tokens.logps.shape[1]
-    mask = tokens.mask * buffer.counted[rows].to(device).unsqueeze(1)
-    rollout_logps = pad_values([c.logps for c in completions], width_T, device)
-    if buffer.old_logps:
-        old_logps = pad_values([buffer.old_logps[i] for i in rows], width_T, device)
-    else:
-        old_logps = tokens.logps.detach()  # strictly on-policy: the old policy is this one
-    weights = rollout_correction(
-        old_logps, rollout_logps, mask, mode=algorithm.rollout_correction, cap=algorithm.rollout_correction_cap
-    )
-    assert algorithm.epsilon is not None  # the config resolves its default
-    loss = policy_loss(
-        tokens.logps,
-        old_logps,
-        buffer.advantages[rows].to(device),
-        mask,
-        loss_type=algorithm.loss_type,
-        epsilon=algorithm.epsilon,
-        epsilon_high=algorithm.epsilon_high,
-        delta=algorithm.delta,
-        max_completion_length=config.rollout.max_completion_length,
-        num_completions=num_completions,
-        num_tokens=num_tokens,
-        beta=algorithm.beta,
-        ref_logps=pad_values([buffer.ref_logps[i] for i in rows], width_T, device) if buffer.ref_logps else None,
-        importance_weights=weights,
-        entropy=tokens.entropy if algorithm.entropy_coef else None,
-        entropy_coef=algorithm.entropy_coef,
-    )
-    gradients.backward(loss.loss, last_piece=last_piece)
-    sums.add(loss, tokens, old_logps, rollout_logps, weights)

@@ -15,7 +15,7 @@ from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.run_dir import RunDir, problem_of, write_manifest
 from grpo_train.run_dir.files import atomic_symlink
 from grpo_train.train.checkpoint import save_checkpoint
-from grpo_train.train.distributed import Group
+from grpo_train.train.distributed import World
 
 EXTRA: dict[str, Any] = {
     "probes": {"signal": [0.25, -1.5], "noise": [3.0], "steps": 7},
@@ -36,7 +36,7 @@ class Trainer:
         """Save, with nothing trained."""
         facts = {"num_tokens": step}
         save_checkpoint(
-            run, step, self.policy, self.optimizer, self.scheduler, Group(), info=facts, final=final, extra=extra
+            run, step, self.policy, self.optimizer, self.scheduler, World(), info=facts, is_final=final, extra=extra
         )
 
 

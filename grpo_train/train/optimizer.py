@@ -1,0 +1,37 @@
+"""The optimizer (fused AdamW) and its learning-rate schedule: linear warmup, then constant."""
+
+from __future__ import annotations
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from grpo_train.config.schema import Optimizer
+from grpo_train.policy.loading import Policy
+
+
+def make_optimizer(policy: Policy, settings: Optimizer) -> tuple[torch.optim.Optimizer, LambdaLR]:
+    """Make the optimizer of the policy's trained parameters and its scheduler.
+
+    Warmup step k of n uses k / (n + 1) of the learning rate.
+    """
+    optimizer = torch.optim.AdamW(
+        policy.trainable(),
+        lr=settings.learning_rate,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        eps=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+    warmup = settings.warmup_steps
+    return optimizer, LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / (warmup + 1)))
+
+
+def apply_settings(optimizer: torch.optim.Optimizer, scheduler: LambdaLR, settings: Optimizer) -> None:
+    """Replace restored settings by those of the config; the restored state holds the ones it was saved with."""
+    scheduler.base_lrs = [settings.learning_rate for _ in scheduler.base_lrs]
+    for options in optimizer.param_groups:
+        options["initial_lr"] = settings.learning_rate
+        options["lr"] = settings.learning_rate * scheduler.lr_lambdas[0](scheduler.last_epoch)
+        options["betas"] = (settings.adam_beta1, settings.adam_beta2)
+        options["eps"], options["weight_decay"] = settings.adam_epsilon, settings.weight_decay
+    scheduler._last_lr = [options["lr"] for options in optimizer.param_groups]

@@ -1,0 +1,67 @@
+"""Differences between a saved state and the process that resumes it: errors, or reasons why it is not bit-exact."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from grpo_train.config.schema import Config
+from grpo_train.train.checkpoint import CheckpointError
+
+SECTIONS = ("model", "rollout", "algorithm", "optimizer", "task")
+"""Sections of the config that training depends on."""
+Changes = dict[str, tuple[Any, Any]]
+"""Changed keys as section.key: (saved value, current value)."""
+
+
+def config_changes(saved: Mapping[str, Any], config: Config) -> Changes:
+    """Keys of :data:`SECTIONS` whose value differs from the saved config's."""
+    current = config.model_dump(mode="json")
+    return {
+        f"{section}.{key}": (saved[section][key], value)
+        for section in SECTIONS
+        for key, value in current[section].items()
+        if key in saved.get(section, {}) and saved[section][key] != value
+    }
+
+
+def check_position(changes: Changes, step: int, config: Config, config_file: Path) -> None:
+    """Raise CheckpointError if a changed key determines the position in the data or in the saved buffer."""
+    fixed = ["algorithm.num_iterations", "algorithm.updates_per_buffer"]
+    position = step % config.steps_per_buffer
+    if position:
+        fixed += ["rollout.buffer_size", "rollout.num_generations", "algorithm.beta"]
+    changed = [f"{key} ({old} -> {new})" for key, (old, new) in changes.items() if key in fixed]
+    if changed:
+        hint = f", or resume from step_{step - position}, where a buffer ends" if position else ""
+        raise CheckpointError(
+            f"{config_file}: {', '.join(changed)} cannot change at step {step}: the saved buffer or position in the "
+            f"data depends on it; restore the value{hint}"
+        )
+
+
+def process_differences(info: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Reasons in the processes why a resume is not bit-exact, from the saved ``training_info.json`` and its current
+    values."""
+    reasons = []
+    for key, name in (("world_size", "processes"), ("threads", "threads"), ("device", "device")):
+        if key in info and info[key] != current[key]:
+            reasons.append(f"{name}: saved with {info[key]}, resumed with {current[key]}")
+    for library, version in (info.get("versions") or {}).items():
+        if version != current["versions"].get(library):
+            reasons.append(f"{library}: saved with {version}, resumed with {current['versions'].get(library)}")
+    return reasons
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that numbers depend on."""
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,121 @@
+"""The log of a run's steps: JSONL, TensorBoard, console and events. Rank 0 writes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from grpo_train.config.schema import Config
+from grpo_train.run_dir import RunDir
+from grpo_train.tracking.logs import RunLogs
+from grpo_train.train.distributed import World
+from grpo_train.train.health import health
+from grpo_train.train.log_rows import console_line, rollout_rows
+from grpo_train.train.retention import prune_checkpoints
+from grpo_train.train.samples import ScoredSample
+from grpo_train.train.state import TrainingState
+from grpo_train.train.token_metrics import TokenSums, token_metrics
+
+
+class Clock:
+    """Seconds of a step's stages."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.perf_counter()
+        self.laps = {f"time/{stage}": 0.0 for stage in ("rollout", "reward", "score", "train")}
+
+    def lap(self, stage: str) -> None:
+        """End a stage."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # include the stage's pending kernels
+        now = time.perf_counter()
+        self.laps[f"time/{stage}"], self._last = now - self._last, now
+
+    def total(self) -> float:
+        return time.perf_counter() - self._start
+
+
+class StepLog:
+    """Writes on rank 0, does nothing on other ranks."""
+
+    def __init__(self, run: RunDir, config: Config, world: World, state: TrainingState) -> None:
+        self._run, self._config, self._world, self._state = run, config, world, state
+        self._logs: RunLogs | None = None
+        if world.is_main:
+            self._logs = RunLogs(run, tensorboard=config.tracking.tensorboard, purge_step=state.step + 1)
+        self._rollouts: list[dict[str, Any]] = []
+        self._save_seconds = 0.0
+
+    def add_rollouts(
+        self, step: int, samples: Sequence[ScoredSample], rewards: torch.Tensor, advantages: torch.Tensor
+    ) -> None:
+        """Log a new buffer's samples with the next step."""
+        if self._logs is not None:
+            self._rollouts = rollout_rows(step, samples, rewards, advantages)
+
+    def write(
+        self,
+        step: int,
+        sums: Sequence[TokenSums],
+        grad_norm: float,
+        learning_rate: float,
+        clock: Clock,
+    ) -> None:
+        """Log a step. ``sums``: those of all ranks; ``grad_norm``: before clipping."""
+        if self._logs is None:
+            return
+        state, config = self._state, self._config
+        assert state.buffer is not None
+        tokens, ratios = token_metrics(sums, config.algorithm.rollout_correction_cap)
+        buffers = (step - 1) // config.steps_per_buffer + 1
+        row: dict[str, Any] = {
+            "step": step,
+            **state.buffer.metrics,
+            **tokens,
+            "grad_norm": grad_norm,
+            "learning_rate": learning_rate,
+            **(state.noise_scale.metrics(config.rollout.num_generations) if state.noise_scale else {}),
+            "num_tokens": state.num_tokens,
+            "epoch": state.source.epoch(buffers, config.rollout.buffer_size),
+            "memory/peak_gib": _peak_gib(state.policy.device),
+            **clock.laps,
+            "time/save": self._save_seconds,  # the save after the previous step
+            "time/step": clock.total() + self._save_seconds,
+        }
+        row["health"] = health(row, config, state.noise_scale)
+        self._logs.step(row, self._rollouts, {"step": step, **ratios})
+        self._rollouts, self._save_seconds = [], 0.0
+        print(console_line(row, config.run.total_steps), flush=True)
+
+    def saved(self, step: int, seconds: float) -> None:
+        """Log a save and prune older checkpoints."""
+        self._save_seconds = seconds
+        if not self._world.is_main:
+            return
+        self._run.log_event("saved", step=step, checkpoint=f"step_{step}", seconds=round(seconds, 3))
+        print(f"saved training_state/step_{step} ({seconds:.1f} s)", flush=True)
+        prune_checkpoints(self._run, keep_last=self._config.run.keep_last, keep_every=self._config.run.keep_every)
+
+    def stopped(self, step: int) -> None:
+        """Log a requested stop and clear the request."""
+        if not self._world.is_main:
+            return
+        self._run.clear_stop()
+        self._run.log_event("stopped", step=step)
+        print(f"stopped after step {step} as requested; the full state is saved", flush=True)
+
+    def close(self) -> None:
+        if self._logs is not None:
+            self._logs.close()
+
+
+def _peak_gib(device: torch.device) -> float:
+    """Peak memory of this process: allocated on the GPU, or resident in RAM."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
+    import resource
+
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3)
