@@ -1,6 +1,6 @@
-"""``python -m grpo_train.cli``: what stages and sweeps start."""
+"""``python -m grpo_train.cli``, which stages and sweeps start."""
 
-from grpo_train.cli.commands import main
+from grpo_train.cli import main
 
 if __name__ == "__main__":
     main()

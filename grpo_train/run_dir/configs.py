@@ -25,21 +25,29 @@ _TOP_LEVEL_KEY = re.compile(r"^([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
 def config_folder(explicit: str | Path | None = None) -> Path:
     """Folder with the training configs.
 
-    Looked up in this order: ``explicit``, ``./config`` if it holds a training config, ``config/`` of the checkout
-    beside this package, the copy inside the installed package. Raises UserError (``no_config``).
+    Looked up in this order: ``explicit``, ``./config`` if it holds a training config, the :func:`example_configs`.
+    Raises UserError (``no_config``).
     """
-    if explicit is not None:
-        folder = Path(explicit).expanduser().absolute()
-        if not folder.is_dir():
-            raise UserError(f"{folder} is not a directory", code="no_config")
-        return folder
+    if explicit is None:
+        local = Path.cwd() / "config"
+        return local if _holds_training_config(local) else example_configs()
+    folder = Path(explicit).expanduser().absolute()
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a directory", code="no_config")
+    return folder
+
+
+def example_configs() -> Path:
+    """``config/`` of the checkout beside this package, else the copy inside the installed package.
+
+    Raises UserError (``no_config``).
+    """
     package = Path(__file__).resolve().parent.parent
-    candidates = (Path.cwd() / "config", package.parent / "config", package / "_config")
+    candidates = (package.parent / "config", package / "_config")
     for folder in candidates:
-        if any(_is_training_config(folder, config) for config in list_configs(folder)):
+        if _holds_training_config(folder):
             return folder
-    searched = ", ".join(map(str, candidates))
-    raise UserError(f"no training configs found (searched {searched}); pass --config-dir", code="no_config")
+    raise UserError(f"no example configs found (searched {', '.join(map(str, candidates))})", code="no_config")
 
 
 def list_configs(folder: Path) -> list[dict[str, Any]]:
@@ -64,12 +72,15 @@ def read_config(folder: Path, name: str) -> str:
     return (folder / name).read_text(encoding="utf-8", errors="replace")
 
 
-def _is_training_config(folder: Path, config: dict[str, Any]) -> bool:
-    """Whether every top-level key of a YAML file is a section of a training config."""
-    if config["size"] > MAX_CONFIG_BYTES:
-        return False
-    try:
-        keys = set(_TOP_LEVEL_KEY.findall((folder / config["name"]).read_text(encoding="utf-8", errors="replace")))
-    except OSError:
-        return False
-    return bool(keys) and keys <= SECTIONS
+def _holds_training_config(folder: Path) -> bool:
+    """Whether a folder has a YAML file whose top-level keys are all sections of a training config."""
+    for config in list_configs(folder):
+        if config["size"] > MAX_CONFIG_BYTES:
+            continue
+        try:
+            keys = set(_TOP_LEVEL_KEY.findall((folder / config["name"]).read_text(encoding="utf-8", errors="replace")))
+        except OSError:
+            continue
+        if keys and keys <= SECTIONS:
+            return True
+    return False

@@ -136,11 +136,18 @@ def list_runs(root: Path) -> list[RunDir]:
 
 
 def open_run(root: Path, name_or_path: str) -> RunDir:
-    """Open a run by name (under the root) or by path. Raises RunDirError (``no_run``) with the nearest names."""
+    """Open a run by name (under the root) or by path. Raises RunDirError: ``no_run`` with the nearest name,
+    ``bad_run`` for a run of the older layout."""
     given = Path(name_or_path).expanduser()
     for path in (root / "training_runs" / name_or_path, given):
         if (path / "launch.json").exists() or (path / "config.yaml").exists():
             return RunDir(Path(os.path.abspath(path)))
+    older = given if given.parent.name == "rl_runs" else root / "rl_runs" / name_or_path
+    if older.is_dir():
+        raise RunDirError(
+            f"{older.name} is a run of the older layout, which can only be evaluated: "
+            f"grpo-train eval --ckpt-path {older}/step_N"
+        )
     names = [run.name for run in list_runs(root)]
     near = nearest(given.name, names)
     hint = f"did you mean {near}?" if near else f"newest: {', '.join(names[:3])}" if names else "no runs yet"

@@ -1,1 +1,1 @@
-"""Runs a list of stages, each a process tree of its own, and keeps ``status.json`` true. Torch-free."""
+"""Runs the stages of a run as separate process trees and keeps ``status.json`` up to date. Torch-free."""

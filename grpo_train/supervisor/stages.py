@@ -1,4 +1,4 @@
-"""The stages of a run: each a process tree of its own, started by the supervisor. Torch-free."""
+"""Stages of a run, each a separate process tree started by the supervisor. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from grpo_train.run_dir.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, run_i
 
 @dataclass(frozen=True)
 class Stage:
-    """One process tree of a run."""
+    """One stage: train to a step, or evaluate a step."""
 
     kind: str
     """``train`` or ``eval``."""
     until: int
-    """The step that the stage trains to, or evaluates."""
+    """Step that the stage trains to or evaluates."""
     dataset: str = ""
-    """The task of an evaluation; "" = the one that is trained."""
+    """Task of an evaluation; "" = the trained task."""
 
     def command(self, run: RunDir, nproc: int, ckpt: str | None) -> list[str]:
-        """What to start, as a list of words."""
+        """Command line of the stage."""
         python = [sys.executable, "-m"]
         if self.kind == "eval":
-            words = ["grpo_train.cli", "eval", "--training-run", str(run.path), "--steps", str(self.until)]
-            return [*python, *words, *(["--eval-dataset", self.dataset] if self.dataset else [])]
+            evaluate = ["grpo_train.cli", "eval", "--training-run", str(run.path), "--steps", str(self.until)]
+            return [*python, *evaluate, *(["--eval-dataset", self.dataset] if self.dataset else [])]
         train = ["grpo_train.train", "--run-dir", str(run.path), "--until", str(self.until)]
         if ckpt:
             train += ["--ckpt", ckpt]
@@ -45,10 +45,10 @@ class Stage:
 
 
 def plan(start: int, config: Config) -> list[Stage]:
-    """The stages from step ``start`` on.
+    """Stages from step ``start`` to the end of the run.
 
-    Training is cut at every multiple of ``run.eval_every``; after each part, and at the end, every one of
-    ``eval.datasets`` is evaluated; with ``run.eval_initial`` so is the model that the run starts from.
+    Training is split at every multiple of ``run.eval_every``. After each part and at the end, each of
+    ``eval.datasets`` is evaluated; with ``run.eval_initial`` also the starting model.
     """
     total, every = config.run.total_steps, config.run.eval_every
     datasets = config.eval.datasets or [""]
@@ -66,13 +66,15 @@ def plan(start: int, config: Config) -> list[Stage]:
 
 
 def thread_count(nproc: int) -> int:
-    """Threads of a training process: what the user set, else the cores shared out."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else max(1, len(os.sched_getaffinity(0)) // nproc)
+    """Threads of each training process: ``OMP_NUM_THREADS`` if set, else an equal share of the cores."""
+    requested = os.environ.get("OMP_NUM_THREADS", "")
+    return (
+        int(requested) if requested.isdigit() and int(requested) > 0 else max(1, len(os.sched_getaffinity(0)) // nproc)
+    )
 
 
 def stage_environment(run: RunDir, threads: int) -> dict[str, str]:
-    """The environment of a stage: the run's id, a fixed thread count, passive OpenMP waiting, unbuffered output."""
+    """Environment of a stage: run ID, fixed thread count, passive OpenMP waiting, unbuffered output."""
     return {
         **os.environ,
         RUN_ID_VARIABLE: run_id_of(run.path),

@@ -1,11 +1,11 @@
-"""The parent of a run's stages: starts them, watches them, ends them, and says in ``status.json`` what is.
+"""The supervisor of a run: starts, watches and ends its stages, and writes ``status.json``. Torch-free.
 
-A run is a list of stages, each a process tree of its own: train to a boundary, evaluate, train on. The supervisor runs
-in the run's tmux pane (or in a shell), owns the status, samples the GPUs, and is a child subreaper, so that whatever
-a stage leaves behind is its child, found by ``GRPO_RUN_ID`` and ended. Torch-free.
+A run is a list of stages, each a separate process tree: train to a boundary, evaluate, continue training. The
+supervisor runs in the run's tmux pane or in a shell and samples the GPUs. It is a child subreaper, so processes that a
+stage leaves behind become its children, are found by ``GRPO_RUN_ID`` and ended.
 
-Stopping, in this order: (1) first SIGINT or SIGHUP: ``control/stop``, the trainer saves and exits; (2) second SIGINT,
-or SIGTERM: SIGTERM to the stage, nothing is saved; (3) SIGKILL to whatever carries the run's id.
+Stop ladder: (1) first SIGINT or SIGHUP: ``control/stop``, the trainer saves and exits; (2) second SIGINT, or SIGTERM:
+SIGTERM to the stage, without saving; (3) SIGKILL to every process with the run's ID.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from types import FrameType
+from collections.abc import Mapping
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
-from grpo_train.run_dir.files import read_json, read_jsonl, utc_now
+from grpo_train.run_dir.errors import code_of
+from grpo_train.run_dir.files import read_json, read_jsonl, to_float, utc_now
 from grpo_train.run_dir.processes import become_subreaper, find_by_run_id, kill_all, reap_orphans, run_id_of
+from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
 from grpo_train.tracking.gpu import GpuSampler
 
@@ -31,35 +33,54 @@ HEARTBEAT_S = 2.0
 KILL_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
 HANGUP_ECHO_S = 3.0
-"""A closing terminal may send SIGHUP twice; so close together they are one."""
+"""A closing terminal may send SIGHUP twice; two within this time count as one."""
 TAIL_LINES = 60
-"""Enough for what a rank says when another is killed, and the steps before it."""
+"""Console lines kept for an error: enough for every rank's message and the steps before it."""
 
 
 class Supervisor:
-    """Runs a run's stages to the end, a stop, or a crash. One per run: it holds the status lock."""
+    """Runs the stages of a run until it ends, stops or crashes. One per run: it holds the status lock."""
 
-    def __init__(self, run: RunDir, config: Config, *, ckpt: str | None = None, torchrun: bool = True) -> None:
-        """``torchrun=False`` starts a single process without it. Raises RunDirError when the run is already live."""
+    def __init__(
+        self,
+        run: RunDir,
+        config: Config,
+        *,
+        ckpt: str | None = None,
+        torchrun: bool = True,
+        show_progress: bool = False,
+    ) -> None:
+        """Take the run's status lock.
+
+        Args:
+            run: the run to supervise.
+            config: its resolved config.
+            ckpt: starting weights of a new run.
+            torchrun: False starts a single process without torchrun.
+            show_progress: draw a progress line below the log lines; stdout must be a terminal.
+
+        Raises RunDirError if the run is live.
+        """
         self._run, self._config, self._ckpt = run, config, ckpt
         self._nproc = config.run.nproc if torchrun else 1
         self._threads = thread_count(self._nproc)
         self._status = StatusWriter(run.path)
         self._child: subprocess.Popen[bytes] | None = None
+        self._terminal = ProgressLine(show_progress)
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._asked_at = 0.0
+        self._stop_requested_at = 0.0
         self._killing = False
         self._began = time.monotonic()
         self._seconds_before = float(self._status.fields.get("run_seconds") or 0.0)
 
     def run(self) -> int:
-        """Supervise until the run ends; returns the process's exit code."""
+        """Supervise until the run ends; returns the exit code of the process."""
         config = self._config
         (self._run.path / "control").mkdir(exist_ok=True)
         self._run.clear_stop()
         become_subreaper()
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        for handled in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(handled, self._on_signal)
         start = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)
         self._write(
             state="starting",
@@ -86,17 +107,16 @@ class Supervisor:
                     stages.pop(0)
                     continue
                 if outcome == "crashed" and stage.kind == "eval":
-                    self._say(
-                        f"the evaluation of step {stage.until} {stage.dataset}".rstrip() + " failed; training goes on"
-                    )
+                    evaluation = f"evaluation of step {stage.until} {stage.dataset}".rstrip()
+                    self._say(f"{evaluation} failed; training continues")
                     outcome = "finished"
                     stages.pop(0)
                     continue
                 if outcome == "crashed" and restarts < config.run.max_restarts:
-                    if damage := self._damage():  # every restart would end there, after loading all there is to load
-                        told = str((error or {}).get("summary", ""))
-                        summary = told if damage in told else f"{told}; it cannot restart: {damage}"
-                        error = {**(error or {}), "summary": summary}
+                    if damage := self._checkpoint_problem():  # every restart would load the model and fail again
+                        error = dict(error or {})
+                        if error.get("code") != damage.code:
+                            error["summary"] = f"{error.get('summary', '')}; cannot restart: {damage}"
                         break
                     restarts += 1
                     self._event("restarted", restart=restarts, error=error)
@@ -112,7 +132,7 @@ class Supervisor:
     # one stage -----------------------------------------------------------------------------------------------
 
     def _stage(self, stage: Stage) -> tuple[str, dict[str, Any] | None]:
-        """Run one stage; returns done, stopped, killed or crashed, and what went wrong."""
+        """Run one stage; returns ``done``, ``stopped``, ``killed`` or ``crashed``, and the error."""
         if self._killing:
             return "killed", None
         if self._run.stop_requested():
@@ -131,10 +151,10 @@ class Supervisor:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=stage_environment(self._run, self._threads),
-                start_new_session=True,  # the terminal's own signals reach the supervisor alone
+                start_new_session=True,  # the terminal's signals must reach the supervisor only
             )
         except OSError as error:
-            return "crashed", {"summary": f"cannot start {command[0]}: {error.strerror}"}
+            return "crashed", {"code": code_of(error), "summary": f"cannot start {command[0]}: {error.strerror}"}
         reader = threading.Thread(target=self._copy_output, args=(child,), name="console", daemon=True)
         reader.start()
         self._watch(child, stage, stage_began)
@@ -149,24 +169,26 @@ class Supervisor:
         if stage.kind == "eval" and self._run.stop_requested():
             self._run.clear_stop()
             return "stopped", None
-        failure = self._what_failed(child.returncode)
+        failure = self._failure(child.returncode)
         self._event("crashed", stage=stage.kind, error=failure)
         return "crashed", failure
 
     def _watch(self, child: subprocess.Popen[bytes], stage: Stage, began: str) -> None:
-        """Wait for the stage with a heartbeat; walk down the stop ladder when asked."""
-        kill_at = 0.0
-        beat = 0.0
+        """Wait for the stage, writing a heartbeat; go down the stop ladder on request."""
+        kill_at = heartbeat_at = 0.0
         live = "evaluating" if stage.kind == "eval" else "starting"
         stopping = False
         while child.poll() is None:
             now = time.monotonic()
-            if now >= beat:
-                beat = now + HEARTBEAT_S
+            if now >= heartbeat_at:
+                heartbeat_at = now + HEARTBEAT_S
                 stopping = self._run.stop_requested()
-                if live == "starting" and self._is_training(began):
+                if live == "starting" and (started := self._training_event(began)):
                     live = "running"
+                    self._status.fields["device"] = started.get("device")
                 self._write(state="stopping" if stopping or self._killing else live)
+                if stage.kind == "train":
+                    self._show_progress()
             if (self._killing or (stopping and stage.kind == "eval")) and not kill_at:
                 child.terminate()
                 kill_at = now + KILL_GRACE_S
@@ -178,55 +200,65 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 pass
 
-    def _is_training(self, since: str) -> bool:
-        """Whether the trainer of this stage has loaded everything and begun (it says so in the events)."""
-        events = read_jsonl(self._run.events_file)
-        return any(event.get("event") == "training" and str(event.get("time", "")) >= since for _, event in events)
+    def _training_event(self, since: str) -> dict[str, Any] | None:
+        """The event with which the trainer of this stage reports that everything is loaded; None before it."""
+        for _, event in read_jsonl(self._run.events_file):
+            if event.get("event") == "training" and str(event.get("time", "")) >= since:
+                return event
+        return None
+
+    def _show_progress(self) -> None:
+        row = self._run.last_step_row()
+        self._terminal.update(
+            int(to_float(row.get("step")) or 0), self._config.run.total_steps, to_float(row.get("time/step"))
+        )
 
     def _copy_output(self, child: subprocess.Popen[bytes]) -> None:
-        """All that the stage prints goes to ``logs/console.log`` and on to the terminal."""
+        """Copy the output of the stage to ``logs/console.log`` and to the terminal."""
         assert child.stdout is not None
         with (self._run.logs / "console.log").open("ab", buffering=0) as log:
             for line in iter(child.stdout.readline, b""):
                 self._tail.append(line.decode(errors="replace").rstrip("\n"))
-                for write in (log.write, self._to_terminal):
+                for write in (log.write, self._terminal.write):
                     try:
                         write(line)
                     except OSError:
-                        pass  # a full disk, or a terminal that is gone: the run goes on
-
-    def _to_terminal(self, line: bytes) -> None:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
+                        pass  # neither a full disk nor a closed terminal may end the run
 
     # endings -------------------------------------------------------------------------------------------------
 
-    def _what_failed(self, code: int) -> dict[str, Any]:
-        """Why a stage failed: the rank and signal, or the exception, and the console's last lines."""
+    def _failure(self, exit_code: int) -> dict[str, Any]:
+        """Error of a failed stage: rank and signal, or the exception, with the last console lines."""
         control = self._run.path / "control"
         failures = (read_json(control / "error_torchrun.json") or {}).get("failures", [])
-        if self._nproc == 1 and code < 0:
+        if self._nproc == 1 and exit_code < 0:
             pid = self._child.pid if self._child else 0
-            failures = [{"rank": 0, "pid": pid, "exit_code": code, "signal": signal.Signals(-code).name}]
-        # A rank killed by a signal is the cause; ranks that then failed in a collective, or were ended by
-        # torchrun's SIGTERM, are not.
+            failures = [{"rank": 0, "pid": pid, "exit_code": exit_code, "signal": signal.Signals(-exit_code).name}]
+        # A rank killed by a signal is the cause. Ranks that failed in a collective afterwards, or got torchrun's
+        # SIGTERM, are not.
         killed = [f for f in failures if f["exit_code"] < 0 and f["signal"] != "SIGTERM"]
         reports = sorted(
             (report for path in control.glob("error_rank*.json") if (report := read_json(path))),
             key=lambda report: str(report["time"]),
         )
-        error: dict[str, Any] = {"rank": None, "signal": None, "exit_code": code, "traceback": ""}
+        error: dict[str, Any] = {
+            "code": "internal",
+            "rank": None,
+            "signal": None,
+            "exit_code": exit_code,
+            "traceback": "",
+        }
         if killed:
             first = killed[0]
-            hint = " (often the kernel out of memory)" if first["signal"] == "SIGKILL" else ""
+            hint = " (often: out of memory)" if first["signal"] == "SIGKILL" else ""
             error |= {"rank": first["rank"], "signal": first["signal"], "pid": first["pid"]}
             error["summary"] = f"rank {first['rank']} (pid {first['pid']}) was killed by {first['signal']}{hint}"
         elif reports:
             first = reports[0]
-            error |= {"rank": first["rank"], "traceback": first["traceback"]}
+            error |= {"rank": first["rank"], "traceback": first["traceback"], "code": first.get("code", "internal")}
             error["summary"] = f"rank {first['rank']}: {first['message']}" if self._nproc > 1 else first["message"]
         else:
-            error["summary"] = f"the training process ended with exit code {code}"
+            error["summary"] = f"the training process ended with exit code {exit_code}"
         return {**error, "console_tail": list(self._tail)}
 
     def _end(self, outcome: str, error: dict[str, Any] | None) -> int:
@@ -239,50 +271,51 @@ class Supervisor:
         self._run.clear_stop()
         self._write(state=outcome, stage="", exit_code=code, error=error if outcome == "crashed" else None)
         self._status.close()
+        self._terminal.clear()
         if error and outcome == "crashed":
             self._say(f"crashed: {error['summary']}")
         if left:
-            self._say(f"these processes would not end (blocked in the kernel): {left}")
+            self._say(f"these processes are still running (blocked in the kernel): {left}")
         self._say(f"{self._run.name}: {outcome}")
         return code
 
-    def _damage(self) -> str:
-        """Why a restart cannot go on from the latest checkpoint, in words that name the newest complete one; or ""."""
+    def _checkpoint_problem(self) -> RunDirError | None:
+        """Why a restart cannot continue from the latest checkpoint, naming the newest complete one; None if it can."""
         try:
             self._run.resume_point()
         except RunDirError as error:
-            return str(error)
-        return ""
+            return error
+        return None
 
     def _supersede(self) -> None:
         step = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)
-        if void := self._run.supersede_after(step):
-            self._event("resumed", step=step, from_step=step, superseded=void)
+        if superseded := self._run.supersede_after(step):
+            self._event("resumed", step=step, from_step=step, superseded=superseded)
 
-    # small things --------------------------------------------------------------------------------------------
+    # signals and messages ------------------------------------------------------------------------------------
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, signal_number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if number == signal.SIGHUP and self._asked_at and now - self._asked_at < HANGUP_ECHO_S:
+        if signal_number == signal.SIGHUP and self._stop_requested_at and now - self._stop_requested_at < HANGUP_ECHO_S:
             return
-        if number == signal.SIGTERM or self._asked_at:
+        if signal_number == signal.SIGTERM or self._stop_requested_at:
             self._killing = True
             self._say("ending now, without saving; the latest checkpoint is intact")
             return
-        self._asked_at = now
+        self._stop_requested_at = now
         try:
-            self._run.request_stop(by=signal.Signals(number).name)
+            self._run.request_stop(by=signal.Signals(signal_number).name)
         except OSError as error:
-            self._say(f"cannot write {self._run.stop_file}: {error.strerror}; Ctrl-C again ends it now")
+            self._say(f"cannot write {self._run.stop_file}: {error.strerror}; press Ctrl-C again to end the run now")
             return
-        self._say("stopping after this step, saved (Ctrl-C again: end now, without saving)")
+        self._say("stop requested; saving after this step (Ctrl-C again: end now, without saving)")
 
     def _write(self, **fields: Any) -> None:
         seconds = self._seconds_before + time.monotonic() - self._began
         try:
             self._status.update(run_seconds=round(seconds, 1), **fields)
         except OSError as error:
-            self._say(f"cannot write status.json: {error.strerror}")  # a full disk must not end the run
+            self._say(f"cannot write status.json: {error.strerror}")  # must not end the run
 
     def _event(self, event: str, **fields: Any) -> None:
         try:
@@ -298,44 +331,55 @@ class Supervisor:
         except OSError:
             pass
         try:
-            self._to_terminal(line)
+            self._terminal.write(line)
         except (OSError, ValueError, RuntimeError):
             pass
 
 
 def live_processes(run: RunDir) -> list[int]:
-    """Pids of a run's stages on this host."""
+    """Pids of a run's processes on this host."""
     return find_by_run_id(run_id_of(run.path), frozenset({os.getpid()}))
 
 
 def refuse_live(run: RunDir) -> None:
-    """Raises RunDirError when the run is live, or something of it still is."""
+    """Raise RunDirError (``run_is_live``) if the run or any of its processes is live."""
     observed = run.observed_state()
     if observed.is_live:
         where = f" on {observed.host}" if observed.host else ""
         raise RunDirError(
-            f"{run.name} is {observed.state}{where}: stop it first (grpo-train stop --training-run {run.name})"
+            f"{run.name} is {observed.state}{where}; stop it first (grpo-train stop --training-run {run.name})",
+            code="run_is_live",
         )
     if left := live_processes(run):
         raise RunDirError(
-            f"processes of {run.name} are still there: {left} "
-            f"(end them: grpo-train stop --now --training-run {run.name})"
+            f"processes of {run.name} are still running: {left} "
+            f"(end them with  grpo-train stop --now --training-run {run.name})",
+            code="run_is_live",
         )
 
 
-def prepare_resume(run: RunDir, which: str, total: int) -> int:
-    """Make the run go on from a checkpoint: later ones aside, superseded log lines named. Returns its step.
+def prepare_resume(
+    run: RunDir, which: str, total: int, changes: Mapping[str, tuple[Any, Any]] = MappingProxyType({})
+) -> int:
+    """Make a checkpoint the one to continue from; returns its step.
 
-    To be called by the holder of the status lock. Raises RunDirError, before anything is touched, when the checkpoint
-    is missing or damaged (every checksum is verified), or has reached ``total`` already.
+    Later checkpoints are set aside and later log lines superseded; ``changes`` (key to old and new value) are logged.
+    The caller holds the status lock. Raises RunDirError, before anything is changed, if the checkpoint is missing or
+    damaged (every checksum is verified) or has already reached step ``total``.
     """
     checkpoint = run.checkpoint(which, deep=True)
     if checkpoint.step >= total:
         raise RunDirError(
-            f"{run.name} has done all {total} steps at step_{checkpoint.step}: "
-            "say how many more with --additional-steps"
+            f"{run.name} has already reached step {checkpoint.step} of {total}; train further with --additional-steps N"
         )
     moved = run.rewind(checkpoint.step)
-    void = run.supersede_after(checkpoint.step)
-    run.log_event("resumed", step=checkpoint.step, from_step=checkpoint.step, superseded=void, moved=moved)
+    superseded = run.supersede_after(checkpoint.step)
+    run.log_event(
+        "resumed",
+        step=checkpoint.step,
+        from_step=checkpoint.step,
+        superseded=superseded,
+        moved=moved,
+        changes={key: list(values) for key, values in changes.items()},
+    )
     return checkpoint.step

@@ -1,4 +1,4 @@
-"""The supervisor's own logic; its life with real processes is in tests/end_to_end/test_faults.py."""
+"""Logic of the supervisor; tests/end_to_end/test_faults.py runs it with real processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.engine import config_text
 
 
 @given(st.integers(0, 30), st.integers(1, 30), st.integers(0, 12))
-def test_a_plan_trains_to_the_end_and_evaluates_at_every_multiple(start: int, total: int, every: int) -> None:
+def test_plan_evaluates_at_every_multiple(start: int, total: int, every: int) -> None:
     stages = plan(start, load_config(config_text(run__total_steps=total, run__eval_every=every)))
     trained = [stage.until for stage in stages if stage.kind == "train"]
     evaluated = [stage.until for stage in stages if stage.kind == "eval"]
@@ -35,7 +35,7 @@ def test_a_plan_trains_to_the_end_and_evaluates_at_every_multiple(start: int, to
         assert stages == [Stage(kind, step) for step in trained for kind in ("train", "eval")]
 
 
-def test_an_initial_evaluation_and_several_datasets() -> None:
+def test_plan_with_initial_evaluation_and_datasets() -> None:
     text = config_text(
         run__total_steps=4, run__eval_every=2, run__eval_initial=True, eval__datasets=["addition", "mbpp"]
     )
@@ -43,33 +43,33 @@ def test_an_initial_evaluation_and_several_datasets() -> None:
     config = load_config(text)
     stages = plan(0, config)
     assert [(stage.until, stage.dataset) for stage in stages if stage.kind == "eval"] == both
-    assert [stage.kind for stage in stages[:3]] == ["eval", "eval", "train"], "the start before the first step"
+    assert [stage.kind for stage in stages[:3]] == ["eval", "eval", "train"], "the starting model is evaluated first"
     assert [(stage.until, stage.dataset) for stage in plan(2, config) if stage.kind == "eval"] == both[4:]
     assert plan(4, config) == []
     run = RunDir(Path("/root/training_runs/x"))
     assert stages[1].command(run, 2, None)[-4:] == ["--steps", "0", "--eval-dataset", "mbpp"]
 
 
-def test_threads_are_what_the_user_set_or_the_cores_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_count_is_set_or_a_share_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert thread_count(2) == 3
-    for odd in ("", "0", "many"):
-        monkeypatch.setenv("OMP_NUM_THREADS", odd)
+    for invalid in ("", "0", "many"):
+        monkeypatch.setenv("OMP_NUM_THREADS", invalid)
         assert thread_count(1) == len(os.sched_getaffinity(0))
         assert thread_count(10_000) == 1
 
 
-def test_a_stage_carries_the_runs_id_and_does_not_spin(tmp_path: Path) -> None:
+def test_stage_environment(tmp_path: Path) -> None:
     run = create_run(tmp_path, {}, "one")
     environment = stage_environment(run, 2)
-    wanted = {
+    expected = {
         "GRPO_RUN_ID": run_id_of(run.path), "LOCALFS_ROOT": str(tmp_path), "OMP_NUM_THREADS": "2",
         "OMP_WAIT_POLICY": "passive", "GRPO_PARENT_PID": str(os.getpid()),
     }  # fmt: skip
-    assert wanted.items() <= environment.items()
+    assert expected.items() <= environment.items()
 
 
-def test_a_run_has_one_supervisor(tmp_path: Path) -> None:
+def test_run_has_one_supervisor(tmp_path: Path) -> None:
     run, config = create_run(tmp_path, {}, "one"), load_config(config_text())
     first = Supervisor(run, config)
     with pytest.raises(RunDirError, match="is the run still active"):
@@ -77,12 +77,12 @@ def test_a_run_has_one_supervisor(tmp_path: Path) -> None:
     first._status.close()
 
 
-def test_what_a_dead_supervisor_left_running_keeps_a_resume_away(tmp_path: Path) -> None:
+def test_leftover_processes_prevent_a_resume(tmp_path: Path) -> None:
     run = RunDir(create_run(tmp_path, {"time": "2020-01-01T00:00:00Z"}, "one").path)
-    marked = {"GRPO_RUN_ID": run_id_of(run.path)}
-    left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=marked)
+    environment = {"GRPO_RUN_ID": run_id_of(run.path)}
+    left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment)
     try:
-        with pytest.raises(RunDirError, match=rf"processes of one are still there: \[{left.pid}\] .*stop --now"):
+        with pytest.raises(RunDirError, match=rf"processes of one are still running: \[{left.pid}\] .*stop --now"):
             refuse_live(run)
     finally:
         left.kill()

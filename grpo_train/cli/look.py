@@ -1,0 +1,147 @@
+"""``grpo-train runs``, ``show`` and ``tasks``: what there is, without changing it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from grpo_train.cli.options import AsJson, Root, RunArgument
+from grpo_train.cli.output import fail, on_terminal, state_cell, styled, table
+from grpo_train.run_dir import list_evaluations, list_older_runs, list_runs, open_run, resolve_root
+from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.formats import current_health
+from grpo_train.tasks import task_kinds
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``grpo-train``."""
+    for function in (runs, show, tasks):
+        app.command(rich_help_panel="Look")(function)
+
+
+def runs(as_json: AsJson = False, root: Root = None) -> None:
+    """List all runs, newest first."""
+    folder = resolve_root(root)
+    rows = [run.summary() for run in list_runs(folder)] + list_older_runs(folder)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    if not rows:
+        print(f"no runs under {folder}; start one with  grpo-train train --cfg config/testconfig.yaml")
+        return
+    cells = [
+        [
+            row["run"],
+            state_cell(row["state"], row.get("host") or ""),
+            _progress(row),
+            _reward(row.get("reward")),
+            str(row.get("device") or ""),
+        ]
+        for row in rows
+    ]
+    table(("run", "state", "step", "reward", "device"), cells, plain=map(_plain_line, rows))
+
+
+def show(run: RunArgument, as_json: AsJson = False, root: Root = None) -> None:
+    """Show one run: its state, error, checkpoints and evaluations."""
+    try:
+        found = open_run(resolve_root(root), run)
+    except UserError as error:
+        fail(error, 2)
+    facts: dict[str, Any] = {
+        **found.summary(),
+        "path": str(found.path),
+        "health": current_health(found.last_step_row().get("health")),
+        "launch": found.read_launch(),
+        "checkpoints": [
+            {"step": c.step, "path": str(c.path), "complete": not c.problem, "problem": c.problem}
+            for c in found.checkpoints()
+        ],
+        "evaluations": list_evaluations(found.root, found.name),
+    }
+    if as_json:
+        print(json.dumps(facts, indent=1))
+    elif on_terminal():
+        _show_tables(facts)
+    else:
+        print("\n".join(_plain_facts(facts)))
+
+
+def tasks(as_json: AsJson = False) -> None:
+    """List the tasks that can be trained and evaluated."""
+    kinds = task_kinds()
+    if as_json:  # every accepted task.name, aliases included
+        print(json.dumps({"tasks": {name: kind.summary for kind in kinds for name in kind.names}}))
+        return
+    rows = [[kind.name, kind.summary] for kind in kinds]
+    table(("task", "description"), rows, plain=(f"{name:<17} {summary}" for name, summary in rows))
+
+
+def _show_tables(facts: dict[str, Any]) -> None:
+    """Print a run as tables for a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    head = Text.assemble(
+        (facts["run"], "bold"), "  ", state_cell(facts["state"], facts["host"]), f"  step {_progress(facts)}"
+    )
+    head.append(f"  reward {_reward(facts['reward'])}  {facts['device'] or ''}")
+    console.print(head)
+    console.print(Text(facts["path"], style="dim"))
+    for record in facts["health"]:
+        console.print(styled(f"{record['level']}: {record['message']}", record["level"]))
+    for line in _error_lines(facts["error"]):
+        console.print(Text(line, style="red"))
+    if facts["checkpoints"]:
+        table(
+            ("checkpoint", "status"), [[f"step_{c['step']}", c["problem"] or "complete"] for c in facts["checkpoints"]]
+        )
+    evaluated = [
+        [evaluation["name"], row["step"], row["accuracy"], row["status"]]
+        for evaluation in facts["evaluations"]
+        for row in evaluation["metrics"]
+    ]
+    if evaluated:
+        table(("evaluation", "step", "accuracy", "status"), evaluated)
+
+
+def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
+    yield f"{facts['run']}: {facts['state']}, step {facts['step']}/{facts['total_steps']}, reward {facts['reward']}"
+    yield f"  {facts['path']}"
+    for record in facts["health"]:
+        yield f"  {record['level']}: {record['message']}"
+    for line in _error_lines(facts["error"]):
+        yield f"  {line}"
+    for checkpoint in facts["checkpoints"]:
+        yield f"  step_{checkpoint['step']:<6} {checkpoint['problem'] or 'complete'}"
+    for evaluation in facts["evaluations"]:
+        for row in evaluation["metrics"]:
+            yield f"  {evaluation['name']}: step {row['step']} accuracy {row['accuracy']}"
+
+
+def _error_lines(error: dict[str, Any] | None) -> Iterator[str]:
+    """A run's last error with its traceback, or the last console lines."""
+    if not error:
+        return
+    yield f"error: {error['summary']}"
+    details = error.get("traceback") or "\n".join(error.get("console_tail") or [])
+    for line in details.splitlines():
+        yield f"  | {line}"
+
+
+def _plain_line(row: dict[str, Any]) -> str:
+    state = f"{row['state']} on {row['host']}" if row.get("host") else row["state"]
+    total = row.get("total_steps") or "?"
+    return f"{row['run']:<32} {state:<12} {row['step']:>6}/{total:<6} reward {_reward(row.get('reward'))}"
+
+
+def _progress(row: dict[str, Any]) -> str:
+    return f"{row['step']}/{row.get('total_steps') or '?'}"
+
+
+def _reward(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value or "-")

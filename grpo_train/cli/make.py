@@ -1,0 +1,76 @@
+"""``grpo-train tiny-model``, ``init`` and ``schema``: write models, example configs and the config reference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grpo_train.cli.output import fail
+from grpo_train.config import schema as config_schema
+from grpo_train.config.reference import json_schema, markdown
+from grpo_train.run_dir.configs import example_configs
+from grpo_train.run_dir.errors import UserError
+from grpo_train.tasks import refuse_unused
+from grpo_train.train.preflight import check_engine
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``grpo-train``."""
+    app.command("tiny-model", rich_help_panel="Make")(tiny_model)
+    app.command(rich_help_panel="Make")(init)
+    app.command(rich_help_panel="Make")(schema)
+
+
+def tiny_model(
+    out: Annotated[Path, typer.Option(help="Directory to write; backbone tiny is ROOT/models/tiny.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and data.")] = 0,
+    task: Annotated[str, typer.Option(help="Generated task used for the warm start.")] = "addition",
+    level: Annotated[int, typer.Option(min=1, max=10, help="Difficulty, as task.level.")] = 1,
+) -> None:
+    """Make a tiny Qwen2 model (1M parameters) that partly solves a generated task."""
+    if (out / "config.json").exists():
+        fail(f"{out} already holds a model; remove it or choose another --out")
+    from grpo_train.cli.progress import progress_printer
+    from grpo_train.tiny.model import make_tiny_model
+
+    with progress_printer() as show_progress:
+        try:
+            check_engine()
+            settings = config_schema.Task(name=task, level=level)
+            refuse_unused(settings)
+            make_tiny_model(out, seed=seed, on_progress=show_progress, task=settings)
+        except UserError as error:
+            fail(error, 2)
+        except OSError as error:
+            fail(f"cannot write the model to {out}: {error.strerror or error}")
+    print(f"wrote {out}")
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to write.")] = Path("config"),
+) -> None:
+    """Write the example configs to a directory, without overwriting files."""
+    try:
+        source = example_configs()
+        for path in sorted(source.rglob("*")):
+            if path.is_dir() or any(part.startswith(".") for part in path.relative_to(source).parts):
+                continue
+            target = folder / path.relative_to(source)
+            if target.exists():
+                print(f"kept  {target} (already exists)")
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+            print(f"wrote {target}")
+    except UserError as error:
+        fail(error)
+
+
+def schema(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a reference page instead.")] = False,
+) -> None:
+    """Print the JSON schema of training configs."""
+    print(markdown() if as_markdown else json.dumps(json_schema(), indent=1), end="" if as_markdown else "\n")

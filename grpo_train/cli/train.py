@@ -1,0 +1,236 @@
+"""``grpo-train train``, ``resume``, ``stop``, ``sweep`` and ``supervise``: start runs and end them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grpo_train.cli.options import AsJson, Overrides, Root, TrainingRun
+from grpo_train.cli.output import fail, on_terminal, padded, state_cell, table
+from grpo_train.config import changed_keys, dump_config, load_config, read_config_text, with_changes
+from grpo_train.policy.device import check_device
+from grpo_train.policy.locate import recorded_base
+from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run, open_run, resolve_root
+from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.files import atomic_write
+from grpo_train.run_dir.kill import kill_run
+from grpo_train.train.preflight import check_engine, check_start
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``grpo-train``."""
+    for function in (train, resume, stop, sweep):
+        app.command(rich_help_panel="Train")(function)
+    app.command(hidden=True)(supervise)
+
+
+def train(
+    cfg: Annotated[Path, typer.Option(help="Config file (grpo-train init writes examples).")],
+    ckpt: Annotated[
+        Path | None, typer.Option(help="Starting weights: a peft adapter, a model, or step_N of a run.")
+    ] = None,
+    nproc: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes, one per GPU (default: run.nproc).")
+    ] = None,
+    set_: Overrides = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(help="Negative control in place of the rewards: random, inverted or format-only."),
+    ] = None,
+    run_name: Annotated[str | None, typer.Option(help="Name of the run (default: run_DATE_TIME).")] = None,
+    root: Root = None,
+) -> None:
+    """Train a new run in the foreground.
+
+    Ctrl-C saves and stops after the current step; a second Ctrl-C ends the run without saving.
+    """
+    overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
+    overrides += [f"task.reward_control={reward.replace('-', '_')}"] if reward else []
+    ckpt = ckpt.expanduser().absolute() if ckpt else None
+    try:
+        text = read_config_text(cfg)
+        check_start(load_config(text, overrides, source=str(cfg)), resolve_root(root), ckpt)
+        launch = {
+            "argv": sys.argv,
+            "config_name": str(cfg),
+            "config_text": text,
+            "overrides": overrides,
+            "ckpt": recorded_base(str(ckpt), resolve_root(root)) if ckpt else None,
+            "by": "shell",
+        }
+        run = create_run(resolve_root(root), launch, run_name)
+    except UserError as error:
+        fail(error, 2)
+    print(f"grpo-train: {run.path}", flush=True)
+    raise typer.Exit(_supervise(run, show_progress=on_terminal()))
+
+
+def supervise(run: Annotated[str, typer.Argument(help="Run name or path.")], root: Root = None) -> None:
+    """Supervise a run that has a directory but has not started (the command of its tmux session)."""
+    try:
+        found = open_run(resolve_root(root), run)
+    except UserError as error:
+        fail(error, 2)
+    raise typer.Exit(_supervise(found, show_progress=False))
+
+
+def resume(
+    training_run: TrainingRun,
+    from_step: Annotated[str, typer.Option(help="Checkpoint: latest, final or a step number.")] = "latest",
+    additional_steps: Annotated[
+        int | None, typer.Option(min=1, help="Number of additional steps (default: up to run.total_steps).")
+    ] = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="Number of processes from now on.")] = None,
+    set_: Overrides = None,
+    no_torchrun: Annotated[
+        bool, typer.Option("--no-torchrun", help="Use one process without torchrun, for this resume only.")
+    ] = False,
+    root: Root = None,
+) -> None:
+    """Resume a run from a checkpoint.
+
+    The full state is restored: the run continues bit for bit as if it had never stopped, unless --nproc, --set or the
+    environment changed. Changed keys are listed and written to the run's config.yaml.
+    """
+    from grpo_train.supervisor.supervisor import Supervisor, prepare_resume, refuse_live
+
+    if nproc and no_torchrun:
+        fail("--nproc and --no-torchrun exclude each other", 2)
+    try:
+        check_engine()
+        run = open_run(resolve_root(root), training_run)
+        refuse_live(run)
+        if not run.config_file.exists():
+            fail(f"{run.name} has no config.yaml because it never started; launch it again", 2)
+        text, source = run.config_file.read_text(encoding="utf-8"), str(run.config_file)
+        before = load_config(text, source=source)
+        checkpoint = run.checkpoint(from_step)
+        overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
+        config = load_config(text, overrides, source=source)
+        total = checkpoint.step + additional_steps if additional_steps else config.run.total_steps
+        config = with_changes(config, run={"total_steps": total})
+        if overrides:
+            config = check_start(config, run.root, checkpoint.path)
+        else:
+            check_device(config.model.device, 1 if no_torchrun else config.run.nproc)
+        changes = changed_keys(before, config)
+        supervisor = Supervisor(run, config, torchrun=not no_torchrun, show_progress=on_terminal())
+        prepare_resume(run, from_step, total, changes)
+        atomic_write(run.config_file, dump_config(config))
+    except UserError as error:
+        fail(error, 2)
+    print(f"grpo-train: {run.path} resumes from step {checkpoint.step}, up to step {total}", flush=True)
+    for key, (old, new) in changes.items():
+        print(f"  {key}: {old} -> {new}", flush=True)
+    raise typer.Exit(supervisor.run())
+
+
+def stop(
+    training_run: TrainingRun,
+    now: Annotated[bool, typer.Option("--now", help="End the run now, without saving.")] = False,
+    root: Root = None,
+) -> None:
+    """Save and stop a run after its current step."""
+    try:
+        run = open_run(resolve_root(root), training_run)
+    except UserError as error:
+        fail(error, 2)
+    try:
+        if now:
+            killed = kill_run(run, by="grpo-train stop --now")
+            if killed.left:
+                fail(f"these processes of {run.name} are still running (blocked in the kernel): {killed.left}")
+            print(f"{run.name}: ended without saving; no processes left, the latest checkpoint is intact")
+            return
+    except RunDirError as error:
+        fail(error)
+    observed = run.observed_state()
+    if not observed.is_live:
+        fail(f"{run.name} is not running ({observed.state})")
+    run.request_stop(by="grpo-train stop")
+    print(f"{run.name}: stop requested; it saves its full state after the current step (--now ends it at once)")
+
+
+def sweep(
+    configs: Annotated[list[Path], typer.Argument(help="Configs, trained one after the other.")],
+    set_: Overrides = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the sweep (default: sweep_DATE_TIME); an existing sweep is resumed."),
+    ] = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="Number of processes of each run.")] = None,
+    as_json: AsJson = False,
+    root: Root = None,
+) -> None:
+    """Train several configs one after the other and compare them.
+
+    Ctrl-C saves and stops the current run; rerun with the same --name to continue.
+    """
+    from grpo_train.supervisor.sweep import run_sweep
+
+    overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
+    try:
+        check_engine()
+        if as_json:
+            result = run_sweep(resolve_root(root), configs, overrides, name, log=sys.stderr)
+            print(json.dumps({"sweep": result.name, "runs": result.rows}, indent=1))
+        else:
+            result = run_sweep(resolve_root(root), configs, overrides, name, _show_comparison)
+    except UserError as error:
+        fail(error, 2)
+    raise typer.Exit(result.exit_code)
+
+
+def _show_comparison(rows: Sequence[dict[str, Any]]) -> None:
+    from grpo_train.supervisor.sweep import COLUMNS
+
+    def text(value: Any) -> str:
+        return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+    columns = [name for name in COLUMNS if name != "run"]
+    cells = [[text(row.get(name)) for name in columns] for row in rows]
+    colored = [
+        [state_cell(cell) if name == "state" else cell for name, cell in zip(columns, line, strict=True)]
+        for line in cells
+    ]
+    table(columns, colored, plain=padded(columns, cells))
+
+
+def _supervise(run: RunDir, *, show_progress: bool) -> int:
+    """Resolve the config of a launch and supervise the run; a rejected config becomes the run's error."""
+    from grpo_train.supervisor.supervisor import Supervisor
+
+    launch = run.read_launch()
+    overrides = list(launch.get("overrides") or [])
+    if launch.get("nproc"):
+        overrides.append(f"run.nproc={launch['nproc']}")
+    try:
+        if run.config_file.exists():
+            raise RunDirError(
+                f"{run.name} has already started; resume it with  grpo-train resume --training-run {run.name}"
+            )
+        config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "config")
+        ckpt = str(run.root / launch["ckpt"]) if launch.get("ckpt") else None
+        config = check_start(config, run.root, Path(ckpt) if ckpt else None)
+        atomic_write(run.config_file, dump_config(config))
+        return Supervisor(run, config, ckpt=ckpt, show_progress=show_progress).run()
+    except (UserError, OSError) as error:
+        if not run.config_file.exists():
+            status = StatusWriter(run.path)
+            failure = {
+                "code": code_of(error),
+                "summary": str(error),
+                "rank": None,
+                "signal": None,
+                "traceback": "",
+                "console_tail": [],
+            }
+            status.update(state="crashed", stage="", exit_code=2, error=failure)
+            status.close()
+        print(f"error: {error}", file=sys.stderr)
+        return 2
