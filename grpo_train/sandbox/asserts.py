@@ -1,14 +1,14 @@
-"""Splits a data set's tests in two: what the program computes, and what is made of it outside.
+"""Split dataset tests in two: the program's part, and the check of its values outside.
 
-``assert f(2) == 4`` becomes "evaluate ``f(2)``", for the program's process, and "is it 4?", for the parent: the 4 never
-enters that process. In general every use of a name that the solution must define (a call, an attribute, the name
-itself) is lifted out and stands in the rest as a placeholder. A rest that compares one placeholder with a literal is
-judged in the parent; any other one (``math.isclose(f(2), 1.4, rel_tol=0.01)``) in an interpreter of its own.
+``assert f(2) == 4`` becomes "evaluate ``f(2)``" for the program's process and "is it 4?" for the parent: the 4 never
+enters that process. In general, every use of a name that the solution must define (a call, an attribute, the name
+itself) is lifted out and replaced by a placeholder in the check. A check that compares one placeholder with a literal
+is judged in the parent; any other (``math.isclose(f(2), 1.4, rel_tol=0.01)``) in a separate interpreter.
 
-Trusted in the rest are the built-in names and modules listed below, and what the data set itself imports from them.
-Anything else is the program's business: ``eval(f(2)) == 3`` lifts the whole call, since it runs text of the program.
+A check may use the built-in names and modules listed below and the dataset's own imports of those modules. Anything
+else belongs to the program: ``eval(f(2)) == 3`` lifts the whole call, since it runs the program's text.
 
-Only text of the data set is parsed here, never text of a model.
+Only text of the dataset is parsed here, never text of a model.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ MODULES_WHEN_IMPORTED = MODULES | {
     "base64", "binascii", "calendar", "difflib", "hashlib", "html", "struct", "textwrap", "unicodedata", "unittest",
     "zlib",
 }  # fmt: skip
-"""Trusted where the data set imports them; otherwise these are names like any other."""
+"""Trusted only if the dataset imports them."""
 DATA_METHODS = {
     "__contains__", "__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "endswith", "isalnum", "isalpha",
     "isascii", "isdecimal", "isdigit", "isdisjoint", "isidentifier", "islower", "isnumeric", "isprintable", "isspace",
     "issubset", "issuperset", "istitle", "isupper", "startswith",
 }  # fmt: skip
-"""Methods of plain data that give verdicts: called on what a function of the solution returned, they are the rest's."""
+"""Predicates of plain data. On a value that the solution returned, they belong to the check."""
 USUAL_IMPORTS = {
     name: f"from {module} import {name}"
     for module, names in {
@@ -52,42 +52,42 @@ USUAL_IMPORTS = {
     }.items()
     for name in names.split()
 }
-"""Names that tests use as if they were there: the solution is expected to have imported them, too."""
+"""Names that tests use without importing them; the solution is expected to import them, too."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One assert without the program's part."""
+    """The parent's part of one assert."""
 
     wanted: tuple[int, ...]
-    """The lifted expressions that it is about, by index."""
+    """Indices of the lifted expressions."""
     code: str
-    """The rest, with placeholders."""
+    """Source of the condition, with placeholders."""
     imports: tuple[str, ...]
-    """Statements that the rest needs: imports from the standard library."""
+    """Import statements (standard library) that ``code`` needs."""
     relation: str
-    """How the parent judges it: ``true``, ``false``, ``equal``, ``unequal``, ``is``, ``is_not``; ``judge``: not
-    there."""
+    """How the parent judges it: ``true``, ``false``, ``equal``, ``unequal``, ``is`` or ``is_not``; ``judge``: in a
+    separate interpreter."""
     expected: Any = None
-    """What the one value is compared with."""
+    """Expected value of a comparison."""
 
 
 @dataclass(frozen=True)
 class TestPlan:
-    """A data set's tests, split."""
+    """Split tests."""
 
-    __test__ = False  # pytest: not a test
+    __test__ = False  # for pytest
 
     steps: tuple[tuple[tuple[int | None, str], ...], ...]
-    """Per test what the program's process runs, in order: a statement (without index), or an expression."""
+    """Per test, what the program's process runs: (None, statement) or (index, expression)."""
     checks: tuple[tuple[Check, ...], ...]
-    """Per test what is made of the expressions' values."""
+    """Per test, the checks of the expressions' values."""
     problems: tuple[str, ...]
-    """Per test why it cannot be split, and has neither steps nor checks; or ""."""
+    """Per test, why it cannot be split (it then has no steps and no checks), or ""."""
 
 
 def split_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
-    """The plan for these tests, after this setup. Raises :class:`UnsupportedTest`, which names the text."""
+    """Split ``tests``, which run after ``setup``. Raises :class:`UnsupportedTest` with the test's text."""
     _parsed(setup)
     plan = plan_tests(tests, setup)
     if problem := next(filter(None, plan.problems), ""):
@@ -97,10 +97,9 @@ def split_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
 
 @lru_cache(maxsize=4096)
 def plan_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
-    """The same, but a test that cannot be split has its problem in the plan. A setup that is not Python says so when
-    it is run."""
+    """The same, but problems of a test are part of the plan. An invalid setup fails when it runs."""
     trees, problems = [], []
-    for text in (setup, *tests):  # a tree each, for splitting changes it: a data set may say one test twice
+    for text in (setup, *tests):  # parse duplicates separately: splitting changes the tree
         try:
             tree, problem = _parsed(text), ""
         except UnsupportedTest as error:
@@ -109,58 +108,58 @@ def plan_tests(tests: tuple[str, ...], setup: str = "") -> TestPlan:
         problems.append(problem)
     names = _Names(trees)
     steps, checks, index = [], [], 0
-    for at, test in enumerate(tests, 1):
-        one = _One()
+    for number, test in enumerate(tests, 1):
+        split = _SplitTest()
         try:
-            one = _One() if problems[at] else _split(test, trees[at], names, index)
+            split = _SplitTest() if problems[number] else _split(test, trees[number], names, index)
         except UnsupportedTest as error:
-            problems[at] = str(error)
-        steps.append(tuple(one.steps))
-        checks.append(tuple(one.checks))
-        index += sum(len(check.wanted) for check in one.checks)
+            problems[number] = str(error)
+        steps.append(tuple(split.steps))
+        checks.append(tuple(split.checks))
+        index += sum(len(check.wanted) for check in split.checks)
     return TestPlan(tuple(steps), tuple(checks), tuple(problems[1:]))
 
 
 @dataclass
-class _One:
-    """One test, split."""
+class _SplitTest:
+    """Steps and checks of one test."""
 
     steps: list[tuple[int | None, str]] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
 
 
-def _split(test: str, tree: ast.Module, names: _Names, index: int) -> _One:
-    """One test, its expressions counted from ``index`` on. Raises :class:`UnsupportedTest`."""
-    one = _One()
+def _split(test: str, tree: ast.Module, names: _Names, index: int) -> _SplitTest:
+    """Split one test, numbering its expressions from ``index``. Raises :class:`UnsupportedTest`."""
+    split = _SplitTest()
     for statement in tree.body:
         if not isinstance(statement, ast.Assert):
             if any(isinstance(inner, ast.Assert) for inner in ast.walk(statement)):
                 raise UnsupportedTest(f"an assert inside another statement: {test[:200]!r}")
-            one.steps.append((None, ast.unparse(statement)))
+            split.steps.append((None, ast.unparse(statement)))
             continue
         lifter = _Lifter(statement.test, names, index, test)
-        one.steps += [(index + at, code) for at, code in enumerate(lifter.lifted)]
-        one.checks.append(_check(lifter.rest, names, tuple(range(index, index + len(lifter.lifted)))))
+        split.steps += list(enumerate(lifter.lifted, index))
+        split.checks.append(_check(lifter.condition, names, tuple(range(index, index + len(lifter.lifted)))))
         index += len(lifter.lifted)
-    if not one.checks:
+    if not split.checks:
         raise UnsupportedTest(f"a test without an assert: {test[:200]!r}")
-    return one
+    return split
 
 
 def _parsed(text: str) -> ast.Module:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UnsupportedTest(f"not Python ({error}): {text[:200]!r}") from None
+        raise UnsupportedTest(f"invalid Python ({error}): {text[:200]!r}") from None
 
 
 class _Names:
-    """Which names of the data set's text mean what."""
+    """Meaning of the names in the dataset's text."""
 
     def __init__(self, trees: list[ast.Module]) -> None:
         self.imports = dict(USUAL_IMPORTS)
         self.helpers: set[str] = set()
-        """Functions that the data set defines. They run in the program's process, so none may give a verdict."""
+        """Functions that the dataset defines. They run in the program's process, so they must not decide a verdict."""
         for statement in (statement for tree in trees for statement in tree.body):
             if isinstance(statement, ast.FunctionDef):
                 self.helpers.add(statement.name)
@@ -174,24 +173,24 @@ class _Names:
         for alias in statement.names:
             module = statement.module if isinstance(statement, ast.ImportFrom) else alias.name
             if module is not None and module.partition(".")[0] in MODULES_WHEN_IMPORTED and alias.name != "*":
-                one = (
-                    ast.ImportFrom(module, [alias], 0) if isinstance(statement, ast.ImportFrom) else ast.Import([alias])
-                )
-                self.imports[alias.asname or alias.name.partition(".")[0]] = ast.unparse(one)
+                single: ast.stmt = ast.Import([alias])
+                if isinstance(statement, ast.ImportFrom):
+                    single = ast.ImportFrom(module, [alias], 0)
+                self.imports[alias.asname or alias.name.partition(".")[0]] = ast.unparse(single)
 
     def of_solution(self, name: str, called: bool) -> bool:
-        """Is this a name that the solution must define, when it is called itself or not?"""
+        """Whether the solution must define this name; ``called``: the test calls the name itself."""
         if name in BUILTINS or name in self.imports:
             return False
         return called or name not in MODULES
 
     def import_of(self, name: str) -> str | None:
-        """The statement that a rest with this name needs."""
+        """Import statement that a check with this name needs; None if it needs none."""
         return self.imports.get(name, f"import {name}" if name in MODULES else None)
 
 
 class _Lifter(ast.NodeTransformer):
-    """Takes what needs the solution out of one asserted expression."""
+    """Lifts the parts that need the solution out of one asserted expression."""
 
     def __init__(self, asserted: ast.expr, names: _Names, first: int, test: str) -> None:
         self.names = names
@@ -201,14 +200,14 @@ class _Lifter(ast.NodeTransformer):
         self.bound = {inner.id for inner in ast.walk(asserted)
                       if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load)}  # fmt: skip
         self.bound |= {inner.arg for inner in ast.walk(asserted) if isinstance(inner, ast.arg)}
-        # ``assert sum(10, 15) == 6``: where no other name is called, the solution redefines a built-in one.
+        # ``assert sum(10, 15) == 6``: if no other name is called, the solution redefines a built-in.
         self.redefined = not any(self._of_solution(inner) for inner in ast.walk(asserted))
-        self.rest: ast.expr = self.visit(asserted)
+        self.condition: ast.expr = self.visit(asserted)
         if not self.lifted:
-            raise UnsupportedTest(f"an assert that uses nothing of the solution: {test[:200]!r}")
+            raise UnsupportedTest(f"an assert that does not use the solution: {test[:200]!r}")
 
     def _root(self, node: ast.AST) -> tuple[str | None, bool]:
-        """The name that a chain of calls, attributes and items starts from, and whether it is called itself."""
+        """First name in a chain of calls, attributes and items, and whether that name itself is called."""
         called = False
         while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
             called = isinstance(node, ast.Call)
@@ -220,7 +219,7 @@ class _Lifter(ast.NodeTransformer):
         return name is not None and self.names.of_solution(name, called)
 
     def _judges_data(self, node: ast.Call) -> bool:
-        """Is this ``f(2).startswith("a")``? What is called by a capital letter may be a class with such a method."""
+        """Whether this is like ``f(2).startswith("a")``. A capitalized name may be a class with its own such method."""
         if not isinstance(node.func, ast.Attribute):
             return False
         name, called = self._root(node.func.value)
@@ -231,7 +230,7 @@ class _Lifter(ast.NodeTransformer):
         if not (redefined or self._of_solution(node)):
             return self.generic_visit(node)
         if isinstance(node, ast.Call) and self._judges_data(node):
-            self.generic_visit(node.func)  # not as a whole: it is an attribute of the solution's
+            self.generic_visit(node.func)  # not ``visit``, which would lift the method itself
             node.args = [self.visit(argument) for argument in node.args]
             node.keywords = [self.visit(keyword) for keyword in node.keywords]
             return node
@@ -241,25 +240,29 @@ class _Lifter(ast.NodeTransformer):
         if inner & self.bound - own:
             raise UnsupportedTest(f"a call that depends on a loop variable: {self.test[:200]!r}")
         if self._root(node)[0] in self.names.helpers:
-            raise UnsupportedTest(f"a verdict by a function that runs beside the program: {self.test[:200]!r}")
+            raise UnsupportedTest(f"a verdict by a function that runs in the program's process: {self.test[:200]!r}")
         self.lifted.append(ast.unparse(node))
         return ast.Name(PLACEHOLDER.format(self.first + len(self.lifted) - 1), ast.Load())
 
 
-def _check(rest: ast.expr, names: _Names, wanted: tuple[int, ...]) -> Check:
-    named = sorted({inner.id for inner in ast.walk(rest) if isinstance(inner, ast.Name)})
+def _check(condition: ast.expr, names: _Names, wanted: tuple[int, ...]) -> Check:
+    named = sorted({inner.id for inner in ast.walk(condition) if isinstance(inner, ast.Name)})
     imports = tuple(found for name in named if (found := names.import_of(name)) is not None)
     relation, expected = "judge", None
-    if isinstance(rest, ast.Name):
+    if isinstance(condition, ast.Name):
         relation = "true"
-    elif isinstance(rest, ast.UnaryOp) and isinstance(rest.op, ast.Not) and isinstance(rest.operand, ast.Name):
+    elif (
+        isinstance(condition, ast.UnaryOp)
+        and isinstance(condition.op, ast.Not)
+        and isinstance(condition.operand, ast.Name)
+    ):
         relation = "false"
-    elif isinstance(rest, ast.Compare) and len(rest.ops) == 1:
-        left, right = rest.left, rest.comparators[0]
+    elif isinstance(condition, ast.Compare) and len(condition.ops) == 1:
+        left, right = condition.left, condition.comparators[0]
         if isinstance(right, ast.Name) and not isinstance(left, ast.Name):
             left, right = right, left
         names_of = {ast.Eq: "equal", ast.NotEq: "unequal", ast.Is: "is", ast.IsNot: "is_not"}
-        relation = names_of.get(type(rest.ops[0]), "judge") if isinstance(left, ast.Name) else "judge"
+        relation = names_of.get(type(condition.ops[0]), "judge") if isinstance(left, ast.Name) else "judge"
         if relation != "judge":
             try:
                 expected = ast.literal_eval(right)
@@ -267,11 +270,11 @@ def _check(rest: ast.expr, names: _Names, wanted: tuple[int, ...]) -> Check:
                 relation = "judge"
         if relation in ("is", "is_not") and not any(expected is one for one in SINGLETONS):
             relation = "judge"
-    return Check(wanted, ast.unparse(rest), imports, relation, expected)
+    return Check(wanted, ast.unparse(condition), imports, relation, expected)
 
 
 def holds(check: Check, value: Any) -> bool:
-    """Is the check true of this value? For every relation but ``judge``; both sides are built-in types."""
+    """Whether the check is true of ``value``, for every relation but ``judge``. Both sides have built-in types."""
     if check.relation == "true":
         return bool(value)
     if check.relation == "false":

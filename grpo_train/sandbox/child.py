@@ -1,7 +1,7 @@
-"""One child: started, fed, read, and ended, whatever it does.
+"""One child process: start, feed, read and end it, whatever it does.
 
-Nothing here waits for the program: every read is bounded in bytes and the whole in wall time, and at the end the
-process group is killed. The trainer is never forked (``posix_spawn`` shares its memory until the new program runs).
+Nothing here waits for the program: reads are bounded in bytes and in wall time, and at the end the process group is
+killed. The trainer is never forked (``posix_spawn`` shares its memory until the new program runs).
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ MAX_RESULT_BYTES = 4 << 20
 MAX_RECORDS = 20_000
 STDERR_TAIL = 8 << 10
 WALL_PER_CPU = 5.0
-"""Wall seconds for each CPU second allowed: cores are shared with the trainer and with the other programs."""
-FIRST_PASSED_ON = 16
-"""Descriptors for a child are moved above this before they are put at 0 to 5, so that none is overwritten."""
+"""Wall-time limit per second of CPU time: the trainer and other programs share the cores."""
+FIRST_INHERITED = 16
+"""Descriptors for a child move to this number or above before they become 0 to 5, so that none is overwritten."""
 MFD_CLOEXEC_AND_ALLOW_SEALING, F_ADD_SEALS, EVERY_SEAL = 3, 1033, 15
 RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXCPU,
                  signal.SIGXFSZ, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)  # fmt: skip
 
 
 @dataclass
-class Ended:
-    """What came out of a child, and how it ended."""
+class Outcome:
+    """Output and end of a child."""
 
     records: list[tuple[bytes, int, bytes]] = field(default_factory=list)
-    """Letter, index, content, as it claims them."""
+    """(letter, index, content), as the child claims them."""
     results: bytes = b""
-    """All that came through the result pipe."""
+    """All bytes from the result pipe."""
     forged: bool = False
-    """Something else than this job's records came through the result pipe."""
+    """The result pipe contained something other than this job's records."""
     stdout: bytes = b""
     stderr: bytes = b""
     over_limit: bool = False
-    """It was killed because of how much it wrote."""
+    """Killed for exceeding an output limit."""
     over_time: bool = False
-    """It was killed because of wall time or CPU time."""
+    """Killed for exceeding a time limit (wall or CPU)."""
     exit_code: int = 0
-    """As a shell gives it: 128 and the signal's number when one ended it."""
+    """Exit code as in a shell: 128 plus the signal number after a signal."""
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
 
     def first(self, letter: bytes) -> bytes | None:
-        """The content of the first record with this letter."""
+        """Content of the first record with this letter; None without one."""
         return next((content for kind, _, content in self.records if kind == letter), None)
 
 
@@ -66,15 +66,17 @@ def run_child(
     environment: dict[str, str],
     stdin: bytes | None = None,
     max_output: int = 0,
-) -> Ended:
-    """Runs ``job`` in a fresh interpreter. With ``max_output`` standard output and error are read, up to that many
-    bytes each; otherwise they go nowhere. Raises OSError when no process can be started."""
+) -> Outcome:
+    """Run ``job`` in a fresh interpreter. Raises OSError if no process can be started.
+
+    With ``max_output`` standard output and error are read, up to that many bytes each; otherwise they are discarded.
+    """
     python = interpreter()
     tag = secrets.token_bytes(8)
     message = marshal.dumps(
         (python.codes, python.path, {**job, "tag": tag, "modules": [name for name, _ in python.codes]})
     )
-    ended = Ended()
+    outcome = Outcome()
     started = time.monotonic()
     with _Descriptors() as fds:
         result_read, result_write = fds.channel()
@@ -88,35 +90,35 @@ def run_child(
             streams[error_read] = _Stream(max_output, keep_head=False)
         if ruleset is not None:
             inside.append(ruleset)
-        moved = [fds.add(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_PASSED_ON)) for fd in inside]
-        actions = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(moved)]
-        arguments = [*python.arguments, process_mark()]
+        moved = [fds.add(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_INHERITED)) for fd in inside]
+        actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(moved)]
+        arguments = [*python.arguments, process_mark(os.getpid())]
         pid = os.posix_spawn(python.binary, arguments, environment, file_actions=actions, setsid=True,
                              setsigmask=(), setsigdef=RESET_SIGNALS)  # fmt: skip
         try:
             fds.close(*moved, *(fd for fd in {*inside} if fd != ruleset))
             process = fds.add(call("pidfd_open", pid, 0))
-            ended.over_limit, ended.over_time = _read(process, streams, started + WALL_PER_CPU * cpu_seconds)
+            outcome.over_limit, outcome.over_time = _read(process, streams, started + WALL_PER_CPU * cpu_seconds)
         finally:
-            _end(pid, ended)
-    ended.wall_seconds = time.monotonic() - started
-    # The kernel ends a process at its CPU limit with SIGKILL, as others do: how much it had used tells them apart. It
-    # counts by clock ticks there and exactly here, which on a busy machine are not the same.
-    ended.over_time |= ended.exit_code == 128 + signal.SIGKILL and ended.cpu_seconds > cpu_seconds / 2
-    ended.results = streams[result_read].content()
-    ended.records, ended.forged = _records(ended.results, tag)
+            _end(pid, outcome)
+    outcome.wall_seconds = time.monotonic() - started
+    # The kernel sends SIGKILL at the CPU limit; the CPU time used tells this from other kills. Half the limit, because
+    # the kernel enforces the limit by clock ticks and reports exact times, which differ on a busy machine.
+    outcome.over_time |= outcome.exit_code == 128 + signal.SIGKILL and outcome.cpu_seconds > cpu_seconds / 2
+    outcome.results = streams[result_read].content()
+    outcome.records, outcome.forged = _records(outcome.results, tag)
     if max_output:
-        ended.stdout, ended.stderr = streams[out_read].content(), streams[error_read].content()
-    return ended
+        outcome.stdout, outcome.stderr = streams[out_read].content(), streams[error_read].content()
+    return outcome
 
 
-def process_mark(pid: int | None = None) -> str:
-    """The last argument of every program that process ``pid`` (this one) runs, by which ``ps`` shows whose it is."""
-    return f"grpo-sandbox-of-{pid or os.getpid()}"
+def process_mark(pid: int) -> str:
+    """Last argument of every program that process ``pid`` runs; shows its owner in ``ps``."""
+    return f"grpo-sandbox-of-{pid}"
 
 
 class _Descriptors:
-    """Closes what was opened for a child, each once."""
+    """Descriptors opened for a child; each is closed once."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
@@ -138,20 +140,19 @@ class _Descriptors:
                 os.close(fd)
 
     def pipe(self) -> tuple[int, int]:
-        """A pipe whose reading end does not block."""
+        """A pipe with a non-blocking reading end."""
         read, write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read, False)
         return self.add(read), self.add(write)
 
     def channel(self) -> tuple[int, int]:
-        """As a pipe, but the writer cannot open it for reading by ``/proc/self/fd``, and take its own records away
-        before they are read here."""
+        """Like a pipe, but the writer cannot open it through ``/proc/self/fd`` and take back its own records."""
         read, write = (self.add(end.detach()) for end in socket.socketpair())
         os.set_blocking(read, False)
         return read, write
 
     def file(self, content: bytes) -> int:
-        """A file in memory with this content, which nobody can change any more."""
+        """A sealed in-memory file with this content."""
         fd = self.add(call("memfd_create", b"sandbox", MFD_CLOEXEC_AND_ALLOW_SEALING))
         left = memoryview(content)
         while left:
@@ -162,7 +163,7 @@ class _Descriptors:
 
 
 class _Stream:
-    """What is kept of a stream: its head, or its last ``STDERR_TAIL`` bytes; and how much there may be of it."""
+    """Bounded buffer of a stream: keeps its head or its last ``STDERR_TAIL`` bytes."""
 
     def __init__(self, limit: int, keep_head: bool) -> None:
         self.limit = limit
@@ -171,23 +172,23 @@ class _Stream:
         self.kept = bytearray()
 
     def take(self, fd: int) -> bool:
-        """Reads what is there; False at the end of the stream."""
+        """Read available bytes; False at the end of the stream."""
         try:
-            part = os.read(fd, 1 << 16)
+            chunk = os.read(fd, 1 << 16)
         except BlockingIOError:
             return True
-        self.seen += len(part)
-        self.kept += part
+        self.seen += len(chunk)
+        self.kept += chunk
         if not self.keep_head:
             del self.kept[:-STDERR_TAIL]
-        return bool(part)
+        return bool(chunk)
 
     def content(self) -> bytes:
         return bytes(self.kept[: self.limit])
 
 
 def _read(process: int, streams: dict[int, _Stream], deadline: float) -> tuple[bool, bool]:
-    """Reads until the process has ended; True, and which, when it must be killed for its output or its time."""
+    """Read until the process ends or must be killed: (output limit exceeded, time limit exceeded)."""
     poll = select.poll()
     for fd in (process, *streams):
         poll.register(fd, select.POLLIN)
@@ -213,34 +214,34 @@ def _read(process: int, streams: dict[int, _Stream], deadline: float) -> tuple[b
             poll.unregister(process)
 
 
-def _end(pid: int, ended: Ended) -> None:
-    """Kills what is left of the child's process group and takes its status."""
+def _end(pid: int, outcome: Outcome) -> None:
+    """Kill what is left of the child's process group and collect its status."""
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     try:
         _, status, usage = os.wait4(pid, 0)
-    except ChildProcessError:  # somebody else in this process waits for all children
+    except ChildProcessError:  # another thread of this process waited for all children
         return
     code = os.waitstatus_to_exitcode(status)
-    ended.exit_code = code if code >= 0 else 128 - code
-    ended.cpu_seconds = usage.ru_utime + usage.ru_stime
+    outcome.exit_code = code if code >= 0 else 128 - code
+    outcome.cpu_seconds = usage.ru_utime + usage.ru_stime
 
 
 def _records(content: bytes, tag: bytes) -> tuple[list[tuple[bytes, int, bytes]], bool]:
-    """The records of a result pipe, and whether anything else was in it (a cut last record is not)."""
+    """Records of a result pipe, and whether it contains anything else (a truncated last record is allowed)."""
     records: list[tuple[bytes, int, bytes]] = []
-    at = 0
-    while at < len(content):
+    offset = 0
+    while offset < len(content):
         if len(records) == MAX_RECORDS:
             return records, True
-        head = content[at : at + 17]
+        head = content[offset : offset + 17]
         if head[:8] != tag[: len(head)]:
             return records, True
         length = int.from_bytes(head[13:17], "little")
-        if len(head) < 17 or at + 17 + length > len(content):
+        if len(head) < 17 or offset + 17 + length > len(content):
             return records, False
-        records.append((head[8:9], int.from_bytes(head[9:13], "little"), content[at + 17 : at + 17 + length]))
-        at += 17 + length
+        records.append((head[8:9], int.from_bytes(head[9:13], "little"), content[offset + 17 : offset + 17 + length]))
+        offset += 17 + length
     return records, False

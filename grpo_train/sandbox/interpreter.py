@@ -1,7 +1,7 @@
-"""Which interpreter runs the programs, and which files it needs to read.
+"""The interpreter that runs the programs, and the files it needs to read.
 
-The resolved binary: through a version manager's shim or the links of a virtual environment every start would cost
-more, and the environment's packages would be within reach.
+It is the resolved binary: a version manager's shim or the links of a virtual environment would slow down each start
+and expose the environment's packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import marshal, posix, sys
 codes, sys.path[:], job = marshal.loads(posix.read(3, posix.fstat(3).st_size))
 for name, code in codes:
     module = sys.modules[name] = type(sys)(name)
-    module.__builtins__ = dict(__builtins__.__dict__)  # the program may rebind the names in the module itself
+    module.__builtins__ = dict(__builtins__.__dict__)  # the program may rebind names in builtins
     exec(marshal.loads(code), module.__dict__)
 module.main(job)
 """
@@ -32,33 +32,33 @@ NOT_FOR_PROGRAMS = {"site-packages", "dist-packages", "test", "idlelib", "ensure
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python of this process's version and the files that programs need of it."""
+    """A Python of this process's version and its files that programs need."""
 
     binary: str
     arguments: tuple[str, ...]
-    """What comes before the environment-independent bootstrap."""
+    """Command line, up to the bootstrap code."""
     stdlib: str
-    """The standard library's directory: it may be listed, though not everything in it may be read."""
+    """Directory of the standard library: can be listed, but not read completely."""
     readable: tuple[str, ...]
-    """Files and directories: the standard library without third-party packages, shared libraries, time zones."""
+    """Readable files and directories: standard library without third-party packages, shared libraries, time zones."""
     readable_roots: tuple[str, ...]
-    """A short superset of ``readable``, as prefixes: opening anything else is reported as an attempt."""
+    """Path prefixes, a superset of ``readable``: opening anything else is reported as an attempt."""
     codes: tuple[tuple[str, bytes], ...]
-    """The marshalled code of each module that runs inside."""
+    """Marshaled code of each module that runs inside."""
     path: list[str]
-    """``sys.path``: extension modules first, so that a child does not list the whole standard library for one."""
+    """``sys.path``: extension modules first, so that importing one does not list the whole standard library."""
     fake_time: bytes
 
 
 @lru_cache(maxsize=1)
 def interpreter() -> Interpreter:
-    """The interpreter that programs run in: the resolved base binary of this process's own."""
+    """The resolved base binary of this process's interpreter."""
     binary = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     inside = Path(__file__).parent / "inside"
     codes = tuple((f"{INSIDE}.{name}", marshal.dumps(_code(inside / f"{name}.py"))) for name in MODULES)
-    # ``-I`` would also ignore PYTHONHASHSEED; the environment is made from nothing, and the path is cleaned inside.
+    # Not ``-I``, which ignores PYTHONHASHSEED: the environment is built from scratch, and sys.path is set inside.
     arguments = (binary, "-s", "-S", "-B", "-X", "utf8", "-c", BOOTSTRAP)
-    base = {"installed_base": sys.base_prefix, "platbase": sys.base_exec_prefix}  # not a virtual environment's
+    base = {"installed_base": sys.base_prefix, "platbase": sys.base_exec_prefix}  # not the virtual environment
     stdlib, platstdlib = (os.path.realpath(sysconfig.get_path(key, vars=base)) for key in ("stdlib", "platstdlib"))
     return Interpreter(
         binary,
@@ -87,6 +87,6 @@ def _readable(stdlib: str, platstdlib: str) -> tuple[str, ...]:
 
 
 def _entries(stdlib: str) -> list[str]:
-    """What the standard library's directory holds but for the packages of others, which can lie in it."""
+    """Entries of the standard library's directory without third-party packages."""
     return [entry.path for entry in os.scandir(stdlib) if entry.name.partition("-")[0] not in NOT_FOR_PROGRAMS
             and entry.name not in NOT_FOR_PROGRAMS]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Landlock rulesets: which files a program may read, and the one directory it may write in.
+"""Landlock rulesets: the files a program may read, and the one directory it may write to.
 
-A ruleset is made in the parent, once per slot, and passed to each child as a descriptor: a child then needs a single
-system call. Every right that the kernel's Landlock knows is handled, so what no rule grants is denied.
+The parent creates a ruleset once per slot and passes its descriptor to each child, which then needs a single system
+call. Every right that the kernel's Landlock knows is handled, so anything not granted by a rule is denied.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from grpo_train.sandbox.syscalls import call
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG, MAKE_SYM, REFER, TRUNCATE = (1 << bit for bit in (4, 5, 7, 8, 12, 13, 14))
-# Bits 6 and 9 to 11 make devices, sockets and named pipes; 15 is ioctl on a device. Nobody gets them, nor EXECUTE.
+# Bits 6 and 9 to 11 create devices, sockets and named pipes; 15 is ioctl on a device. Never granted, like EXECUTE.
 
 FILE_RIGHTS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many file-system rights an ABI knows, the first ones; later ABIs added none."""
+"""Number of file-system rights by ABI; later ABIs added none."""
 TCP_BIND_AND_CONNECT = 0b11
 SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 CREATE_RULESET_VERSION = 1
 RULE_PATH_BENEATH = 1
 NO_LOG = 1
-"""``landlock_restrict_self``: denials are not written to the kernel's log (ABI 7)."""
+"""Flag of ``landlock_restrict_self``: no denials in the kernel log (ABI 7)."""
 
 
 def abi() -> int:
-    """The kernel's Landlock ABI; 0 where there is none."""
+    """The kernel's Landlock ABI; 0 without Landlock."""
     try:
         return call("landlock_create_ruleset", None, 0, CREATE_RULESET_VERSION)
     except OSError:
@@ -35,8 +35,13 @@ def abi() -> int:
 
 
 def create_ruleset(read: Iterable[str], listed: str, write: str, version: int) -> int:
-    """A descriptor of a ruleset of ABI ``version``: ``read`` files and trees can be read, the directories below
-    ``listed`` be listed, below ``write`` files be made, written and removed. Raises OSError."""
+    """Create a ruleset of ABI ``version`` and return its descriptor. Raises OSError.
+
+    Args:
+        read: files and trees that can be read.
+        listed: tree whose directories can be listed.
+        write: tree in which files can be created, written and removed.
+    """
     rights = (1 << FILE_RIGHTS_OF_ABI[min(version, 5)]) - 1
     attributes = struct.pack("<Q", rights)
     if version >= 4:
@@ -61,7 +66,7 @@ def _allow(ruleset: int, path: str, wanted: int, handled: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what is not there needs no rule
+        return  # a missing path needs no rule
     try:
         if not os.path.isdir(path):
             wanted &= READ_FILE | WRITE_FILE | TRUNCATE

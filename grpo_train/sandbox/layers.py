@@ -1,10 +1,10 @@
-"""The layers around every program, and what a set of them is called.
+"""Isolation layers around every program, and their levels.
 
 ========== =====================================================================
-``full``   rlimits, seccomp, Landlock, and user (or root's), network and pid namespaces
-``strong`` rlimits, seccomp, Landlock: as tight for every attack known here (Ubuntu 24.04, most containers)
-``medium`` seccomp or Landlock is missing: files of the user can be read, or the network reached
-``weak``   both are missing: the program can do what the user can
+``full``   rlimits, seccomp, Landlock, and namespaces (user or root's; network, pid)
+``strong`` rlimits, seccomp, Landlock: blocks every tested attack, too (Ubuntu 24.04, most containers)
+``medium`` without seccomp or Landlock: programs can read the user's files, or use the network
+``weak``   without both: programs can do anything the user can
 ========== =====================================================================
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from grpo_train.sandbox import landlock, seccomp, syscalls
-from grpo_train.sandbox.child import Ended, run_child
+from grpo_train.sandbox.child import Outcome, run_child
 from grpo_train.sandbox.interpreter import interpreter
 from grpo_train.sandbox.results import Level
 from grpo_train.sandbox.workspace import workspace
@@ -24,8 +24,8 @@ from grpo_train.sandbox.workspace import workspace
 MAX_MEMORY = 1 << 30
 MAX_FILE_BYTES = 16 << 20
 MAX_OPEN_FILES = 64
-MAX_BOX_BYTES = 64 << 20
-MAX_BOX_FILES = 4096
+MAX_TMPFS_BYTES = 64 << 20
+MAX_TMPFS_FILES = 4096
 NEW_USER, NEW_PID, NEW_NET, NEW_IPC, NEW_UTS = 0x10000000, 0x20000000, 0x40000000, 0x08000000, 0x04000000
 NEW_MOUNTS = 0x00020000
 NAMESPACES = NEW_PID | NEW_NET | NEW_IPC | NEW_UTS
@@ -33,45 +33,44 @@ NAMESPACES = NEW_PID | NEW_NET | NEW_IPC | NEW_UTS
 
 @dataclass(frozen=True)
 class Isolation:
-    """The layers that are put in force around every program."""
+    """Active layers."""
 
     namespaces: int = 0
-    """Flags of ``unshare``; 0: none."""
+    """Flags of ``unshare``; 0 for none."""
     namespaces_as_root: bool = False
-    """Made before root is given up, without a user namespace."""
+    """Created before root is dropped, without a user namespace."""
     uid: int | None = None
-    """The unused uid that root becomes; None: the uid stays."""
-    box: bool = False
-    """The programs' files lie in memory, in a mount namespace of their own: limited in size and number, and gone with
-    the program. Otherwise they lie on the disk, and are removed."""
+    """Unused uid that root switches to; None keeps the uid."""
+    tmpfs: bool = False
+    """Each program's files are on a tmpfs in a mount namespace: limited in size and number, and gone with the program.
+    Otherwise they are on disk, and are removed afterwards."""
     landlock_abi: int = 0
     seccomp: bool = False
     missing: dict[str, str] = field(default_factory=dict)
-    """Layer to reason, for what is not in force."""
+    """Reason by missing layer."""
 
     @property
     def level(self) -> Level:
         """``full``, ``strong``, ``medium`` or ``weak``."""
-        walls = self.seccomp + bool(self.landlock_abi)
-        if walls < 2:
-            return "medium" if walls else "weak"
+        required = self.seccomp + bool(self.landlock_abi)
+        if required < 2:
+            return "medium" if required else "weak"
         return "full" if self.namespaces else "strong"
 
     def describe(self) -> str:
-        """One line for a log or a summary."""
+        """One-line description for messages."""
         layers = ["rlimits"]
         layers += ["seccomp"] if self.seccomp else []
         layers += [f"Landlock ABI {self.landlock_abi}"] if self.landlock_abi else []
         layers += ["namespaces"] if self.namespaces else []
-        layers += ["files in memory"] if self.box else []
+        layers += ["tmpfs"] if self.tmpfs else []
         layers += [f"uid {self.uid}"] if self.uid is not None else []
         missing = "; ".join(f"no {layer}: {reason}" for layer, reason in self.missing.items())
         return f"{self.level} ({', '.join(layers)})" + (f"; {missing}" if missing else "")
 
 
-def plan(isolation: Isolation, box: str | None, directory: str, cpu_seconds: int, memory: int) -> dict[str, object]:
-    """The layers as the child takes them."""
-    # Soft and hard alike: SIGXCPU could be ignored, and is by the first process of a pid namespace.
+def plan(isolation: Isolation, tmpfs: str | None, directory: str, cpu_seconds: int, memory: int) -> dict[str, object]:
+    """The layers in the form the child expects."""
     limits = [
         (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
@@ -85,13 +84,13 @@ def plan(isolation: Isolation, box: str | None, directory: str, cpu_seconds: int
     program = _filter(machine) if isolation.seccomp else seccomp.Filter(b"", ())
     return {
         "syscalls": syscalls.numbers(machine),
-        "namespaces": isolation.namespaces | (NEW_MOUNTS if box else 0),
+        "namespaces": isolation.namespaces | (NEW_MOUNTS if tmpfs else 0),
         "namespaces_as_root": isolation.namespaces_as_root,
         "uid": isolation.uid,
-        "box": box,
-        "box_limits": f"size={MAX_BOX_BYTES},nr_inodes={MAX_BOX_FILES}",
+        "tmpfs": tmpfs,
+        "tmpfs_limits": f"size={MAX_TMPFS_BYTES},nr_inodes={MAX_TMPFS_FILES}",
         "directory": directory,
-        # Soft and hard alike: SIGXCPU could be ignored, and is by the first process of a pid namespace.
+        # Soft = hard: SIGXCPU can be ignored, and always is by the first process of a pid namespace.
         "limits": [(name, _within(name, limit)) for name, limit in limits],
         "landlock": bool(isolation.landlock_abi),
         "landlock_flags": landlock.NO_LOG if isolation.landlock_abi >= 7 else 0,
@@ -101,7 +100,7 @@ def plan(isolation: Isolation, box: str | None, directory: str, cpu_seconds: int
 
 
 def _within(name: int, limit: int) -> int:
-    """``limit``, or what this process itself is held to."""
+    """``limit``, but at most this process's own hard limit."""
     hard = resource.getrlimit(name)[1]
     return limit if hard == resource.RLIM_INFINITY else min(limit, hard)
 
@@ -121,12 +120,14 @@ def run_isolated(
     hash_seed: str = "0",
     stdin: bytes | None = None,
     max_output: int = 0,
-) -> Ended:
-    """Runs a job behind these layers, in a fresh directory that is gone afterwards; the kernel ends it at
-    ``cpu_limit`` (default ``cpu_seconds``, by which its wall time is measured). Raises OSError."""
+) -> Outcome:
+    """Run a job behind these layers, in a fresh directory that is removed afterwards. Raises OSError.
+
+    ``cpu_seconds`` sets the wall-time limit; the kernel kills the job at ``cpu_limit`` (default ``cpu_seconds``).
+    """
     python = interpreter()
-    rooms = workspace()
-    slot = rooms.take(isolation.landlock_abi, isolation.uid, isolation.box)
+    slots = workspace()
+    slot = slots.take(isolation.landlock_abi, isolation.uid, isolation.tmpfs)
     try:
         directory = slot.fresh_directory()
         environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": directory,
@@ -134,10 +135,10 @@ def run_isolated(
                        "MALLOC_ARENA_MAX": "1"}  # fmt: skip
         job = {
             **job,
-            "plan": plan(isolation, slot.box, directory, cpu_limit or cpu_seconds, memory),
+            "plan": plan(isolation, slot.tmpfs, directory, cpu_limit or cpu_seconds, memory),
             "readable": python.readable_roots,
         }
         return run_child(job, ruleset=slot.ruleset, cpu_seconds=cpu_seconds, environment=environment, stdin=stdin,
                          max_output=max_output)  # fmt: skip
     finally:
-        rooms.give_back(slot)
+        slots.give_back(slot)

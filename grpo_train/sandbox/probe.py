@@ -1,6 +1,6 @@
-"""What of the sandbox holds on this machine: found out by doing it, once per process.
+"""Probe of the isolation layers on this machine, once per process.
 
-Below ``strong`` nothing runs unless weaker isolation was asked for.
+Below ``strong`` nothing runs unless weaker isolation is allowed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _allow_weak = False
 
 
 def _after_fork() -> None:
-    """Another thread of the parent may have held the lock when it forked."""
+    """Replace the lock, which another thread of the parent may have held during the fork."""
     global _guard
     _guard = threading.Lock()
 
@@ -37,39 +37,42 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def allow_weak(allowed: bool) -> None:
-    """Lets programs run behind less than ``strong`` (config key ``sandbox.allow_weak``)."""
+    """Allow programs to run with isolation below ``strong`` (config key ``sandbox.allow_weak``)."""
     global _allow_weak
     _allow_weak = allowed
 
 
 def isolation() -> Isolation:
-    """What is in force here. Raises :class:`SandboxTooWeak` below ``strong`` unless weaker was allowed, and
-    :class:`SandboxError` where no program can be run at all."""
+    """The isolation on this machine.
+
+    Raises :class:`SandboxTooWeak` below ``strong`` unless weaker isolation is allowed, and :class:`SandboxError` if
+    programs cannot run at all.
+    """
     global _found
     with _guard:
         if _found is None:
             _found = probe()
     if _found.level in TOO_WEAK and not (_allow_weak or os.environ.get(ALLOW_WEAK_VARIABLE) == "1"):
         raise SandboxTooWeak(
-            f"programs of the model would run behind too little: {_found.describe()}. Needed are seccomp and Landlock "
-            f"(Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK, on x86-64 or aarch64, in a container whose own "
-            f"seccomp profile allows both). To run them all the same set sandbox.allow_weak: true in the config, call "
-            f"allow_weak(True), or set {ALLOW_WEAK_VARIABLE}=1; every result then says {_found.level!r}."
+            f"sandbox isolation is too weak: {_found.describe()}. Required: seccomp and Landlock (Linux 5.13 or newer "
+            f"with CONFIG_SECURITY_LANDLOCK, x86-64 or aarch64; in a container, a seccomp profile that allows both). "
+            f"To run model-written programs anyway, set sandbox.allow_weak: true in the config or "
+            f"{ALLOW_WEAK_VARIABLE}=1; results then report the level {_found.level!r}."
         )
     return _found
 
 
 def probe() -> Isolation:
-    """Tries the strongest layers that this machine may allow, and gives up what fails, one layer at a time."""
+    """Try all layers and drop those that fail, one at a time. Raises :class:`SandboxError`."""
     machine = platform.machine()
     if machine not in syscalls.MACHINES:
-        raise SandboxError(f"the sandbox knows the system calls of {', '.join(syscalls.MACHINES)}, not of {machine}")
+        raise SandboxError(f"the sandbox does not support {machine}; supported: {', '.join(syscalls.MACHINES)}")
     abi = landlock.abi()
-    missing = {} if abi else {"landlock": "the kernel has none, or it is off"}
+    missing = {} if abi else {"landlock": "not supported or disabled in the kernel"}
     uid = UNUSED_UID if os.geteuid() == 0 else None
     closed = _closed_to_others(interpreter().stdlib) or _closed_to_others(workspace().root)
     if uid is not None and closed:
-        uid, missing = None, {**missing, "unused uid": f"only root may enter {closed}, which programs need"}
+        uid, missing = None, {**missing, "uid": f"programs need {closed}, which only root may enter"}
     tried = Isolation(NAMESPACES | NEW_USER, False, uid, True, abi, True, missing)
     for _ in range(8):
         step, reason = _try(tried)
@@ -77,13 +80,13 @@ def probe() -> Isolation:
             return tried
         weaker = _without(tried, step, reason)
         if weaker is None:
-            raise SandboxError(f"no program can be run in the sandbox: {step}: {reason}")
+            raise SandboxError(f"the sandbox cannot run programs: {step}: {reason}")
         tried = weaker
-    raise SandboxError(f"no program can be run in the sandbox: {tried.describe()}")
+    raise SandboxError(f"the sandbox cannot run programs: {tried.describe()}")
 
 
 def _closed_to_others(path: str) -> str | None:
-    """The first directory on the way to ``path`` that an unknown user may not enter."""
+    """First directory on ``path`` that an unused uid may not enter."""
     for directory in (*reversed(Path(path).parents), Path(path)):
         if not directory.stat().st_mode & stat.S_IXOTH:
             return str(directory)
@@ -92,14 +95,14 @@ def _closed_to_others(path: str) -> str | None:
 
 def _without(tried: Isolation, step: str, reason: str) -> Isolation | None:
     missing = {**tried.missing, step: reason}
-    if step == "identity" and tried.uid is not None:
+    if step == "uid" and tried.uid is not None:
         return replace(tried, uid=None, missing=missing)
-    if step == "box" and tried.box:
-        return replace(tried, box=False, missing=missing)
+    if step == "tmpfs" and tried.tmpfs:
+        return replace(tried, tmpfs=False, missing=missing)
     if step == "namespaces" and tried.namespaces & NEW_USER and os.geteuid() == 0:
         return replace(tried, namespaces=NAMESPACES, namespaces_as_root=True)
     if step == "namespaces" and tried.namespaces:
-        return replace(tried, namespaces=0, namespaces_as_root=False, box=False, missing=missing)
+        return replace(tried, namespaces=0, namespaces_as_root=False, tmpfs=False, missing=missing)
     if step == "landlock" and tried.landlock_abi:
         return replace(tried, landlock_abi=0, missing=missing)
     if step == "seccomp" and tried.seccomp:
@@ -124,30 +127,30 @@ print({"socket": attempt(socket.socket), "signal": attempt(os.kill, PARENT, 0), 
 
 
 def _try(tried: Isolation) -> tuple[str | None, str]:
-    """Runs a program behind these layers that tries to get around each; the layer that does not hold, and why."""
+    """Run a program that tries to break each layer: the first layer that fails, and the reason."""
     path = workspace().canary
     source = ATTEMPTS.replace("PARENT", str(os.getpid())).replace("CANARY", repr(path))
     try:
-        ended = run_isolated(tried, {"mode": "program", "source": source}, cpu_seconds=5, max_output=1 << 16)
+        outcome = run_isolated(tried, {"mode": "program", "source": source}, cpu_seconds=5, max_output=1 << 16)
     except OSError as error:
         if "landlock" in str(error):
             return "landlock", str(error)
-        # Without its capabilities root can neither give files to another user nor end what runs as one.
+        # Without its capabilities root can neither chown files nor kill processes of another user.
         refused = isinstance(error, PermissionError) and tried.uid is not None
-        return "identity" if refused else "start", str(error)
-    failed = ended.first(b"L")
+        return "uid" if refused else "start", str(error)
+    failed = outcome.first(b"L")
     if failed is not None:
         step, _, reason = failed.decode().partition("\t")
         return step, reason
     try:
-        found = ast.literal_eval(ended.stdout.decode())
+        found = ast.literal_eval(outcome.stdout.decode())
     except (ValueError, SyntaxError):
-        last = (ended.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {ended.exit_code}"])[-1]
-        return "identity" if tried.uid is not None else "start", f"a program cannot run: {last}"
+        last = (outcome.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {outcome.exit_code}"])[-1]
+        return "uid" if tried.uid is not None else "start", f"the test program failed: {last}"
     if tried.landlock_abi and (found["read"], found["write"]) != ("EACCES", "EACCES"):
-        return "landlock", f"a file outside could be opened: {found}"
+        return "landlock", f"a file outside was opened: {found}"
     if tried.seccomp and (found["socket"], found["signal"]) != ("EPERM", "EPERM"):
         return "seccomp", f"a socket or a signal was allowed: {found}"
     if tried.namespaces and not found["first"]:
-        return "namespaces", "the pid namespace is not in force"
+        return "namespaces", "the pid namespace has no effect"
     return None, ""

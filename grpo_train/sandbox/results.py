@@ -1,4 +1,4 @@
-"""What a program did, and what its tests say of it."""
+"""Results of programs and tests, isolation levels, errors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from grpo_train.run_dir.errors import UserError
 
 Level = Literal["full", "strong", "medium", "weak"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-"""The strongest first."""
+"""Strongest first."""
 TOO_WEAK: tuple[Level, ...] = ("medium", "weak")
-"""Levels at which nothing runs unless it was allowed."""
+"""Levels that must be allowed explicitly."""
 Status = Literal["ok", "syntax_error", "runtime_error", "timeout", "memory", "killed", "output_limit"]
 
 REASONS = (
@@ -19,65 +19,66 @@ REASONS = (
     "unsupported_value", "forged_results", "setup_failed", "test_failed", "unsupported_test", "no_result",
     "no_tests",
 )  # fmt: skip
-"""Why tests did not pass (``TestsResult.reason``): ``exit`` the program left by SystemExit or ended without its
-results, ``killed`` a signal ended it, ``unsupported_value`` it returned what is not plain data, ``forged_results`` it
-wrote to the result channel itself, ``setup_failed`` the data set's setup did not run on its definitions,
-``test_failed`` a test's own statement or comparison raised, ``unsupported_test`` what is expected could not be kept out
-of the program's process, ``no_result`` nothing was reported for a call."""
+"""Why tests did not pass (``TestsResult.reason``).
+
+- ``exit``: the program raised SystemExit or exited without results
+- ``killed``: a signal ended it
+- ``unsupported_value``: it returned something other than plain data
+- ``forged_results``: it wrote to the result channel itself
+- ``setup_failed``: the dataset's setup failed on its definitions
+- ``test_failed``: a test's own statement or comparison raised
+- ``unsupported_test``: the expected value cannot be kept out of the program's process
+- ``no_result``: a call reported nothing
+"""
 
 
 class SandboxError(UserError):
-    """The sandbox itself does not work here: no verdict about any program."""
+    """The sandbox does not work on this machine; says nothing about a program."""
 
     code = "no_sandbox"
 
 
 class SandboxTooWeak(SandboxError):
-    """This machine does not allow what the sandbox needs, and weaker isolation was not asked for."""
+    """Isolation is below ``strong``, and weaker isolation is not allowed."""
 
 
 class UnsupportedTest(ValueError):
-    """A test of the data set that cannot be split into the program's part and the judge's part (``split_tests``)."""
+    """A dataset test that cannot be split into the program's part and the judge's part (``split_tests``)."""
 
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """How one program ran."""
+    """Result of one program."""
 
     stdout: str
-    """What it printed, at most ``max_output`` bytes of it; what is not UTF-8 is replaced."""
+    """Standard output, at most ``max_output`` bytes, invalid UTF-8 replaced."""
     stderr: str
-    """The end of its standard error."""
+    """Tail of standard error."""
     status: Status
-    """``ok``: it ended by itself, with everything printed. ``killed``: it ended in another way than by its last line,
-    an exception or ``sys.exit`` (``os._exit``, a crash)."""
+    """``ok``: it finished and flushed its output. ``killed``: it ended otherwise than by its last line, an exception or
+    ``sys.exit`` (``os._exit``, a crash)."""
     isolation: Level
     denials: dict[str, int] = field(default_factory=dict)
-    """Attempts by kind: ``network``, ``process``, ``signal``, ``file`` (outside its directory), ``native`` (ctypes),
-    ``limits``, ``introspection``, ``canary``. An indicator: a program can hide them, and ``native``, ``limits`` and
-    ``introspection`` are not denied as such."""
+    """Number of attempts by kind: ``network``, ``process``, ``signal``, ``file`` (outside its directory), ``native``
+    (ctypes), ``limits``, ``introspection``, ``canary``. An indicator only: a program can hide attempts, and ``native``,
+    ``limits`` and ``introspection`` are not denied as such."""
     seconds: float = 0.0
-    """Wall time, the interpreter's start included."""
+    """Wall time, including the interpreter's startup."""
 
 
 @dataclass(frozen=True)
 class TestsResult:
-    """Which tests a solution passes, judged outside of the process that ran it."""
+    """Verdicts on a solution, judged outside its process."""
 
-    __test__ = False  # pytest: not a test
+    __test__ = False  # for pytest
 
     passed: list[bool]
     """One verdict per test."""
     reason: str
-    """``ok``, or the first failure's name: one of ``REASONS``."""
+    """``ok``, or the first failure: one of ``REASONS``."""
     reasons: list[str]
-    """Per test: ``ok``, or a name of ``REASONS``, a colon and what happened."""
+    """Per test: ``ok``, or one of ``REASONS``, a colon and details."""
     isolation: Level
     denials: dict[str, int] = field(default_factory=dict)
     """As in :class:`ProgramResult`."""
     seconds: float = 0.0
-
-    @property
-    def all_passed(self) -> bool:
-        """Every test, and there is one."""
-        return bool(self.passed) and all(self.passed)

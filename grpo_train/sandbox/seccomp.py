@@ -1,9 +1,9 @@
-"""The seccomp filter: which system calls a program of a model may make, as raw BPF for x86-64 and aarch64.
+"""Seccomp filter: the system calls that programs may make, as raw BPF for x86-64 and aarch64.
 
-An allow-list of what CPython needs. A call that is not on it fails with EPERM; one newer than the list with ENOSYS,
-so that a C library falls back to an older one, as it does for ``clone3``. A call of a foreign architecture (32-bit,
-x32) kills the process. What Landlock does not govern is denied here: the network, processes, signals to others,
-namespaces, and also modes, owners, times and attributes of files, which need no permission to write.
+An allow-list of what CPython needs. Other calls fail with EPERM; calls newer than the list, and ``clone3``, fail with
+ENOSYS, so that the C library falls back to an older call. A call of a foreign architecture (32-bit, x32) kills the
+process. The filter denies what Landlock does not cover: network, processes, signals to others, namespaces, and the
+modes, owners, times and attributes of files, which can be changed without write permission.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from grpo_train.sandbox.syscalls import MACHINES
 
-# name: (x86-64, aarch64). Allowed whatever the arguments.
+# name: (x86-64, aarch64). Allowed with any arguments.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63), "write": (1, 64), "openat": (257, 56), "close": (3, 57), "newfstatat": (262, 79),
     "fstat": (5, 80), "lseek": (8, 62), "mmap": (9, 222), "munmap": (11, 215), "brk": (12, 214), "futex": (202, 98),
@@ -47,7 +47,7 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "exit": (60, 93), "exit_group": (231, 94), "wait4": (61, 260), "waitid": (247, 95),
 }  # fmt: skip
 
-# Allowed for some arguments, see ``_conditional``.
+# Allowed with some arguments, see ``_conditional``.
 CONDITIONAL = {
     "clone": (56, 220), "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "ioctl": (16, 29),
     "fcntl": (72, 25), "prctl": (157, 167), "prlimit64": (302, 261), "socketpair": (53, 199), "sendto": (44, 206),
@@ -59,11 +59,11 @@ AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 X32_BIT = 0x40000000
 
 Step = tuple[int, int, int, int]
-"""A BPF instruction: code, how far to jump if true and if false, operand."""
+"""A BPF instruction: code, jump offset if true, jump offset if false, operand."""
 LOAD, JUMP, EQUAL, GREATER_EQUAL, ANY_BIT, RETURN = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
 EPERM, ENOSYS = 0x00050001, 0x00050026
-NUMBER_AT, ARCH_AT, ARGUMENTS_AT = 0, 4, 16
+NUMBER_OFFSET, ARCH_OFFSET, ARGUMENTS_OFFSET = 0, 4, 16
 ALLOWING: list[Step] = [(RETURN, 0, 0, ALLOW)]
 
 CLONE_THREAD = 0x00010000
@@ -76,7 +76,7 @@ FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032)
 PRCTLS = (15, 16)  # PR_SET_NAME, PR_GET_NAME
 AF_UNIX = 1
 OWN_PID = 0xFFFFFFFF
-"""Stands for the pid of the process, which writes it there itself."""
+"""Placeholder that each process replaces with its own pid."""
 
 
 @dataclass(frozen=True)
@@ -84,32 +84,32 @@ class Filter:
     """A BPF program."""
 
     code: bytes
-    """8 bytes per instruction."""
+    """The instructions, 8 bytes each."""
     pid_offsets: tuple[int, ...]
-    """Where the process writes its own pid (4 bytes, little-endian) before it installs the program."""
+    """Offsets at which the process writes its pid (4 bytes, little-endian) before it installs the filter."""
 
 
 def build(machine: str) -> Filter:
-    """The filter for one of ``MACHINES``; ValueError on any other machine."""
+    """Build the filter for one of ``MACHINES``. Raises ValueError for other machines."""
     column = MACHINES.index(machine)
     actions = {number: ALLOWING for both in ALLOWED.values() if (number := both[column]) is not None}
     actions |= {both[column]: _conditional(name) for name, both in CONDITIONAL.items()}
     actions[CLONE3] = [(RETURN, 0, 0, ENOSYS)]
     program: list[Step] = [
-        (LOAD, 0, 0, ARCH_AT),
+        (LOAD, 0, 0, ARCH_OFFSET),
         (EQUAL, 1, 0, AUDIT_ARCH[column]),
         (RETURN, 0, 0, KILL_PROCESS),
-        (LOAD, 0, 0, NUMBER_AT),
-        (GREATER_EQUAL, 0, 1, X32_BIT),  # on aarch64 there are no such numbers
+        (LOAD, 0, 0, NUMBER_OFFSET),
+        (GREATER_EQUAL, 0, 1, X32_BIT),  # numbers that do not exist on aarch64
         (RETURN, 0, 0, KILL_PROCESS),
         *_search(_intervals(actions)),
     ]
-    own_pid_at = tuple(8 * at + 4 for at, step in enumerate(program) if step[0] == EQUAL and step[3] == OWN_PID)
-    return Filter(b"".join(struct.pack("<HBBI", *step) for step in program), own_pid_at)
+    pid_offsets = tuple(8 * i + 4 for i, step in enumerate(program) if step[0] == EQUAL and step[3] == OWN_PID)
+    return Filter(b"".join(struct.pack("<HBBI", *step) for step in program), pid_offsets)
 
 
 def _intervals(actions: dict[int, list[Step]]) -> list[tuple[int, list[Step]]]:
-    """Where each action starts to apply, ascending: what is not named gets EPERM, what is newer ENOSYS."""
+    """First call number of each action, ascending; unlisted calls get EPERM, newer ones ENOSYS."""
     intervals: list[tuple[int, list[Step]]] = []
     for number in range(NEWEST_KNOWN + 1):
         action = actions.get(number, [(RETURN, 0, 0, EPERM)])
@@ -119,8 +119,11 @@ def _intervals(actions: dict[int, list[Step]]) -> list[tuple[int, list[Step]]]:
 
 
 def _search(intervals: list[tuple[int, list[Step]]]) -> list[Step]:
-    """A binary search for the call's interval. The kernel runs the filter once for every call number when it is
-    installed, so a list of comparisons would cost each child a third of a millisecond."""
+    """A binary search for the call's interval.
+
+    The kernel runs the filter once for every call number when it is installed; a linear search would cost each child a
+    third of a millisecond.
+    """
     if len(intervals) == 1:
         return intervals[0][1]
     middle = len(intervals) // 2
@@ -132,7 +135,7 @@ def _search(intervals: list[tuple[int, list[Step]]]) -> list[Step]:
 
 
 def _conditional(name: str) -> list[Step]:
-    """The instructions that decide about one call by its arguments; every path returns."""
+    """Instructions that decide about one call by its arguments; every path returns."""
     if name == "clone":
         flags = _low(0)
         return [
@@ -156,7 +159,7 @@ def _conditional(name: str) -> list[Step]:
         return _argument_in(0, (0,))
     if name == "socketpair":
         return _argument_in(0, (AF_UNIX,))
-    # sendto without an address: what is sent stays in the pair
+    # sendto without an address: the data stays in the socket pair
     return [
         (LOAD, 0, 0, _low(4)),
         (EQUAL, 0, 3, 0),
@@ -168,8 +171,8 @@ def _conditional(name: str) -> list[Step]:
 
 
 def _low(argument: int) -> int:
-    """Where the low half of an argument lies; the kernel takes these arguments as 32-bit numbers."""
-    return ARGUMENTS_AT + 8 * argument
+    """Offset of the low half of an argument; the kernel reads these arguments as 32-bit numbers."""
+    return ARGUMENTS_OFFSET + 8 * argument
 
 
 def _argument_in(argument: int, values: tuple[int, ...]) -> list[Step]:

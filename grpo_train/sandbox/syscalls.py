@@ -1,6 +1,6 @@
-"""System calls that this process makes for its children, and their numbers on x86-64 and aarch64.
+"""System calls for child processes, by number (x86-64, aarch64).
 
-Called by number: Python builds made for old C libraries lack some of their wrappers.
+Called by number because Python builds for old C libraries lack some wrappers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NUMBERS = {
 
 @lru_cache(maxsize=4)
 def numbers(machine: str) -> dict[str, int]:
-    """The numbers on ``machine``; ValueError on one that is not in ``MACHINES``."""
+    """Numbers by name on ``machine``. Raises ValueError for machines that are not in ``MACHINES``."""
     column = MACHINES.index(machine)
     return {name: both[column] for name, both in NUMBERS.items()}
 
@@ -33,7 +33,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: int | bytes | None) -> int:
-    """The result of a system call; ints are passed as longs, bytes as a pointer to them. Raises OSError."""
+    """Make a system call and return its result. Passes ints as longs, bytes as pointers. Raises OSError."""
     passed = [ctypes.c_long(a) if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments]
     result = int(_libc().syscall(ctypes.c_long(numbers(platform.machine())[name]), *passed))
     if result < 0:

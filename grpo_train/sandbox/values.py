@@ -1,9 +1,8 @@
-"""Decoding what a program claims its values are: plain data from an untrusted pipe, bounded in time and memory.
+"""Decoder for values that a program claims: plain data from an untrusted pipe, bounded in time and memory.
 
-The format is in :mod:`grpo_train.sandbox.inside.encode`, but these bytes need not come from there: a program
-can write to the pipe itself. So nothing is believed: every length is checked, containers are counted, what is hashed
-is few and does not collide (integers chosen to have one hash make a set quadratic), and exact numbers are short: to
-compare a Decimal with an integer of a million digits takes hours.
+The format is in :mod:`grpo_train.sandbox.inside.encode`, but a program can write to the pipe itself. So every length
+is checked, containers are counted, hashed entries are few and do not collide (integers chosen to have one hash make a
+set quadratic), and exact numbers are short (comparing a Decimal with an integer of a million digits takes hours).
 """
 
 from __future__ import annotations
@@ -16,100 +15,91 @@ from datetime import timedelta, timezone
 from typing import Any
 
 from grpo_train.sandbox.inside.encode import MAX_DEPTH, MAX_NODES
-from grpo_train.sandbox.inside.kinds import ENUM, put_together, taken_apart
+from grpo_train.sandbox.inside.kinds import ENUM, assemble, disassemble
 
 MAX_JOB_NODES = 3 * MAX_NODES
-"""Elements of all values of one job together."""
+"""Elements of all values of one job."""
 MAX_HASHED = 10_000
-"""Entries of all sets and dicts of one job together."""
+"""Entries of all sets and dicts of one job."""
 MAX_SAME_HASH = 32
 MAX_FLOAT_TEXT = 32
 MAX_BITS = 10_000
-"""Of the integers that make a Fraction, a range or a time, and of an int in one value with a Decimal."""
+"""Limit for the integers of a Fraction, range or time, and for an int in one value with a Decimal."""
 MAX_DIGITS = 3_000
-"""Of a Decimal, as text."""
+"""Length of a Decimal as text."""
 MAX_EXPONENT = 100_000
-"""Of a Decimal, up or down."""
+"""Absolute exponent of a Decimal."""
 _DECIMAL = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?(?:E([+-]?[0-9]{1,18}))?|Infinity|NaN[0-9]{0,30})", re.IGNORECASE)
-"""What ``str`` makes of one; a signalling NaN, which raises when it is compared, is not among them."""
+"""A Decimal as ``str`` writes it, without signaling NaNs, which raise when compared."""
 
 
 class BadValue(ValueError):
-    """The bytes are not a value in the format, or more than is accepted."""
+    """The bytes are invalid or exceed a limit."""
 
 
 @dataclass(frozen=True)
 class Lazy:
-    """An iterator, or the keys or items of a dict: equal to no list, but a test may make one of it."""
+    """An iterator, or the keys or items of a dict: not equal to a list, but a test may convert it to one."""
 
     kind: str
     """``iterator`` or ``view``."""
     items: tuple[Any, ...]
 
 
-def decode(content: bytes) -> Any:
-    """The value: of Python's own types only (a :class:`Lazy`, a ``Member`` for what is not). Raises
-    :class:`BadValue`."""
-    return Decoder().decode(content)
-
-
 class Decoder:
-    """Decodes the values of one job, which share the caps."""
+    """Decoder of the values of one job, which share the limits."""
 
     def __init__(self) -> None:
         self.nodes = MAX_JOB_NODES
         self.hashed = MAX_HASHED
 
     def decode(self, content: bytes) -> Any:
-        """As the function :func:`decode`."""
+        """Decode one value to Python's own types, :class:`Lazy` or ``Member``. Raises :class:`BadValue`."""
         reader = _Reader(content, self)
         value = reader.value(0)
-        if reader.at != len(content):
+        if reader.offset != len(content):
             raise BadValue("bytes after the value")
         return value
 
     def as_set(self, view: Lazy) -> frozenset[Any]:
-        """What the keys or items of a dict are equal to. Raises :class:`BadValue`."""
+        """The set that a dict's keys or items equal. Raises :class:`BadValue`."""
         return frozenset(_Reader(b"", self).hashable(list(view.items)))
 
 
 class _Reader:
-    """One value being read."""
+    """Reader of one value."""
 
-    def __init__(self, content: bytes, caps: Decoder) -> None:
+    def __init__(self, content: bytes, job: Decoder) -> None:
         self.content = content
-        self.at = 0
-        self.caps = caps
-        self.nodes = min(MAX_NODES, caps.nodes)
-        self.dear: set[str] = set()
+        self.offset = 0
+        self.job = job
+        self.nodes = min(MAX_NODES, job.nodes)
+        self.slow_kinds: set[str] = set()
 
-    def number(self) -> int:
-        end = self.at + 4
+    def take(self, length: int) -> bytes:
+        end = self.offset + length
         if end > len(self.content):
-            raise BadValue("cut short")
-        number = int.from_bytes(self.content[self.at : end], "little")
-        self.at = end
-        return number
+            raise BadValue("truncated")
+        taken = self.content[self.offset : end]
+        self.offset = end
+        return taken
+
+    def count(self) -> int:
+        return int.from_bytes(self.take(4), "little")
 
     def blob(self) -> bytes:
-        length = self.number()
-        end = self.at + length
-        if end > len(self.content):
-            raise BadValue("cut short")
-        blob = self.content[self.at : end]
-        self.at = end
-        return blob
+        return self.take(self.count())
 
-    def whole(self) -> int:
-        number = int.from_bytes(self.blob(), "little", signed=True)
-        if number.bit_length() > MAX_BITS:
-            self.meet("a long int")
-        return number
+    def integer(self) -> int:
+        value = int.from_bytes(self.blob(), "little", signed=True)
+        if value.bit_length() > MAX_BITS:
+            self.check_slow("a long int")
+        return value
 
-    def meet(self, kind: str) -> None:
-        """Before a set or dict compares them: no Decimal and long int in one value."""
-        self.dear.add(kind)
-        if len(self.dear) > 1:
+    def check_slow(self, kind: str) -> None:
+        """Reject a Decimal and a long int in one value, before a set or dict compares them."""
+        self.slow_kinds.add(kind)
+        if len(self.slow_kinds) > 1:
             raise BadValue(f"a Decimal beside an int of more than {MAX_BITS} bits")
 
     def float(self) -> float:
@@ -122,35 +112,35 @@ class _Reader:
             raise BadValue("not a float") from None
 
     def items(self, depth: int) -> list[Any]:
-        count = self.number()
+        count = self.count()
         if count > self.nodes:
             raise BadValue("too many elements")
         return [self.value(depth + 1) for _ in range(count)]
 
     def hashable(self, items: list[Any]) -> list[Any]:
-        """``items``, which can be put into a set in little time."""
-        self.caps.hashed -= len(items)
-        if self.caps.hashed < 0:
+        """Return ``items`` after checking that a set of them is fast to build."""
+        self.job.hashed -= len(items)
+        if self.job.hashed < 0:
             raise BadValue(f"more than {MAX_HASHED} entries in sets and dicts")
         try:
             same = Counter(map(hash, items))
         except TypeError as error:
             raise BadValue(str(error)) from None
         if same and max(same.values()) > MAX_SAME_HASH:
-            raise BadValue("entries chosen to have one hash")
+            raise BadValue("too many entries with the same hash")
         return items
 
     def value(self, depth: int) -> Any:
-        self.caps.nodes -= 1
+        self.job.nodes -= 1
         self.nodes -= 1
         if self.nodes < 0 or depth > MAX_DEPTH:
-            raise BadValue("too many elements or nested too deep")
-        tag = self.content[self.at : self.at + 1]
-        self.at += 1
+            raise BadValue("too many elements, or nested too deeply")
+        tag = self.content[self.offset : self.offset + 1]
+        self.offset += 1
         if tag in SINGLETONS:
             return SINGLETONS[tag]
         if tag == b"i":
-            return self.whole()
+            return self.integer()
         if tag == b"f":
             return self.float()
         if tag == b"c":
@@ -175,45 +165,45 @@ class _Reader:
         if tag in (b"z", b"k"):
             return frozenset(self.hashable(self.items(depth)))
         if tag == b"d":
-            count = self.number()
+            count = self.count()
             if count > self.nodes:
                 raise BadValue("too many elements")
             pairs = [(self.value(depth + 1), self.value(depth + 1)) for _ in range(count)]
             self.hashable([key for key, _ in pairs])
             return dict(pairs)
         if tag == b"r":
-            return self.put_together("range", [self.value(depth + 1) for _ in range(3)])
+            return self.assemble("range", [self.value(depth + 1) for _ in range(3)])
         if tag == b"q":
             return deque(self.items(depth))
         if tag == b"g":
             return Lazy("iterator", tuple(self.items(depth)))
         if tag == b"o":
-            return self.put_together(self.blob().decode("ascii", "replace"), self.items(depth))
-        raise BadValue("an unknown tag")
+            return self.assemble(self.blob().decode("ascii", "replace"), self.items(depth))
+        raise BadValue("unknown tag")
 
-    def put_together(self, name: str, fields: list[Any]) -> Any:
-        """A value of the standard library's, of fields that are what they are said to be."""
+    def assemble(self, name: str, fields: list[Any]) -> Any:
+        """Assemble a standard library value after checking its fields."""
         check = FIELDS.get(name)
         if check is None or not check(fields):
-            raise BadValue(f"fields that make no {name[:20]}, or more of it than is carried")
+            raise BadValue(f"invalid or too large fields of a {name[:20]}")
         if name == "Decimal":
-            self.meet(name)
+            self.check_slow(name)
         try:
-            return put_together(name, fields)
+            return assemble(name, fields)
         except (ValueError, TypeError, OverflowError) as error:
-            raise BadValue(f"no {name}: {error}") from None
+            raise BadValue(f"invalid {name}: {error}") from None
 
 
 SINGLETONS = {b"N": None, b"T": True, b"F": False}
 
 
 def _are(fields: list[Any], *kinds: type) -> bool:
-    """Are these of exactly these types?"""
+    """Whether the fields have exactly these types."""
     return [type(field) for field in fields] == list(kinds)
 
 
 def _are_ints(fields: list[Any], count: int) -> bool:
-    """So many integers, of which none is long: to reduce a Fraction or to count a range takes the square of that."""
+    """Whether these are ``count`` short integers: reducing a Fraction or a range takes quadratic time in the bits."""
     return _are(fields, *[int] * count) and max(map(int.bit_length, fields)) <= MAX_BITS
 
 
@@ -227,10 +217,10 @@ def _is_decimal(fields: list[Any]) -> bool:
     return match is not None and abs(int(match[1] or 0)) <= MAX_EXPONENT
 
 
-def _is_clock(fields: list[Any], numbers: int) -> bool:
-    """So many numbers, a time zone or None, and ``fold``."""
-    zone = type(fields[numbers]) if len(fields) == numbers + 2 else timezone
-    return zone in (timezone, type(None)) and _are(fields, *[int] * numbers, zone, int)
+def _is_clock(fields: list[Any], count: int) -> bool:
+    """Whether these are ``count`` integers, a time zone or None, and ``fold``."""
+    zone = type(fields[count]) if len(fields) == count + 2 else timezone
+    return zone in (timezone, type(None)) and _are(fields, *[int] * count, zone, int)
 
 
 FIELDS: dict[str, Callable[[list[Any]], bool]] = {
@@ -247,39 +237,41 @@ FIELDS: dict[str, Callable[[list[Any]], bool]] = {
     "range": lambda fields: _are_ints(fields, 3),
     ENUM: lambda fields: _are(fields, int, str),
 }
-"""May these be the fields of such a value?"""
+"""Whether these can be the fields of such a value."""
 PLAIN = (list, tuple, set, frozenset, dict)
 
 
 def for_judge(value: Any) -> tuple[str, bool, Any]:
-    """A value as the judge's interpreter takes it: what to make of it (``plain``, ``iterator``, ``view``), is it
-    packed (see :func:`packed`), and plain data. Raises :class:`BadValue`."""
+    """A value for the judge's interpreter: (``plain``, ``iterator`` or ``view``; is packed; plain data).
+
+    See :func:`pack`. Raises :class:`BadValue`.
+    """
     kind = "plain"
     if isinstance(value, Lazy):
         kind, value = value.kind, list(value.items)
-    waiting = [value]
-    while waiting:
-        inner = waiting.pop()
+    pending = [value]
+    while pending:
+        inner = pending.pop()
         if type(inner) in PLAIN:
-            waiting.extend(inner)
-            waiting.extend(inner.values() if type(inner) is dict else ())
+            pending.extend(inner)
+            pending.extend(inner.values() if type(inner) is dict else ())
         elif not isinstance(inner, SCALARS):
-            return kind, True, packed(value)
+            return kind, True, pack(value)
     return kind, False, value
 
 
 SCALARS = (int, float, complex, str, bytes, bytearray, type(None))
 
 
-def packed(value: Any) -> Any:
-    """A value as plain data in which every tuple is (a name, fields): what ``harness.unpacked`` takes."""
+def pack(value: Any) -> Any:
+    """Plain data in which every tuple is (name, fields); ``harness.unpack`` reverses this."""
     if isinstance(value, SCALARS):
         return value
     if isinstance(value, Lazy):
         raise BadValue(f"a {value.kind} inside a value")
     if type(value) is range:
         return "range", [value.start, value.stop, value.step]
-    if (apart := taken_apart(value)) is not None:
-        return apart[0], [packed(field) for field in apart[1]]
-    items = [part for pair in value.items() for part in pair] if type(value) is dict else value
-    return type(value).__name__, [packed(item) for item in items]
+    if (parts := disassemble(value)) is not None:
+        return parts[0], [pack(field) for field in parts[1]]
+    items = [item for pair in value.items() for item in pair] if type(value) is dict else value
+    return type(value).__name__, [pack(item) for item in items]

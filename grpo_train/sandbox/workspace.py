@@ -1,13 +1,13 @@
-"""The directories that programs run in: one slot per program at a time, emptied after each.
+"""Working directories of programs: slots, each used by one program at a time and emptied afterwards.
 
-A slot is a directory and a Landlock ruleset that allows writing below it; a program's working directory is a fresh
-one in its slot. The rulesets are made once per slot, which is why slots are used again and their contents never. (On
-some disks removing a directory takes milliseconds: one that its program left untouched goes to the next by a new name.)
+A slot is a directory and a Landlock ruleset that allows writing below it; each program gets a fresh directory in its
+slot. Slots are reused because a ruleset is created once per slot. Removing a directory takes milliseconds on some
+disks, so one that its program left untouched is renamed for the next program.
 
-Where the kernel allows it a program mounts a file system in memory on its slot's box, which is empty before and after.
+If the kernel allows it, a program mounts a tmpfs on a directory of its slot, which stays empty on disk.
 
-Everything lies in one directory per process, removed at exit; one that a killed process left is removed by the next
-process that makes its own (a lock on the directory tells).
+All slots are in one directory per process, which is removed at exit. The next process that starts removes directories
+that killed processes left (their locks are free).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Slot:
-    """A directory in which one program at a time may write."""
+    """A directory to which one program at a time may write."""
 
-    def __init__(self, path: str, landlock_abi: int, owner: int | None, boxed: bool) -> None:
+    def __init__(self, path: str, landlock_abi: int, owner: int | None, tmpfs: bool) -> None:
         os.mkdir(path, 0o711)
         self.path = path
-        self.kind = (landlock_abi, owner, boxed)
+        self.kind = (landlock_abi, owner, tmpfs)
         self.owner = owner
-        self.box: str | None = None
-        """Where the program mounts a file system of its own and makes its directory; nothing is written here."""
-        if boxed:
-            self.box = os.path.join(path, "box")
-            os.mkdir(self.box, 0o500)
+        self.tmpfs: str | None = None
+        """Mount point of the program's tmpfs, which holds its directory; empty on disk."""
+        if tmpfs:
+            self.tmpfs = os.path.join(path, "tmpfs")
+            os.mkdir(self.tmpfs, 0o500)
             os.chmod(path, 0o511)
         self.directory: str | None = None
         self._given_out: tuple[Stamp, Stamp] | None = None
@@ -56,9 +56,9 @@ class Slot:
             self.ruleset = landlock.create_ruleset(python.readable, python.stdlib, path, landlock_abi)
 
     def fresh_directory(self) -> str:
-        """An empty directory of a new name: a new one, or one that was given out and that no program touched."""
-        if self.box is not None:
-            return os.path.join(self.box, secrets.token_hex(8))
+        """An empty directory with a new name: newly created, or one that its last program left untouched."""
+        if self.tmpfs is not None:
+            return os.path.join(self.tmpfs, secrets.token_hex(8))
         path = os.path.join(self.path, secrets.token_hex(8))
         if self.directory is not None:
             os.rename(self.directory, path)
@@ -72,8 +72,8 @@ class Slot:
         return path
 
     def tidy(self, deadline: float) -> bool:
-        """Makes it ready for the next program; False if that takes longer. Raises OSError."""
-        if self.box is not None:
+        """Empty the slot for the next program; False if not done by ``deadline``. Raises OSError."""
+        if self.tmpfs is not None:
             return True
         with suppress(OSError):
             if self.directory is not None and self._given_out == (_stamp(self.path), _stamp(self.directory)):
@@ -91,7 +91,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def _stamp(directory: str) -> Stamp:
-    """Changes whenever anything in a directory is made, removed or renamed: nobody can set the time of change."""
+    """A value that changes when a directory's entries change: programs cannot set ctime."""
     status = os.stat(directory)
     return status.st_ctime_ns, status.st_mode, status.st_size, status.st_nlink
 
@@ -107,7 +107,7 @@ class Workspace:
         fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.chmod(self.root, 0o711)
         self.canary = os.path.join(self.root, CANARY_FILE)
-        """A file with the secret, which everybody may read, but for Landlock."""
+        """A world-readable file with the secret, protected by Landlock only."""
         with open(self.canary, "w", encoding="utf-8") as file:
             file.write(canary())
         os.chmod(self.canary, 0o644)
@@ -117,25 +117,26 @@ class Workspace:
         self._cleaners = threading.BoundedSemaphore(MAX_CLEANERS)
         atexit.register(self.close)
 
-    def take(self, landlock_abi: int, owner: int | None, boxed: bool) -> Slot:
-        """An empty slot of nobody's; its programs run as ``owner`` (None: this user), ``boxed`` with files in memory.
-        Give it back afterwards."""
+    def take(self, landlock_abi: int, owner: int | None, tmpfs: bool) -> Slot:
+        """Take an empty slot; return it with :meth:`give_back`. ``owner``: uid of the program, None for this user."""
         with self._guard:
-            idle = self._idle.setdefault((landlock_abi, owner, boxed), [])
+            idle = self._idle.setdefault((landlock_abi, owner, tmpfs), [])
             while idle:
                 slot = idle.pop()
-                if os.path.isdir(slot.box or slot.directory or slot.path):
+                if os.path.isdir(slot.tmpfs or slot.directory or slot.path):
                     return slot
-                slot.close()  # a cleaner of temporary files took it
+                slot.close()  # removed by a cleaner of temporary files
             self._made += 1
             path = os.path.join(self.root, f"slot-{self._made}")
-        return Slot(path, landlock_abi, owner, boxed)
+        return Slot(path, landlock_abi, owner, tmpfs)
 
     def give_back(self, slot: Slot) -> None:
-        """Empties the slot for its next program. Thousands of files are removed in a thread of their own: the verdict
-        does not wait for that, unless too many of these threads are busy already."""
-        tidy = self._tidy(slot, time.monotonic() + MAX_TIDY_SECONDS)
-        if not tidy:
+        """Empty the slot for its next program.
+
+        Removing thousands of files continues in a thread, so that the verdict does not wait, unless too many such
+        threads are busy.
+        """
+        if not self._tidy(slot, time.monotonic() + MAX_TIDY_SECONDS):
             if self._cleaners.acquire(blocking=False):
                 threading.Thread(target=self._clean, args=(slot,), daemon=True).start()
             else:
@@ -148,24 +149,17 @@ class Workspace:
             self._cleaners.release()
 
     def _tidy(self, slot: Slot, deadline: float) -> bool:
-        """False if there is more to do. A slot that cannot be emptied is not used again, and that is said."""
+        """Empty the slot; False if not done by ``deadline``. Drop a slot that cannot be emptied, with a warning."""
         try:
             if not slot.tidy(deadline):
                 return False
         except OSError as error:
             slot.close()
-            warnings.warn(f"sandbox: what a program left in {slot.path} stays: {error}", stacklevel=2)
+            warnings.warn(f"sandbox: cannot remove files of a program in {slot.path}: {error}", stacklevel=2)
             return True
         with self._guard:
             self._idle[slot.kind].append(slot)
         return True
-
-    def wait_until_clean(self) -> None:
-        """Returns when no thread removes files any more."""
-        for _ in range(MAX_CLEANERS):
-            self._cleaners.acquire()
-        for _ in range(MAX_CLEANERS):
-            self._cleaners.release()
 
     def close(self) -> None:
         if os.getpid() != self.pid:
@@ -176,24 +170,23 @@ class Workspace:
 
 
 def empty(directory: str, deadline: float = math.inf) -> bool:
-    """Removes everything below ``directory``, however deep, never following a link; False if at ``deadline`` (of the
-    monotonic clock) something is left. Raises OSError.
+    """Remove everything below ``directory`` at any depth, without following links. Raises OSError.
 
-    ``shutil.rmtree`` recurses and keeps a descriptor per level, so that a program that nests ten thousand directories
-    would leave them all behind. Here one descriptor goes down, and up again by "..": the programs are over, so nothing
-    moves meanwhile.
+    Returns False if something is left at ``deadline`` (monotonic clock). ``shutil.rmtree`` recurses and keeps a
+    descriptor per level, so it fails on ten thousand nested directories. Here one descriptor moves down, and up again
+    through "..", which is safe because the programs have ended.
     """
     here = os.open(directory, DIRECTORY)
-    way: list[str] = []
+    path: list[str] = []
     try:
         while True:
             deeper = _remove_files(here, deadline)
             if deeper is not None:
-                way.append(deeper)
+                path.append(deeper)
                 here = _step(here, deeper)
-            elif way:
+            elif path:
                 here = _step(here, "..")
-                os.rmdir(way.pop(), dir_fd=here)
+                os.rmdir(path.pop(), dir_fd=here)
             else:
                 return True
     except _TooLate:
@@ -207,14 +200,14 @@ class _TooLate(Exception):
 
 
 def _step(here: int, name: str) -> int:
-    """A descriptor of a directory in ``here``, instead of ``here``'s."""
+    """Replace the descriptor ``here`` by one of the directory ``name`` in it."""
     fd = os.open(name, DIRECTORY, dir_fd=here)
     os.close(here)
     return fd
 
 
 def _remove_files(here: int, deadline: float) -> str | None:
-    """Removes files and empty directories; the name of a directory that is not empty, which can now be entered."""
+    """Remove files and empty directories; return the name of a non-empty directory, made readable, or None."""
     with os.scandir(here) as entries:
         for entry in entries:
             if time.monotonic() > deadline:
@@ -231,7 +224,7 @@ def _remove_files(here: int, deadline: float) -> str | None:
 
 
 def remove_abandoned() -> None:
-    """Removes the directories of processes that are gone."""
+    """Remove directories of processes that have ended."""
     base = tempfile.gettempdir()
     for name in os.listdir(base):
         if not name.startswith(PREFIX):
@@ -254,7 +247,7 @@ _workspace: Workspace | None = None
 
 
 def workspace() -> Workspace:
-    """This process's workspace, made at the first call."""
+    """This process's workspace, created by the first call."""
     global _workspace
     with _guard:
         if _workspace is None or _workspace.pid != os.getpid() or not os.path.isdir(_workspace.root):
@@ -263,7 +256,7 @@ def workspace() -> Workspace:
 
 
 def _after_fork() -> None:
-    """A forked process makes its own, and must not wait for a lock that another thread of its parent held."""
+    """Reset state in a forked process: it needs its own workspace, and a lock that no thread of the parent holds."""
     global _guard, _workspace
     _guard, _workspace = threading.Lock(), None
 

@@ -1,8 +1,8 @@
-"""How many programs a second the sandbox runs: ``python tests/bench/sandbox.py [threads]``.
+"""Sandbox throughput in programs per second: ``python tests/bench/sandbox.py [threads]``.
 
-Beside it, in turns so that other load on the machine is shared: an interpreter that does nothing (``python -I -S -c
-pass``), and the same inside bubblewrap where that is installed. Processor time per program is printed too, which load
-hardly changes: cores / processor time is what an idle machine runs.
+Baselines, measured in turns so that other load affects all of them: an interpreter that does nothing (``python -I -S
+-c pass``), and the same in bubblewrap if installed. Also prints the CPU time per program, which hardly depends on the
+load: cores / CPU time is the rate of an idle machine.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from grpo_train.sandbox import isolation, run_program, run_tests, worker_count
+from grpo_train.sandbox import isolation, run_program, run_tests
 from grpo_train.sandbox.interpreter import interpreter
 
+CORES = len(os.sched_getaffinity(0))
 PROGRAMS = 200
 TURNS = 5
 SOLUTION = "import math\ndef f(x):\n    return 2 * x\n"
@@ -43,20 +44,20 @@ BWRAP = (
 
 
 def spawn(command: list[str]) -> None:
-    """Runs a command without output and waits for it."""
+    """Run a command and wait for it."""
     pid = os.posix_spawn(command[0], command, {"LC_ALL": "C.UTF-8"})
     if os.waitpid(pid, 0)[1]:
         raise SystemExit(f"failed: {' '.join(command)}")
 
 
 def processor_seconds() -> float:
-    """Of this process and of all its children that have ended."""
+    """CPU time of this process and its ended children."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def measure(run: Callable[[], object], threads: int) -> tuple[float, float]:
-    """Programs a second, and processor milliseconds of each."""
+    """Programs per second, and CPU milliseconds per program."""
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda _: run(), range(threads)))
         began, used = time.perf_counter(), processor_seconds()
@@ -65,8 +66,8 @@ def measure(run: Callable[[], object], threads: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print the figures."""
-    threads = int(sys.argv[1]) if len(sys.argv) > 1 else 2 * worker_count()
+    """Print the measurements."""
+    threads = int(sys.argv[1]) if len(sys.argv) > 1 else 2 * CORES
     bare = [interpreter().binary, "-I", "-S", "-c", "pass"]
     runs: dict[str, Callable[[], object]] = {
         "a bare interpreter": lambda: spawn(bare),
@@ -76,7 +77,7 @@ def main() -> None:
     bwrap = shutil.which("bwrap")
     if bwrap is not None:
         runs[IN_BWRAP] = lambda: spawn([bwrap, *BWRAP, *bare])
-    print(f"{isolation().describe()}; {worker_count()} cores, {threads} threads, medians of {TURNS} turns")
+    print(f"{isolation().describe()}; {CORES} cores, {threads} threads, medians of {TURNS} turns")
     turns: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(TURNS):
         for name, run in runs.items():
@@ -86,12 +87,12 @@ def main() -> None:
     }
     base = medians["a bare interpreter"]
     for name, (rate, milliseconds) in medians.items():
-        line = f"{name:<28} {rate:6.1f} programs/s, {rate / base[0]:4.2f} of the bare one's"
-        if name != IN_BWRAP:  # which does not wait for what it runs, as far as usage goes
-            line += f"; {milliseconds:5.1f} ms of processor each: {1e3 * worker_count() / milliseconds:.0f}/s if idle"
+        line = f"{name:<28} {rate:6.1f} programs/s, {rate / base[0]:4.2f} of the bare rate"
+        if name != IN_BWRAP:  # its usage does not include the program's
+            line += f"; {milliseconds:5.1f} ms of CPU time each: {1e3 * CORES / milliseconds:.0f}/s if idle"
         print(line)
     if bwrap is None:
-        print("bwrap is not installed: no comparison with it")
+        print("bwrap is not installed: not compared")
     else:
         print(f"run_tests / bwrap: {medians['run_tests, three asserts'][0] / medians[IN_BWRAP][0]:.2f}")
 

@@ -1,8 +1,9 @@
-"""A data set's tests on a solution: how they are split, what is judged where, and every solution of MBPP."""
+"""Dataset tests on a solution: splitting, judging, and every reference solution of MBPP."""
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from grpo_train.sandbox import UnsupportedTest, run_tests, split_tests, worker_count
+from grpo_train.sandbox import UnsupportedTest, run_tests, split_tests
 from grpo_train.sandbox import grading as grading_module
 from tests.support.data import data_file
 
+pytestmark = pytest.mark.official_data
+CORES = len(os.sched_getaffinity(0))
 MBPP = [json.loads(line) for line in data_file("mbpp.jsonl").open()]
 
 
@@ -65,12 +68,12 @@ def relation(test: str) -> str:
         ("from math import fabs as g\nassert g(f(1)) == 2", ["f(1)"], "judge"),
     ],
 )
-def test_what_is_computed_inside_and_judged_outside(test: str, computed: list[str], judged: str) -> None:
+def test_split_into_expressions_and_check(test: str, computed: list[str], judged: str) -> None:
     assert [code for index, code in lifted(test) if index is not None] == computed
     assert relation(test) == judged
 
 
-def test_expected_values_are_in_no_step() -> None:
+def test_steps_contain_no_expected_values() -> None:
     for row in MBPP:
         plan = split_tests(tuple(row["test_list"]))
         for test, steps in zip(row["test_list"], plan.steps, strict=True):
@@ -90,7 +93,7 @@ def test_expected_values_are_in_no_step() -> None:
         "",
     ],
 )
-def test_what_cannot_be_split_is_said(test: str) -> None:
+def test_unsplittable_tests_fail_alone(test: str) -> None:
     with pytest.raises(UnsupportedTest):
         split_tests(("assert f(1) == 1", test))
     result = run_tests("def f(x): return x", ["assert f(1) == 1", test, "assert f(2) == 2"])
@@ -99,29 +102,29 @@ def test_what_cannot_be_split_is_said(test: str) -> None:
     assert result.reasons[1].startswith("unsupported_test: ")
 
 
-def test_a_setup_that_is_not_python_fails_every_test() -> None:
+def test_invalid_setup_fails_every_test() -> None:
     with pytest.raises(UnsupportedTest):
         split_tests(("assert f(1) == 1",), "def (")
     assert run_tests("def f(x): return x", ["assert f(1) == 1"], "def (").reason == "setup_failed"
 
 
-def test_a_helper_of_the_setup_may_give_arguments_but_no_verdicts() -> None:
+def test_setup_helpers_must_not_judge() -> None:
     setup = "from math import isclose\ndef tree(n): return [n]\ndef same(a, b): return a == b"
     assert run_tests("def f(x): return 2.0 * x[0]", ["assert isclose(f(tree(3)), 6)"], setup).passed == [True]
     assert run_tests("def f(x): return 2 * x", ["assert same(f(1), 2)"], setup).reason == "unsupported_test"
 
 
-def test_text_of_the_program_is_run_in_its_own_process_only() -> None:
+def test_program_text_is_not_run_by_the_judge() -> None:
     forged = "def f(): return '[g.update(claimed=1) for g in [globals()]] and 2'"
     assert run_tests(forged, ["assert eval(f()) == 3", "assert eval(f()) == 2"]).passed == [False, True]
 
 
-def test_one_test_may_stand_there_twice() -> None:
+def test_duplicate_tests() -> None:
     tests = ["assert f(1) == 1", "assert f(1) == 1", "assert f(1) == 2"]
     assert run_tests("def f(x): return x", tests).passed == [True, True, False]
 
 
-def test_statements_run_inside_in_order() -> None:
+def test_statements_run_in_order() -> None:
     result = run_tests(
         "class Stack(list):\n    push = list.append",
         [
@@ -169,8 +172,8 @@ VALUES: list[tuple[str, bool]] = [
 
 
 @pytest.mark.parametrize(("comparison", "equal"), VALUES)
-def test_values_come_out_as_plain_data(comparison: str, equal: bool) -> None:
-    """Both sides of each: the left as the solution's value, the right as the data set's."""
+def test_values_are_compared_as_plain_data(comparison: str, equal: bool) -> None:
+    """The left side is the solution's value, the right side the dataset's."""
     value, _, expected = comparison.rpartition(" == ")
     assert run_tests(f"def f(): return {value}", [f"assert f() == {expected}"]).passed == [equal]
 
@@ -206,14 +209,14 @@ def test_values_come_out_as_plain_data(comparison: str, equal: bool) -> None:
         ("__import__('collections').deque([3, 1])", "assert sorted(f()) == [1, 3] and f() == deque([3, 1])", True),
     ],
 )
-def test_the_rest_of_an_assert_is_judged_apart(returned: str, test: str, passes: bool) -> None:
+def test_checks_with_code_run_in_a_judge(returned: str, test: str, passes: bool) -> None:
     began = time.monotonic()
     result = run_tests(f"def f(): return {returned}", [test])
     assert result.passed == [passes], result.reasons
     assert time.monotonic() - began < 16
 
 
-def test_members_of_the_solutions_enumerations() -> None:
+def test_enumeration_members() -> None:
     solution = "import enum\nclass Light(enum.Enum):\n    RED = 1\n    GREEN = 2\n    __eq__ = lambda *_: True\n"
     solution += "    __hash__ = None\ndef f(): return Light.GREEN\ndef g(): return [Light.RED, f()]"
     tests = ["f() == Light.GREEN", "f() is Light.GREEN", "g() == [Light.RED, Light.GREEN]", "f() != Light.RED",
@@ -238,12 +241,12 @@ def test_members_of_the_solutions_enumerations() -> None:
          "sys.modules['fractions'] = types.SimpleNamespace(Fraction=Fraction)\ndef f(): return Fraction()", "f() == 2"),
     ],
 )  # fmt: skip
-def test_a_class_that_lies_passes_nothing(solution: str, test: str) -> None:
+def test_lying_classes_pass_nothing(solution: str, test: str) -> None:
     result = run_tests(solution, [f"assert {test}"])
     assert result.passed == [False], result.reasons
 
 
-def test_what_changes_while_it_is_written_is_a_verdict() -> None:
+def test_a_value_that_changes_while_encoded() -> None:
     solution = "import collections, threading\nd = collections.deque([[0]] * 50_000)\n"
     solution += "def turn():\n    while True: d.append(d.popleft())\n"
     solution += "threading.Thread(target=turn, daemon=True).start()\ndef f(): return d"
@@ -261,23 +264,22 @@ def test_reasons_are_per_test() -> None:
     ]  # fmt: skip
     assert "KeyError" in result.reasons[1]
     assert result.reason == "exception"
-    assert not result.all_passed
 
 
 def test_setup_runs_after_the_solution() -> None:
     solution = "class Node:\n    def __init__(self, v): self.v = v\ndef f(n): return n.v"
-    assert run_tests(solution, ["assert f(root) == 3"], setup="root = Node(3)").all_passed
+    assert run_tests(solution, ["assert f(root) == 3"], setup="root = Node(3)").passed == [True]
     assert run_tests("x = 1", ["assert x == 1"], setup="root = Node(3)").reason == "setup_failed"
     assert run_tests("x = 1", ["x = y\nassert x == 1"]).reason == "test_failed"
 
 
-def test_no_tests_is_no_success() -> None:
+def test_no_tests_do_not_pass() -> None:
     result = run_tests("x = 1", [])
-    assert (result.passed, result.reason, result.all_passed) == ([], "no_tests", False)
+    assert (result.passed, result.reason) == ([], "no_tests")
 
 
-def test_the_same_verdict_each_time() -> None:
-    """The order of a set of strings would differ from run to run."""
+def test_verdicts_are_reproducible() -> None:
+    """With random hashes the order of a set of strings differs between runs."""
     solution = "def f(): return list({'a', 'b', 'c', 'd', 'e', 'f'})"
     seen = {run_tests(solution, [f"assert f()[0] == {letter!r}" for letter in "abcdef"]).passed.index(True)
             for _ in range(4)}  # fmt: skip
@@ -288,52 +290,50 @@ def test_attempts_are_counted() -> None:
     source = "import os, socket\nfor _ in range(3):\n    try: socket.socket()\n    except OSError: pass\n"
     source += "try: open('/etc/passwd')\nexcept OSError: pass\ndef f(x): return x"
     result = run_tests(source, ["assert f(1) == 1"])
-    assert result.all_passed
+    assert result.passed == [True]
     assert result.denials == {"network": 3, "file": 1}
     assert run_tests("import os\nos.system('x')\nos._exit(0)", ["assert f(1) == 1"]).denials == {"process": 1}
     assert run_tests("import os\nos.write(4, b'x')", ["assert f(1) == 1"]).denials == {"result_channel": 1}
 
 
 def altered(test: str) -> str:
-    """The same assert with something else on the right."""
+    """The same assert with another expected value."""
     left, _, right = test.rpartition("==")
     return f"{left}== ('something else', {right.strip()})"
 
 
 @pytest.mark.timeout(900)
-def test_every_reference_solution_of_mbpp_passes_and_fails_an_altered_assert() -> None:
+def test_mbpp_reference_solutions() -> None:
     def verdicts(row: dict[str, Any]) -> tuple[int, list[bool], list[bool]]:
         tests = [*row["test_list"], *row["challenge_test_list"]]
-        asked = [*tests, altered(tests[row["task_id"] % len(tests)])]
-        result = run_tests(row["code"], asked, row["test_setup_code"], cpu_seconds=10)
+        tried = [*tests, altered(tests[row["task_id"] % len(tests)])]
+        result = run_tests(row["code"], tried, row["test_setup_code"], cpu_seconds=10)
         return row["task_id"], result.passed, [True] * len(tests) + [False]
 
-    with ThreadPoolExecutor(worker_count()) as pool:
+    with ThreadPoolExecutor(CORES) as pool:
         wrong = [found for found in pool.map(verdicts, MBPP) if found[1] != found[2]]
     assert wrong == []
 
 
-def test_a_slow_honest_solution_passes_while_the_cores_are_busy() -> None:
-    """MBPP 123 takes two seconds alone; with every core busy four times over it must not run out of time."""
+def test_slow_solutions_pass_on_busy_cores() -> None:
+    """Like MBPP 123, which takes two seconds on an idle core."""
     slow = "def f(n):\n    t = 0\n    for i in range(n): t += i * i % 7\n    return t"
     expected = sum(i * i % 7 for i in range(3_000_000))
-    with ThreadPoolExecutor(4 * worker_count()) as pool:
+    with ThreadPoolExecutor(4 * CORES) as pool:
         results = list(pool.map(lambda _: run_tests(slow, [f"assert f(3_000_000) == {expected}"]), range(12)))
     assert [result.reason for result in results] == ["ok"] * 12
 
 
-def test_many_threads_at_once_do_not_mix_results_up() -> None:
+def test_threads_do_not_mix_up_results() -> None:
     def one(n: int) -> bool:
-        return run_tests(f"def f(): return {n}", [f"assert f() == {n}", f"assert f() == {n + 1}"]).passed == [
-            True,
-            False,
-        ]
+        tests = [f"assert f() == {n}", f"assert f() == {n + 1}"]
+        return run_tests(f"def f(): return {n}", tests).passed == [True, False]
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(one, range(100)))
 
 
-def test_a_comparison_that_takes_long_takes_nobody_elses_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_checks_do_not_block_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grading_module, "JUDGE_CPU_SECONDS", 1.0)
     done = threading.Event()
     ticks = []

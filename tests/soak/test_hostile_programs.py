@@ -1,4 +1,4 @@
-"""A thousand hostile programs in a row, from several threads: nothing of them stays, and the trainer stays small."""
+"""A thousand hostile programs from several threads leave nothing behind, and memory stays small."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from tests.sandbox.hostile.trial import CORPUS, descriptors, left_behind, proble
 
 PROGRAMS = 1000
 THREADS = 8
-# Those that write thousands of files take the disk for seconds each; one in fifty is enough of them.
-RARE = ("thousands of files", "thousands of directories in each other", "a disk full of files")
+# Programs that write thousands of files use the disk for seconds; run one in fifty.
+RARE = ("thousands of files", "thousands of nested directories", "a disk full of files")
 LIMIT_MB = 200
-"""The corpus' largest results are 4 MB each, and as much as every thread holds at once."""
+"""Growth limit of the parent; the largest results are 4 MB per thread."""
 
 
 def resident_mb(key: str) -> float:
-    """``VmRSS``: now; ``VmHWM``: at most since :func:`forget_the_peak`."""
+    """``VmRSS``: current; ``VmHWM``: peak since :func:`reset_peak`."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[key].split()[0]) / 1024
 
 
-def forget_the_peak() -> None:
-    """Tests before this one may have needed more."""
+def reset_peak() -> None:
+    """Reset the peak, which previous tests may have raised."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("namespaces", [True, False])
-def test_a_thousand_hostile_programs_leave_nothing_behind(namespaces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_programs_leave_nothing_behind(namespaces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not namespaces:
-        monkeypatch.setattr(probe, "_found", replace(isolation(), namespaces=0, namespaces_as_root=False, box=False))
+        monkeypatch.setattr(probe, "_found", replace(isolation(), namespaces=0, namespaces_as_root=False, tmpfs=False))
     rng = random.Random(0)
     usual = [program for program in CORPUS if program.kind != "honest" and program.name not in RARE]
     rare = [program for program in CORPUS if program.name in RARE]
     drawn = [rng.choice(rare if index % 50 == 49 else usual) for index in range(PROGRAMS)]
-    assert run_tests(HONEST, TESTS).all_passed
+    assert run_tests(HONEST, TESTS).reason == "ok"
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda _: run_tests(HONEST, TESTS), range(4 * THREADS)))
-        forget_the_peak()
+        reset_peak()
         fds, resident, began = descriptors(), resident_mb("VmRSS"), time.monotonic()
         problems = [problem for found in pool.map(problems_of, drawn) for problem in found]
         seconds, peak = time.monotonic() - began, resident_mb("VmHWM")
@@ -55,11 +55,11 @@ def test_a_thousand_hostile_programs_leave_nothing_behind(namespaces: bool, monk
     print(f"\n{PROGRAMS} programs, {THREADS} threads, isolation {isolation().describe()}")
     print(f"kinds {dict(Counter(program.kind for program in drawn))}")
     print(f"{seconds:.0f} s, {PROGRAMS / seconds:.1f} programs/s; memory {resident:.0f} MB, at most {peak:.0f}")
-    print(f"descriptors {fds} -> {descriptors()}, left behind {len(left)}, otherwise than they must {len(problems)}")
+    print(f"descriptors {fds} -> {descriptors()}, left behind {len(left)}, unexpected {len(problems)}")
     assert problems == []
     assert left == []
-    assert descriptors() <= fds + THREADS  # a slot's ruleset each at most
+    assert descriptors() <= fds + THREADS  # at most one slot ruleset per thread
     assert peak - resident < LIMIT_MB
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
-    assert run_tests(HONEST, TESTS).all_passed
+    assert run_tests(HONEST, TESTS).reason == "ok"

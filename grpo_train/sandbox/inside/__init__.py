@@ -1,6 +1,6 @@
-"""What runs inside the sandboxed interpreter, before and around the program of a model.
+"""Code that runs inside the sandboxed interpreter, before and around the program.
 
-The parent compiles these files once and hands their code to every fresh interpreter, so a child opens nothing of
-this repository. They use the standard library's built-in modules only (each import costs a child milliseconds), and
-no ``from __future__``. Nothing here decides a verdict: what it reports is a claim, which the parent judges.
+The parent compiles these files once and passes their code to every fresh interpreter, so a child does not open files
+of this repository. They import built-in modules only (each import costs a child milliseconds) and do not use
+``from __future__``. Nothing here decides a verdict: reports are claims, which the parent judges.
 """

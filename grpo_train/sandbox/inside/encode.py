@@ -1,10 +1,10 @@
-"""A value of the program as tagged plain data. The values' own methods never run.
+"""Encode a program's value as tagged plain data, without running the value's own methods.
 
-Only unbound methods of the built-in types are called, on the value's real type: a class that overrides ``__eq__``,
-``__iter__`` or ``items`` changes nothing here. An instance of a subclass (a namedtuple, an IntEnum) is written as the
-built-in value that it is. Of the classes in :mod:`grpo_train.sandbox.inside.kinds` the fields are written.
+Only unbound methods of built-in types are called, chosen by the value's real type: a class that overrides ``__eq__``,
+``__iter__`` or ``items`` has no effect. An instance of a subclass (a namedtuple, an IntEnum) is written as its built-in
+value. Classes in :mod:`grpo_train.sandbox.inside.kinds` are written as their fields.
 
-The format, read by :mod:`grpo_train.sandbox.values`: one byte of tag, then
+The format, read by :mod:`grpo_train.sandbox.values`: one tag byte, then
 
 ====== ============================================ ====== ================================================
 tag    content                                      tag    content
@@ -18,7 +18,7 @@ tag    content                                      tag    content
 ``s``  str: length, UTF-8 (surrogates pass)         ``k``  dict keys or items: count, items
 ``b``  bytes: length, content                       ``g``  iterator or dict values: count, items
 ``y``  bytearray: length, content                   ``q``  deque: count, items
-``o``  one of those classes: its name, then count, fields
+``o``  one of those classes: name, count, fields
 ====== ============================================ ====== ================================================
 
 Lengths and counts are 4 bytes, little-endian.
@@ -26,7 +26,7 @@ Lengths and counts are 4 bytes, little-endian.
 
 import _collections
 
-from grpo_train.sandbox.inside.kinds import taken_apart
+from grpo_train.sandbox.inside.kinds import disassemble
 
 TYPE_CHECKING = False  # ``typing`` itself would cost every child a millisecond
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 4_000_000
 MAX_NODES = 200_000
-"""Of one value."""
+"""Limit for one value."""
 MAX_DEPTH = 100
 
 
 class Unsupported(Exception):
-    """The value is not plain data, or more of it than is carried. The text says which."""
+    """The value is not plain data or exceeds a limit; the message gives the reason."""
 
 
-# By identity: a program's metaclass may call itself equal to every type.
+# By identity: a program's metaclass may compare equal to every type.
 _ITERATORS = frozenset(map(id, (
     type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())), type(iter(set())),
     type(iter("")), type(iter(b"")), type(iter(range(0))), type(_ for _ in ""), map, filter, zip, enumerate, reversed,
@@ -57,18 +57,18 @@ _SEQUENCES: "tuple[Any, ...]" = (
 
 
 def encode(value: "Any") -> bytes:
-    """``value`` in the format above, at most ``MAX_BYTES``; raises :class:`Unsupported`."""
+    """Encode ``value`` in at most ``MAX_BYTES``. Raises :class:`Unsupported`."""
     parts: list[bytes] = []
     _Writer(parts).put(value, 0)
     return b"".join(parts)
 
 
-def _number(count: int) -> bytes:
+def _count(count: int) -> bytes:
     return count.to_bytes(4, "little")
 
 
 class _Writer:
-    """One value being written: the parts so far, and what is left of the caps."""
+    """Writer of one value: its parts so far and what is left of the limits."""
 
     def __init__(self, parts: list[bytes]) -> None:
         self.parts = parts
@@ -79,16 +79,16 @@ class _Writer:
         self.bytes -= len(content)
         if self.bytes < 0:
             raise Unsupported(f"more than {MAX_BYTES} bytes")
-        self.parts.append(tag + _number(len(content)) + content)
+        self.parts.append(tag + _count(len(content)) + content)
 
     def items(self, tag: bytes, items: "Any", depth: int) -> None:
-        at = len(self.parts)
+        start = len(self.parts)
         self.parts.append(b"")
         count = 0
         for item in items:
             self.put(item, depth + 1)
             count += 1
-        self.parts[at] = tag + _number(count)
+        self.parts[start] = tag + _count(count)
 
     def put(self, value: "Any", depth: int) -> None:
         self.nodes -= 1
@@ -96,13 +96,13 @@ class _Writer:
         if self.nodes < 0:
             raise Unsupported(f"more than {MAX_NODES} elements")
         if depth > MAX_DEPTH:
-            raise Unsupported(f"nested deeper than {MAX_DEPTH}")
+            raise Unsupported(f"nested deeper than {MAX_DEPTH} levels")
         kind = type(value)
         if value is None or value is True or value is False:
             self.parts.append(b"N" if value is None else b"T" if value is True else b"F")
         elif issubclass(kind, int):
-            number = int.__index__(value)
-            self.blob(b"i", number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True))
+            integer = int.__index__(value)
+            self.blob(b"i", integer.to_bytes(integer.bit_length() // 8 + 1, "little", signed=True))
         elif issubclass(kind, float):
             self.blob(b"f", float.hex(value).encode())
         elif issubclass(kind, str):
@@ -115,19 +115,19 @@ class _Writer:
             self.blob(b"b", bytes.join(b"", (value,)))
         elif issubclass(kind, bytearray):
             self.blob(b"y", bytes.join(b"", (value,)))
-        elif id(kind) not in _CONTAINERS and (apart := taken_apart(value)) is not None:
-            name, fields = apart
+        elif id(kind) not in _CONTAINERS and (disassembled := disassemble(value)) is not None:
+            name, fields = disassembled
             self.blob(b"o", name.encode())
             self.items(b"", fields, depth)
         elif issubclass(kind, dict):
-            at = len(self.parts)
+            start = len(self.parts)
             self.parts.append(b"")
             count = 0
             for key, item in dict.items(value):
                 self.put(key, depth + 1)
                 self.put(item, depth + 1)
                 count += 1
-            self.parts[at] = b"d" + _number(count)
+            self.parts[start] = b"d" + _count(count)
         elif kind is range:
             self.parts.append(b"r")
             for part in (value.start, value.stop, value.step):

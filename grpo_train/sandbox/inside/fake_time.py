@@ -1,7 +1,7 @@
-"""Moves the wall clock of a fresh interpreter to ``start`` (seconds since 1970); it runs on from there.
+"""Move the wall clock of a fresh interpreter to ``start`` (seconds since 1970), from where it runs on.
 
-For reproducibility checks: a program whose output depends on the date shows it when it runs with two starts. The
-monotonic clocks are left alone.
+For reproducibility checks: running a program with two starts shows whether its output depends on the date. Monotonic
+clocks do not change.
 """
 
 import datetime
@@ -9,7 +9,7 @@ import time
 
 start: float
 _real_time, _real_time_ns = time.time, time.time_ns
-_offset_ns = int(start * 1e9) - _real_time_ns()  # noqa: F821  (the harness puts ``start`` here)
+_offset_ns = int(start * 1e9) - _real_time_ns()  # noqa: F821  (set by the harness)
 _gmtime, _localtime, _strftime, _asctime, _ctime = time.gmtime, time.localtime, time.strftime, time.asctime, time.ctime
 
 _date = datetime.date
@@ -21,7 +21,7 @@ def _now() -> float:
 
 
 class _SameClass(type):
-    """Instances of the real class count as instances of the replacement."""
+    """Metaclass that makes instances of the real class instances of the replacement."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.__mro__[1])
@@ -63,4 +63,4 @@ time.gmtime = lambda seconds=None: _gmtime(_now() if seconds is None else second
 time.localtime = lambda seconds=None: _localtime(_now() if seconds is None else seconds)
 time.ctime = lambda seconds=None: _ctime(_now() if seconds is None else seconds)
 time.asctime = lambda moment=None: _asctime(_localtime(_now()) if moment is None else moment)
-time.strftime = lambda form, moment=None: _strftime(form, _localtime(_now()) if moment is None else moment)
+time.strftime = lambda format, moment=None: _strftime(format, _localtime(_now()) if moment is None else moment)

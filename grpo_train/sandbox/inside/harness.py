@@ -1,13 +1,12 @@
-"""Runs one job in a fresh interpreter that locks itself down first.
+"""Run one job in a fresh interpreter that locks itself down first.
 
-A job's mode is ``program`` (a script with its standard input and output), ``tests`` (a solution, then the setup, then
-for each test its statements and the calls whose values are wanted) or ``judge`` (expressions of a data set over
-values that a program returned; no text of a model is in that process).
+A job's mode is ``program`` (a script with standard input and output), ``tests`` (a solution, the setup, then each
+test's statements and expressions) or ``judge`` (expressions of a dataset over values that a program returned; that
+process contains no text of a model).
 
-What is reported goes through one pipe as records: the job's 8 random bytes, one letter, a 4-byte index, a 4-byte
-length, the content. ``R`` ready, ``L`` a layer could not be put in force, ``V`` a value, ``X`` what was raised instead
-(kind, tab, text), ``P`` how the program ended (the same), ``A`` the first attempt of a kind, ``D`` the end with the
-number of attempts of each kind.
+Reports go through one pipe as records: the job's 8 random bytes, one letter, a 4-byte index, a 4-byte length, the
+content. ``R`` ready, ``L`` a layer failed, ``V`` a value, ``X`` an exception instead of a value (kind, tab, text),
+``P`` how the program ended (same format), ``A`` the first attempt of a kind, ``D`` done, with attempts by kind.
 """
 
 import marshal
@@ -15,7 +14,7 @@ import posix
 import sys
 
 from grpo_train.sandbox.inside.encode import Unsupported, encode
-from grpo_train.sandbox.inside.kinds import ENUM, put_together
+from grpo_train.sandbox.inside.kinds import ENUM, assemble
 from grpo_train.sandbox.inside.lockdown import JOB_FD, RESULT_FD, LockdownError, lock_down
 
 TYPE_CHECKING = False  # ``typing`` itself would cost every child a millisecond
@@ -26,7 +25,7 @@ _write, _exit = posix.write, posix._exit
 
 
 class Reporter:
-    """Writes records, and counts what the program attempted."""
+    """Writer of records, and counter of the program's attempts."""
 
     def __init__(self, tag: bytes, readable: tuple[str, ...]) -> None:
         self.tag = tag
@@ -46,7 +45,7 @@ class Reporter:
         self.record(b"D", 0, counts.encode())
 
     def audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        """An audit hook: an indicator of what was attempted, never a layer of defence."""
+        """Audit hook that counts attempts: an indicator, not a layer of defense."""
         kind = KINDS.get(event)
         if kind is None:
             kind = KINDS.get(event.partition(".")[0])
@@ -57,7 +56,7 @@ class Reporter:
             if not isinstance(path, str) or (".." not in path and (path[:1] != "/" or path.startswith(self.readable))):
                 return
         elif event == "socket.__new__" and len(arguments) > 1 and arguments[1] == 1:
-            return  # asyncio wakes itself through a pair of connected Unix sockets, which is allowed
+            return  # a pair of Unix sockets, which asyncio uses, is allowed
         count = self.attempts.get(kind, 0) + 1
         self.attempts[kind] = count
         if count == 1:
@@ -78,7 +77,7 @@ KINDS = {
 
 
 def main(job: "dict[str, Any]") -> None:
-    """Locks down, runs the job, reports, and ends the process without running anything more."""
+    """Lock down, run the job, report, and exit without running anything else."""
     report = Reporter(job["tag"], (job["plan"]["directory"], *job["readable"]))
     try:
         lock_down(job["plan"])
@@ -98,13 +97,13 @@ def main(job: "dict[str, Any]") -> None:
 
 
 def _leave_no_trace(job: "dict[str, Any]") -> None:
-    """Makes the interpreter look like one that was started on ``program.py``."""
+    """Make the interpreter look as if it was started with ``program.py``."""
     for name in job["modules"]:
         del sys.modules[name]
     sys.argv[:] = ["program.py"]
     sys.orig_argv[:] = ["python", "program.py"]
     builtins = sys.modules["builtins"]
-    builtins.exit = builtins.quit = _quit  # type: ignore[attr-defined]  # as ``site`` does, which is not loaded
+    builtins.exit = builtins.quit = _quit  # type: ignore[attr-defined]  # as in ``site``, which is not loaded
     if job.get("fake_time") is not None:
         exec(marshal.loads(job["fake_time_code"]), {"start": job["fake_time"], "__name__": "fake_time"})
 
@@ -114,7 +113,7 @@ def _quit(code: object = None) -> None:
 
 
 def _failure(error: BaseException) -> tuple[str, str]:
-    """A kind and one line of text for what was raised; the exception's own methods are trusted with nothing."""
+    """Kind and one-line text of an exception, whose own methods are not trusted."""
     kind = type(error)
     try:
         text = f"{kind.__name__}: {str(error)[:200]}"
@@ -128,28 +127,28 @@ def _failure(error: BaseException) -> tuple[str, str]:
 
 
 def _load(source: str, name: str, namespace: "dict[str, Any]", kind: str | None = None) -> tuple[str, str] | None:
-    """Compiles and runs a text; None, or the kind and text of its failure (``kind`` for any exception)."""
-    usual = kind or "syntax_error"
+    """Compile and run source text; None, or (kind, text) of its failure. ``kind`` overrides the kind of exceptions."""
+    default = kind or "syntax_error"
     try:
         code = compile(source, name, "exec", dont_inherit=True)
-        usual = kind or "exception"
+        default = kind or "exception"
         exec(code, namespace)
     except BaseException as error:
-        own, text = _failure(error)
-        return usual if own == "exception" else own, text
+        found, text = _failure(error)
+        return default if found == "exception" else found, text
     return None
 
 
 def _module(name: str) -> "dict[str, Any]":
-    """The names of a new module, which is imported as ``name`` and has the interpreter's own built-in names."""
+    """Namespace of a new module, registered as ``name``, with the interpreter's built-in names."""
     module = sys.modules[name] = type(sys)(name)
     module.__dict__["__builtins__"] = sys.modules["builtins"]
     return module.__dict__
 
 
 def run_tests(job: "dict[str, Any]", report: Reporter) -> None:
-    """The solution, the setup, then each test's steps; a value or a failure is reported for each wanted index."""
-    namespace = _module("solution")  # dataclasses and pickle look a class's module up
+    """Run the solution, the setup and each test's steps; report a value or a failure for each index."""
+    namespace = _module("solution")  # dataclasses and pickle look up a class's module
     failed = _load(job["source"], "<solution>", namespace)
     if failed is None and job["setup"]:
         failed = _load(job["setup"], "<setup>", namespace, "setup_failed")
@@ -170,7 +169,7 @@ def run_tests(job: "dict[str, Any]", report: Reporter) -> None:
 
 
 def run_judge(job: "dict[str, Any]", report: Reporter) -> None:
-    """Truth values of a data set's expressions over plain values."""
+    """Report truth values of a dataset's expressions over plain values."""
     for index, (code, imports, values) in enumerate(job["expressions"]):
         namespace: dict[str, Any] = {}
         for statement in imports:
@@ -178,7 +177,7 @@ def run_judge(job: "dict[str, Any]", report: Reporter) -> None:
         members: dict[Any, Any] = {}
         for name, (kind, is_packed, value) in values.items():
             if is_packed:
-                value = unpacked(value, members)
+                value = unpack(value, members)
             if kind == "iterator":
                 value = iter(value)
             elif kind == "view":
@@ -187,20 +186,20 @@ def run_judge(job: "dict[str, Any]", report: Reporter) -> None:
         _report_value(f"bool({code})", namespace, report, index)
 
 
-def unpacked(value: "Any", members: "dict[Any, Any]") -> "Any":
-    """What ``values.packed`` made plain data of; equal ``members`` of an enumeration are one object."""
+def unpack(value: "Any", members: "dict[Any, Any]") -> "Any":
+    """Reverse ``values.pack``; equal enumeration members become one object, through the cache ``members``."""
     if type(value) is not tuple:
         return value
     name, fields = value
-    whole = put_together(name, [unpacked(field, members) for field in fields])
+    whole = assemble(name, [unpack(field, members) for field in fields])
     return members.setdefault(whole, whole) if name == ENUM else whole
 
 
 def _view(items: "list[Any]") -> "Any":
-    """What has these items in this order and is equal to a set of them, as keys and items of a dict are."""
+    """A dict view with these items in this order."""
     try:
         return dict.fromkeys(items).keys()
-    except TypeError:  # (key, [value])
+    except TypeError:  # unhashable: items like (key, [value])
         return dict(items).items()
 
 
@@ -217,7 +216,7 @@ def _report_value(code: str, namespace: "dict[str, Any]", report: Reporter, inde
 
 
 def run_program(job: "dict[str, Any]", report: Reporter) -> None:
-    """The text as ``__main__``; like a script it waits for its threads and runs its exit handlers."""
+    """Run the source as ``__main__``; like a script it waits for threads and runs exit handlers."""
     namespace = _module("__main__")
     namespace["__file__"] = "program.py"
     try:
@@ -247,7 +246,7 @@ def run_program(job: "dict[str, Any]", report: Reporter) -> None:
 
 
 def _end(report: Reporter, status: str, raised: BaseException | None) -> None:
-    """Shows what was raised on standard error, flushes, and reports the status."""
+    """Print the exception to standard error, flush, and report the status."""
     text = ""
     if raised is not None:
         text = _failure(raised)[1]

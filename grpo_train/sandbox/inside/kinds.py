@@ -1,7 +1,7 @@
-"""Values of the standard library's own classes, taken apart into plain fields and put together again.
+"""Disassemble values of standard library classes into plain fields, and assemble them again.
 
-Inside the sandbox a value of the program is taken apart; what the fields are is a claim, which the parent checks before
-it puts them together. A class counts by its identity alone: subclasses, and classes that look alike, are not it.
+The sandbox disassembles a program's value; its fields are a claim, which the parent checks before it assembles them.
+Classes are compared by identity: subclasses and look-alikes do not count.
 """
 
 import sys
@@ -17,7 +17,7 @@ MODULES = {
     "timedelta": "datetime", "timezone": "datetime", "Counter": "collections", "OrderedDict": "collections",
     "defaultdict": "collections",
 }  # fmt: skip
-"""Where each class is defined."""
+"""Module of each class."""
 _CLOCK = ("hour", "minute", "second", "microsecond", "tzinfo", "fold")
 _NAMES = {
     "Fraction": ("_numerator", "_denominator"),
@@ -26,13 +26,13 @@ _NAMES = {
     "time": _CLOCK,
     "timedelta": ("days", "seconds", "microseconds"),
 }
-"""Attributes that are the fields, in the order of the class's arguments (``fold`` is a named one)."""
+"""Attributes that are the fields, in the order of the class's arguments (``fold`` is a keyword)."""
 
-_name_of = type.__dict__["__name__"].__get__  # a metaclass may have a ``__name__`` of its own
+_name_of = type.__dict__["__name__"].__get__  # a metaclass may override ``__name__``
 
 
 class Member:
-    """A member of an enumeration: equal to itself, and to nothing else. The class's own ``__eq__`` has no say."""
+    """A member of an enumeration, equal only to itself; the class's own ``__eq__`` is ignored."""
 
     __slots__ = ("name", "of")
 
@@ -47,8 +47,8 @@ class Member:
         return hash((self.of, self.name))
 
 
-def taken_apart(value: "Any") -> "tuple[str, tuple[Any, ...]] | None":
-    """The name of its class and its fields; None for what is no instance of exactly one of these classes."""
+def disassemble(value: "Any") -> "tuple[str, tuple[Any, ...]] | None":
+    """Class name and fields; None if the value is not an instance of exactly one of these classes."""
     kind = type(value)
     if kind is Member:
         return ENUM, (value.of, value.name)
@@ -65,11 +65,11 @@ def taken_apart(value: "Any") -> "tuple[str, tuple[Any, ...]] | None":
         return name, (kind.__str__(value),)
     if name == "timezone":
         return name, (kind.utcoffset(value, None),)
-    return name, (dict(kind.items(value)),)  # an OrderedDict's order is its own, not the dict's below it
+    return name, (dict(kind.items(value)),)  # an OrderedDict has its own order, unlike the underlying dict
 
 
-def put_together(name: str, fields: "list[Any]") -> "Any":
-    """The value. What does not fit raises ValueError, TypeError or OverflowError."""
+def assemble(name: str, fields: "list[Any]") -> "Any":
+    """Assemble a value. Raises ValueError, TypeError or OverflowError for invalid fields."""
     if name in MODULES:
         kind = getattr(__import__(MODULES[name]), name)
         if name in ("datetime", "time"):

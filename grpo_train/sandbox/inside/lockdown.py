@@ -1,6 +1,6 @@
-"""Gives everything up, in the right order, inside a fresh interpreter that has run nothing of a model yet.
+"""Drop all rights, in the right order, in a fresh interpreter that has not run model code yet.
 
-System calls go through ``_ctypes`` alone: the ``ctypes`` package would cost each child some six milliseconds.
+System calls use ``_ctypes`` alone: importing ``ctypes`` would cost each child about six milliseconds.
 """
 
 import _ctypes
@@ -21,7 +21,7 @@ JOB_FD, RESULT_FD, RULESET_FD = 3, 4, 5
 
 
 class LockdownError(Exception):
-    """A layer could not be put in force: ``args`` are the step's name and the reason."""
+    """A layer failed: ``args`` are the name of the step and the reason."""
 
 
 class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
@@ -41,22 +41,22 @@ _syscall = _Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall"))  # type:
 
 
 def _call(step: str, number: int, *arguments: object) -> None:
-    """One system call; ints are passed as longs, bytes as a pointer to them. Raises :class:`LockdownError`."""
+    """Make a system call; passes ints as longs, bytes as pointers. Raises :class:`LockdownError`."""
     result = _syscall(_Long(number), *[_Long(a) if isinstance(a, int) else a for a in arguments])
     if result == -1:
         raise LockdownError(step, posix.strerror(_ctypes.get_errno()))
 
 
 def lock_down(plan: "dict[str, Any]") -> None:
-    """Puts every layer of ``plan`` in force for this process; returns in the process that shall run the program.
+    """Apply every layer of ``plan`` to this process; return in the process that runs the program.
 
-    With a pid namespace that is a child of this one: the process started by the parent waits for it and ends with it.
+    With a pid namespace this is a forked child: the process that the parent started waits for it and exits with it.
     """
     number = plan["syscalls"]
     posix.closerange(RULESET_FD + 1, 1 << 16)
     posix.umask(0o077)
     try:
-        # Memory that runs out shall cost a program of the model, never the trainer.
+        # When memory runs out, the kernel must kill this program, not the trainer.
         fd = posix.open("/proc/self/oom_score_adj", posix.O_WRONLY)
         posix.write(fd, b"1000")
         posix.close(fd)
@@ -70,15 +70,15 @@ def lock_down(plan: "dict[str, Any]") -> None:
             posix.setresgid(plan["uid"], plan["uid"], plan["uid"])
             posix.setresuid(plan["uid"], plan["uid"], plan["uid"])
         except OSError as error:
-            raise LockdownError("identity", str(error)) from None
+            raise LockdownError("uid", str(error)) from None
     if plan["namespaces"] and not plan["namespaces_as_root"]:
         _leave_namespaces(plan)
     try:
-        if plan["box"]:
+        if plan["tmpfs"]:
             posix.mkdir(plan["directory"], 0o700)
         posix.chdir(plan["directory"])
     except OSError as error:
-        step = "box" if plan["box"] else "identity"
+        step = "tmpfs" if plan["tmpfs"] else "uid"
         raise LockdownError(step, f"cannot enter the working directory: {error}") from None
     _call("rlimits", number["prctl"], PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if plan["namespaces"] & CLONE_NEWPID:
@@ -95,8 +95,8 @@ def lock_down(plan: "dict[str, Any]") -> None:
         posix.close(RULESET_FD)
     if plan["seccomp"]:
         code = bytearray(plan["seccomp"])
-        for at in plan["seccomp_pid_offsets"]:
-            code[at : at + 4] = posix.getpid().to_bytes(4, "little")
+        for offset in plan["seccomp_pid_offsets"]:
+            code[offset : offset + 4] = posix.getpid().to_bytes(4, "little")
         filter_code = bytes(code)
         address = bytes(memoryview(_Pointer(filter_code)).cast("B"))
         program = (len(filter_code) // 8).to_bytes(8, "little") + address
@@ -104,20 +104,20 @@ def lock_down(plan: "dict[str, Any]") -> None:
 
 
 def _leave_namespaces(plan: "dict[str, Any]") -> None:
-    """Enters new namespaces; with one of mounts, an empty file system in memory lies on the box, of limited size."""
+    """Enter new namespaces; with a mount namespace, mount a tmpfs of limited size."""
     number, user, group = plan["syscalls"], posix.geteuid(), posix.getegid()
     if not plan["namespaces_as_root"]:
-        # A process that was root is not dumpable any more, and its files in /proc are root's.
+        # A process that was root is no longer dumpable, so that root owns its files in /proc.
         _call("namespaces", number["prctl"], PR_SET_DUMPABLE, 1, 0, 0, 0)
     _call("namespaces", number["unshare"], plan["namespaces"])
-    if not plan["box"]:
+    if not plan["tmpfs"]:
         return
-    options = f"mode=700,{plan['box_limits']}"
+    options = f"mode=700,{plan['tmpfs_limits']}"
     if plan["namespaces_as_root"]:
         owner = user if plan["uid"] is None else plan["uid"]
         options += f",uid={owner},gid={owner}"
     else:
-        try:  # the file system gives files to ids that its namespace knows only
+        try:  # a tmpfs accepts only ids that its namespace maps
             for name, text in (
                 ("setgroups", "deny"),
                 ("uid_map", f"{user} {user} 1"),
@@ -127,14 +127,14 @@ def _leave_namespaces(plan: "dict[str, Any]") -> None:
                 posix.write(fd, text.encode())
                 posix.close(fd)
         except OSError as error:
-            raise LockdownError("box", str(error)) from None
-    _call("box", number["mount"], b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+            raise LockdownError("tmpfs", str(error)) from None
+    _call("tmpfs", number["mount"], b"none", b"/", None, MS_REC | MS_PRIVATE, None)
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
-    _call("box", number["mount"], b"none", plan["box"].encode(), b"tmpfs", flags, options.encode())
+    _call("tmpfs", number["mount"], b"none", plan["tmpfs"].encode(), b"tmpfs", flags, options.encode())
 
 
 def _become_init() -> None:
-    """Forks into the new pid namespace; the caller's process stays behind to wait, and never returns."""
+    """Fork into the new pid namespace; the caller's process stays behind to wait and never returns."""
     try:
         pid = posix.fork()
     except OSError as error:

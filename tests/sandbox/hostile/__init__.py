@@ -1,4 +1,4 @@
-"""Programs that a policy could write to cheat, to harm or to get out; and honest ones that must not suffer for it.
+"""Programs that a policy could write to cheat, harm or escape, and honest programs that must keep working.
 
-Their task is ``f(x) = 2x``. Each states what must happen; :mod:`tests.sandbox.hostile.trial` checks it.
+Their task is ``f(x) = 2x``. Each declares its expected result; :mod:`tests.sandbox.hostile.trial` checks it.
 """

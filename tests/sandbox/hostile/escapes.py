@@ -1,6 +1,6 @@
-"""Attempts to get out, or to reach what is not the program's: each is denied, and the task's tests are passed.
+"""Attempts to escape: each is denied, and the task's tests pass.
 
-Some are made through ``syscall(2)`` with the numbers of x86-64; those are left out on other machines.
+Some use ``syscall(2)`` with x86-64 numbers and are left out on other machines.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from tests.sandbox.hostile.program import DENIED, Program, escape
 PARENT = "PARENT_PID"
 """Replaced by the pid of the process that runs the corpus."""
 SECRET = "SECRET_FILE"
-"""Replaced by the path of a file that everybody may read."""
+"""Replaced by the path of a world-readable file."""
 MARK = "grpo-attack"
-"""In the name of everything that an attack tries to leave behind."""
+"""Prefix of the names that attacks try to leave behind."""
 
 ABSENT = (*DENIED, "ENOENT")
 
@@ -26,13 +26,13 @@ PORTABLE = (
     escape("a netlink socket", "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)"),
     escape("a pair of sockets bound", "a, b = socket.socketpair()\na.bind('s')"),
     escape("a descriptor through a pair", "a, b = socket.socketpair()\nsocket.send_fds(a, [b'x'], [0])"),
-    escape("a name looked up", "try:\n    return socket.gethostbyname('example.com')\nexcept socket.gaierror:\n"
+    escape("a name lookup", "try:\n    return socket.gethostbyname('example.com')\nexcept socket.gaierror:\n"
            "    return -errno.EPERM"),
     escape("the password file", "return open('/etc/passwd').read()"),
-    escape("a file that everybody may read", f"return open({SECRET!r}).read()"),
+    escape("a world-readable file", f"return open({SECRET!r}).read()"),
     escape("a link to it", f"os.symlink({SECRET!r}, 'link') if not os.path.islink('link') else None\nopen('link')"),
     escape("a hard link to it", f"os.link({SECRET!r}, 'hard')", (*DENIED, "EXDEV")),
-    escape("by way of the root", "os.chdir('/')\nopen('etc/passwd')"),
+    escape("through the root directory", "os.chdir('/')\nopen('etc/passwd')"),
     escape("a listing of the root", "return os.listdir('/')"),
     escape("a listing of the temporary files", "return os.listdir('/tmp')"),
     escape("a listing of the home", "return os.listdir('/root')", ABSENT),
@@ -62,7 +62,7 @@ PORTABLE = (
     escape("the mode of a file outside", f"os.chmod({SECRET!r}, 0)"),
     escape("the owner of a file outside", f"os.chown({SECRET!r}, -1, -1)"),
     escape("an attribute of a file outside", f"os.setxattr({SECRET!r}, 'user.x', b'y')"),
-    escape("the packages of others", "import glob, sysconfig\n"
+    escape("third-party packages", "import glob, sysconfig\n"
            "return open(sysconfig.get_path('purelib') + '/README.txt')", ABSENT),
     escape("a device made", "os.mknod('device', 0o20600, os.makedev(1, 1))"),
     escape("a named pipe", "os.mkfifo('pipe')"),
@@ -76,22 +76,22 @@ PORTABLE = (
     escape("a pseudo-terminal", "os.openpty()", ABSENT),
     escape("fork in C", "pid = ctypes.CDLL(None, use_errno=True).fork()\nif pid == 0:\n    os._exit(0)\n"
            "return -ctypes.get_errno() if pid < 0 else pid"),
-    escape("the parent killed", f"os.kill({PARENT}, 0)"),
-    escape("everybody killed", "os.kill(-1, 0)"),
-    escape("its group killed", "os.kill(0, 0)"),
-    escape("another group killed", "os.killpg(1, 0)"),
+    escape("kill the parent", f"os.kill({PARENT}, 0)"),
+    escape("kill everything", "os.kill(-1, 0)"),
+    escape("kill its group", "os.kill(0, 0)"),
+    escape("kill another group", "os.killpg(1, 0)"),
     escape("the parent's priority", f"os.setpriority(os.PRIO_PROCESS, {PARENT}, 19)"),
-    escape("everybody's priority", "os.setpriority(os.PRIO_USER, 0, 19)"),
+    escape("every process's priority", "os.setpriority(os.PRIO_USER, 0, 19)"),
     escape("the parent's cores", f"os.sched_setaffinity({PARENT}, [0])"),
-    escape("a session of its own", "os.setsid()"),
-    escape("a group of its own", "os.setpgid(0, 0)"),
-    escape("root again", "os.setuid(0)"),
-    escape("a signal by way of fcntl", "import fcntl\nr, w = os.pipe()\nfcntl.fcntl(r, 8, 1)\nfcntl.fcntl(r, 10, 9)"),
+    escape("a new session", "os.setsid()"),
+    escape("a new process group", "os.setpgid(0, 0)"),
+    escape("become root again", "os.setuid(0)"),
+    escape("a signal through fcntl", "import fcntl\nr, w = os.pipe()\nfcntl.fcntl(r, 8, 1)\nfcntl.fcntl(r, 10, 9)"),
     escape("a terminal's input", "import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSTI, b'x')"),
     escape("a higher limit", "import resource\ntry:\n    resource.setrlimit(resource.RLIMIT_CPU, (1000, 1000))\n"
            "except ValueError:\n    return -errno.EPERM\nreturn 'raised'"),
     escape("the parent's limits", f"import resource\nresource.prlimit({PARENT}, resource.RLIMIT_NOFILE, (8, 8))"),
-    escape("memory in a file", "os.memfd_create('x')"),
+    escape("an in-memory file", "os.memfd_create('x')"),
     escape("the job's descriptor", "os.fstat(3)", ("EBADF",)),
     escape("the ruleset's descriptor", "os.fstat(5)", ("EBADF",)),
     escape("the parent's variables", "return -errno.EPERM if 'GRPO_SANDBOX_CANARY' not in os.environ else 'seen'"),
@@ -101,12 +101,12 @@ PORTABLE = (
            "return -ctypes.get_errno() if n.shmget(0x1234, 4096, 0o1666) < 0 else 'made'"),
     escape("a message queue", "n = ctypes.CDLL(None, use_errno=True)\n"
            "return -ctypes.get_errno() if n.msgget(0x1234, 0o1666) < 0 else 'made'"),
-    escape("shared locks", "import multiprocessing\nmultiprocessing.Lock()", (*ABSENT, "ENOSYS")),
+    escape("a shared lock", "import multiprocessing\nmultiprocessing.Lock()", (*ABSENT, "ENOSYS")),
 )  # fmt: skip
 
 
 def numbered(name: str, call: str, outcomes: tuple[str, ...] = DENIED, before: str = "") -> Program:
-    """An escape through one system call by its x86-64 number."""
+    """An escape through one system call, by its x86-64 number."""
     return escape(f"call: {name}", f"{before}\nreturn syscall({call})", outcomes)
 
 
@@ -154,7 +154,7 @@ X86_64 = (
     numbered("inotify", "253"),
     numbered("fanotify", "300, 0, 0"),
     numbered("splice", "275, 0, 0, 0, 0, 0, 0"),
-    numbered("a call of the future", "1000", ("ENOSYS",)),
+    numbered("a future call", "1000", ("ENOSYS",)),
 )  # fmt: skip
 
 MACHINE_CODE = """

@@ -1,4 +1,4 @@
-"""Honest programs: the sandbox must not get in their way."""
+"""Honest programs, which must work in the sandbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOLUTIONS = {
     "    with open('a/b/c.txt', 'w') as o:\n        o.write(str(2 * x))\n    os.rename('a/b/c.txt', 'd.txt')\n"
     "    with tempfile.TemporaryDirectory() as t:\n        open(os.path.join(t, 'y'), 'w').close()\n"
     "    shutil.rmtree('a')\n    return int(open('d.txt').read())",
-    "a main part that is not run": HONEST + "if __name__ == '__main__':\n    f(int(input()))",
+    "a main block that does not run": HONEST + "if __name__ == '__main__':\n    f(int(input()))",
     "prints and reads": HONEST + "print('hello' * 1000)\nimport sys\nsys.stdin.read()",
     "a dataclass": "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n"
     "    x: int\ndef f(x): return P(x).x * 2",

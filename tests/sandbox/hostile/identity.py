@@ -1,8 +1,8 @@
-"""Run a command as an ordinary user: ``python -m tests.sandbox.hostile.identity UID cmd ...``
+"""Run a command as another user: ``python -m tests.sandbox.hostile.identity UID cmd ...``
 
-For tests started as root, whose Python may lie in a directory that only root may enter. In a mount namespace of its own
-such a directory is replaced by an empty one in which only the needed paths can be seen, read-only or not as they are.
-Uid 0 keeps root but gets the same view. Standard library only, and run before anything else.
+For tests started as root, whose Python may be in a directory that only root may enter. In a new mount namespace such a
+directory is replaced by an empty one with only the needed paths. Uid 0 keeps root but gets the same view. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ def needed(repository: Path) -> list[Path]:
 
 
 def closed_ancestor(path: Path) -> Path | None:
-    """The first directory on the way to ``path`` that an unknown user may not enter or read."""
-    wanted = stat.S_IXOTH
+    """First directory on ``path`` that another user may not enter."""
     for directory in (*reversed(path.parents), path):
-        if directory.is_dir() and directory.stat().st_mode & wanted != wanted:
+        if directory.is_dir() and not directory.stat().st_mode & stat.S_IXOTH:
             return directory
     return None
 
 
 def open_a_view(paths: list[Path]) -> None:
-    """Makes ``paths`` reachable for everybody, in this process and its children only. Raises OSError."""
+    """Make ``paths`` accessible to all users, in this process and its children only. Raises OSError."""
     closed = {closed: [path for path in paths if closed in (path, *path.parents)]
               for path in paths if (closed := closed_ancestor(path)) is not None}  # fmt: skip
     if not closed:
@@ -52,8 +51,8 @@ def open_a_view(paths: list[Path]) -> None:
     try:
         for directory, inside in closed.items():
             held = []
-            for number, path in enumerate(inside):
-                kept = Path(hold, str(number))
+            for index, path in enumerate(inside):
+                kept = Path(hold, str(index))
                 kept.mkdir(exist_ok=True)
                 mount(str(path), str(kept), "", MS_BIND | MS_REC)
                 held.append((kept, path))
@@ -69,7 +68,7 @@ def open_a_view(paths: list[Path]) -> None:
 
 
 def main() -> None:
-    """Become the user and run the command."""
+    """Switch to the user and run the command."""
     uid, command = int(sys.argv[1]), sys.argv[2:]
     here = os.getcwd()
     if os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""One program of the corpus and what must happen when it runs."""
+"""One program of the corpus and its expected result."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ DENIED = ("EPERM", "EACCES")
 
 @dataclass(frozen=True)
 class Program:
-    """With ``statuses`` it is run as a script, otherwise against ``TESTS``."""
+    """A program; with ``statuses`` it runs as a script, otherwise against ``TESTS``."""
 
     name: str
     source: str
     reasons: tuple[str, ...] = ()
-    """The verdict's name must be one of these, and no test be passed (unless ``ok`` is the name)."""
+    """Allowed reasons of the verdict; unless it is ``ok``, no test may pass."""
     statuses: tuple[str, ...] = ()
-    """The script's status must be one of these."""
+    """Allowed statuses of the script."""
     stdout: str | None = None
-    """What the script must print."""
+    """Expected output of the script."""
     outcomes: tuple[str, ...] = ()
-    """What ``outcome()`` of an escape may say; the three tests must be passed all the same."""
+    """Allowed results of an escape's ``outcome()``; the three tests must pass anyway."""
     stdin: str = ""
     kind: str = ""
 
 
 def escape(name: str, attempt: str, outcomes: tuple[str, ...] = DENIED, before: str = "") -> Program:
-    """A program that tries ``attempt`` (the body of a function) when it is loaded, and then does its task honestly.
+    """A program that runs ``attempt`` (a function body) when loaded, and then solves its task honestly.
 
-    The attempt returns a negative error number, or raises OSError, or returns what it got.
+    The attempt returns a negative error number, raises OSError, or returns what it obtained.
     """
     body = "\n".join("    " + line for line in attempt.strip().splitlines())
     source = f"""

@@ -1,4 +1,4 @@
-"""Attacks on the machine: each must end within its wall time, and leave nothing behind."""
+"""Resource attacks: each must end within its wall-time limit and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ AS_SOLUTION: dict[str, tuple[str, tuple[str, ...]]] = {
         "def f(x):\n    while True:\n        try:\n            while True: pass\n        except BaseException: pass",
         ("timeout",),
     ),
-    "signals ignored and asleep": (
+    "ignores signals and sleeps": (
         "import signal, time\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n"
         "    except (OSError, ValueError): pass\ntime.sleep(1000)",
         ("timeout",),
     ),
     "stops itself": ("import os, signal, time\nos.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(1000)", ("timeout",)),
     "9**9**9": ("def f(x): return 9 ** 9 ** 9", ("timeout", "memory")),
-    "a regular expression without end": (
+    "an endless regular expression": (
         "import re\ndef f(x): return re.match(r'(a+)+$', 'a' * 40 + 'b')",
         ("timeout",),
     ),
@@ -39,7 +39,7 @@ AS_SOLUTION: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "a flood of results": ("import os\nwhile True: os.write(4, b'x' * 65536)", ("forged_results", "output_limit")),
     "results byte by byte": ("import os\nwhile True: os.write(4, b'x')", ("forged_results", "timeout", "output_limit")),
-    "a file without end": (
+    "an endless file": (
         "with open('big', 'wb') as file:\n    while True: file.write(b'x' * (1 << 20))",
         ("exception",),
     ),
@@ -51,11 +51,11 @@ AS_SOLUTION: dict[str, tuple[str, tuple[str, ...]]] = {
         "i = 0\nwhile True:\n    with open(f'file-{i}', 'wb') as file: file.write(b'x' * (1 << 20))\n    i += 1",
         ("timeout", "exception"),
     ),
-    "thousands of directories in each other": (
+    "thousands of nested directories": (
         "import os\nwhile True:\n    os.mkdir('d'); os.chdir('d')",
         ("timeout", "exception"),
     ),
-    "directories that nobody may read": (
+    "unreadable directories": (
         "import os\nfor i in range(20):\n    os.mkdir(f'{i}', 0o300)\n    open(f'{i}/file', 'w').close()\n"
         "    os.mkdir(f'{i}/none', 0)\nos.mkdir('zero', 0)\n1 / 0",
         ("exception",),
@@ -70,24 +70,24 @@ AS_SOLUTION: dict[str, tuple[str, tuple[str, ...]]] = {
         ("exception",),
     ),
     "every descriptor": ("import os\nfds = []\nwhile True: fds.append(os.open('.', os.O_RDONLY))", ("exception",)),
-    "recursion without end": ("def f(x): return f(x)", ("exception",)),
-    "recursion without end or limit": (
+    "endless recursion": ("def f(x): return f(x)", ("exception",)),
+    "endless recursion without a limit": (
         "import sys\nsys.setrecursionlimit(1 << 30)\ndef f(x): return f(x)",
         ("exception", "memory", "killed", "timeout"),
     ),
-    "C recursion without limit": (
+    "C recursion without a limit": (
         "import sys\nsys.setrecursionlimit(1 << 30)\na = []\nfor _ in range(1_000_000): a = [a]\nrepr(a)",
         ("exception", "memory", "killed", "timeout"),
     ),
-    "a text that is deep": ("x = " + "-" * 200_000 + "1", ("syntax_error", "memory", "killed", "timeout")),
-    "a text with many brackets": ("x = " + "(" * 100_000, ("syntax_error", "memory", "killed")),
-    "a text that multiplies": ("x = " + "'a' * 10 ** 9 + " * 50 + "'a'", ("memory", "timeout")),
-    "a constant without end": ("x = 9 ** 9 ** 9 ** 9", ("timeout", "memory")),
-    "destruction without end": (
+    "deeply nested source": ("x = " + "-" * 200_000 + "1", ("syntax_error", "memory", "killed", "timeout")),
+    "source with many brackets": ("x = " + "(" * 100_000, ("syntax_error", "memory", "killed")),
+    "source with a huge constant string": ("x = " + "'a' * 10 ** 9 + " * 50 + "'a'", ("memory", "timeout")),
+    "an endless constant": ("x = 9 ** 9 ** 9 ** 9", ("timeout", "memory")),
+    "an endless destructor": (
         "class D:\n    def __del__(self):\n        while True: pass\ndef f(x):\n    D()\n    return 0",
         ("timeout",),
     ),
-    "a value that is computed without end": (
+    "an endless value": (
         "class L(list): pass\ndef g():\n    while True: pass\n    yield\ndef f(x): return g()",
         ("timeout",),
     ),
@@ -100,11 +100,11 @@ AS_SOLUTION: dict[str, tuple[str, tuple[str, ...]]] = {
 AS_SCRIPT: dict[str, tuple[str, tuple[str, ...]]] = {
     "script: a flood of output": ("while True: print('x' * 10000)", ("output_limit",)),
     "script: a flood of errors": ("import sys\nwhile True: sys.stderr.write('x' * 10000)", ("output_limit",)),
-    "script: an exit handler without end": (
+    "script: an endless exit handler": (
         "import atexit\n@atexit.register\ndef _():\n    while True: pass",
         ("timeout",),
     ),
-    "script: a thread without end": (
+    "script: an endless thread": (
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()",
         ("timeout",),
     ),
@@ -137,13 +137,13 @@ PROGRAMS = (
         kind="resource",
     ),
     Program(
-        "a thread that goes on for ever",
+        "an endless thread",
         "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin).start()\n" + HONEST,
         ("ok",),
         kind="resource",
     ),
     Program(
-        "a thread that goes on writing results",
+        "a thread that keeps writing results",
         "import threading, os\ndef flood():\n    import time\n    time.sleep(0.05)\n    while True: os.write(4, b'x')\n"
         "threading.Thread(target=flood, daemon=True).start()\nimport time\ntime.sleep(0.2)\n" + HONEST,
         ("forged_results", "output_limit"),

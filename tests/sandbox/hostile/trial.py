@@ -1,6 +1,6 @@
-"""Runs the corpus and says what went otherwise than it must; what is left behind is looked for, too.
+"""Run the corpus and report unexpected results and leftovers.
 
-``python -m tests.sandbox.hostile.trial`` runs it all as the user that it is, and prints one JSON object.
+``python -m tests.sandbox.hostile.trial`` runs it as the current user and prints one JSON object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from grpo_train.sandbox import canary_hits, isolation, probe, run_program, run_tests
+from grpo_train.sandbox import isolation, probe, run_program, run_tests
+from grpo_train.sandbox.canary import canary_hits
 from grpo_train.sandbox.child import WALL_PER_CPU, process_mark
 from grpo_train.sandbox.layers import NAMESPACES
 from grpo_train.sandbox.workspace import CANARY_FILE, workspace
@@ -25,18 +26,19 @@ from tests.sandbox.hostile.program import HONEST, TESTS, Program
 
 CORPUS: tuple[Program, ...] = (*verdicts.PROGRAMS, *resources.PROGRAMS, *escapes.PROGRAMS, *honest.PROGRAMS)
 CPU_SECONDS = 1.0
-PLACES = ("/tmp", "/dev/shm", "/root", os.path.expanduser("~"), os.path.dirname(os.__file__), os.getcwd())
+CLEANUP_SECONDS = 60.0
+DIRECTORIES = ("/tmp", "/dev/shm", "/root", os.path.expanduser("~"), os.path.dirname(os.__file__), os.getcwd())
 
 
 def problems_of(program: Program) -> list[str]:
-    """Runs one program; what it did that it must not, or did not and must."""
+    """Run one program and return its unexpected results."""
     source = program.source.replace(escapes.PARENT, str(os.getpid()))
     source = source.replace(escapes.SECRET, workspace().canary)
-    # Honest programs may take their time on a busy machine; hostile ones shall not hold the tests up.
+    # Honest programs get more time for busy machines; hostile ones use up their limit.
     cpu_seconds = 5.0 if program.reasons == ("ok",) and program.kind != "resource" else CPU_SECONDS
     run = _script if program.statuses else _solution
     problems, seconds = run(program, source, cpu_seconds)
-    # To end a process with a gigabyte takes its time where others wait for the cores, too.
+    # Killing a process with a gigabyte of memory takes longer on busy cores.
     busy = max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
     if seconds > WALL_PER_CPU * cpu_seconds + busy:
         problems.append(f"ended after {seconds:.1f} s")
@@ -51,13 +53,13 @@ def _script(program: Program, source: str, cpu_seconds: float) -> tuple[list[str
     if program.stdout is not None and result.stdout != program.stdout:
         problems.append(f"printed {result.stdout[:300]!r}")
     if canary_hits(result.stdout + result.stderr):
-        problems.append("showed the secret")
+        problems.append("printed the secret")
     return problems, result.seconds
 
 
 def _solution(program: Program, source: str, cpu_seconds: float) -> tuple[list[str], float]:
-    asked = TESTS if not program.outcomes else [*TESTS, f"assert was in {program.outcomes!r}"]
-    result = run_tests(source, asked, cpu_seconds=cpu_seconds)
+    tests = TESTS if not program.outcomes else [*TESTS, f"assert was in {program.outcomes!r}"]
+    result = run_tests(source, tests, cpu_seconds=cpu_seconds)
     problems = []
     if result.reason not in program.reasons:
         problems.append(f"reason {result.reason}: {result.reasons}")
@@ -75,10 +77,16 @@ def _solution(program: Program, source: str, cpu_seconds: float) -> tuple[list[s
 
 
 def left_behind() -> list[str]:
-    """Processes, files and directories that programs of this process have left."""
-    workspace().wait_until_clean()
+    """Processes, files and directories that remain of this process's programs, after cleanup."""
+    deadline = time.monotonic() + CLEANUP_SECONDS
+    while (found := _leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _leftovers() -> list[str]:
     found = []
-    mark = process_mark().encode()
+    mark = process_mark(os.getpid()).encode()
     for entry in os.listdir("/proc"):
         try:
             if entry.isdecimal() and mark in Path(f"/proc/{entry}/cmdline").read_bytes():
@@ -90,46 +98,48 @@ def left_behind() -> list[str]:
         depth = len(Path(directory).relative_to(root).parts)
         found += [os.path.join(directory, name) for name in files if name != CANARY_FILE]
         found += [directory] if depth > 2 else []  # a slot keeps one empty directory for its next program
-    for place in PLACES:
+    for directory in DIRECTORIES:
         try:
-            found += [os.path.join(place, name) for name in os.listdir(place) if name.startswith(escapes.MARK)]
+            found += [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(escapes.MARK)]
         except OSError:
             pass
     return found[:20]
 
 
 def descriptors() -> int:
-    """How many this process has open."""
+    """Number of open descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def run_corpus(programs: Sequence[Program], threads: int) -> list[str]:
-    """Everything that went otherwise than it must, in the corpus and afterwards."""
-    run_tests(HONEST, TESTS)  # whatever is made once is made now
+    """Unexpected results of the corpus, and leftovers."""
+    run_tests(HONEST, TESTS)  # create everything that is created once
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda _: run_tests(HONEST, TESTS), range(threads)))
         before = descriptors()
         problems = [problem for found in pool.map(problems_of, programs) for problem in found]
-        if not run_tests(HONEST, TESTS).all_passed:
+        if run_tests(HONEST, TESTS).reason != "ok":
             problems.append("an honest program fails afterwards")
-        # a slot more may have been opened, with its ruleset
+        # each thread may have opened one more slot with its ruleset
         if descriptors() > before + threads:
-            problems.append(f"{descriptors() - before} descriptors more are open")
-    return problems + [f"left behind: {what}" for what in left_behind()]
+            problems.append(f"{descriptors() - before} additional open descriptors")
+    return problems + [f"left behind: {leftover}" for leftover in left_behind()]
 
 
 def main() -> None:
-    """Print the level, the problems and some figures."""
+    """Print the level, the problems and statistics."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--without-namespaces", action="store_true", help="as on Ubuntu 24.04 and in containers")
-    parser.add_argument("--as-root", action="store_true", help="as where only root may make namespaces")
+    parser.add_argument("--as-root", action="store_true", help="as on machines where only root may create namespaces")
     parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--kinds", default="verdict,resource,escape,honest", help="of programs, separated by commas")
+    parser.add_argument(
+        "--kinds", default="verdict,resource,escape,honest", help="kinds of programs, separated by commas"
+    )
     arguments = parser.parse_args()
     corpus = [program for program in CORPUS if program.kind in arguments.kinds.split(",")]
     layers = isolation()
     if arguments.without_namespaces:
-        layers = probe._found = replace(layers, namespaces=0, namespaces_as_root=False, box=False)
+        layers = probe._found = replace(layers, namespaces=0, namespaces_as_root=False, tmpfs=False)
     if arguments.as_root:
         layers = probe._found = replace(layers, namespaces=NAMESPACES, namespaces_as_root=True)
     began = time.monotonic()

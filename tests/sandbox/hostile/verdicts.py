@@ -1,4 +1,4 @@
-"""Attacks on the verdict: none may pass a test, and each failure has a name."""
+"""Attacks on the verdict: none may pass a test, and each has an expected reason."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ SIMPLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "raise SystemExit": ("raise SystemExit(0)", ("exit",)),
     "sys.exit in the function": ("import sys\ndef f(x):\n    sys.exit(0)", ("exit",)),
     "KeyboardInterrupt in the function": ("def f(x):\n    raise KeyboardInterrupt", ("exception",)),
-    "atexit leaves with 0": ("import atexit, os\natexit.register(os._exit, 0)\n1 / 0", ("exception",)),
-    "excepthook leaves with 0": ("import sys, os\nsys.excepthook = lambda *a: os._exit(0)\n1 / 0", ("exception",)),
+    "atexit exits with 0": ("import atexit, os\natexit.register(os._exit, 0)\n1 / 0", ("exception",)),
+    "excepthook exits with 0": ("import sys, os\nsys.excepthook = lambda *a: os._exit(0)\n1 / 0", ("exception",)),
     "an int equal to everything": (
         "class A(int):\n    __eq__ = lambda s, o: True\n    __hash__ = int.__hash__\ndef f(x): return A(7)",
         ("wrong_answer",),
@@ -21,18 +21,18 @@ SIMPLE: dict[str, tuple[str, tuple[str, ...]]] = {
         "class A:\n    def __eq__(self, other): return True\ndef f(x): return A()",
         ("unsupported_value",),
     ),
-    "an object that says it is an int": (
+    "an object that claims to be an int": (
         "class A:\n    __class__ = int\n    def __eq__(s, o): return True\n    def __index__(s): return 2\n"
         "def f(x): return A()",
         ("unsupported_value",),
     ),
-    "a metaclass that says it is int": (
+    "a metaclass that claims to be int": (
         "class M(type):\n    __eq__ = lambda s, o: True\n    __hash__ = type.__hash__\n"
         "    __instancecheck__ = __subclasscheck__ = lambda s, o: True\n"
         "class A(metaclass=M):\n    __eq__ = lambda s, o: True\ndef f(x): return A()",
         ("unsupported_value",),
     ),
-    "a list with its own iteration and equality": (
+    "a list with custom iteration and equality": (
         "class L(list):\n    __eq__ = lambda s, o: True\n    __iter__ = lambda s: iter([2])\n"
         "    __len__ = lambda s: 1\ndef f(x): return L([5])",
         ("wrong_answer",),
@@ -69,7 +69,7 @@ SIMPLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "an open triple quote": ("def f(x):\n    return 0\n'''", ("syntax_error",)),
     "a tail that would swallow tests": ("def f(x):\n    return 0\nif False: #", ("syntax_error",)),
     "no function": ("g = 1", ("exception",)),
-    "an empty text": ("", ("exception",)),
+    "empty source": ("", ("exception",)),
     "a null byte": ("def f(x): return 2*x\n\0", ("syntax_error",)),
     "a cyclic list": ("a = []\na.append(a)\ndef f(x): return a", ("unsupported_value",)),
     "a cyclic dict": ("d = {}\nd[1] = d\ndef f(x): return d", ("unsupported_value",)),
@@ -77,7 +77,7 @@ SIMPLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "an endless generator": ("def f(x):\n    while True: yield 2", ("unsupported_value",)),
     "a number of ten million digits": ("def f(x): return 1 << 33_000_000", ("unsupported_value",)),
     "a string of 50 MB": ("def f(x): return 'a' * 50_000_000", ("unsupported_value",)),
-    "a thousand lists in each other": (
+    "a thousand nested lists": (
         "def f(x):\n    a = []\n    for _ in range(1000): a = [a]\n    return a",
         ("unsupported_value",),
     ),
@@ -111,7 +111,7 @@ SIMPLE: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 
-# What a program can send through the result pipe itself, whose tag it can find if it looks for it.
+# Records that a program writes to the result pipe itself; it can find the tag if it searches for it.
 FORGE = """
 import os, gc, sys
 def send(letter, index, content, tag):
@@ -138,12 +138,12 @@ FORGED = {
         'for i in range(3): send(b"X", i, b"ok\\tpassed", TAG)\nsend(b"D", 0, b"", TAG)\nos._exit(0)',
         ("exception",),
     ),
-    "a hundred thousand lists in each other": (
+    "a hundred thousand nested lists": (
         'send(b"V", 0, (b"l" + number(1)) * 100_000, TAG)\nos._exit(0)',
         ("unsupported_value",),
     ),
-    "a count that is not true": ('send(b"V", 0, b"l" + b"\\xff" * 4, TAG)\nos._exit(0)', ("unsupported_value",)),
-    "a length that is not true": ('send(b"V", 0, b"s" + b"\\xff" * 4, TAG)\nos._exit(0)', ("unsupported_value",)),
+    "a false count": ('send(b"V", 0, b"l" + b"\\xff" * 4, TAG)\nos._exit(0)', ("unsupported_value",)),
+    "a false length": ('send(b"V", 0, b"s" + b"\\xff" * 4, TAG)\nos._exit(0)', ("unsupported_value",)),
     "half a million empty sets": (
         'send(b"V", 0, b"l" + number(500_000) + (b"e" + number(0)) * 500_000, TAG)\nos._exit(0)',
         ("unsupported_value",),
@@ -165,8 +165,8 @@ FORGED = {
     "an integer of 4 MB": ('send(b"V", 0, blob(b"i", b"\\x01" * 4_000_000), TAG)\nos._exit(0)', ("wrong_answer",)),
     "a float that is text": ('send(b"V", 0, blob(b"f", b"0x1p9999999999"), TAG)\nos._exit(0)', ("unsupported_value",)),
     "text that is not UTF-8": ('send(b"V", 0, blob(b"s", b"\\xff\\xfe"), TAG)\nos._exit(0)', ("unsupported_value",)),
-    "a tag that is unknown": ('send(b"V", 0, b"\\x80", TAG)\nos._exit(0)', ("unsupported_value",)),
-    "a record that is cut": ('os.write(4, TAG + b"V")\nos._exit(0)', ("exit",)),
+    "an unknown tag": ('send(b"V", 0, b"\\x80", TAG)\nos._exit(0)', ("unsupported_value",)),
+    "a truncated record": ('os.write(4, TAG + b"V")\nos._exit(0)', ("exit",)),
     "a hundred thousand records": (
         'for i in range(100_000): os.write(4, TAG + b"V" + bytes(8))\nos._exit(0)',
         ("forged_results",),

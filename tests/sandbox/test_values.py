@@ -1,4 +1,4 @@
-"""Values on their way out of the sandbox: what is encoded inside is decoded outside, and nothing else harms there."""
+"""Encoding values inside the sandbox and decoding them outside, also from hostile bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.sandbox.inside.encode import MAX_DEPTH, Unsupported, encode
-from grpo_train.sandbox.inside.harness import unpacked
-from grpo_train.sandbox.values import MAX_BITS, MAX_DIGITS, MAX_HASHED, BadValue, Lazy, decode, for_judge
+from grpo_train.sandbox.inside.harness import unpack
+from grpo_train.sandbox.values import MAX_BITS, MAX_DIGITS, MAX_HASHED, BadValue, Decoder, Lazy, for_judge
 
 SCALARS = (
     st.none()
@@ -63,26 +63,30 @@ VALUES = st.recursive(
 )
 
 
+def decode(content: bytes) -> Any:
+    return Decoder().decode(content)
+
+
 def types(value: Any) -> Any:
-    """The shape of a value as types, which ``==`` does not see."""
+    """The types in a value, which ``==`` ignores."""
     if isinstance(value, list | tuple | deque):
         return type(value), [types(item) for item in value]
     return type(value)
 
 
 @given(VALUES)
-def test_every_plain_value_comes_back_as_it_was(value: Any) -> None:
+def test_plain_values_round_trip(value: Any) -> None:
     back = decode(encode(value))
     assert back == value
     assert types(back) == types(value)
     kind, is_packed, data = for_judge(back)
-    judged = unpacked(data, {}) if is_packed else data
+    judged = unpack(data, {}) if is_packed else data
     assert kind == "plain"
     assert judged == value
     assert types(judged) == types(value) or isinstance(value, bytearray)
 
 
-def test_what_is_not_a_number_comes_back() -> None:
+def test_nan_negative_zero_and_bytearray_round_trip() -> None:
     assert math.isnan(decode(encode(float("nan"))))
     assert str(decode(encode(-0.0))) == "-0.0"
     assert decode(encode(bytearray(b"x"))) == bytearray(b"x")
@@ -92,7 +96,7 @@ def test_what_is_not_a_number_comes_back() -> None:
 @given(
     st.binary(max_size=200) | VALUES.map(encode).flatmap(lambda good: st.binary(max_size=4).map(lambda bad: good + bad))
 )
-def test_any_bytes_are_a_value_or_refused(content: bytes) -> None:
+def test_arbitrary_bytes_decode_or_fail(content: bytes) -> None:
     try:
         decode(content)
     except BadValue:
@@ -101,9 +105,9 @@ def test_any_bytes_are_a_value_or_refused(content: bytes) -> None:
 
 @settings(max_examples=300)
 @given(VALUES.map(encode), st.data())
-def test_a_changed_byte_is_a_value_or_refused(content: bytes, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(content) - 1))
-    changed = content[:at] + bytes([data.draw(st.integers(0, 255))]) + content[at + 1 :]
+def test_a_changed_byte_decodes_or_fails(content: bytes, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(content) - 1))
+    changed = content[:index] + bytes([data.draw(st.integers(0, 255))]) + content[index + 1 :]
     try:
         decode(changed)
     except BadValue:
@@ -141,7 +145,7 @@ def integer(value: int) -> bytes:
         b"NN",
     ],
 )
-def test_what_would_take_long_is_refused_soon(content: bytes) -> None:
+def test_expensive_bytes_are_rejected_quickly(content: bytes) -> None:
     began = time.monotonic()
     with pytest.raises(BadValue):
         decode(content)
@@ -153,12 +157,12 @@ def test_what_would_take_long_is_refused_soon(content: bytes) -> None:
     [
         integer(1 << 31_000_000),
         blob(b"s", b"a" * 4_000_000),
-        # entries that differ in their hash, but not in the bits that a small table looks at
+        # entries whose hashes differ, but not in the bits that a small table uses
         collection(b"e", [integer(k << 40) for k in range(MAX_HASHED)]),
         collection(b"z", [collection(b"t", [integer(k), blob(b"s", b"x" * 100)]) for k in range(MAX_HASHED)]),
     ],
 )
-def test_the_largest_that_are_taken_are_compared_soon(content: bytes) -> None:
+def test_the_largest_values_compare_quickly(content: bytes) -> None:
     began = time.monotonic()
     value = decode(content)
     assert value == decode(content)
@@ -166,7 +170,7 @@ def test_the_largest_that_are_taken_are_compared_soon(content: bytes) -> None:
     assert time.monotonic() - began < 2
 
 
-def test_the_encoder_calls_no_method_of_the_value() -> None:
+def test_encoding_calls_no_method_of_the_value() -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("called")
 
@@ -178,12 +182,12 @@ def test_the_encoder_calls_no_method_of_the_value() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), int, len, ..., [1, [object()]], {1: lambda: 0}, (i for i in [object()])])
-def test_what_is_not_plain_data_is_refused_with_its_type(value: Any) -> None:
+def test_other_types_are_unsupported(value: Any) -> None:
     with pytest.raises(Unsupported, match="a value of type"):
         encode(value)
 
 
-def test_iterators_are_kept_apart_from_lists() -> None:
+def test_iterators_differ_from_lists() -> None:
     value = decode(encode(iter([1, 2])))
     assert value == Lazy("iterator", (1, 2))
     assert value != [1, 2]
@@ -192,10 +196,10 @@ def test_iterators_are_kept_apart_from_lists() -> None:
         for_judge([value])
 
 
-# ------------------------------------------------------------------------- the standard library's own classes
+# ------------------------------------------------------------------------------------- standard library classes
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
     CRIMSON = 1
     BLUE = 2
@@ -206,27 +210,27 @@ class Colour(enum.Enum):
     __hash__ = enum.Enum.__hash__
 
 
-def test_members_of_enumerations_are_equal_to_themselves_alone() -> None:
+def test_enumeration_members_equal_only_themselves() -> None:
     class Other(enum.Enum):
         RED = 1
 
-    red, crimson, blue, other = map(decode, map(encode, (Colour.RED, Colour.CRIMSON, Colour.BLUE, Other.RED)))
+    red, crimson, blue, other = map(decode, map(encode, (Color.RED, Color.CRIMSON, Color.BLUE, Other.RED)))
     assert red == crimson
     assert len({red, crimson, blue, other}) == 3
     assert red not in (1, "RED", None, blue, other)
-    assert decode(encode(http.HTTPStatus.OK)) == 200  # as it is in Python
+    assert decode(encode(http.HTTPStatus.OK)) == 200  # as in Python
     members: dict[Any, Any] = {}
-    first, second = (unpacked(for_judge(value)[2], members) for value in (red, [crimson]))
+    first, second = (unpack(for_judge(value)[2], members) for value in (red, [crimson]))
     assert second[0] is first
 
 
-def test_the_order_of_an_ordered_dict_is_its_own() -> None:
+def test_ordered_dicts_keep_their_order() -> None:
     moved = OrderedDict(a=1, b=2)
     moved.move_to_end("a")
     assert decode(encode(moved)) == OrderedDict([("b", 2), ("a", 1)])
 
 
-def test_a_factory_is_not_called() -> None:
+def test_default_factories_are_not_called() -> None:
     def hostile() -> Any:
         raise AssertionError("called")
 
@@ -235,7 +239,7 @@ def test_a_factory_is_not_called() -> None:
 
 
 def lying(base: type, *arguments: Any, **more: Any) -> Any:
-    """An instance of a subclass that calls itself the class, and equal to all."""
+    """An instance of a subclass that claims to be the class and equal to everything."""
     methods = {"__eq__": lambda *_: True, "__hash__": lambda *_: 0, "__class__": property(lambda _: base), **more}
     return type(base.__name__, (base,), methods)(*arguments)
 
@@ -251,7 +255,7 @@ def lying(base: type, *arguments: Any, **more: Any) -> Any:
         datetime.datetime(2020, 1, 1, tzinfo=lying(datetime.tzinfo)),
     ],
 )
-def test_a_subclass_is_not_the_class(value: Any) -> None:
+def test_subclasses_are_unsupported(value: Any) -> None:
     with pytest.raises(Unsupported, match="a value of type"):
         encode([value])
 
@@ -266,17 +270,17 @@ def test_a_subclass_is_not_the_class(value: Any) -> None:
         (lying(complex, 1, 2, real=9), 1 + 2j),
     ],
 )
-def test_a_subclass_of_a_built_in_type_is_what_it_holds(value: Any, content: Any) -> None:
+def test_built_in_subclasses_become_their_base(value: Any, content: Any) -> None:
     back = decode(encode(value))
     assert (back, type(back)) == (content, type(content))
 
 
-def test_a_name_of_a_metaclass_says_nothing() -> None:
+def test_metaclass_names_are_ignored() -> None:
     lie = type("Lie", (type,), {"__name__": property(lambda _: 1 / 0), "__eq__": lambda *_: True, "__hash__": None})
     assert decode(encode(lie("Fraction", (list,), {})([1]))) == [1]
 
 
-def test_decimals_are_written_in_any_context() -> None:
+def test_decimals_ignore_the_context() -> None:
     with localcontext() as context:
         context.prec, context.capitals = 2, 0
         assert decode(encode(Decimal("1.2345E+50"))) == Decimal("1.2345E+50")
@@ -309,7 +313,7 @@ def text(value: str) -> bytes:
         made(b"Fraction", integer(1 << 31_000_000), integer(3)),
         made(b"Fraction", b"T", integer(2)),
         made(b"Fraction", text("1/2")),
-        # equal in their hash: Python would bring the integer's millions of digits to base 10 to compare the two
+        # equal hashes: to compare them, Python would convert the integer's millions of digits to base 10
         collection(b"e", [made(b"Decimal", text("1")), integer(1 + ((1 << 61) - 1 << 20_000_000))]),
         collection(b"l", [integer(1 << 20_000_000), made(b"Decimal", text("1"))]),
         made(b"date", integer(2020), integer(13), integer(1)),
@@ -335,15 +339,15 @@ def text(value: str) -> bytes:
         collection(b"e", [made(b"Counter", collection(b"d", []))]),
     ],
 )
-def test_fields_that_make_no_value_or_a_dear_one_are_refused_soon(content: bytes) -> None:
+def test_invalid_or_expensive_fields_are_rejected(content: bytes) -> None:
     began = time.monotonic()
     with pytest.raises(BadValue):
         decode(content)
     assert time.monotonic() - began < 2
 
 
-def test_the_longest_exact_numbers_that_are_taken_are_compared_soon() -> None:
-    """As many as come through the pipe: each Fraction is reduced again, each is compared with all kinds of numbers."""
+def test_the_longest_exact_numbers_compare_quickly() -> None:
+    """As many as fit through the pipe: each Fraction is reduced, and each number is compared with other kinds."""
     long = (1 << MAX_BITS) - 1
     one = made(b"Fraction", integer(long), integer(long - 2))
     other = made(b"Decimal", text("9." + "7" * (MAX_DIGITS - 20) + "E+99999"))
