@@ -10,9 +10,8 @@ import functools
 import io
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from grpo_train.run_dir.errors import UserError
 
@@ -23,7 +22,6 @@ _FIELDS = (
 )
 _CAPABILITY = "compute_cap"
 """Drivers before 510 do not know this field and fail the whole query."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,8 @@ class Gpu:
     temperature_c: float | None
     pids: dict[int, float | None] = field(default_factory=dict)
     """Process ID to GPU memory in MiB, for each process that computes on this GPU."""
+    uuid: str = ""
+    """As in ``CUDA_VISIBLE_DEVICES``, e.g. ``GPU-8932f937-d72c-4106-c12f-20bd9faed9f6``."""
 
 
 class GpuReadError(UserError):
@@ -95,32 +95,33 @@ def _read_nvml(nvml: Any, processes: bool) -> list[Gpu]:
     except nvml.NVMLError as error:
         raise GpuReadError(f"NVML failed: {error}") from error
 
-    def ask(question: Callable[[], T]) -> T | None:
+    def ask(function: str, *arguments: Any) -> Any:
+        """The answer of an NVML function; None where this GPU does not support it or the user may not ask."""
         try:
-            return question()
+            return getattr(nvml, function)(*arguments)
         except nvml.NVMLError:
-            return None  # not supported by this GPU, or not permitted
+            return None
 
     found = []
     for index, handle in enumerate(handles):
-        memory = ask(lambda h=handle: nvml.nvmlDeviceGetMemoryInfo(h))
-        power = ask(lambda h=handle: nvml.nvmlDeviceGetPowerUsage(h))
-        running = ask(lambda h=handle: nvml.nvmlDeviceGetComputeRunningProcesses(h)) if processes else None
+        memory = ask("nvmlDeviceGetMemoryInfo", handle)
+        rates = ask("nvmlDeviceGetUtilizationRates", handle)
+        power = ask("nvmlDeviceGetPowerUsage", handle)
+        temperature = ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
+        running = (ask("nvmlDeviceGetComputeRunningProcesses", handle) if processes else None) or []
+        pids = {item.pid: None if item.usedGpuMemory is None else item.usedGpuMemory / 2**20 for item in running}
         found.append(
             Gpu(
                 index=index,
-                name=_text(ask(lambda h=handle: nvml.nvmlDeviceGetName(h)) or ""),
+                name=_text(ask("nvmlDeviceGetName", handle) or ""),
                 driver=driver,
-                compute_capability=ask(lambda h=handle: nvml.nvmlDeviceGetCudaComputeCapability(h)),
+                compute_capability=ask("nvmlDeviceGetCudaComputeCapability", handle),
                 memory_total_mib=memory.total / 2**20 if memory else None,
                 memory_used_mib=memory.used / 2**20 if memory else None,
-                utilization=ask(lambda h=handle: float(nvml.nvmlDeviceGetUtilizationRates(h).gpu)),
+                utilization=float(rates.gpu) if rates else None,
                 power_w=None if power is None else power / 1000,
-                temperature_c=ask(lambda h=handle: float(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU))),
-                pids={
-                    process.pid: None if process.usedGpuMemory is None else process.usedGpuMemory / 2**20
-                    for process in running or []
-                },
+                temperature_c=None if temperature is None else float(temperature),
+                pids=pids,
             )
         )
     return found
@@ -176,6 +177,7 @@ def _gpu(row: dict[str, str], pids: dict[int, float | None]) -> Gpu:
         power_w=_float(row["power.draw"]),
         temperature_c=_float(row["temperature.gpu"]),
         pids=pids,
+        uuid=row["uuid"],
     )
 
 

@@ -1,7 +1,6 @@
-"""How bytes reach an agent and come back: one small interface, one file a form of it.
+"""Transports: two-way byte streams to an agent, one implementation per file.
 
-A transport is used by one owner thread; only ``wake`` and
-``close`` may be called from others.
+One owner thread uses a transport; only ``wake`` and ``close`` may be called from other threads.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from typing import Protocol
 from remote.events import HostKeyAsked
 
 AskHostKey = Callable[[HostKeyAsked], bool]
-"""Called on the owner thread, blocks until the user answered."""
+"""Called on the owner thread; blocks until the user has answered."""
 
 
 class Unreachable(Exception):
-    """The box cannot be reached now; it may work later."""
+    """The box cannot be reached now; retrying may help."""
 
 
 class Refused(Exception):
-    """It cannot work as it is and waits for the user: a refused key, a changed host key, no Python, …"""
+    """Only the user can change this: a refused key, a changed host key, no Python, …"""
 
 
 class TryAgain(Exception):
-    """Not a failure: something was settled (the user accepted a host key); connect again at once."""
+    """Connect again at once: the user has just accepted a host key."""
 
 
 class Transport(Protocol):
@@ -39,19 +38,19 @@ class Transport(Protocol):
         """Send all of ``data``. Raises Unreachable."""
 
     def receive(self, timeout: float) -> bytes | None:
-        """Some bytes; None when none came within ``timeout`` seconds or ``wake`` was called; b"" at the end."""
+        """Some bytes; None after ``timeout`` seconds or ``wake``; b"" at the end."""
 
     def wake(self) -> None:
-        """Make a waiting ``receive`` return. Any thread."""
+        """Interrupt a waiting ``receive``. Any thread."""
 
     def close(self) -> None:
-        """End it; ``receive`` then returns b"". Any thread, any number of times."""
+        """Close it; ``receive`` then returns b"". Any thread; may be repeated."""
 
     def describe(self) -> str:
-        """What it connects to, for the user's eyes."""
+        """The other end, for display."""
 
     def why(self) -> str:
-        """After the end: the last words of the agent's standard error, or ""."""
+        """After the end, the tail of the agent's standard error, or ""."""
 
 
 class Waker:
@@ -66,10 +65,10 @@ class Waker:
         try:
             self._writer.send(b"\0")
         except OSError:
-            pass  # full: it is awake already; closed: nobody waits
+            pass  # full: already awake; closed: nothing waits
 
     def wait(self, descriptors: list[int], timeout: float) -> list[int]:
-        """Which descriptors can be read, within ``timeout`` seconds."""
+        """The descriptors that become readable within ``timeout`` seconds."""
         reader = self._reader.fileno()
         ready, _, _ = select.select([*descriptors, reader], [], [], max(0.0, timeout))
         if reader in ready:

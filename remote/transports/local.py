@@ -1,4 +1,4 @@
-"""The agent as a child process of this program: the box is this machine."""
+"""The local transport: the box is this machine, and the agent is a child process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from remote.transports import Refused, Unreachable, Waker
 
 
 class LocalTransport:
-    """The agent as a child process of this program."""
+    """The agent as a child process. See :class:`remote.transports.Transport`."""
 
     def __init__(self, python: str = sys.executable, environment: Mapping[str, str] | None = None) -> None:
         self._python = python
@@ -41,21 +41,15 @@ class LocalTransport:
         except OSError as error:
             raise Refused(f"cannot start the agent on this machine: {error}") from error
 
-    @property
-    def pid(self) -> int:
-        """The agent's process id (tests look at it)."""
-        assert self._process is not None
-        return self._process.pid
-
     def send(self, data: bytes) -> None:
         if self._process is None or self._process.stdin is None:
-            raise Unreachable("the agent on this machine is not started")
+            raise Unreachable("the agent on this machine has not been started")
         view = memoryview(data)
         try:
             while view:
                 view = view[self._process.stdin.write(view) or 0 :]
         except (OSError, ValueError) as error:
-            raise Unreachable(f"the agent on this machine ended ({self.why() or error})") from error
+            raise Unreachable(f"the agent on this machine exited ({self.why() or error})") from error
 
     def receive(self, timeout: float) -> bytes | None:
         process = self._process
@@ -65,12 +59,12 @@ class LocalTransport:
             out, errors = process.stdout.fileno(), process.stderr.fileno()
             ready = self._waker.wait([out, errors], timeout)
             if errors in ready and not self._drain_errors() and out not in ready:
-                ready = self._waker.wait([out], timeout)  # its end would make every select return at once
+                ready = self._waker.wait([out], timeout)  # a closed stderr would make every select return at once
             if out not in ready:
                 return None
             data = os.read(out, 1 << 18)
             if not data:
-                self._drain_errors()  # the agent has ended, so this ends too
+                self._drain_errors()  # does not block: the agent has exited
             return data
         except (OSError, ValueError):
             return b""
@@ -91,15 +85,15 @@ class LocalTransport:
         if process is None:
             return
         if threading.get_ident() != self._owner:
-            process.kill()  # the owner reads the end and cleans up; closing its files under it would race
+            process.kill()  # the owner reads the end and cleans up; closing its files here would race
             return
         self._process = None
         for file in (process.stdin, process.stdout, process.stderr):
             assert file is not None
-            file.close()  # the agent ends at the end of its input
+            file.close()  # the agent exits at the end of its input
         try:
             process.wait(1.0)
-        except subprocess.TimeoutExpired:  # it finishes what it was asked to change (a kill takes its time)
+        except subprocess.TimeoutExpired:  # it completes a pending request (a kill takes a while)
             threading.Thread(target=process.wait, daemon=True).start()
         self._waker.close()
 

@@ -1,8 +1,8 @@
-"""The agent over SSH: paramiko, one multiplexed channel, a limit on every step.
+"""The agent over SSH: paramiko, one channel, a time limit on every step.
 
-What paramiko does not give and this does (each measured): a wait without a timeout ends because a watchdog closes the
-transport; the negotiation's silent timeout is checked; a changed host key is told from one of another type; raw
-channels, since ``SSHClient.exec_command`` can deadlock; a large window, since the default one halves the speed.
+Added to paramiko, each for an observed problem: a watchdog closes the transport under waits without a timeout; the
+silent timeout of the negotiation is checked; a changed host key is distinguished from one of another type; raw
+channels, because ``SSHClient.exec_command`` can deadlock; a large window, because the default halves the throughput.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SEND_S = 15.0
 WINDOW = 2**24
 _SILENT = logging.NullHandler()
 MAX_GREETING = 65_536
-"""Bytes a login shell may print before the agent speaks."""
+"""Bytes a login shell may print before the agent starts."""
 
 
 class SshTransport:
-    """One connection to one box. See :class:`remote.transports.local.Transport`."""
+    """One connection to one box. See :class:`remote.transports.Transport`."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class SshTransport:
         self._ssh_config = ssh_config
         self._waker = Waker()
         self._links: list[Any] = []
-        """Transports and sockets, nearest first; closed from the far end."""
+        """Transports and sockets, nearest first; closed in reverse order."""
         self._channel: paramiko.Channel | None = None
         self._closed = False
         self._errors = bytearray()
-        self._early = b""
+        self._unread = b""
         self._target: Target | None = None
 
     # ------------------------------------------------------------------------------------------------- opening
@@ -71,14 +71,14 @@ class SshTransport:
         box = self._box
         self._target = resolve(box.host, user=box.user, port=box.port, key=box.key, config=self._ssh_config)
         transport = self._connect(self._target)
-        found = self._look(transport)
-        if not found.present:
-            self._upload(transport, found)
+        probe = self._probe(transport)
+        if not probe.present:
+            self._upload(transport, probe)
         marker = f"grpo-agent-{secrets.token_hex(8)}"
-        channel = self._run(transport, bootstrap.serve_command(found, marker), "starting the agent")
+        channel = self._run(transport, bootstrap.serve_command(probe, marker), "starting the agent")
         channel.settimeout(SEND_S)
         self._channel = channel
-        self._early = self._skip_greeting(channel, f"\n{marker}\n".encode())
+        self._unread = self._skip_greeting(channel, f"\n{marker}\n".encode())
 
     def _connect(self, target: Target) -> paramiko.Transport:
         """Log in to the target, through its jump hosts."""
@@ -109,10 +109,10 @@ class SshTransport:
         except socket.gaierror as error:
             raise Unreachable(
                 f"unknown host '{target.host}' (box '{self._box.name}'): {error.strerror or error}; "
-                "correct 'host' in boxes.yaml, or look at this machine's network"
+                "correct 'host' in boxes.yaml, or check this machine's network"
             ) from error
         except TimeoutError as error:
-            raise Unreachable(f"{where} does not answer (box '{self._box.name}'): is the box running?") from error
+            raise Unreachable(f"{where} does not answer (box '{self._box.name}'); is the box running?") from error
         except OSError as error:
             raise Unreachable(f"{where} (box '{self._box.name}'): {error.strerror or error}") from error
         self._links.append(sock)
@@ -123,17 +123,17 @@ class SshTransport:
         return sock
 
     def _secure(self, sock: Any, target: Target, name: str) -> paramiko.Transport:
-        """Negotiate and verify the host key."""
+        """Negotiate, and verify the host key."""
         import paramiko
 
-        logging.getLogger("paramiko").addHandler(_SILENT)  # without any, its tracebacks would land on the screen
+        logging.getLogger("paramiko").addHandler(_SILENT)  # without a handler, its tracebacks would reach the screen
         transport = paramiko.Transport(sock, default_window_size=WINDOW)
         transport.daemon = True
         self._links.append(transport)
         transport.banner_timeout = transport.handshake_timeout = STEP_S
         transport.auth_timeout = transport.channel_timeout = STEP_S
         known = [entry.key_type for entry in self._host_keys.entries(name)]
-        if known:  # ask for the types that are known: a box has several keys
+        if known:  # a box has several keys: request the known types first
             options = transport.get_security_options()
             algorithms = sorted(options.key_types, key=lambda a: _type_of(a) not in known)
             options.key_types = algorithms
@@ -142,11 +142,11 @@ class SshTransport:
                 transport.start_client(timeout=STEP_S)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise Unreachable(
-                f"{target.host}:{target.port} took the connection, but no ssh server spoke: "
+                f"{target.host}:{target.port} accepted the connection, but the SSH negotiation failed: "
                 f"{error or type(error).__name__}"
             ) from error
-        if not transport.initial_kex_done:  # start_client's own timeout says nothing
-            raise Unreachable(f"the key exchange with {target.host}:{target.port} took over {STEP_S:.0f} s")
+        if not transport.initial_kex_done:  # start_client returns silently after its timeout
+            raise Unreachable(f"the key exchange with {target.host}:{target.port} took longer than {STEP_S:.0f} s")
         key = transport.get_remote_server_key()
         self._verify(name, target, key.get_name(), key.asbytes(), transport)
         return transport
@@ -156,38 +156,36 @@ class SshTransport:
         if verdict is Verdict.KNOWN:
             return
         if entry is not None:
-            raise Refused(self._host_keys.complaint(verdict, entry, name, key_type, blob))
-        transport.close()  # the box would hang up on us while the user thinks
+            raise Refused(self._host_keys.refusal(verdict, entry, name, key_type, blob))
+        transport.close()  # the box would disconnect while the user decides
         where = f"{name} ({target.host}:{target.port})"
         if not self._ask(HostKeyAsked(where, key_type, fingerprint(blob))):
             raise Refused(f"the host key of {where} was not accepted: {key_type} {fingerprint(blob)}")
         self._host_keys.add(name, key_type, blob)
-        raise TryAgain(f"the host key of {where} is stored, connecting again")
+        raise TryAgain(f"stored the host key of {where}; reconnecting")
 
     # ----------------------------------------------------------------------------------------------- the agent
 
-    def _look(self, transport: paramiko.Transport) -> bootstrap.Found:
-        marker = f"grpo-look-{secrets.token_hex(8)}"
+    def _probe(self, transport: paramiko.Transport) -> bootstrap.Probe:
+        marker = f"grpo-probe-{secrets.token_hex(8)}"
         bundle = build()
-        script = bootstrap.look_script(marker, bundle.name, self._box.repo)
-        status, output, errors = self._execute(transport, "/bin/sh -s", script.encode(), 2 * STEP_S, "looking around")
-        found = bootstrap.read_look(output, marker, bundle.sha256)
-        if found is None and f"\n{marker}\n" in output:
-            raise Refused(
-                f"there is no Python 3.10 or newer on '{self._box.name}': sudo apt-get install -y python3, there"
-            )
-        if found is None:
-            words = (errors or output).strip()[-300:] or f"exit code {status}"
-            raise Refused(f"'{self._box.name}' runs no commands for this user: {words}")
-        return found
+        script = bootstrap.probe_script(marker, bundle.name, self._box.repo)
+        status, output, errors = self._execute(transport, "/bin/sh -s", script.encode(), 2 * STEP_S, "probing the box")
+        probe = bootstrap.read_probe(output, marker, bundle.sha256)
+        if probe is None and f"\n{marker}\n" in output:
+            raise Refused(f"no Python 3.10 or newer on '{self._box.name}'; on the box: sudo apt-get install -y python3")
+        if probe is None:
+            reason = (errors or output).strip()[-300:] or f"exit code {status}"
+            raise Refused(f"'{self._box.name}' does not run commands for this user: {reason}")
+        return probe
 
-    def _upload(self, transport: paramiko.Transport, found: bootstrap.Found) -> None:
+    def _upload(self, transport: paramiko.Transport, probe: bootstrap.Probe) -> None:
         bundle = build()
-        command = bootstrap.store_command(found, bundle.sha256)
+        command = bootstrap.store_command(probe, bundle.sha256)
         status, output, errors = self._execute(transport, command, bundle.data, UPLOAD_S, "uploading the agent")
         if status:
-            words = (errors or output).strip().splitlines()[-1:] or [f"exit code {status}"]
-            raise Refused(f"the agent cannot be stored on '{self._box.name}' at {found.agent}: {words[0]}")
+            reason = (errors or output).strip().splitlines()[-1:] or [f"exit code {status}"]
+            raise Refused(f"cannot store the agent on '{self._box.name}' at {probe.agent}: {reason[0]}")
 
     def _run(self, transport: paramiko.Transport, command: str, what: str) -> paramiko.Channel:
         import paramiko
@@ -203,7 +201,7 @@ class SshTransport:
     def _execute(
         self, transport: paramiko.Transport, command: str, stdin: bytes, limit: float, what: str
     ) -> tuple[int, str, str]:
-        """Run a command to its end: exit status, output, errors."""
+        """Run a command to its end; returns exit status, output and errors."""
         channel = self._run(transport, command, what)
         channel.settimeout(limit)
         output, errors = bytearray(), bytearray()
@@ -223,37 +221,37 @@ class SshTransport:
         return status, output.decode(errors="replace"), errors.decode(errors="replace")
 
     def _skip_greeting(self, channel: paramiko.Channel, marker: bytes) -> bytes:
-        """Read past whatever the login shell prints; returns the bytes behind the marker."""
-        seen = b""
+        """Skip what the login shell prints; returns the bytes after the marker."""
+        received = b""
         with self._within(STEP_S, "starting the agent"):
-            while marker not in seen:
+            while marker not in received:
                 try:
                     piece = channel.recv(65_536)
                 except OSError as error:
-                    raise Unreachable(f"the agent on '{self._box.name}' does not start: {error}") from error
-                seen += piece
-                if not piece or len(seen) > MAX_GREETING:
-                    words = seen.decode(errors="replace").strip()[-200:]
-                    raise Refused(f"the login shell of '{self._box.name}' does not let commands through: {words}")
-        return seen.partition(marker)[2]
+                    raise Unreachable(f"the agent on '{self._box.name}' did not start: {error}") from error
+                received += piece
+                if not piece or len(received) > MAX_GREETING:
+                    output = received.decode(errors="replace").strip()[-200:]
+                    raise Refused(f"the login shell of '{self._box.name}' does not run commands: {output}")
+        return received.partition(marker)[2]
 
     @contextmanager
     def _within(self, seconds: float, what: str) -> Iterator[None]:
-        """A limit on calls that have none: at its end the connection is closed, which ends them."""
-        late = threading.Event()
+        """Time limit for calls without a timeout: closes the connection, which ends them."""
+        expired = threading.Event()
 
-        def cut() -> None:
-            late.set()
+        def expire() -> None:
+            expired.set()
             self._hang_up()
 
-        timer = threading.Timer(seconds, cut)
+        timer = threading.Timer(seconds, expire)
         timer.daemon = True
         timer.start()
         try:
             yield
         except Exception as error:
-            if late.is_set():
-                raise Unreachable(f"{what} took over {seconds:.0f} s (box '{self._box.name}')") from error
+            if expired.is_set():
+                raise Unreachable(f"{what} took longer than {seconds:.0f} s (box '{self._box.name}')") from error
             raise
         finally:
             timer.cancel()
@@ -265,13 +263,13 @@ class SshTransport:
             raise Unreachable(f"not connected to '{self._box.name}'")
         try:
             self._channel.sendall(data)
-        except (OSError, EOFError) as error:  # socket.timeout is one
+        except (OSError, EOFError) as error:  # includes socket.timeout
             raise Unreachable(f"the connection to '{self._box.name}' broke: {error or type(error).__name__}") from error
 
     def receive(self, timeout: float) -> bytes | None:
-        if self._early:
-            early, self._early = self._early, b""
-            return early
+        if self._unread:
+            unread, self._unread = self._unread, b""
+            return unread
         channel = self._channel
         if channel is None or self._closed:
             return b""
@@ -295,7 +293,7 @@ class SshTransport:
         self._waker.wake()
 
     def _hang_up(self) -> None:
-        """Close everything from the far end on. No farewell is sent: that could block, and the agent needs none."""
+        """Close everything, starting at the far end, without a goodbye that could block."""
         self._closed = True
         for link in reversed(list(self._links)):
             try:
@@ -312,27 +310,27 @@ class SshTransport:
 
 
 def resolve_jump(jump: str, config: str | None) -> Target:
-    """A jump host, itself looked up in the user's ssh configuration."""
+    """The target of a jump host, which is looked up in the user's SSH configuration, too."""
     user, host, port = parse_jump(jump)
     return resolve(host, user=user, port=port, config=config)
 
 
 def _type_of(algorithm: str) -> str:
-    """The key type that an algorithm signs with: ``rsa-sha2-512`` is done by an ``ssh-rsa`` key."""
+    """The key type of a signature algorithm: ``rsa-sha2-512`` uses an ``ssh-rsa`` key."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
 def attach_argv(box: Box, session: str, *, host_keys_file: str | Path | None = None) -> list[str]:
     """The command that attaches this terminal to a session of the box (``=``: exactly this name).
 
-    It is the user's own ssh, so keys, resizing and copy mode are real; it checks the host key in our file, under the
-    box's name. A box of this machine needs no ssh; ``TMUX`` is taken out, so that it works within tmux too.
+    It uses the user's ssh, with the host keys of grpo-tui. A local box needs no ssh; ``TMUX`` is unset so that it works
+    inside tmux.
     """
     socket_name = ["-L", box.tmux_socket] if box.tmux_socket else []
     if box.is_local:
         unset = [] if sys.platform == "win32" else ["env", "-u", "TMUX"]
         return [*unset, "tmux", "-u", *socket_name, "attach-session", "-t", f"={session}"]
-    # quoted in any case: zsh, as a login shell, takes a bare =name for a command's path
+    # always quoted: zsh expands a bare =name to the path of a command
     remote = shlex.join(["tmux", "-u", *socket_name, "attach-session", "-t"]) + f" '={session}'"
     options = {
         "HostKeyAlias": box.name,

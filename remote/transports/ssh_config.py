@@ -1,4 +1,4 @@
-"""What the user's own ssh would do for a host: asked from ``ssh -G``, which knows Include, Match and ProxyJump."""
+"""The user's SSH configuration for a host, from ``ssh -G``, which evaluates Include, Match and ProxyJump."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _USUAL_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
 @dataclass(frozen=True)
 class Target:
-    """Where to connect and as whom."""
+    """Where to connect, and as which user."""
 
     host: str
     port: int
     user: str
     identity_files: list[Path] = field(default_factory=list)
     jumps: list[str] = field(default_factory=list)
-    """``[user@]host[:port]`` of each machine in between, nearest first."""
+    """``[user@]host[:port]`` of each jump host, nearest first."""
 
 
 def resolve(host: str, *, user: str = "", port: int = 0, key: str = "", config: str | None = None) -> Target:
-    """The target behind a host name or alias; what is given here goes over the user's ssh configuration.
+    """The target of a host name or alias; arguments take precedence over the user's SSH configuration.
 
-    Raises Refused when that configuration cannot be read or needs what is not supported.
+    Raises Refused when the configuration is invalid or needs something unsupported.
     """
     if host.startswith("-") or not host:
-        raise Refused(f"{host!r} is no host")
+        raise Refused(f"{host!r} is not a host name")
     ssh = shutil.which("ssh")
     if ssh is None:
         return _plain(host, user, port, key)
@@ -54,7 +54,7 @@ def resolve(host: str, *, user: str = "", port: int = 0, key: str = "", config: 
         return "" if value == "none" else value
 
     if one("proxycommand"):
-        raise Refused(f"'{host}' is reached by a ProxyCommand, which is not supported: use ProxyJump instead")
+        raise Refused(f"'{host}' uses ProxyCommand, which is not supported; use ProxyJump instead")
     files = [Path(key).expanduser()] if key else [Path(name).expanduser() for name in values.get("identityfile", [])]
     jumps = [jump for jump in one("proxyjump").split(",") if jump]
     return Target(one("hostname") or host, int(one("port") or 22), one("user") or user, files, jumps)
@@ -66,7 +66,7 @@ def _plain(host: str, user: str, port: int, key: str) -> Target:
 
 
 def parse_jump(jump: str) -> tuple[str, str, int]:
-    """(user, host, port) of ``[ssh://][user@]host[:port]``; "" and 0 where nothing is said."""
+    """(user, host, port) of ``[ssh://][user@]host[:port]``; "" and 0 for missing parts."""
     rest = jump.removeprefix("ssh://").rstrip("/")
     user, _, rest = rest.rpartition("@")
     if rest.startswith("["):

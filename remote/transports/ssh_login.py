@@ -1,4 +1,4 @@
-"""Public-key login: the box's own key file, or the ssh agent and the identity files the user's ssh would try."""
+"""Public-key login: the box's key file, or the SSH agent and the identity files that ssh would try."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import paramiko
 
 MAX_TRIES = 5
-"""sshd's MaxAuthTries is 6 and it hangs up without a word."""
+"""sshd's default MaxAuthTries is 6; it then disconnects without a message."""
 
 
 def log_in(transport: paramiko.Transport, target: Target, box: Box) -> None:
-    """Authenticate. Raises Refused naming every key that was tried and why it did not do."""
+    """Authenticate. Raises Refused with every key that was tried and why it failed, or Unreachable."""
     import paramiko
 
     tried: list[str] = []
@@ -32,21 +32,22 @@ def log_in(transport: paramiko.Transport, target: Target, box: Box) -> None:
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise Unreachable(f"logging in to {target.host} failed: {error or type(error).__name__}") from error
         if missing:
-            raise Refused(f"{target.host} wants more than a key from {target.user}: {', '.join(missing)}")
+            raise Refused(f"{target.host} requires more than a key from {target.user}: {', '.join(missing)}")
         return
-    tried = tried or ["there is no key in the ssh agent nor in ~/.ssh"]
+    tried = tried or ["no key found in the SSH agent or ~/.ssh"]
     raise Refused(
-        f"{target.host} did not let {target.user} in. Tried: {'; '.join(tried)}. "
-        f"Correct 'user' or 'key' of '{box.name}' in boxes.yaml, or add the key's .pub to ~/.ssh/authorized_keys there"
+        f"{target.host} refused the login of {target.user}. Tried: {'; '.join(tried)}. "
+        f"Correct 'user' or 'key' of '{box.name}' in boxes.yaml, or add the public key to ~/.ssh/authorized_keys on "
+        "the box"
     )
 
 
 def _candidates(target: Target, box: Box, problems: list[str]) -> list[tuple[str, paramiko.PKey]]:
-    """(name, key) in the order to try; what cannot be used is told in ``problems``."""
+    """(name, key) in the order to try; unusable keys are added to ``problems``."""
     in_agent = _agent_keys()
     found: list[tuple[str, paramiko.PKey]] = []
     if not box.key:
-        found += [(f"ssh agent's {key.get_name()} {key.fingerprint}", key) for key in in_agent]
+        found += [(f"SSH agent's {key.get_name()} {key.fingerprint}", key) for key in in_agent]
     for file in target.identity_files:
         if not file.exists():
             if box.key:
@@ -68,12 +69,12 @@ def _load(file: Path) -> tuple[paramiko.PKey | None, str]:
 
     try:
         return paramiko.PKey.from_path(file), ""
-    except (TypeError, paramiko.PasswordRequiredException):  # cryptography says TypeError for an encrypted key
-        return None, f"encrypted; add it to the ssh agent first: ssh-add {file}"
+    except (TypeError, paramiko.PasswordRequiredException):  # cryptography raises TypeError for an encrypted key
+        return None, f"encrypted; add it to the SSH agent first: ssh-add {file}"
     except OSError as error:
-        return None, f"cannot be read: {error.strerror or error}"
-    except Exception as error:  # whatever the parser says of a damaged file
-        return None, f"no private key that can be used ({type(error).__name__})"
+        return None, f"cannot read: {error.strerror or error}"
+    except Exception as error:  # the parser raises many types for a damaged file
+        return None, f"not a usable private key ({type(error).__name__})"
 
 
 def _agent_keys() -> list[paramiko.PKey]:
@@ -81,12 +82,12 @@ def _agent_keys() -> list[paramiko.PKey]:
 
     try:
         return list(paramiko.Agent().get_keys())
-    except Exception:  # no agent, one of another kind, or one that answers nonsense: files remain
+    except Exception:  # no agent, or one that paramiko cannot use: key files remain
         return []
 
 
 def _same_in_agent(file: Path, in_agent: list[paramiko.PKey]) -> paramiko.PKey | None:
-    """The agent's copy of an encrypted key file, known by its ``.pub``."""
+    """The SSH agent's copy of an encrypted key file, identified by its ``.pub``."""
     import base64
 
     try:

@@ -1,4 +1,4 @@
-"""A local box with a fake engine, a tmux socket of its own, and one real sshd for the whole run."""
+"""A local box with a fake engine and its own tmux socket, and one real sshd per session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAKE_ENGINE = Path(__file__).resolve().parents[1] / "support" / "fake_engine.py"
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The bundle's cache and the user's configuration lie elsewhere for the whole run."""
+    """Keep the bundle's cache and the user's configuration in temporary directories."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))

@@ -1,4 +1,4 @@
-"""The agent, frame by frame, in an environment without anything: tails, credit, topics, its own end."""
+"""The agent frame by frame, in an empty environment: tails, credit, topics, exit."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.bundle import build
 from remote.protocol import INITIAL_CREDIT, MAX_DATA, encode
 from tests.support.agent import RawAgent, eventually
@@ -32,17 +33,17 @@ def subscribe(agent: RawAgent, number: int, path: str, credit: int = INITIAL_CRE
 
 
 def data(agent: RawAgent, number: int) -> bytes:
-    """Everything that came for a subscription, checked to be without a gap."""
-    whole, at = b"", None
+    """All data of a subscription; asserts that it has no gap."""
+    whole, position = b"", None
     for frame in agent.frames:
         if frame.get("id") != number:
             continue
         if frame["type"] == "rotated":
-            whole, at = b"", 0
+            whole, position = b"", 0
         if frame["type"] == "data":
             piece = frame["text"].encode() if "text" in frame else base64.b64decode(frame["base64"])
-            assert at in (None, frame["offset"])
-            at = frame["offset"] + len(piece)
+            assert position in (None, frame["offset"])
+            position = frame["offset"] + len(piece)
             whole += piece
     return whole
 
@@ -55,20 +56,22 @@ def read_until(agent: RawAgent, number: int, wanted: bytes) -> None:
 
 
 def settle(agent: RawAgent, seconds: float = 0.6) -> None:
-    """Read for a while, where the claim is that nothing more comes."""
+    """Read for a while, to show that nothing more arrives."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         agent.read(0.05)
 
 
-def test_hello_tells_of_the_host(agent: RawAgent, root: Path) -> None:
+def test_hello_describes_the_host(agent: RawAgent, root: Path) -> None:
     assert agent.hello["protocol"] == 1
     assert agent.hello["agent"] == build().sha256
     assert agent.hello["host"]["root"] == str(root)
     assert agent.hello["host"]["cpu_count"] == os.cpu_count()
+    assert (agent.hello["version"], agent.hello["format"]) == (VERSION, FORMAT)
+    assert agent.hello["engine"] == {"version": "", "format": 0}
 
 
-def test_a_log_that_does_not_exist_yet_is_awaited_and_followed(agent: RawAgent, root: Path) -> None:
+def test_a_log_is_followed_before_it_exists(agent: RawAgent, root: Path) -> None:
     subscribe(agent, 1, "training_runs/r/logs/console.log")
     settle(agent, 0.3)
     log = root / "training_runs/r/logs/console.log"
@@ -81,7 +84,7 @@ def test_a_log_that_does_not_exist_yet_is_awaited_and_followed(agent: RawAgent, 
         read_until(agent, 1, content)
 
 
-def test_nothing_is_sent_past_the_credit(agent: RawAgent, root: Path) -> None:
+def test_credit_limits_what_is_sent(agent: RawAgent, root: Path) -> None:
     content = random.Random(1).randbytes(300_000)
     (root / "log").write_bytes(content)
     subscribe(agent, 1, "log", credit=1_000)
@@ -109,7 +112,7 @@ def test_a_tail_starts_at_a_line(agent: RawAgent, root: Path, tail_bytes: int, e
     read_until(agent, 1, expected + b"444\n")
 
 
-def test_a_replaced_and_a_shortened_file_are_told_and_read_anew(agent: RawAgent, root: Path) -> None:
+def test_replaced_and_truncated_files_are_rotated(agent: RawAgent, root: Path) -> None:
     log = root / "log"
     log.write_bytes(b"old and long\n")
     subscribe(agent, 1, "log")
@@ -122,8 +125,8 @@ def test_a_replaced_and_a_shortened_file_are_told_and_read_anew(agent: RawAgent,
     assert sum(frame["type"] == "rotated" for frame in agent.frames) == 2
 
 
-def test_a_copy_of_the_same_file_goes_on_without_a_word(agent: RawAgent, root: Path) -> None:
-    """What an NFS remount or a restore looks like: another inode, the same beginning."""
+def test_a_restored_copy_continues(agent: RawAgent, root: Path) -> None:
+    """An NFS remount or a restore: another inode, the same first bytes."""
     log = root / "log"
     log.write_bytes(b"the same\n")
     subscribe(agent, 1, "log")
@@ -134,7 +137,7 @@ def test_a_copy_of_the_same_file_goes_on_without_a_word(agent: RawAgent, root: P
     assert not [frame for frame in agent.frames if frame["type"] == "rotated"]
 
 
-def test_a_cursor_that_fits_continues_and_one_that_does_not_starts_over(agent: RawAgent, root: Path) -> None:
+def test_only_a_fitting_cursor_continues(agent: RawAgent, root: Path) -> None:
     (root / "log").write_bytes(b"one\ntwo\n")
     subscribe(agent, 1, "log")
     frame = agent.until(lambda f: f["type"] == "data")
@@ -142,19 +145,19 @@ def test_a_cursor_that_fits_continues_and_one_that_does_not_starts_over(agent: R
     whole = {"path": "log", "offset": 4, "head_length": frame["head"][0], "head_sha256": frame["head"][1]}
     subscribe(agent, 2, "log", cursor=whole)
     read_until(agent, 2, b"two\n")
-    subscribe(agent, 3, "log", cursor=cursor)  # the hash of eight bytes said of four: not this file
+    subscribe(agent, 3, "log", cursor=cursor)  # the hash of eight bytes, claimed for four: another file
     read_until(agent, 3, b"one\ntwo\n")
     assert [f["id"] for f in agent.frames if f["type"] == "rotated"] == [3]
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../b", "", "a//b", "./a", "a\0b"])
-def test_paths_that_leave_the_root_are_refused(agent: RawAgent, path: str) -> None:
+def test_paths_outside_the_root_are_refused(agent: RawAgent, path: str) -> None:
     subscribe(agent, 1, path)
     closed = agent.until(lambda frame: frame["type"] == "closed")
     assert closed["error"]["code"] == "bad_path"
 
 
-def test_a_pipe_in_place_of_a_log_is_refused_and_does_not_block(agent: RawAgent, root: Path) -> None:
+def test_a_pipe_is_refused_without_blocking(agent: RawAgent, root: Path) -> None:
     os.mkfifo(root / "pipe")
     subscribe(agent, 1, "pipe")
     assert agent.until(lambda frame: frame["type"] == "closed")["id"] == 1
@@ -162,7 +165,7 @@ def test_a_pipe_in_place_of_a_log_is_refused_and_does_not_block(agent: RawAgent,
     agent.until(lambda frame: frame == {"type": "pong", "n": 5})
 
 
-def test_topics_come_whole_and_again_only_when_they_change(agent: RawAgent) -> None:
+def test_topics_are_sent_when_they_change(agent: RawAgent) -> None:
     for number, topic in enumerate(("runs", "sessions", "gpu", "nonsense"), start=1):
         agent.send({"type": "subscribe", "id": number, "topic": topic, "params": {}, "credit": 0})
     assert agent.until(lambda f: f["type"] == "update" and f["id"] == 1)["value"] == {"runs": []}
@@ -174,14 +177,14 @@ def test_topics_come_whole_and_again_only_when_they_change(agent: RawAgent) -> N
     assert sum(frame["type"] == "update" and frame["id"] == 1 for frame in agent.frames) == 1
 
 
-def test_a_client_that_does_not_read_costs_no_memory_and_no_life(agent: RawAgent, root: Path) -> None:
+def test_a_slow_client_costs_no_memory(agent: RawAgent, root: Path) -> None:
     (root / "log").write_bytes(os.urandom(5_000_000))
     for number in range(1, 40):
         subscribe(agent, number, "log")
     for _ in range(20):
         agent.send({"type": "ping", "n": 1})
         time.sleep(0.05)
-    status = Path(f"/proc/{agent.transport.pid}/status").read_text()
+    status = Path(f"/proc/{agent.hello['host']['pid']}/status").read_text()
     resident = int(status.split("VmRSS:")[1].split()[0]) * 1024
     assert resident < 40 * INITIAL_CREDIT * 2 + 60_000_000
     agent.until(lambda frame: frame["type"] == "pong")
@@ -193,20 +196,20 @@ def agent_process(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={"HOME": str(tmp_path)})
 
 
-def test_it_ends_at_the_end_of_input_after_a_silence_and_on_junk(tmp_path: Path) -> None:
+def test_it_exits_at_end_of_input_silence_and_garbage(tmp_path: Path) -> None:
     ended = agent_process(tmp_path)
     silent = agent_process(tmp_path, "--silence", "1")
-    junk = agent_process(tmp_path)
+    garbage = agent_process(tmp_path)
     assert ended.stdin
-    assert junk.stdin
+    assert garbage.stdin
     ended.stdin.close()
-    junk.stdin.write(b"GET / HTTP/1.1\r\n\r\n")
-    junk.stdin.flush()
+    garbage.stdin.write(b"GET / HTTP/1.1\r\n\r\n")
+    garbage.stdin.flush()
     assert ended.wait(5) == 0
-    assert junk.wait(5) == 0
+    assert garbage.wait(5) == 0
     assert silent.wait(5) == 0
-    assert b"no word" in (silent.stderr.read() if silent.stderr else b"")
-    for process in (ended, silent, junk):
+    assert b"nothing received" in (silent.stderr.read() if silent.stderr else b"")
+    for process in (ended, silent, garbage):
         assert process.stdout
         assert process.stdout.read() == b""
         for stream in (process.stdin, process.stdout, process.stderr):
@@ -214,21 +217,21 @@ def test_it_ends_at_the_end_of_input_after_a_silence_and_on_junk(tmp_path: Path)
                 stream.close()
 
 
-def test_unknown_frames_operations_and_keys_are_passed_over(agent: RawAgent) -> None:
+def test_unknown_frames_and_keys_are_ignored(agent: RawAgent) -> None:
     agent.send({"type": "from the future", "x": 1})
     response = agent.request("make_coffee")
     assert response["error"]["code"] == "bad_request"
     assert agent.request("doctor", colour="blue")["ok"]
 
 
-def test_a_request_before_hello_ends_it(tmp_path: Path) -> None:
+def test_a_request_before_hello_is_fatal(tmp_path: Path) -> None:
     process = agent_process(tmp_path)
     out, errors = process.communicate(encode({"type": "request", "id": 1, "op": "doctor", "params": {}}), timeout=10)
     assert out == b""
     assert b"before hello" in errors
 
 
-def test_a_thousand_runs_fit_and_are_cheap_to_watch(agent: RawAgent, root: Path) -> None:
+def test_a_thousand_runs_are_listed(agent: RawAgent, root: Path) -> None:
     for i in range(1000):
         folder = root / "training_runs" / f"run_{i:04}"
         (folder / "logs").mkdir(parents=True)
@@ -241,7 +244,7 @@ def test_a_thousand_runs_fit_and_are_cheap_to_watch(agent: RawAgent, root: Path)
     assert time.monotonic() - began < 5
 
 
-def test_an_unreadable_run_does_not_hide_the_others(agent: RawAgent, root: Path) -> None:
+def test_an_unreadable_run_hides_no_other(agent: RawAgent, root: Path) -> None:
     for name, status in (
         ("good", '{"state": "finished"}'),
         ("bad", "{torn"),
@@ -257,8 +260,11 @@ def test_an_unreadable_run_does_not_hide_the_others(agent: RawAgent, root: Path)
     assert rows["odd"] in ("unreadable", "lost")
 
 
-def test_no_child_of_the_agent_can_read_its_input(agent: RawAgent) -> None:
-    assert os.readlink(f"/proc/{agent.transport.pid}/fd/0") == "/dev/null"
+def test_children_cannot_read_the_input(agent: RawAgent) -> None:
+    assert os.readlink(f"/proc/{agent.hello['host']['pid']}/fd/0") == "/dev/null"
     eventually(
-        lambda: os.readlink(f"/proc/{agent.transport.pid}/fd/1") == os.readlink(f"/proc/{agent.transport.pid}/fd/2")
+        lambda: (
+            os.readlink(f"/proc/{agent.hello['host']['pid']}/fd/1")
+            == os.readlink(f"/proc/{agent.hello['host']['pid']}/fd/2")
+        )
     )

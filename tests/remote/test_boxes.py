@@ -1,4 +1,4 @@
-"""boxes.yaml: what is read, what is refused and with which words, and that adding keeps what was there."""
+"""boxes.yaml: reading, error messages, and adding a box without losing anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remote.boxes import Box, BoxesError, add_box, find_box, load_boxes, local_b
 EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "boxes.example.yaml"
 
 
-def test_the_example_is_valid_and_local_is_always_there() -> None:
+def test_the_example_is_valid_and_local_is_added() -> None:
     found = load_boxes(EXAMPLE)
     assert [box.name for box in found] == ["h200-a", "h100-conda", "workstation", "local"]
     assert found[0].price_per_hour == 2.49
@@ -24,7 +24,7 @@ def test_the_example_is_valid_and_local_is_always_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "parts"),
     [
         ("boxes:\n  - name: a\n    hots: x\n", ["b.yaml:3", "'hots'", "did you mean host?"]),
         ("boxs: []\n", ["b.yaml:1", "'boxs'"]),
@@ -44,14 +44,14 @@ def test_the_example_is_valid_and_local_is_always_there() -> None:
         ("- a\n", ["b.yaml:1"]),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(text: str, words: list[str]) -> None:
+def test_errors_name_line_and_key(text: str, parts: list[str]) -> None:
     with pytest.raises(BoxesError) as caught:
         parse_boxes(text, "b.yaml")
-    for word in words:
-        assert word in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
 
 
-def test_a_named_file_must_exist_and_the_default_one_need_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_named_file_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BoxesError, match="file not found"):
         load_boxes(tmp_path / "none.yaml")
     monkeypatch.setattr(boxes, "default_path", lambda: tmp_path / "none.yaml")
@@ -73,7 +73,7 @@ def test_a_named_file_must_exist_and_the_default_one_need_not(tmp_path: Path, mo
         "boxes:\n  - name: old\n    host: x\n    activate: |\n      source a\n      source b\n# the end\n",
     ],
 )
-def test_adding_keeps_comments_and_what_was_there(tmp_path: Path, before: str) -> None:
+def test_adding_keeps_comments_and_boxes(tmp_path: Path, before: str) -> None:
     file = tmp_path / "deep" / "boxes.yaml"
     file.parent.mkdir()
     if before:
@@ -90,29 +90,29 @@ def test_adding_keeps_comments_and_what_was_there(tmp_path: Path, before: str) -
         add_box(file, second)
 
 
-words = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
+texts = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
 wanted_boxes = st.builds(
     Box,
     st.from_regex(r"[a-z][a-z0-9._-]{0,8}", fullmatch=True),
     host=st.just("h"),
-    repo=words,
-    activate=words,
-    root=words,
+    repo=texts,
+    activate=texts,
+    root=texts,
     port=st.integers(0, 65_535),
-    engine=st.lists(words),
+    engine=st.lists(texts),
 )
 
 
 @given(st.lists(wanted_boxes, max_size=4, unique_by=lambda box: box.name))
 @settings(deadline=None, max_examples=40)
-def test_what_was_added_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, wanted: list[Box]) -> None:
+def test_added_boxes_are_read_back(tmp_path_factory: pytest.TempPathFactory, wanted: list[Box]) -> None:
     file = tmp_path_factory.mktemp("boxes") / "boxes.yaml"
     for box in wanted:
         add_box(file, box)
     assert [box for box in (load_boxes(file) if wanted else []) if not box.is_local] == wanted
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BoxesError, match="cannot write"):
         add_box(tmp_path / "file" / "boxes.yaml", Box("a", host="h"))

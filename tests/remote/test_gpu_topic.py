@@ -1,4 +1,4 @@
-"""The GPU topic, from an nvidia-smi that says what real ones have said."""
+"""The GPU topic, from an nvidia-smi with recorded output."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from grpo_train.run_dir import gpus
+from grpo_train.run_dir.gpus import Gpu, read_gpus
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
 from remote.agent.watch import gpu_value
 from tests.support.agent import eventually
@@ -20,14 +24,15 @@ def fake_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) 
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(gpus, "_nvml", lambda: None)
 
 
-def test_values_processes_and_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_processes_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {**os.environ, RUN_ID_VARIABLE: run_id_of(tmp_path / "run_1")}
     worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment)
     script = f"""case "$1" in
---query-gpu=*) echo "0, NVIDIA H200, GPU-a, 94, 114688, 143771, 612.35, 61"
-               echo "1, NVIDIA H200 MIG, GPU-b, [N/A], 0, 143771, [Not Supported], 33";;
+--query-gpu=*) echo "0, GPU-a, NVIDIA H200, 570.86.15, 143771, 114688, 94, 612.35, 61, 9.0"
+               echo "1, GPU-b, NVIDIA H200 MIG, 570.86.15, 143771, 0, [N/A], [Not Supported], 33, 9.0";;
 --query-compute-apps=*) echo "GPU-a, {worker.pid}, 100000"; echo "GPU-a, 999999999, [N/A]";;
 esac"""
     try:
@@ -58,17 +63,63 @@ esac"""
     ("script", "note"),
     [
         ("echo 'NVIDIA-SMI has failed because it could not reach the driver'; exit 9", "could not reach the driver"),
-        ("exit 1", "nvidia-smi fails"),
+        ("exit 1", "nvidia-smi failed"),
         ("echo 'No devices were found'", "no GPU"),
     ],
 )
-def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, note: str) -> None:
+def test_a_failing_driver_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, note: str) -> None:
     fake_nvidia_smi(tmp_path, script, monkeypatch)
     value = gpu_value()
     assert value["gpus"] == []
     assert note in value["note"]
 
 
-def test_no_nvidia_smi_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvidia_smi_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpus, "_nvml", lambda: None)
     assert gpu_value() == {"gpus": [], "note": "no GPU on this box"}
+
+
+def test_a_driver_without_compute_cap_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers before 510 refuse the whole query for a field they do not know."""
+    script = """case "$1" in
+*compute_cap*) echo 'Field "compute_cap" is not a valid field to query.'; exit 2;;
+--query-gpu=*) echo "0, GPU-a, Tesla V100, 470.57.02, 16160, 0, 0, 42.1, 40";;
+esac"""
+    fake_nvidia_smi(tmp_path, script, monkeypatch)
+    (gpu,) = read_gpus()
+    assert (gpu.name, gpu.driver, gpu.compute_capability) == ("Tesla V100", "470.57.02", None)
+
+
+class FakeNvml:
+    """NVML's bindings for one GPU that reports neither power nor processes."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_TEMPERATURE_GPU = 0
+
+    def __getattr__(self, name: str) -> Any:
+        memory = SimpleNamespace(total=80 * 2**30, used=2**30)
+        answers: dict[str, Any] = {
+            "nvmlSystemGetDriverVersion": b"570.86.15",
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetHandleByIndex": "handle",
+            "nvmlDeviceGetName": "NVIDIA H100",
+            "nvmlDeviceGetMemoryInfo": memory,
+            "nvmlDeviceGetCudaComputeCapability": (9, 0),
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=50),
+            "nvmlDeviceGetTemperature": 40,
+        }
+
+        def call(*arguments: Any) -> Any:
+            if name not in answers:
+                raise self.NVMLError("Not Supported")
+            return answers[name]
+
+        return call
+
+
+def test_gpus_are_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_nvml", FakeNvml)
+    assert read_gpus() == [Gpu(0, "NVIDIA H100", "570.86.15", (9, 0), 81_920.0, 1024.0, 50.0, None, 40.0)]

@@ -1,4 +1,4 @@
-"""What loading the link's laptop side must not load, seen in a fresh interpreter."""
+"""What the link imports on the laptop, and what the agent imports on the box."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ def loaded_by(*modules: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_client_loads_neither_paramiko_nor_anything_heavy() -> None:
+def test_the_client_loads_nothing_heavy() -> None:
     heavy = {"paramiko", "libtmux", "boto3", "torch", "textual", "pydantic", "yaml", "cryptography", "numpy"}
     assert not loaded_by("remote", "remote.client", "remote.boxes", "remote.transports.local", "remote.events") & heavy
 
 
-def test_the_ssh_transport_loads_paramiko_only_when_it_connects() -> None:
+def test_paramiko_is_loaded_only_to_connect() -> None:
     assert "paramiko" not in loaded_by(
         "remote.transports.ssh", "remote.transports.ssh_login", "remote.transports.host_keys"
     )
 
 
 @pytest.mark.parametrize("path", sorted(REMOTE.rglob("*.py")), ids=lambda path: path.name)
-def test_no_posix_module_is_imported_at_import(path: Path) -> None:
-    """The laptop may be a Windows machine; functions that run on the box may import what they like."""
+def test_importing_needs_no_posix_module(path: Path) -> None:
+    """The laptop may run Windows; functions that run on the box may import POSIX modules."""
     top_level = [node for node in ast.parse(path.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {alias.name for node in top_level if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in top_level if isinstance(node, ast.ImportFrom)}
     assert not {name.partition(".")[0] for name in names} & POSIX_ONLY
 
 
-@pytest.mark.parametrize("path", sorted((REMOTE / "agent").glob("*.py")), ids=lambda path: path.name)
-def test_the_agent_imports_what_its_bundle_carries_and_nothing_else(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path",
+    sorted([*(REMOTE / "agent").glob("*.py"), *(REMOTE / "protocol").glob("*.py")]),
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
+def test_the_agent_imports_only_its_bundle(path: Path) -> None:
     allowed = set(sys.stdlib_module_names) | {"remote", "grpo_train", "libtmux"}
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,4 +1,4 @@
-"""Launch, stop, kill, evaluate, resume on this machine as a box, in real tmux sessions, with a fake engine."""
+"""Launch, stop, kill, evaluate and resume on a local box, in real tmux sessions, with a fake engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
 
 
 def dead_session(client: BoxClient) -> dict[str, Any]:
-    """The one session whose command has ended; tmux knows its exit a moment after its end."""
+    """The one session whose command has exited; tmux learns its exit status a moment later."""
 
     def found() -> dict[str, Any] | None:
         dead = [s for s in ask(client, "list_sessions")["sessions"] if s["dead"]]
@@ -53,7 +53,7 @@ def state(root: Path, run: str) -> str:
     return open_run(root, run).observed_state().state
 
 
-def test_launch_watch_stop_and_what_is_left(link: tuple[BoxClient, Recorder], root: Path) -> None:
+def test_launch_watch_and_stop(link: tuple[BoxClient, Recorder], root: Path) -> None:
     client, recorder = link
     dry = ask(client, "launch", config_text="obedient", run_name="run_a.b", overrides=["run.seed=1"], dry_run=True)
     assert not (root / "training_runs" / "run_a.b").exists()
@@ -80,7 +80,7 @@ def test_launch_watch_stop_and_what_is_left(link: tuple[BoxClient, Recorder], ro
     assert refusal(client, "kill", run="run_a.b").code == "not_running"
 
 
-def test_a_launch_with_a_used_key_starts_nothing(link: tuple[BoxClient, Recorder], box: Box, root: Path) -> None:
+def test_a_repeated_key_launches_nothing(link: tuple[BoxClient, Recorder], box: Box, root: Path) -> None:
     client, _ = link
     with connected(box) as (other, _), ThreadPoolExecutor() as pool:
         both = [
@@ -94,7 +94,7 @@ def test_a_launch_with_a_used_key_starts_nothing(link: tuple[BoxClient, Recorder
     ask(client, "kill", run=first["run"])
 
 
-def test_an_engine_that_ends_at_once_leaves_its_words(link: tuple[BoxClient, Recorder]) -> None:
+def test_output_of_a_failed_engine_is_kept(link: tuple[BoxClient, Recorder]) -> None:
     client, _ = link
     done = ask(client, "launch", config_text="short")
     assert dead_session(client)["exit_status"] == 7
@@ -102,7 +102,7 @@ def test_an_engine_that_ends_at_once_leaves_its_words(link: tuple[BoxClient, Rec
     assert "fake engine" in ask(client, "capture_pane", session=done["session"], lines=5)["text"]
 
 
-def test_kill_obeyed(link: tuple[BoxClient, Recorder], root: Path) -> None:
+def test_kill_by_sigterm(link: tuple[BoxClient, Recorder], root: Path) -> None:
     client, _ = link
     run = ask(client, "launch", config_text="obedient")["run"]
     eventually(lambda: state(root, run) == "running")
@@ -112,8 +112,8 @@ def test_kill_obeyed(link: tuple[BoxClient, Recorder], root: Path) -> None:
     assert dead_session(client)["signal"] == "SIGTERM"
 
 
-def test_kill_of_a_supervisor_and_workers_that_ignore_everything(box: Box, root: Path) -> None:
-    """The whole ladder, and it goes on to its end though the client that asked is gone."""
+def test_kill_of_processes_that_ignore_sigterm(box: Box, root: Path) -> None:
+    """A kill is completed after the client that requested it is gone."""
     with connected(box) as (client, _):
         run = ask(client, "launch", config_text="stubborn")["run"]
         run_id = run_id_of(root / "training_runs" / run)
@@ -129,19 +129,19 @@ def test_kill_of_a_supervisor_and_workers_that_ignore_everything(box: Box, root:
             kill_all(run_id)
 
 
-def test_runs_of_one_name_in_two_roots_leave_each_other_alone(box: Box, root: Path, tmp_path: Path) -> None:
-    """One tmux for both: a session is of the root that its agent works in, by whatever link that is called."""
+def test_roots_sharing_a_run_name_are_independent(box: Box, root: Path, tmp_path: Path) -> None:
+    """Both use one tmux server; a session belongs to the root of its agent, under any symbolic link."""
     demo, linked = tmp_path / "demo", tmp_path / "linked"
     linked.symlink_to(root)
-    places = [dataclasses.replace(box, root=str(place)) for place in (root, demo, linked)]
-    with connected(places[0]) as (real, _), connected(places[1]) as (other, _), connected(places[2]) as (same, _):
+    boxes = [dataclasses.replace(box, root=str(folder)) for folder in (root, demo, linked)]
+    with connected(boxes[0]) as (real, _), connected(boxes[1]) as (other, _), connected(boxes[2]) as (same, _):
         for name in ("one", "two"):
             ask(real, "launch", config_text="obedient", run_name=name)
             eventually(lambda name=name: state(root, name) == "running")
         refused = refusal(other, "launch", config_text="obedient", run_name="one")
         assert (refused.code, "another root" in refused.message) == ("session_live", True)
         create_run(demo, {"config_text": "obedient"}, "one")
-        for params in ({"run": "one"}, {"run": "one", "patience_s": 0}):  # what stands in its session is not its own
+        for params in ({"run": "one"}, {"run": "one", "patience_s": 0}):  # the process in the session is not its own
             assert ask(other, "kill", **params)["state"] == "killed"
             StatusWriter(demo / "training_runs" / "one").close()
             (demo / "training_runs" / "one" / "status.json").unlink()
@@ -183,13 +183,15 @@ def test_resume_and_evaluate(link: tuple[BoxClient, Recorder], root: Path, tmux_
     assert "did you mean r1" in refusal(client, "resume", run="r2").message
     dry = ask(client, "resume", run="r1", from_step=1, additional_steps=4, dry_run=True)
     assert dry["argv"][1:-2] == ["resume", "--training-run", "r1", "--from-step", "1", "--additional-steps", "4"]
+    dry = ask(client, "resume", run="r1", nproc=2, overrides=["run.seed=1", "eval.nproc=2"], dry_run=True)
+    assert dry["argv"][6:-2] == ["--nproc", "2", "--set", "run.seed=1", "--set", "eval.nproc=2"]
     first = ask(client, "resume", run="r1", from_step="latest")
     assert (first["session"], first["step"]) == ("r1", 2)
     eventually(lambda: state(root, "r1") == "running")
     ask(client, "stop", run="r1")
     eventually(lambda: state(root, "r1") == "stopped")
     eventually(lambda: all(s["dead"] for s in ask(client, "list_sessions")["sessions"]))
-    ask(client, "resume", run="r1")  # the dead session of the first one makes room
+    ask(client, "resume", run="r1")  # replaces the dead session of the first one
     eventually(lambda: state(root, "r1") == "running")
 
     wanted = {"run": "r1", "steps": [1, 2], "eval_dataset": "gsm8k", "subset_frac": 0.5, "batch_size": 32}
@@ -202,7 +204,7 @@ def test_resume_and_evaluate(link: tuple[BoxClient, Recorder], root: Path, tmux_
         *("--root", str(root)),
     ]
     assert refusal(client, "evaluate", **wanted).code == "session_live"
-    # what looks like a pattern of another session's name must not end that one
+    # a name that is a pattern for another session must not end that session
     subprocess.run(["tmux", "-L", tmux_socket, "kill-session", "-t", "=eval_r1"], check=True)
     ask(client, "evaluate", **wanted)
     ask(client, "kill", run="r1")
@@ -221,7 +223,7 @@ def test_names_that_could_be_commands_are_refused(link: tuple[BoxClient, Recorde
     assert not (root / "training_runs").exists() or not list((root / "training_runs").glob("*"))
 
 
-def test_a_hostile_root_reaches_the_engine_as_it_is(box: Box, tmp_path: Path) -> None:
+def test_a_hostile_root_is_passed_verbatim(box: Box, tmp_path: Path) -> None:
     root = tmp_path / "a b;$(touch pwned)'#{pid}\"é;"
     root.mkdir()
     with connected(dataclasses.replace(box, root=str(root))) as (client, _):
@@ -232,7 +234,7 @@ def test_a_hostile_root_reaches_the_engine_as_it_is(box: Box, tmp_path: Path) ->
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_sessions_of_others_with_any_name_are_listed(
+def test_foreign_sessions_of_any_name_are_listed(
     link: tuple[BoxClient, Recorder], tmux_socket: str, root: Path
 ) -> None:
     client, _ = link
@@ -251,7 +253,7 @@ def test_sessions_of_others_with_any_name_are_listed(
     assert run == "r1"  # 'r*' is another session, not a pattern
 
 
-def test_tmux_dies_and_everything_else_works(link: tuple[BoxClient, Recorder], tmux_socket: str, root: Path) -> None:
+def test_a_killed_tmux_server(link: tuple[BoxClient, Recorder], tmux_socket: str, root: Path) -> None:
     client, _ = link
     run = ask(client, "launch", config_text="obedient")["run"]
     eventually(lambda: state(root, run) == "running")
@@ -276,7 +278,7 @@ def test_a_box_without_tmux(box: Box, tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (root / "training_runs").exists()
 
 
-def test_a_box_without_the_engine_names_the_one_command(box: Box, tmp_path: Path, root: Path) -> None:
+def test_a_missing_engine_names_the_install_command(box: Box, tmp_path: Path, root: Path) -> None:
     repo = tmp_path / "repo"
     (repo / "config").mkdir(parents=True)
     for settings, words in (
@@ -294,7 +296,7 @@ def test_a_box_without_the_engine_names_the_one_command(box: Box, tmp_path: Path
     assert not list((root / "training_runs").glob("run_*")) if (root / "training_runs").exists() else True
 
 
-def test_the_engine_is_found_by_activation_checkout_and_path(box: Box, tmp_path: Path, root: Path) -> None:
+def test_how_the_engine_is_found(box: Box, tmp_path: Path, root: Path) -> None:
     fake, repo = box.engine[0], tmp_path / "re po"
     (repo / ".venv/bin").mkdir(parents=True)
     (repo / "config").mkdir()
@@ -328,7 +330,7 @@ def test_configs_of_the_checkout(box: Box, tmp_path: Path) -> None:
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A root that cannot be written: a read-only mount for root, permissions for others."""
+    """A root that is not writable: a read-only mount for the superuser, permissions for others."""
     folder = tmp_path / "read_only"
     folder.mkdir()
     if os.geteuid() == 0:
@@ -340,7 +342,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_a_root_that_cannot_be_written(box: Box, read_only: Path) -> None:
+def test_a_read_only_root(box: Box, read_only: Path) -> None:
     with connected(dataclasses.replace(box, root=str(read_only))) as (client, _):
         error = refusal(client, "launch", config_text="x")
         assert error.code == "bad_root"
@@ -351,7 +353,7 @@ def test_a_root_that_cannot_be_written(box: Box, read_only: Path) -> None:
         assert ask(client, "list_runs")["runs"] == []
 
 
-def test_bad_parameters_are_told(link: tuple[BoxClient, Recorder]) -> None:
+def test_invalid_parameters_are_refused(link: tuple[BoxClient, Recorder]) -> None:
     client, _ = link
     for op, params in (
         ("launch", {}),
@@ -367,7 +369,7 @@ def test_bad_parameters_are_told(link: tuple[BoxClient, Recorder]) -> None:
         assert refusal(client, op, **params).code == "bad_request", (op, params)
 
 
-def test_the_tasks_of_the_boxs_engine(box: Box, tmp_path: Path) -> None:
+def test_tasks_are_listed_by_the_engine(box: Box, tmp_path: Path) -> None:
     engine = tmp_path / "engine"
     listed = """echo a warning of some library; echo '{"tasks": {"addition": "sums"}}'"""
     for script, code in ((listed, ""), ("echo addition: sums", "no_tasks"), ("exit 3", "no_tasks")):

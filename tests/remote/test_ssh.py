@@ -1,4 +1,4 @@
-"""The link over a real sshd: host keys, login, bootstrap, and a network that breaks in the middle of a log."""
+"""The link over a real sshd: host keys, login, bootstrap, and network faults during a log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.sshd import Sshd, make_key
 
 @pytest.fixture
 def hosts(tmp_path: Path, sshd: Sshd) -> Path:
-    """A known_hosts file that knows the box."""
+    """A known_hosts file with the box's key."""
     file = tmp_path / "known_hosts"
     trust(file, sshd, "h200")
     return file
@@ -43,18 +43,18 @@ def trust(file: Path, sshd: Sshd, *names: str) -> None:
 
 @pytest.fixture
 def own_sshd(tmp_path: Path) -> Iterator[Sshd]:
-    """A server that a test may change."""
+    """A server that the test may modify."""
     with Sshd(tmp_path) as server:
         yield server
 
 
 def box_of(sshd: Sshd, **fields: Any) -> Box:
-    given = {"host": "127.0.0.1", "port": sshd.port, "user": sshd.user, "key": str(sshd.user_key), **fields}
-    return Box(given.pop("name", "h200"), **given)
+    values = {"host": "127.0.0.1", "port": sshd.port, "user": sshd.user, "key": str(sshd.user_key), **fields}
+    return Box(values.pop("name", "h200"), **values)
 
 
 def refusal(box: Box, hosts: Path, answer: bool | None = None) -> str:
-    """Connect, expect a refusal, and return its words."""
+    """Connect, expect a refusal, and return its message."""
     with connected(box, host_keys_file=hosts) as (client, recorder):
         if answer is not None:
             recorder.wait_for(HostKeyAsked)
@@ -65,7 +65,7 @@ def refusal(box: Box, hosts: Path, answer: bool | None = None) -> str:
 # ------------------------------------------------------------------------------------------------------ host keys
 
 
-def test_an_unknown_key_is_shown_and_remembered_under_the_box_name(tmp_path: Path, sshd: Sshd) -> None:
+def test_an_accepted_key_is_stored_under_the_box_name(tmp_path: Path, sshd: Sshd) -> None:
     file = tmp_path / "known_hosts"
     with connected(box_of(sshd), host_keys_file=file) as (client, recorder):
         asked = recorder.wait_for(HostKeyAsked)
@@ -81,12 +81,12 @@ def test_an_unknown_key_is_shown_and_remembered_under_the_box_name(tmp_path: Pat
         assert not [event for event in recorder.events if isinstance(event, HostKeyAsked)]
 
 
-def test_a_key_that_is_not_accepted_is_not_stored(tmp_path: Path, sshd: Sshd) -> None:
+def test_a_declined_key_is_not_stored(tmp_path: Path, sshd: Sshd) -> None:
     assert "not accepted" in refusal(box_of(sshd), tmp_path / "known_hosts", answer=False)
     assert not (tmp_path / "known_hosts").exists()
 
 
-def test_closing_while_the_user_thinks(tmp_path: Path, sshd: Sshd) -> None:
+def test_close_during_the_host_key_question(tmp_path: Path, sshd: Sshd) -> None:
     with connected(box_of(sshd), host_keys_file=tmp_path / "known_hosts") as (client, recorder):
         recorder.wait_for(HostKeyAsked)
         began = time.monotonic()
@@ -95,29 +95,29 @@ def test_closing_while_the_user_thinks(tmp_path: Path, sshd: Sshd) -> None:
         assert time.monotonic() - began < 2
 
 
-def test_a_changed_key_is_a_hard_stop_that_names_everything(tmp_path: Path, own_sshd: Sshd) -> None:
+def test_a_changed_key_is_refused(tmp_path: Path, own_sshd: Sshd) -> None:
     file = tmp_path / "hosts"
     file.write_text("# a comment\n")
     trust(file, own_sshd, "h200")
     before = own_sshd.fingerprint()
     own_sshd.new_host_key()
-    words = refusal(box_of(own_sshd), file)
+    message = refusal(box_of(own_sshd), file)
     for part in ("CHANGED", f"{file} line 2", before, own_sshd.fingerprint(), "delete line 2"):
-        assert part in words
+        assert part in message
     assert file.read_text().count("\n") == 2
 
 
-def test_a_key_of_another_type_only_is_told_apart(tmp_path: Path, own_sshd: Sshd) -> None:
+def test_a_key_of_another_type_is_not_a_changed_key(tmp_path: Path, own_sshd: Sshd) -> None:
     file = tmp_path / "hosts"
     trust(file, own_sshd, "h200")
     own_sshd.new_host_key("ecdsa")
-    words = refusal(box_of(own_sshd), file)
-    assert "another type" in words
-    assert "CHANGED" not in words
-    assert own_sshd.fingerprint() in words
+    message = refusal(box_of(own_sshd), file)
+    assert "another type" in message
+    assert "CHANGED" not in message
+    assert own_sshd.fingerprint() in message
 
 
-def test_a_box_with_several_keys_is_asked_for_the_one_that_is_known(tmp_path: Path) -> None:
+def test_the_known_one_of_several_keys_is_requested(tmp_path: Path) -> None:
     rsa = make_key(tmp_path / "rsa_host_key", "rsa")
     with Sshd(tmp_path, extra=f"HostKey {rsa}\n") as sshd:
         kind, blob = Path(f"{rsa}.pub").read_text().split()[:2]
@@ -126,7 +126,7 @@ def test_a_box_with_several_keys_is_asked_for_the_one_that_is_known(tmp_path: Pa
             recorder.wait_link(Link.CONNECTED)
 
 
-def test_the_file_is_read_as_openssh_reads_it(tmp_path: Path) -> None:
+def test_known_hosts_is_read_like_openssh(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# x ssh-ed25519 AAAA\nother,x ssh-ed25519 AAAA extra words\nx ssh-rsa !!!\nx\n\n")
     keys = HostKeys(file)
@@ -142,28 +142,28 @@ def test_the_file_is_read_as_openssh_reads_it(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- login
 
 
-def test_keys_that_do_not_open_the_box_are_named(tmp_path: Path, sshd: Sshd, hosts: Path) -> None:
+def test_refused_keys_are_named(tmp_path: Path, sshd: Sshd, hosts: Path) -> None:
     wrong = make_key(tmp_path / "wrong_key")
     locked = make_key(tmp_path / "locked_key", passphrase="secret words")
     damaged = tmp_path / "damaged_key"
     damaged.write_text("not a key\n")
-    for key, words in (
+    for key, reason in (
         (wrong, "refused by the box"),
         (locked, f"ssh-add {locked}"),
-        (damaged, "no private key"),
+        (damaged, "not a usable private key"),
         (tmp_path / "missing", "no such file"),
     ):
-        said = refusal(box_of(sshd, key=str(key)), hosts)
-        assert str(key) in said
-        assert words in said
-        assert "boxes.yaml" in said
+        message = refusal(box_of(sshd, key=str(key)), hosts)
+        assert str(key) in message
+        assert reason in message
+        assert "boxes.yaml" in message
 
 
-def test_a_wrong_user_is_named(sshd: Sshd, hosts: Path) -> None:
-    assert "did not let nobody-here in" in refusal(box_of(sshd, user="nobody-here"), hosts)
+def test_a_refused_user_is_named(sshd: Sshd, hosts: Path) -> None:
+    assert "refused the login of nobody-here" in refusal(box_of(sshd, user="nobody-here"), hosts)
 
 
-def test_an_encrypted_key_works_through_the_ssh_agent(
+def test_encrypted_keys_work_through_the_ssh_agent(
     tmp_path: Path, own_sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked = make_key(tmp_path / "locked_key", passphrase="secret words")
@@ -190,7 +190,7 @@ def test_an_encrypted_key_works_through_the_ssh_agent(
 # ------------------------------------------------------------------------------------------------------ reachability
 
 
-def test_hosts_that_cannot_be_reached_are_told_and_tried_again(
+def test_unreachable_hosts_are_retried(
     hosts: Path, own_sshd: Sshd, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connected(box_of(own_sshd, host="no-such-host.invalid"), host_keys_file=hosts) as (_, recorder):
@@ -211,18 +211,16 @@ def test_hosts_that_cannot_be_reached_are_told_and_tried_again(
         assert f"127.0.0.1:{proxy.port}" in recorder.wait_link(Link.LOST, timeout=5).detail
 
 
-def test_a_hang_in_the_middle_of_the_login_ends(
-    ssh_box: Box, hosts: Path, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """paramiko waits for some answers without a limit: the watchdog's is the only one."""
+def test_a_hanging_login_ends(ssh_box: Box, hosts: Path, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """paramiko waits for some answers without a timeout: only the watchdog ends them."""
     monkeypatch.setattr(ssh, "STEP_S", 1.0)
-    original = SshTransport._look
+    original = SshTransport._probe
 
-    def look_into_a_hole(self: SshTransport, transport: Any) -> Any:
+    def probe_into_a_black_hole(self: SshTransport, transport: Any) -> Any:
         proxy.black_hole()
         return original(self, transport)
 
-    monkeypatch.setattr(SshTransport, "_look", look_into_a_hole)
+    monkeypatch.setattr(SshTransport, "_probe", probe_into_a_black_hole)
     with connected(ssh_box, host_keys_file=hosts) as (client, recorder):
         assert recorder.wait_link(Link.LOST, timeout=8).detail
         client.close()
@@ -232,7 +230,7 @@ def test_a_hang_in_the_middle_of_the_login_ends(
 # -------------------------------------------------------------------------------------------------------- bootstrap
 
 
-def test_the_agent_is_stored_once_whole_and_private(sshd: Sshd, hosts: Path) -> None:
+def test_the_agent_is_stored_once_and_privately(sshd: Sshd, hosts: Path) -> None:
     stored = sshd.home / ".grpo/agent" / build().name
     for prepare in (lambda: stored.unlink(missing_ok=True), lambda: None, lambda: stored.write_bytes(b"damaged")):
         prepare()
@@ -245,7 +243,7 @@ def test_the_agent_is_stored_once_whole_and_private(sshd: Sshd, hosts: Path) -> 
     assert [path.name for path in stored.parent.iterdir()] == [build().name]
 
 
-def test_a_talkative_login_shell_and_a_locale_without_utf8(tmp_path: Path, tmux_socket: str) -> None:
+def test_a_shell_greeting_and_a_posix_locale(tmp_path: Path, tmux_socket: str) -> None:
     with Sshd(tmp_path, environment={"LC_ALL": "POSIX", "LANG": "POSIX"}) as sshd:
         (sshd.home / ".bashrc").write_text('echo Welcome to the box; echo \'{"type": "hello"}\'; cd /\n')
         trust(tmp_path / "hosts", sshd, "h200")
@@ -255,7 +253,7 @@ def test_a_talkative_login_shell_and_a_locale_without_utf8(tmp_path: Path, tmux_
             assert client.request("list_sessions").result(10)["sessions"][0]["name"] == "é …"
 
 
-def test_a_box_without_python_or_without_commands(
+def test_a_box_without_python_or_commands(
     sshd: Sshd, hosts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -266,13 +264,13 @@ def test_a_box_without_python_or_without_commands(
         assert "only for git" in refusal(box_of(git, name="git"), hosts)
 
 
-def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_read_only_home_is_refused(tmp_path: Path) -> None:
     with Sshd(tmp_path, environment={"HOME": "/proc"}) as sshd:
         trust(tmp_path / "hosts", sshd, "h200")
         assert "/proc/.grpo/agent" in refusal(box_of(sshd), tmp_path / "hosts")
 
 
-def test_no_secret_of_the_account_stands_in_a_process_list(tmp_path: Path) -> None:
+def test_no_process_list_shows_a_secret(tmp_path: Path) -> None:
     secret = "canary-5e1f"
     environment = {"https_proxy": f"http://u:{secret}@proxy", "WANDB_API_KEY": secret}
     with Sshd(tmp_path, environment=environment) as sshd:
@@ -284,14 +282,14 @@ def test_no_secret_of_the_account_stands_in_a_process_list(tmp_path: Path) -> No
                 try:
                     assert secret.encode() not in entry.read_bytes()
                 except OSError:
-                    continue  # it ended meanwhile
+                    continue  # it exited in the meantime
             assert agent
 
 
 # ---------------------------------------------------------------------------------------------------- a bad network
 
 
-def test_resets_and_black_holes_lose_and_double_no_byte_and_leave_no_agent(
+def test_network_faults_lose_and_repeat_no_byte(
     ssh_box: Box, hosts: Path, proxy: ChaosProxy, root: Path, sshd: Sshd
 ) -> None:
     log, stop = root / "log", threading.Event()
@@ -331,7 +329,7 @@ def test_resets_and_black_holes_lose_and_double_no_byte_and_leave_no_agent(
     eventually(lambda: not agents(sshd.home), timeout=20)
 
 
-def test_a_slow_link_is_measured_and_used(ssh_box: Box, hosts: Path, proxy: ChaosProxy) -> None:
+def test_latency_is_measured(ssh_box: Box, hosts: Path, proxy: ChaosProxy) -> None:
     timing = dataclasses.replace(QUICK, stale_after=5.0, lost_after=15.0)
     proxy.delay(0.04)
     with connected(ssh_box, host_keys_file=hosts, timing=timing) as (client, recorder):
@@ -341,7 +339,7 @@ def test_a_slow_link_is_measured_and_used(ssh_box: Box, hosts: Path, proxy: Chao
         assert (seen.latency_ms or 0) >= 80
 
 
-def test_the_job_never_notices(ssh_box: Box, hosts: Path, proxy: ChaosProxy, root: Path) -> None:
+def test_a_lost_link_does_not_affect_the_run(ssh_box: Box, hosts: Path, proxy: ChaosProxy, root: Path) -> None:
     with connected(ssh_box, host_keys_file=hosts) as (client, recorder):
         launched = client.request("launch", 40, config_text="obedient").result(45)
         run = root / "training_runs" / launched["run"]
@@ -359,9 +357,7 @@ def test_the_job_never_notices(ssh_box: Box, hosts: Path, proxy: ChaosProxy, roo
 # ------------------------------------------------------------------------------------------- jump hosts and attaching
 
 
-def test_the_users_ssh_configuration_is_followed_through_a_jump_host(
-    tmp_path: Path, own_sshd: Sshd, sshd: Sshd
-) -> None:
+def test_ssh_config_and_jump_hosts(tmp_path: Path, own_sshd: Sshd, sshd: Sshd) -> None:
     own_sshd.authorized_keys.write_text(Path(f"{sshd.user_key}.pub").read_text())
     config = tmp_path / "ssh_config"
     (tmp_path / "included").write_text(
@@ -384,7 +380,7 @@ def test_the_users_ssh_configuration_is_followed_through_a_jump_host(
     assert (target.user, target.port, target.identity_files) == ("else", 5, [Path("~/k").expanduser()])
 
 
-def test_what_the_ssh_configuration_cannot_be_used_for(tmp_path: Path) -> None:
+def test_unusable_ssh_configurations(tmp_path: Path) -> None:
     config = tmp_path / "ssh_config"
     config.write_text("Host gpu\n  ProxyCommand nc %h %p\n")
     with pytest.raises(Refused, match="ProxyJump"):
@@ -398,8 +394,8 @@ def test_what_the_ssh_configuration_cannot_be_used_for(tmp_path: Path) -> None:
     assert parse_jump("host") == ("", "host", 0)
 
 
-def test_attaching_with_the_users_own_ssh(tmp_path: Path, sshd: Sshd, hosts: Path, tmux_socket: str) -> None:
-    """The command runs in a real terminal (another tmux) and shows the session, no other of a similar name."""
+def test_attach_uses_the_users_ssh(tmp_path: Path, sshd: Sshd, hosts: Path, tmux_socket: str) -> None:
+    """The command runs in a real terminal (another tmux) and shows this session, not one with a similar name."""
     for name, words in (("run_1", "this is the one"), ("run_12", "this is another")):
         script = f"echo {words}; sleep 60"
         subprocess.run(["tmux", "-L", tmux_socket, "new-session", "-d", "-s", name, script], check=True)

@@ -1,12 +1,12 @@
-"""A TCP proxy on a loopback port that can delay, reset or swallow what passes: a bad network for tests.
+"""A TCP proxy on a loopback port that can delay, reset or drop traffic.
 
 with ChaosProxy(target_port) as proxy:
     ...connect to proxy.port...
-    proxy.reset()          # every open connection gets a TCP reset; new ones pass
-    proxy.black_hole()     # nothing passes any more, nobody is told; new connections are accepted and hang
-    proxy.refuse()         # new connections are reset at once
-    proxy.delay(0.04)      # each way
-    proxy.pass_through()   # as new
+    proxy.reset()          # reset every open connection; new ones pass
+    proxy.black_hole()     # pass nothing, silently; new connections are accepted and hang
+    proxy.refuse()         # reset open and new connections
+    proxy.delay(0.04)      # seconds, in each direction
+    proxy.pass_through()   # back to normal
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ChaosProxy:
         self.accepted = 0
         """Connections accepted so far."""
         self.bytes_back = 0
-        """Bytes that came back from the target."""
+        """Bytes received from the target."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> ChaosProxy:
@@ -46,10 +46,10 @@ class ChaosProxy:
     # modes -----------------------------------------------------------------------------------------------------
 
     def pass_through(self) -> None:
-        """Everything passes at once. What a black hole swallowed is lost, so its connections are reset."""
-        swallowed = self._mode == "hole"
+        """Pass everything without delay. Connections of a black hole have lost data and are reset."""
+        lossy = self._mode == "hole"
         self._mode, self._delay = "pass", 0.0
-        if swallowed:
+        if lossy:
             self._reset_all()
 
     def delay(self, seconds: float) -> None:
@@ -105,7 +105,7 @@ class ChaosProxy:
         try:
             while not self._closed:
                 if self._mode == "hole":
-                    time.sleep(0.02)  # a full buffer, as on a real dead link: the sender is not told
+                    time.sleep(0.02)  # the buffer fills up, as on a real dead link
                     continue
                 if not select.select([source], [], [], 0.05)[0] or self._mode == "hole":
                     continue

@@ -3,8 +3,8 @@
     with Sshd(tmp_path) as sshd:
         box = Box("h200", host="127.0.0.1", port=sshd.port, user=sshd.user, key=str(sshd.user_key))
 
-Nothing of the machine's own ssh set-up is touched: HOME, and so ``~/.grpo``, is a temporary directory for those who log
-in, and so is tmux's. Needs ``sshd`` and ``ssh-keygen``.
+The machine's own SSH configuration is not used: logins get a temporary HOME (and so ``~/.grpo``). Needs ``sshd`` and
+``ssh-keygen``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import TracebackType
 
 class Sshd:
     def __init__(self, folder: Path, *, environment: dict[str, str] | None = None, extra: str = "") -> None:
-        """``environment`` is set for those who log in; ``extra`` is appended to sshd_config."""
+        """``environment`` is set for logins; ``extra`` is appended to sshd_config."""
         self.folder = folder / "sshd"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.home = self.folder / "home"
@@ -48,11 +48,11 @@ class Sshd:
         self.stop()
 
     def start(self) -> None:
-        """Start (again), on the same port."""
+        """Start or restart, on the same port."""
         program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         assert program, "sshd is not installed: sudo apt-get install -y openssh-server"
         if os.getuid() == 0:
-            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd, as root, drops its privileges
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # privilege separation directory of sshd
         config = self.folder / "sshd_config"
         variables = " ".join(f"{name}={value}" for name, value in self._environment.items())
         config.write_text(
@@ -74,10 +74,10 @@ class Sshd:
                 return
             except OSError:
                 time.sleep(0.02)
-        raise AssertionError(f"sshd does not listen: {self.log.read_text()}")
+        raise AssertionError(f"sshd is not listening: {self.log.read_text()}")
 
     def stop(self) -> None:
-        """Stop the listener and end every connection."""
+        """Stop listening and end every connection."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -90,7 +90,7 @@ class Sshd:
         process.wait(10)
 
     def new_host_key(self, kind: str = "ed25519") -> None:
-        """What a reinstalled box looks like."""
+        """Replace the host key, as a reinstalled box does."""
         self.stop()
         for file in (self.host_key, Path(f"{self.host_key}.pub")):
             file.unlink()
@@ -111,7 +111,7 @@ class Sshd:
 
 
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
-    """A key pair by ssh-keygen."""
+    """Create a key pair with ssh-keygen."""
     if not path.exists():
         command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path)]
         subprocess.run([*command, "-C", "test"], check=True, stdin=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""A real terminal for the app: a tmux server of its own, keys typed in, the screen read back."""
+"""A real terminal for the app: a private tmux server that types keys and reads the screen."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from types import TracebackType
 
 
 def unlink_socket(name: str) -> None:
-    """Remove the socket file that a tmux server leaves when it ends."""
+    """Remove the socket file that an ended tmux server leaves behind."""
     (Path(os.environ.get("TMUX_TMPDIR", "/tmp")) / f"tmux-{os.getuid()}" / name).unlink(missing_ok=True)
 
 
 class Terminal:
-    """``command`` in a tmux pane of 120 x 40 cells."""
+    """A command in a tmux pane of 120 x 40 cells."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], columns: int = 120, rows: int = 40
     ) -> None:
         self._socket = f"grpo-e2e-{secrets.token_hex(4)}"
         variables = [f"{name}={value}" for name, value in environment.items()]
-        line = shlex.join(["env", "-u", "TMUX", "-u", "COLUMNS", "-u", "LINES", *variables, *command])
+        command_line = shlex.join(["env", "-u", "TMUX", "-u", "COLUMNS", "-u", "LINES", *variables, *command])
         size = ["-x", str(columns), "-y", str(rows)]
-        self._tmux("new-session", "-d", "-s", "screen", *size, line)
+        self._tmux("new-session", "-d", "-s", "screen", *size, command_line)
         self._tmux("set-option", "-t", "screen", "remain-on-exit", "on")
 
     def __enter__(self) -> Terminal:
@@ -45,19 +45,19 @@ class Terminal:
         return done.stdout
 
     def screen(self) -> str:
-        """What is on the screen now."""
+        """Current text of the screen."""
         return self._tmux("capture-pane", "-p", "-t", "screen")
 
     def press(self, *keys: str) -> None:
-        """Press keys by their tmux names (``Enter``, ``Tab``, ``C-b``, ``n``)."""
+        """Press keys, by their tmux names (``Enter``, ``Tab``, ``C-b``, ``n``)."""
         self._tmux("send-keys", "-t", "screen", *keys)
 
     def type(self, text: str) -> None:
-        """Type text as it is."""
+        """Type text literally."""
         self._tmux("send-keys", "-t", "screen", "-l", text)
 
     def wait_for(self, *texts: str, timeout: float = 60.0) -> str:
-        """The screen once all of ``texts`` are on it."""
+        """Wait until all of ``texts`` are on the screen; returns the screen."""
         deadline = time.monotonic() + timeout
         while True:
             screen = self.screen()
@@ -67,7 +67,7 @@ class Terminal:
             time.sleep(0.1)
 
     def wait_gone(self, text: str, timeout: float = 30.0) -> str:
-        """The screen once ``text`` is no longer on it."""
+        """Wait until ``text`` is no longer on the screen; returns the screen."""
         deadline = time.monotonic() + timeout
         while text in (screen := self.screen()):
             assert time.monotonic() < deadline, f"still on the screen after {timeout} s: {text}\n{screen}"
@@ -75,11 +75,11 @@ class Terminal:
         return screen
 
     def settle(self, still_s: float = 0.4, timeout: float = 20.0) -> str:
-        """The screen once it has not changed for a moment: what was pressed has been dealt with."""
+        """Wait until the screen stops changing; returns the screen."""
         deadline = time.monotonic() + timeout
         before, since = self.screen(), time.monotonic()
         while time.monotonic() - since < still_s:
-            assert time.monotonic() < deadline, f"the screen does not come to rest\n{before}"
+            assert time.monotonic() < deadline, f"the screen keeps changing\n{before}"
             time.sleep(0.05)
             if (now := self.screen()) != before:
                 before, since = now, time.monotonic()

@@ -1,0 +1,63 @@
+"""The table of operations: agent and table agree, and requests are validated."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import pytest
+
+from remote.agent.operations import HANDLERS
+from remote.protocol import OPERATIONS, RemoteError
+from remote.protocol.intake import matches, read_request
+
+
+def test_the_agent_handles_exactly_the_table() -> None:
+    assert set(HANDLERS) == set(OPERATIONS)
+    for name, handler in HANDLERS.items():
+        hints = typing.get_type_hints(handler, include_extras=True)
+        assert (hints["request"], hints["return"]) == (OPERATIONS[name].request, OPERATIONS[name].reply), name
+
+
+def test_which_operations_change_state() -> None:
+    changing = {name for name, operation in OPERATIONS.items() if operation.changes({})}
+    assert changing == {"launch", "resume", "evaluate", "stop", "kill"}
+    assert not any(operation.changes({"dry_run": True}) for operation in OPERATIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("launch", {}, "'config_text' must be a non-empty string; got None"),
+        ("launch", {"config_text": 3}, "'config_text'"),
+        ("launch", {"config_text": "a\0b"}, "'config_text'"),
+        ("launch", {"config_text": "x", "nproc": 0}, "'nproc' must be an integer of 1 or more; got 0"),
+        ("launch", {"config_text": "x", "nproc": True}, "'nproc'"),
+        ("launch", {"config_text": "x", "overrides": "a=1"}, "'overrides' must be a list, each item a string"),
+        ("launch", {"config_text": "x", "dry_run": "no"}, "'dry_run' must be true or false"),
+        ("resume", {"run": "x", "from_step": []}, "'from_step' must be an integer or a string"),
+        ("evaluate", {}, "'run' or 'ckpt_path' is required"),
+        ("evaluate", {"run": "x", "subset_frac": 2}, "above 0 and at most 1"),
+        ("evaluate", {"run": "x", "temperature": float("nan")}, "'temperature'"),
+        ("kill", {}, "'run' or 'session' is required"),
+        ("stop", {"run": ""}, "'run'"),
+        ("stop", [], "'params' must be an object"),
+    ],
+)
+def test_invalid_requests_are_refused(name: str, params: Any, message: str) -> None:
+    with pytest.raises(RemoteError) as caught:
+        read_request(OPERATIONS[name].request, params)
+    assert caught.value.code == "bad_request"
+    assert message in caught.value.message
+
+
+def test_null_is_the_default_and_unknown_keys_are_ok() -> None:
+    request = read_request(OPERATIONS["launch"].request, {"config_text": "x", "nproc": None, "from_the_future": 1})
+    assert request == OPERATIONS["launch"].request(config_text="x")
+
+
+def test_replies_are_matched_against_their_type() -> None:
+    kill = OPERATIONS["kill"].reply
+    assert matches({"left": [], "forced": False, "session": "s", "more": 1}, kill)
+    for reply in ({"left": []}, {"left": ["1"], "forced": False}, {"left": [], "forced": 0}, [], None):
+        assert not matches(reply, kill), reply
