@@ -1,137 +1,130 @@
-"""Tasks, one file each; :func:`load_task` finds the file by ``task.name``. Torch-free.
+"""Tasks, one file each. Torch-free.
 
-A task's file ``tasks/NAME.py`` has ``LABEL`` (the name in evaluation trees, also accepted as ``task.name``),
-``OPTIONS`` (the keys of the ``task`` section that it reads, besides :data:`COMMON`) and ``load(config) -> Task``.
-Nothing else has to be told about a new file. A task of a user's own is a function ``module:function`` or
-``file.py:function`` that does what ``load`` does.
+To add a task, write ``tasks/NAME.py`` that ends with ``TASK = TaskKind(...)`` and add NAME to :data:`FILES`. A user's
+own task is a function ``module:function`` or ``file.py:function`` that takes the ``task`` section of the config and
+returns a :class:`~grpo_train.rewards.types.Task`.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import pkgutil
 from collections.abc import Sequence
-from dataclasses import replace
-from types import ModuleType
 from typing import Any, cast
 
 from grpo_train.config import schema
 from grpo_train.rewards.user_code import load_function
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, Task, TaskError, Verdict
+from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.tasks.shared.base import (
+    Attempt,
+    NoSplitError,
+    Problem,
+    Split,
+    Task,
+    TaskDefaults,
+    TaskError,
+    TaskKind,
+    Verdict,
+    WorkedTask,
+)
 from grpo_train.tasks.shared.order import data_order
 
 __all__ = [
-    "Attempt", "Problem", "Split", "Task", "TaskError", "Verdict", "data_order", "load_task", "refuse_unused",
-    "task_names",
+    "Attempt", "NoSplitError", "Problem", "Split", "Task", "TaskDefaults", "TaskError", "TaskKind", "Verdict",
+    "WorkedTask", "data_order", "load_task", "load_worked_task", "refuse_unused", "task_kind", "task_kinds",
 ]  # fmt: skip
 
+FILES = (
+    "echo", "pattern", "counting", "addition", "arithmetic", "base_conversion", "comparison", "word_problem",
+    "scheduling", "gsm8k", "math", "mbpp", "code_execution", "code_game", "tictactoe", "kuhn_poker", "negotiation",
+    "reasoning_gym", "jsonl",
+)  # fmt: skip
+"""The tasks in the order of listings. Their modules are imported when first needed."""
 COMMON = ("name", "limit", "rewards", "reward_control", "correct_reward", "incorrect_reward")
-"""Keys of the ``task`` section that say something for every task."""
+"""Keys of the ``task`` section that apply to every task."""
 _MEMBERS = ("name", "label", "stop", "rewards", "slow", "size", "problem", "judge")
-"""What a :class:`~grpo_train.tasks.shared.base.Task` has."""
+"""Members of :class:`~grpo_train.rewards.types.Task`, checked on a user's own task."""
 
 
-def task_names() -> dict[str, str]:
-    """Every accepted ``task.name`` and the file that serves it: {"gsm8k": "gsm8k", "gsm8k_r1_template": "gsm8k", …}."""
-    return {name: file for file in task_files() for name in (file, str(_module(file).LABEL))}
+def task_kinds() -> list[TaskKind]:
+    """The registrations of all tasks, in the order of :data:`FILES`."""
+    return [_registered(file) for file in FILES]
 
 
-def task_files() -> list[str]:
-    """The tasks, by the names of their files; a file without a ``LABEL`` is something that tasks share."""
-    return [name for name in _modules() if _is_task(name)]
+def task_kind(name: str, key: str = "task.name") -> TaskKind:
+    """The registration for a ``task.name``, the value of the config's ``key``. Raises TaskError for an unknown name."""
+    if name in FILES:
+        return _registered(name)
+    kinds = {known: kind for kind in task_kinds() for known in kind.names}
+    if name not in kinds:
+        raise TaskError(f"{key}: unknown task '{name}'; {did_you_mean(name, sorted(kinds))}")
+    return kinds[name]
 
 
 def load_task(config: schema.Task, sandbox: schema.Sandbox | None = None) -> Task:
-    """The task that ``config.name`` names; one that runs programs does so under the limits of ``sandbox``.
+    """The task that ``config.name`` names; programs that models write run under the limits of ``sandbox``.
 
-    Raises TaskError (unknown name, missing or malformed data, a machine that cannot lock programs in).
+    Raises TaskError (unknown name, missing or malformed data, a machine that cannot isolate programs).
     """
-    if ":" in config.name:
-        task = _load_own(config)
-    else:
-        task = cast(Task, _module(_file_of(config.name)).load(config))
-    return task if sandbox is None else _locked_in(task, sandbox)
+    task = _load_user_task(config) if _is_user_task(config.name) else task_kind(config.name).load(config)
+    return task.sandboxed(sandbox) if sandbox is not None and isinstance(task, TaskDefaults) else task
 
 
-def _load_own(config: schema.Task) -> Task:
-    function = load_function(config.name, "task.name")
-    try:
-        task = function(config)
-    except TaskError:
-        raise
-    except (Exception, SystemExit) as error:  # a user's own function: whatever it raises, its name is what they need
-        raise TaskError(f"task.name: '{config.name}' raised {type(error).__name__}: {error}") from error
-    if missing := [name for name in _MEMBERS if not hasattr(task, name)]:
-        raise TaskError(
-            f"task.name: '{config.name}' returned a {type(task).__name__}, which has no {', '.join(missing)}: it must "
-            "take the task section and return a Task (grpo_train/tasks/shared/base.py)"
-        )
-    return cast(Task, task)
+def load_worked_task(config: schema.Task) -> WorkedTask:
+    """The task that ``config.name`` names, with worked examples. Raises TaskError where it has none."""
+    found: Any = None
+    if _is_user_task(config.name):
+        task = _load_user_task(config)
+        found = task if hasattr(task, "example") else None
+    elif load := task_kind(config.name).load_worked:
+        found = load(config)
+    if found is None:
+        raise TaskError(f"task '{config.name}' has no worked examples to warm-start a model on")
+    return cast(WorkedTask, found)
 
 
 def refuse_unused(config: schema.Task, others: Sequence[str] = ()) -> None:
-    """Raise TaskError, a line a key, for what is set but read by neither the task nor ``others``, the tasks that it is
-    evaluated on (``eval.datasets``). A key at its default counts as not set: a resolved configuration has them all.
+    """Raise TaskError, one line per key, for keys that are set but read neither by the task nor by ``others``, the
+    tasks of ``eval.datasets``. A key at its default counts as not set: a resolved config lists all keys.
 
-    What a task of a user's own reads is not known, so nothing is refused beside one.
+    Nothing is refused beside a user's own task, because its keys are unknown.
     """
-    names = [config.name, *others]
-    if any(":" in name for name in names):
+    if any(map(_is_user_task, [config.name, *others])):
         return
-    files = [_file_of(config.name), *(_file_of(name, "eval.datasets") for name in others)]
-    used = {*COMMON, *(key for file in files for key in _module(file).OPTIONS)}
+    kinds = [task_kind(config.name), *(task_kind(name, "eval.datasets") for name in others)]
+    used = {*COMMON, *(key for kind in kinds for key in kind.options)}
     unused = [
         key
-        for key, about in schema.Task.model_fields.items()
-        if key not in used and getattr(config, key) != about.get_default(call_default_factory=True)
+        for key, field in schema.Task.model_fields.items()
+        if key not in used and getattr(config, key) != field.get_default(call_default_factory=True)
     ]
     if unused:
         raise TaskError("\n".join(_unused(key, config.name) for key in unused))
 
 
 def _unused(key: str, task: str) -> str:
-    users = [file for file in task_files() if key in _module(file).OPTIONS]
-    return f"task.{key} has no effect on task.name {task}: leave it out (it is for {', '.join(users)})"
+    users = [kind.name for kind in task_kinds() if key in kind.options]
+    return f"task.{key} has no effect on task.name {task}: remove it (used by {', '.join(users)})"
 
 
-def _file_of(name: str, key: str = "task.name") -> str:
-    if name in _modules() and _is_task(name):
-        return name
-    names = task_names()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise TaskError(f"{key}: no task is called '{name}'; {hint}(known: {', '.join(sorted(names))})")
-    return names[name]
+def _registered(file: str) -> TaskKind:
+    return cast(TaskKind, importlib.import_module(f"{__name__}.{file}").TASK)
 
 
-def _locked_in(task: Task, limits: schema.Sandbox) -> Task:
-    """A task that runs programs (it has a field ``sandbox``) under these limits; any other as it is."""
-    if not isinstance(getattr(task, "sandbox", None), schema.Sandbox):
-        return task
-    from grpo_train.sandbox import SandboxError, allow_weak, isolation
+def _is_user_task(name: str) -> bool:
+    return ":" in name
 
-    allow_weak(limits.allow_weak)
+
+def _load_user_task(config: schema.Task) -> Task:
+    function = load_function(config.name, "task.name")
     try:
-        isolation()
-    except SandboxError as error:
-        raise TaskError(f"task.name {task.name} runs programs that a model wrote: {error}") from error
-    return cast(Task, replace(cast(Any, task), sandbox=limits))
-
-
-def describe(file: str) -> str:
-    """The first line of a task's file: what it asks."""
-    return (_module(file).__doc__ or "").strip().split("\n")[0]
-
-
-def _modules() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(__path__)]
-
-
-def _is_task(file: str) -> bool:
-    return hasattr(_module(file), "LABEL")
-
-
-def _module(file: str) -> ModuleType:
-    return importlib.import_module(f"{__name__}.{file}")
+        task = function(config)
+    except TaskError:
+        raise
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        raise TaskError(f"task.name: '{config.name}' raised {type(error).__name__}: {error}") from error
+    if missing := [name for name in _MEMBERS if not hasattr(task, name)]:
+        raise TaskError(
+            f"task.name: '{config.name}' returned a {type(task).__name__}, which has no {', '.join(missing)}: it must "
+            "take the task section and return a Task (grpo_train/rewards/types.py)"
+        )
+    return cast(Task, task)

@@ -1,4 +1,4 @@
-"""addition: "47+85=", generated and seeded, with a held-out split. No data, no network."""
+"""Addition of two numbers, "47+85=": generated and seeded, with a held-out split. No data, no network."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ from functools import lru_cache
 
 from grpo_train.config import schema
 from grpo_train.rewards.accuracy import judge_number
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, Verdict, limited
-from grpo_train.tasks.shared.generated import slips, worked
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict, limited
+from grpo_train.tasks.shared.generated import mistakes, worked
 
-LABEL = "addition"
-OPTIONS = ("digits",)
 HELD_OUT = 1024
-"""Problems of the test split (a fifth of all pairs where there are too few: digits = 1)."""
+"""Problems of the test split, at most a fifth of all pairs (digits = 1 has few)."""
 MAX_TRAIN = 65_536
-"""Problems of the train split at most (digits >= 3 has more pairs than anyone walks through)."""
+"""Maximum number of problems of the train split (reached from digits = 3)."""
 
 
 def load(config: schema.Task) -> AdditionTask:
     """The task for ``config.digits`` and ``config.limit``."""
-    return AdditionTask(name="addition", label=LABEL, digits=config.digits, limit=config.limit)
+    return AdditionTask(name="addition", label="addition", digits=config.digits, limit=config.limit)
 
 
 def prompt_of(a: int, b: int) -> str:
-    """The prompt: as short as it gets, because rollouts of a tiny model cost by the token."""
+    """The prompt, as short as possible: rollout time of a tiny model grows with every token."""
     return f"{a}+{b}="
 
 
 def worked_example(a: int, b: int, forget_carry: bool = False, miscount: int = 0) -> str:
-    """A pupil's completion for ``a+b=``: the digit sums from the right, then the answer that follows from them."""
+    """A completion for ``a+b=``: the digit sums from the right, then the answer that follows from them."""
     units = max(a % 10 + b % 10 + miscount, 0)
     carry = 0 if forget_carry else units // 10
     tens = a // 10 + b // 10 + carry
@@ -40,17 +38,17 @@ def worked_example(a: int, b: int, forget_carry: bool = False, miscount: int = 0
 
 @lru_cache(maxsize=8)
 def splits(digits: int) -> dict[Split, list[tuple[int, int]]]:
-    """All pairs of ``digits``-digit numbers in one seeded order: the first are held out, the next are for training.
+    """All pairs of ``digits``-digit numbers in one seeded order: held-out pairs first, then training pairs.
 
     Independent of ``run.seed``, so that every run and the tiny model's warm start hold out the same pairs.
     """
     low = 0 if digits == 1 else 10 ** (digits - 1)
     count = 10**digits - low
-    pairs = count * count
-    held_out = min(HELD_OUT, pairs // 5)
-    drawn = random.Random(f"addition {digits}").sample(range(pairs), min(pairs, held_out + MAX_TRAIN))
-    numbers = [(low + pair // count, low + pair % count) for pair in drawn]
-    return {"test": numbers[:held_out], "train": numbers[held_out:]}
+    total = count * count
+    held_out = min(HELD_OUT, total // 5)
+    drawn = random.Random(f"addition {digits}").sample(range(total), min(total, held_out + MAX_TRAIN))
+    pairs = [(low + index // count, low + index % count) for index in drawn]
+    return {"test": pairs[:held_out], "train": pairs[held_out:]}
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,11 @@ class AdditionTask(TaskDefaults):
     def judge(self, attempt: Attempt) -> Verdict:
         return judge_number(attempt)
 
-    def example(self, problem: Problem, draw: random.Random, careless: bool) -> str:
+    def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
         """See :func:`worked_example`. Bad habit: carries are forgotten. Accident: units are off by one."""
-        forget, miscounted = slips(draw, careless)
+        forget, miscounted = mistakes(rng, careless)
         a, b = map(int, problem.question.split("+"))
-        return worked_example(a, b, forget, draw.choice([-1, 1]) if miscounted else 0)
+        return worked_example(a, b, forget, rng.choice([-1, 1]) if miscounted else 0)
+
+
+TASK = TaskKind("addition", "Sum of two numbers: 47+85= → 132", ("digits",), load, load_worked=load)

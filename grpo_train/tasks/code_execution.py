@@ -1,69 +1,62 @@
-"""code_execution: write a program that runs; what it does when it runs is the reward.
+"""Write a program that runs; the reward is what happens when it runs.
 
-The task's ``score``: +1.0 for a program that runs and prints something, +0.5 for one that runs and prints nothing, -0.5
-for a syntax or indentation error (or no program at all: none that does nothing is worth as much as one that runs), -1.0
-for a runtime error, a timeout and whatever else ends it. Nobody checks *what* is printed: for generated requests
-``code_execution/right_output`` says how much of it was asked for, and a reward that grows without it is hollow.
+``score`` is +1.0 for a program that runs and prints something; +0.5 for one that runs and prints nothing; -0.5 for a
+syntax or indentation error, or no program at all (a program that does nothing runs, and must not tie with its absence);
+-1.0 for a runtime error, a timeout and any other end. *What* is printed is not checked: for generated requests
+``code_execution/right_output`` is the share with the requested output, and a reward that grows without it is hollow.
 
-Requests are generated (:mod:`grpo_train.tasks.shared.code_requests`; ``task.level`` 1 to 10), or read from
-``task.path`` (see :mod:`grpo_train.tasks.shared.data_files`), the request in ``task.prompt_field``.
+Requests are generated (:mod:`grpo_train.tasks.shared.code_requests`; ``task.level`` 1 to 10), or read from the field
+``task.prompt_field`` of ``task.path`` (see :mod:`grpo_train.tasks.shared.data_files`).
 
-Templates, by ``task.template``: ``compact`` (the default: the request and an open fence), ``chat``, ``r1``,
-``question`` or a text of your own with {question} in it.
+Values of ``task.template``: ``compact`` (default: the request and an open fence), ``chat``, ``r1``, ``question`` or
+your own text with {question} in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.sandbox import run_program
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
-from grpo_train.tasks.shared.code import Frame, Program, denials, make_frame, program_of, suspicious
+from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskError, TaskKind, Verdict, limited
+from grpo_train.tasks.shared.code import COMPACT, Program, ProgramTask, denials, make_frame, program_of, suspicious
 from grpo_train.tasks.shared.code_requests import Request, requests
 from grpo_train.tasks.shared.data_files import locate, rows_of, split_files
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
-LABEL = "code_execution"
-OPTIONS = ("path", "level", "prompt_field", "answer_field", *TEMPLATE_OPTIONS)
 HELD_OUT = 256
 """Generated requests of the test split."""
 MAX_TRAIN = 4096
 """Generated requests of the train split."""
 
-COMPACT = "{question}\n```python\n"
 CHAT = "Write a Python program for this, in a markdown code block. It gets no input.\n\n{question}"
 
 PRINTS, SILENT, NO_PROGRAM, FAILS = 1.0, 0.5, -0.5, -1.0
 RIGHT_OUTPUT = "code_execution/right_output"
 SHOWN = 500
-"""Characters of the output that are logged."""
+"""Maximum length of the output in the log."""
 
 
 def load(config: schema.Task) -> CodeExecutionTask:
-    """The task; files are read when first asked for. Raises TaskError for a path or template that is none."""
-    shape = make_frame(config, {"compact": COMPACT}, default="compact", chat=CHAT)
+    """The task; files are read when first used. Raises TaskError for a missing path or an unknown template."""
+    frame = make_frame(config, {"compact": COMPACT}, default="compact", chat=CHAT)
     path = locate(config.path) if config.path else None
     return CodeExecutionTask(
-        name="code_execution", label=LABEL, stop=shape.stop, rewards=("score",), slow=True, config=config, frame=shape,
+        name="code_execution", label="code_execution", stop=frame.stop, rewards=("score",), config=config, frame=frame,
         path=path,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class CodeExecutionTask(TaskDefaults):
+class CodeExecutionTask(ProgramTask):
     """Requests for programs, which are run."""
 
-    config: schema.Task = field(default_factory=schema.Task)
-    sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
-    """What a program may use; see :func:`~grpo_train.tasks.load_task`."""
-    frame: Frame = field(default_factory=lambda: Frame(COMPACT, ("\n```",), opened=True))
     path: Path | None = None
-    """Where the requests are; None = they are generated."""
+    """Data of the requests; None = generated."""
 
     def size(self, split: Split) -> int:
         return limited(len(self._requests(split)), split, self.config.limit)
@@ -77,7 +70,7 @@ class CodeExecutionTask(TaskDefaults):
         gold = attempt.problem.answer
         if program.source is None or not _has_code(program.source):
             return _verdict(program, "no_code", NO_PROGRAM, {RIGHT_OUTPUT: 0.0} if gold else {})
-        run = run_program(program.source, cpu_seconds=self.sandbox.cpu_seconds, memory=self.sandbox.memory_mb << 20)
+        run = run_program(program.source, cpu_seconds=self.sandbox.cpu_seconds, memory=self.memory_bytes)
         if run.status == "ok":
             printed = bool(run.stdout.strip())
             reason, score = ("ok", PRINTS) if printed else ("silent", SILENT)
@@ -94,14 +87,14 @@ class CodeExecutionTask(TaskDefaults):
             return generated(self.config.level, split)
         files = split_files(self.path).get(split)
         if files is None:
-            raise TaskError(f"task.path: '{self.path}' has no {split} split")
+            raise NoSplitError(f"task.path: '{self.path}' has no {split} split")
         return _requests_of(tuple(files), self.config.prompt_field, self.config.answer_field)
 
 
 def generated(level: int, split: Split) -> Sequence[Request]:
-    """The generated requests of a split. Raises TaskError for one that there is not."""
+    """The generated requests of a split. Raises NoSplitError."""
     if split == "validation":
-        raise TaskError("task code_execution has no validation split: use test, or task.path")
+        raise NoSplitError("task code_execution has no validation split: use test, or task.path")
     drawn = _drawn(level)
     return drawn[:HELD_OUT] if split == "test" else drawn[HELD_OUT:]
 
@@ -114,10 +107,10 @@ def _drawn(level: int) -> list[Request]:
 @lru_cache(maxsize=4)
 def _requests_of(files: tuple[Path, ...], prompt_field: str, answer_field: str) -> list[Request]:
     found = []
-    for place, record in (row for file in files for row in rows_of(file)):
+    for location, record in (row for file in files for row in rows_of(file)):
         text, output = record.get(prompt_field), record.get(answer_field)
         if not isinstance(text, str) or not text.strip():
-            raise TaskError(f"{place}: no text '{prompt_field}' in it (task.prompt_field names the field)")
+            raise TaskError(f"{location}: '{prompt_field}' must be a text (task.prompt_field)")
         found.append(Request(text.strip(), output if isinstance(output, str) else ""))
     if not found:
         raise TaskError(f"task.path: '{files[0]}' has no rows")
@@ -140,5 +133,13 @@ def _verdict(
 
 
 def _has_code(source: str) -> bool:
-    """Anything but comments."""
+    """Whether the program has more than comments."""
     return any(line.strip() and not line.lstrip().startswith("#") for line in source.split("\n"))
+
+
+TASK = TaskKind(
+    "code_execution",
+    "Programs, rewarded for what happens when they run",
+    ("path", "level", "prompt_field", "answer_field", *TEMPLATE_OPTIONS),
+    load,
+)

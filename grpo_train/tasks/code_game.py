@@ -1,25 +1,25 @@
-"""code_game: write a small program whose output another model cannot predict.
+"""Write a small program whose output another model cannot predict.
 
-The policy writes a program; it is run; an opponent (``task.opponent``) is shown the program and asked what it prints.
-The task's ``score`` is +1 when the opponent fails and -1 when it succeeds. A program that breaks the rules has no score
-at all, it takes no part in its group: with 0, which lies between the two, breaking them would be the better move
-against an opponent that is usually right. Who wants it to cost something adds the reward function ``format``.
+The policy writes a program; it is run; an opponent (``task.opponent``) reads the program and predicts its output.
+``score`` is +1 if the opponent fails and -1 if it succeeds. A program that breaks the rules has no score and is left
+out of its group: with a score of 0, between the two, breaking the rules would be the better move against a strong
+opponent. To penalize it, add the reward function ``format``.
 
-The rules keep hard programs apart from hopeless ones:
+The rules separate hard programs from hopeless ones:
 
-- it is run twice, with another hash seed, directory, time and place of its objects in memory (six times where it may
-  have a set, whose order is a matter of chance), and always prints the same, and something;
-- it imports only modules that compute nothing by chance (:data:`IMPORTS`: no random, time or hashes), and uses none of
-  :data:`FORBIDDEN` and :data:`INNER`;
-- it is small, and so is what it prints: 300 characters of program and 60 of output, 100 and 20 more a ``task.level``;
-- no text in it is long, no number beyond 999, and nothing that it prints has more than eight digits in a row: copied
-  constants, generators of pseudo-random numbers and towers of powers defeat any predictor and teach nothing. A line of
-  its output that already stands in the program does not count;
-- what it prints can be said: visible characters, no answer tags, no tokens that steer a model ("<|im_end|>"), which may
-  not stand in the program either.
+- the program runs twice, with another hash seed, directory, time and memory layout (six times if it may have a set,
+  whose order varies), and always prints the same, non-empty output;
+- it imports only deterministic modules (:data:`IMPORTS`: no random, time or hashes) and uses none of :data:`FORBIDDEN`
+  and :data:`INNER`;
+- it and its output are small: 300 characters of program and 60 of output, plus 100 and 20 per ``task.level``;
+- its string literals are short, its numbers at most 999, and its output has at most eight digits in a row: copied
+  constants, pseudo-random generators and towers of powers defeat any predictor and teach nothing. An output line that
+  already occurs in the program does not count;
+- its output can be spoken: printable characters, no answer tags, no special tokens ("<|im_end|>"). Special tokens are
+  forbidden in the program, too.
 
-Comments and docstrings are taken out before it is run and shown: they could only talk to the opponent. Requests are
-generated from pairs of language features. Templates are those of code_execution.
+Comments and docstrings are removed before the program is run and shown: they could only address the opponent. Requests
+are generated from pairs of language features. Templates: as in code_execution.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ import itertools
 import random
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.rewards.tags import CLOSE_ANSWER, OPEN_ANSWER, last_tagged
 from grpo_train.sandbox import ProgramResult, run_program
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
-from grpo_train.tasks.shared.code import Frame, denials, make_frame, program_of
+from grpo_train.tasks.shared.adversarial import AdversarialTask, Play
+from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskKind, Verdict, limited
+from grpo_train.tasks.shared.code import COMPACT, ProgramTask, denials, make_frame, program_of
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
-LABEL = "code_game"
-OPTIONS = ("level", "opponent", *TEMPLATE_OPTIONS)
 HELD_OUT = 128
 """Requests of the test split."""
 IMPORTS = frozenset(
@@ -58,22 +57,22 @@ FORBIDDEN = frozenset(
         "NormalDist", "kde_random",
     }
 )  # fmt: skip
-"""Names: what they say depends on the process, is not in the text that the opponent reads, or is drawn by chance."""
+"""Names whose value depends on the process, is hidden from the opponent, or is random."""
 INNER = frozenset(
     {
         "builtins", "bltns", "contextlib", "copyreg", "inspect", "random", "sys", "thread", "types", "warnings",
         "weakref",
     }
 )  # fmt: skip
-"""Modules that those of :data:`IMPORTS` have as attributes (``statistics.random``, ``collections._sys``)."""
+"""Modules that are attributes of those of :data:`IMPORTS` (``statistics.random``, ``collections._sys``)."""
 DUNDERS = frozenset({"__init__", "__name__", "__class__", "__doc__"})
-"""The names with two underscores at both ends that may be used (any may be defined)."""
+"""Dunder names that a program may use; it may define any."""
 MAX_TEXT = 24
-"""Characters of a string literal."""
+"""Maximum length of a string literal."""
 MAX_NUMBER = 999
-"""A number in the program."""
+"""Maximum number in the program."""
 MIN_COPIED = 4
-"""A line of the output that is at least so long and stands in the program is copied."""
+"""Minimum length of an output line that counts as copied if it occurs in the program."""
 _LONG_NUMBER = re.compile(r"\d{9}")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _SPECIAL_TOKEN = re.compile(r"<\|.*?\|>|</?s>|\[/?INST\]")
@@ -85,70 +84,45 @@ FEATURES = (
     "a closure", "a class with a method", "try and except", "a lambda", "chained comparisons", "f-strings",
     "list methods", "boolean logic",
 )  # fmt: skip
-COMPACT = "{question}\n```python\n"
 QUESTION = "What exactly does this Python program print?\n```python\n{program}\n```"
 WIN, LOSS = 1.0, -1.0
 TIMES = (981_173_106.0, 1_893_553_445.0)
-"""Seconds since 1970 that the runs are told."""
+"""The clock of odd and even runs, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may be at most."""
+    """Limits of a program."""
 
     characters: int
     output: int
-    """Characters."""
+    """Characters of the output."""
     cpu_seconds: float = 1.0
     memory: int = 1 << 30
     """Bytes."""
 
     @property
     def nodes(self) -> int:
-        """Of the syntax tree."""
+        """Nodes of the syntax tree."""
         return self.characters // 2
 
 
-@dataclass(frozen=True)
-class Play:
-    """A program as the referee sees it."""
-
-    reason: str
-    """``ok`` where the rules are kept."""
-    source: str | None = None
-    """The program that is run and shown; None where there is none that parses."""
-    output: str | None = None
-    """What it prints, where the rules are kept."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_valid(self) -> bool:
-        """An opponent is to be asked."""
-        return self.reason == "ok"
-
-
 def load(config: schema.Task) -> CodeGameTask:
-    """The task at ``config.level``. Raises TaskError for a template that is none."""
-    shape = make_frame(config, {"compact": COMPACT}, default="compact")
+    """The task at ``config.level``. Raises TaskError for an unknown template."""
+    frame = make_frame(config, {"compact": COMPACT}, default="compact")
     return CodeGameTask(
-        name="code_game", label=LABEL, stop=shape.stop, rewards=("score",), slow=True, config=config, frame=shape
+        name="code_game", label="code_game", stop=frame.stop, rewards=("score",), config=config, frame=frame
     )
 
 
 @dataclass(frozen=True)
-class CodeGameTask(TaskDefaults):
+class CodeGameTask(ProgramTask, AdversarialTask):
     """The writer's side of the game, and the referee."""
-
-    config: schema.Task = field(default_factory=schema.Task)
-    sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
-    """What a program may use; see :func:`~grpo_train.tasks.load_task`."""
-    frame: Frame = field(default_factory=lambda: Frame(COMPACT, ("\n```",), opened=True))
 
     @property
     def limits(self) -> Limits:
         level, sandbox = self.config.level, self.sandbox
-        return Limits(200 + 100 * level, 40 + 20 * level, min(1.0, sandbox.cpu_seconds), sandbox.memory_mb << 20)
+        return Limits(200 + 100 * level, 40 + 20 * level, min(1.0, sandbox.cpu_seconds), self.memory_bytes)
 
     def size(self, split: Split) -> int:
         return limited(len(_split(split)), split, self.config.limit)
@@ -165,7 +139,7 @@ class CodeGameTask(TaskDefaults):
         return self.frame.ask(self.config, index, question)
 
     def judge(self, attempt: Attempt) -> Verdict:
-        """Without a reply, a program that keeps the rules has no score and is not right: nobody was asked."""
+        """Without a reply a valid program has no score and is not right: ``no_opponent``."""
         play = self.play(attempt)
         metrics = {"code_game/valid": float(play.is_valid), **play.metrics}
         won = False
@@ -188,31 +162,31 @@ class CodeGameTask(TaskDefaults):
         )
 
     def play(self, attempt: Attempt) -> Play:
-        """What the referee says of the program, before anybody predicts. Never raises for what a model wrote."""
+        """The referee's ruling on the program. Never raises because of a model's text."""
         program = program_of(attempt.completion, self.frame, truncated=attempt.truncated)
         if program.source is None:
             return Play("truncated" if attempt.truncated else "no_code")
         return referee(program.source, self.limits)
 
     def question(self, play: Play) -> Problem:
-        """What the opponent of a valid play is asked; its answer is expected in answer tags."""
+        """The opponent's problem for a valid play; the answer is expected in answer tags."""
         template = "chat" if self.config.template == "chat" else "r1"
         assert play.source is not None
         return ask(self.config, 0, QUESTION.replace("{program}", play.source), play.output or "", template=template)
 
 
 def prediction(reply: str, output: str) -> tuple[str | None, bool]:
-    """What an opponent's reply says the program prints (None: nothing), and whether it does; white space at the ends of
-    lines, and at both ends of the whole, does not count."""
+    """The output that an opponent's reply predicts (None: no answer), and whether it is right; white space around
+    lines and around the whole is ignored."""
     answer = last_tagged(reply)
     return answer, answer is not None and _plain(answer).strip() == _plain(output).strip()
 
 
 @lru_cache(maxsize=8192)
 def referee(source: str, limits: Limits) -> Play:
-    """The rules applied to a program, which is run twice; remembered, so that judging it later runs nothing again."""
+    """Apply the rules to a program and run it; cached, so that judging it later does not run it again."""
     if len(source) > 4 * limits.characters:
-        return Play("too_big")  # comments and all: more of it is not even read
+        return Play("too_big")  # including comments: a longer text is not parsed
     try:
         tree = ast.parse(source, "<program>")
         shown = ast.unparse(_without_docstrings(tree))
@@ -220,12 +194,12 @@ def referee(source: str, limits: Limits) -> Play:
         return Play("syntax_error")
     metrics = {"code_game/program_characters": float(len(shown)), "code_game/program_nodes": float(_nodes(tree))}
     facts: dict[str, Any] = {"imports": sorted(set(_imports(tree)))}
-    if reason := _against_the_rules(tree, shown, limits):
+    if reason := _broken_rule(tree, shown, limits):
         return Play(reason, shown, None, metrics, facts)
 
     def run(seed: int) -> ProgramResult:
         return run_program(
-            _elsewhere(shown, seed),
+            _displaced(shown, seed),
             cpu_seconds=limits.cpu_seconds,
             memory=limits.memory,
             hash_seed=str(seed),
@@ -240,7 +214,7 @@ def referee(source: str, limits: Limits) -> Play:
         return Play(first.status, shown, None, metrics, facts)
     output = _plain(first.stdout)
     metrics["code_game/output_characters"] = float(len(output))
-    if reason := _unfit_output(output, shown, limits):
+    if reason := _output_defect(output, shown, limits):
         return Play(reason, shown, None, metrics, facts)
     runs += [run(seed) for seed in range(2, 7 if _has_set(tree) else 3)]
     same = all((run.status, run.stdout) == (first.status, first.stdout) for run in runs)
@@ -250,8 +224,8 @@ def referee(source: str, limits: Limits) -> Play:
     return Play("ok", shown, output, metrics, {**facts, "output": output})
 
 
-def _against_the_rules(tree: ast.Module, shown: str, limits: Limits) -> str:
-    """The rule that a program's text breaks; "" for none."""
+def _broken_rule(tree: ast.Module, shown: str, limits: Limits) -> str:
+    """The rule that a program's text breaks; "" if it keeps all."""
     if not tree.body:
         return "no_code"
     if len(shown) > limits.characters or _nodes(tree) > limits.nodes:
@@ -265,14 +239,14 @@ def _against_the_rules(tree: ast.Module, shown: str, limits: Limits) -> str:
     return "large_constant" if any(_is_large(node) for node in ast.walk(tree)) else ""
 
 
-def _unfit_output(output: str, shown: str, limits: Limits) -> str:
-    """What is wrong with an output; "" for nothing."""
+def _output_defect(output: str, shown: str, limits: Limits) -> str:
+    """The rule that an output breaks; "" if it keeps all."""
     if not output:
         return "no_output"
     if len(output) > limits.output:
         return "output_too_long"
     if any(tag in output for tag in (OPEN_ANSWER, CLOSE_ANSWER)):
-        return "answer_tag"  # nobody could say it
+        return "answer_tag"  # a reply could not contain it
     if not all(line.replace("\t", "").isprintable() for line in output.split("\n")) or "\ufffd" in output:
         return "unprintable"
     if _SPECIAL_TOKEN.search(output):
@@ -312,10 +286,12 @@ def _is_forbidden(node: ast.AST) -> bool:
     return False
 
 
-def _elsewhere(source: str, seed: int) -> str:
-    """The program behind some objects, so that its own lie at other addresses, which it can read off ``repr``: of all
-    sizes, made when it is compiled and when it is run, under a name that no program may use."""
-    texts = ",".join(repr("x" * size + str(number)) for size in range(64) for number in range(seed))
+def _displaced(source: str, seed: int) -> str:
+    """The program after objects that displace its own in memory, because ``repr`` shows addresses.
+
+    They have many sizes, are made at compile time and at run time, and have a name that no program may use.
+    """
+    texts = ",".join(repr("x" * size + str(count)) for size in range(64) for count in range(seed))
     made = f"[(object(), 0.5 * n, bytes(16 * k)) for k in range(30) for n in range({3 * seed})]"
     return f"__elsewhere__ = {texts}, {made}\n{source}"
 
@@ -328,7 +304,7 @@ def _is_large(node: ast.AST) -> bool:
 
 
 def _has_set(tree: ast.Module) -> bool:
-    """Whether it may have one: the keys and items of dictionaries make some, too."""
+    """Whether a program may have a set; keys and items of dictionaries count, because set operations return sets."""
     names, attributes = ("set", "frozenset"), ("keys", "items", "abc")
     return any(
         isinstance(node, (ast.Set, ast.SetComp))
@@ -339,18 +315,18 @@ def _has_set(tree: ast.Module) -> bool:
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
-    """The tree, its texts that stand alone taken out; comments are in no tree."""
+    """The tree without string statements; it has no comments."""
     for node in ast.walk(tree):
         for block in ("body", "orelse", "finalbody"):
             statements = getattr(node, block, None)
             if isinstance(statements, list):
-                kept = [each for each in statements if not _is_text(each)]
+                kept = [each for each in statements if not _is_string(each)]
                 empty = block == "body" and statements and not kept and node is not tree
                 setattr(node, block, [ast.Pass()] if empty else kept)
     return tree
 
 
-def _is_text(statement: ast.stmt) -> bool:
+def _is_string(statement: ast.stmt) -> bool:
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -363,7 +339,7 @@ def _is_copied(line: str, source: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Without white space at the ends of lines and empty lines at both ends."""
+    """Text without trailing white space of lines and empty lines at both ends."""
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
 
 
@@ -377,9 +353,16 @@ def _requests() -> list[tuple[str, str, int]]:
 
 def _split(split: Split) -> list[tuple[str, str, int]]:
     if split == "validation":
-        raise TaskError("task code_game has no validation split: use test")
+        raise NoSplitError("task code_game has no validation split: use test")
     return _requests()[:HELD_OUT] if split == "test" else _requests()[HELD_OUT:]
 
 
-# A model's program may have odd escapes; the console log is no place for them.
+# Compiling a model's program may warn about its escapes; keep that out of the console log.
 warnings.filterwarnings("ignore", module="<program>")
+
+TASK = TaskKind(
+    "code_game",
+    "Programs whose output another model cannot predict",
+    ("level", "opponent", *TEMPLATE_OPTIONS),
+    load,
+)

@@ -1,4 +1,4 @@
-"""echo: say the given letters again. Generated and seeded; the ladder's first rung.
+"""Repeating the given letters, the easiest task of the ladder. Generated and seeded.
 
 ``task.level`` L: L + 2 letters.
 """
@@ -8,25 +8,16 @@ from __future__ import annotations
 import random
 from string import ascii_lowercase
 
-from grpo_train.config import schema
 from grpo_train.rewards.text import judge_text
 from grpo_train.tasks.shared.base import Attempt, Problem, Verdict
-from grpo_train.tasks.shared.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
-
-LABEL = "echo"
-OPTIONS = GENERATED_OPTIONS
-
-
-def load(config: schema.Task) -> EchoTask:
-    """The task at ``config.level``."""
-    return EchoTask(name="echo", label=LABEL, config=config)
+from grpo_train.tasks.shared.generated import GeneratedTask, Puzzle, generated_kind, mistakes, worked
 
 
 class EchoTask(GeneratedTask[str]):
     """Random letters, to be repeated exactly."""
 
-    def draw(self, draw: random.Random, turn: int) -> str:
-        return "".join(draw.choice(ascii_lowercase) for _ in range(self.config.level + 2))
+    def draw(self, rng: random.Random, turn: int) -> str:
+        return "".join(rng.choice(ascii_lowercase) for _ in range(self.config.level + 2))
 
     def puzzle(self, key: str) -> Puzzle:
         return Puzzle(f"{key}:", f"Repeat these letters exactly: {key}", key)
@@ -34,12 +25,15 @@ class EchoTask(GeneratedTask[str]):
     def judge(self, attempt: Attempt) -> Verdict:
         return judge_text(attempt, lambda answer: answer == attempt.problem.answer)
 
-    def example(self, problem: Problem, draw: random.Random, careless: bool) -> str:
-        """The letters. Bad habit: the last two in alphabetical order. Accident: one letter is another."""
-        habit, accident = slips(draw, careless)
+    def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
+        """The letters. Bad habit: the last two are sorted. Accident: one letter is replaced."""
+        habit, accident = mistakes(rng, careless)
         letters = list(problem.answer)
         if habit:
             letters[-2:] = sorted(letters[-2:])
         if accident:
-            letters[draw.randrange(len(letters))] = draw.choice(ascii_lowercase)
+            letters[rng.randrange(len(letters))] = rng.choice(ascii_lowercase)
         return worked("", "".join(letters))
+
+
+TASK = generated_kind("echo", "Repeating the given letters", EchoTask)

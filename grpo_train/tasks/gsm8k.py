@@ -1,18 +1,17 @@
-"""gsm8k: grade-school word problems (Cobbe et al. 2021, arXiv 2110.14168) in the R1 template.
+"""GSM8K, grade-school word problems (Cobbe et al. 2021, arXiv 2110.14168), in the R1 template.
 
 Rows come from the official JSONL files (``task.path``), or from the hub's openai/gsm8k (config ``main``) through
 ``datasets``. ``task.path`` is
 
-- a directory (best) with train.jsonl and test.jsonl, or gsm8k_train.jsonl and gsm8k_test.jsonl; or
+- a directory (best) with train.jsonl and test.jsonl, or gsm8k_train.jsonl and gsm8k_test.jsonl;
 - a name below ROOT/rlp_datasets/processed, an older trainer's layout of such a directory; or
-- a file. One with "test" in its name is the test split, any other is the train split; the other split is the
-  neighbour whose name has train and test swapped, else (gsm8k_)train.jsonl or (gsm8k_)test.jsonl beside it. A
-  missing neighbour matters only to who asks for that split: evaluating needs no train file, training no test file.
+- a file. A file with "test" in its name is the test split, any other is the train split; the other split is the file
+  beside it whose name has train and test swapped, else (gsm8k_)train.jsonl or (gsm8k_)test.jsonl. Only a split that is
+  used must exist: evaluations need no train file, training no test file.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,37 +21,48 @@ from typing import Any
 from grpo_train.config import schema
 from grpo_train.rewards.accuracy import judge_number
 from grpo_train.rewards.number_parser import parse_number
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.shared.base import (
+    Attempt,
+    NoSplitError,
+    Problem,
+    Split,
+    TaskDefaults,
+    TaskError,
+    TaskKind,
+    Verdict,
+    limited,
+)
 from grpo_train.tasks.shared.data_files import locate, rows_of
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
+from grpo_train.tasks.shared.hub import load_hub_dataset
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
 
 LABEL = "gsm8k_r1_template"
-OPTIONS = ("path", *TEMPLATE_OPTIONS)
 
 
 @dataclass(frozen=True)
 class Row:
+    """A row of the dataset."""
+
     question: str
     answer: str
-    """The number behind ``####``, as written."""
+    """The number after ``####``, as written."""
 
 
 def load(config: schema.Task) -> Gsm8kTask:
-    """The task on ``config.path`` or the hub. Raises TaskError for a path that does not exist; rows are read later."""
+    """The task on ``config.path`` or the hub; rows are read when first used. Raises TaskError for a missing path."""
     label = LABEL if config.template in (None, "r1") else "gsm8k"
     path = locate(config.path) if config.path else None
-    task = Gsm8kTask(name="gsm8k", label=label, config=config, path=path)
-    ask(config, 0, "", "")  # a template that is none is told here
-    return task
+    check_template(config)
+    return Gsm8kTask(name="gsm8k", label=label, config=config, path=path)
 
 
 @dataclass(frozen=True)
 class Gsm8kTask(TaskDefaults):
-    """GSM8K; each split is read when first asked for."""
+    """GSM8K; each split is read when first used."""
 
     config: schema.Task = field(default_factory=schema.Task)
     path: Path | None = None
-    """Where the files are; None = the hub."""
+    """File or directory of the data; None = the hub."""
 
     def size(self, split: Split) -> int:
         return limited(len(self._rows(split)), split, self.config.limit)
@@ -69,7 +79,7 @@ class Gsm8kTask(TaskDefaults):
 
 
 def file_of(path: Path, split: Split) -> Path:
-    """The file that holds a split (see the module's text). Raises TaskError where there is none."""
+    """The file of a split (see the module docstring). Raises NoSplitError."""
     names = [f"{split}.jsonl", f"gsm8k_{split}.jsonl"]
     if path.is_dir():
         candidates = [path / name for name in names]
@@ -83,7 +93,7 @@ def file_of(path: Path, split: Split) -> Path:
             return candidate
     what = "has" if path.is_dir() else f"is the {own} split (by its name) and has"
     where = "in it" if path.is_dir() else "beside it"
-    raise TaskError(
+    raise NoSplitError(
         f"task.path: '{path}' {what} no {split} split {where}; looked for "
         f"{', '.join(dict.fromkeys(candidate.name for candidate in candidates))}"
     )
@@ -91,36 +101,38 @@ def file_of(path: Path, split: Split) -> Path:
 
 @lru_cache(maxsize=4)
 def _rows_of_file(path: Path) -> list[Row]:
-    rows = [_row_of_record(record, place) for place, record in rows_of(path)]
+    rows = [_row_of_record(record, location) for location, record in rows_of(path)]
     if not rows:
         raise TaskError(f"task.path: '{path}' has no rows")
     return rows
 
 
-def _row_of_record(record: dict[str, Any], where: str) -> Row:
+def _row_of_record(record: dict[str, Any], location: str) -> Row:
     for key in ("question", "answer"):
         if not isinstance(record.get(key), str):
-            what = f"is a {type(record[key]).__name__}, not a text" if key in record else "is missing"
-            raise TaskError(f"{where}: '{key}' {what}; a row has a 'question' and an 'answer'")
+            what = f"is {type(record[key]).__name__}, expected text" if key in record else "is missing"
+            raise TaskError(f"{location}: '{key}' {what}; a row has a 'question' and an 'answer'")
     _, mark, gold = record["answer"].rpartition("####")
     if not mark or isinstance(parse_number(gold), str):
-        raise TaskError(f"{where}: 'answer' must end in '#### N' with one number N, found {record['answer'][-60:]!r}")
+        raise TaskError(
+            f"{location}: 'answer' must end in '#### N' with one number N, found {record['answer'][-60:]!r}"
+        )
     return Row(record["question"].strip(), gold.strip())
 
 
 @lru_cache(maxsize=2)
 def _rows_of_hub(split: Split) -> list[Row]:
     if split == "validation":
-        raise TaskError("openai/gsm8k has no validation split: use test, or train")
-    try:
-        from datasets import load_dataset  # a second's import, wanted only here
-
-        records = load_dataset("openai/gsm8k", "main", split=split)
-    except Exception as error:  # whatever datasets, the hub client or the network raises, the way out is the same
-        offline = any(os.environ.get(name) in {"1", "true"} for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
-        why = "HF_HUB_OFFLINE is set and the dataset is not in the cache" if offline else str(error).split("\n")[0]
-        raise TaskError(
-            f"task.path is not set and openai/gsm8k could not be loaded from the hub ({why}); download the official "
-            "train.jsonl and test.jsonl and set task.path to their directory"
-        ) from error
+        raise NoSplitError("openai/gsm8k has no validation split: use test or train")
+    advice = "download the official train.jsonl and test.jsonl and set task.path to their directory"
+    records = load_hub_dataset("openai/gsm8k", "main", split=split, otherwise=advice)
     return [_row_of_record(record, f"openai/gsm8k {split}, row {index}") for index, record in enumerate(records)]
+
+
+TASK = TaskKind(
+    "gsm8k",
+    "Grade-school word problems",
+    ("path", *TEMPLATE_OPTIONS),
+    load,
+    alias=LABEL,
+)

@@ -1,16 +1,16 @@
-"""jsonl: problems of your own from a JSONL file, graded as a number, a text, a LaTeX answer, or by your own function.
+"""Your own problems from a JSONL file, graded as a number, a text, a LaTeX answer, or by your own function.
 
-``task.path`` is a file or a directory (see :mod:`grpo_train.tasks.shared.data_files`), ``task.prompt_field`` and
-``task.answer_field`` name what to read of each row, ``task.template_field`` a row's own template. ``task.grader`` is
+``task.path`` is a file or a directory (see :mod:`grpo_train.tasks.shared.data_files`). ``task.prompt_field``,
+``task.answer_field`` and ``task.template_field`` (a row's own template) name the fields of a row. ``task.grader``:
 
 - ``number``: exact, see :mod:`grpo_train.rewards.number`; a gold answer may be a JSON number or end in ``#### N``;
-- ``text``: the same text, whatever its case and white space;
+- ``text``: the same text, ignoring case and white space;
 - ``math``: LaTeX through math-verify, see :mod:`grpo_train.rewards.math_answer` (``pip install 'grpo-tui[math]'``);
-- ``module:function`` or ``file.py:function``, called with an :class:`~grpo_train.tasks.shared.base.Attempt` whose
-  ``problem.data`` is the row, returning a :class:`~grpo_train.tasks.shared.base.Verdict`, or just whether it is right.
+- ``module:function`` or ``file.py:function``: called with an :class:`~grpo_train.rewards.types.Attempt` whose
+  ``problem.data`` is the row; returns a :class:`~grpo_train.rewards.types.Verdict`, or whether the answer is right.
 
-Where there is no test file, a tenth of the problems is held out, chosen by a hash of their text: rows may be added or
-reordered, and what was held out stays so. A training problem that is also a test problem, word for word, is dropped.
+Without a test file a tenth of the problems is held out by a hash of their text, so that adding or reordering rows does
+not change what is held out. Training problems that are also test problems, word for word, are dropped.
 """
 
 from __future__ import annotations
@@ -28,39 +28,45 @@ from typing import Any
 from grpo_train.config import schema
 from grpo_train.rewards.accuracy import judge_number
 from grpo_train.rewards.math_answer import judge_math, last_boxed
-from grpo_train.rewards.spoken_number import parse_number
+from grpo_train.rewards.number_parser import parse_number
 from grpo_train.rewards.tags import strict_answer
 from grpo_train.rewards.text import judge_text
 from grpo_train.rewards.user_code import load_function
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.tasks.shared.base import (
+    Attempt,
+    NoSplitError,
+    Problem,
+    Split,
+    TaskDefaults,
+    TaskError,
+    TaskKind,
+    Verdict,
+    limited,
+)
 from grpo_train.tasks.shared.data_files import locate, rows_of, split_files
 from grpo_train.tasks.shared.overlap import normal_text
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
 
-LABEL = "jsonl"
-OPTIONS = ("path", "prompt_field", "answer_field", "template_field", "grader", *TEMPLATE_OPTIONS)
 HELD_OUT = 10
-"""One problem in so many is held out where there is no test file."""
+"""One problem in 10 is held out if there is no test file."""
 
 
 @dataclass(frozen=True)
 class Fields:
-    """What to read of a row."""
+    """Names of the fields of a row."""
 
     prompt: str
     answer: tuple[str, ...]
-    """The first of them that a row has."""
+    """Alternatives; the first that a row has is used."""
     template: str
     boxed: tuple[str, ...] = ()
-    r"""Of the answer's fields those that hold a solution, whose last ``\boxed{}`` is the answer."""
+    r"""Answer fields with a whole solution, whose last ``\boxed{}`` is the answer."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row that has been checked."""
+    """A validated row."""
 
-    place: str
-    """FILE, line N."""
     question: str
     answer: str
     template: str | None
@@ -73,34 +79,32 @@ class Data:
 
     splits: dict[Split, list[Row]]
     notes: tuple[str, ...]
-    """What was done to them, for people: what was held out, what was dropped."""
-    dropped: int
-    """Training rows left out because they are test or validation rows, too."""
+    """Remarks for the user: rows held out, rows dropped."""
 
 
 @dataclass(frozen=True)
 class Grader:
-    """How an answer is compared."""
+    """How answers are judged."""
 
     gold: Callable[[Any], str]
-    """The gold answer as text from a row's field. Raises ValueError with what is wrong."""
+    """The gold answer as text, from the value of a row's field. Raises ValueError with the problem."""
     judge: Callable[[Attempt], Verdict]
     slow: bool = False
 
 
 def load(config: schema.Task) -> JsonlTask:
-    """The task on ``config.path``. Raises TaskError; rows are read when first asked for."""
+    """The task on ``config.path``; rows are read when first used. Raises TaskError."""
     fields = Fields(config.prompt_field, (config.answer_field,), config.template_field)
     return load_rows(config, "jsonl", fields, config.grader)
 
 
 def load_rows(config: schema.Task, name: str, fields: Fields, grader_name: str) -> JsonlTask:
-    """A task of rows under another name, with fields and grader of its own. Raises TaskError."""
+    """A JSONL task under another name, with its own fields and grader. Raises TaskError."""
     if config.path is None:
         raise TaskError(f"task.path: {name} needs a JSONL file, or a directory with train.jsonl and test.jsonl")
     path = locate(config.path)
     grader = grader_of(grader_name)
-    ask(config, 0, "", "")  # a template that is none is told here
+    check_template(config)
     label = name + "_" + re.sub(r"[^A-Za-z0-9_.-]+", "_", path.stem if path.is_file() else path.name)
     return JsonlTask(
         name=name, label=label, slow=grader.slow, config=config, path=path, fields=fields, grader=grader_name
@@ -109,7 +113,7 @@ def load_rows(config: schema.Task, name: str, fields: Fields, grader_name: str) 
 
 @dataclass(frozen=True)
 class JsonlTask(TaskDefaults):
-    """Problems from files; they are read when first asked for."""
+    """Problems from files, read when first used."""
 
     config: schema.Task = field(default_factory=schema.Task)
     path: Path = field(default_factory=Path)
@@ -138,8 +142,8 @@ class JsonlTask(TaskDefaults):
     def _rows(self, split: Split) -> list[Row]:
         rows = self.data.splits.get(split)
         if rows is None:
-            has = ", ".join(self.data.splits)
-            raise TaskError(f"task.path: '{self.path}' has no {split} split; it has {has}")
+            known = ", ".join(self.data.splits)
+            raise NoSplitError(f"task.path: '{self.path}' has no {split} split; it has {known}")
         return rows
 
 
@@ -148,7 +152,7 @@ def grader_of(name: str) -> Grader:
     """The grader that ``task.grader`` names. Raises TaskError."""
     if ":" in name:
         function = load_function(name, "task.grader")
-        return Grader(_any_gold, lambda attempt: _judge_own(name, function, attempt))
+        return Grader(_any_gold, lambda attempt: _judge_by_user(name, function, attempt))
     if name == "math" and importlib.util.find_spec("math_verify") is None:
         raise TaskError("task.grader: math needs math-verify, which is not installed:  pip install 'grpo-tui[math]'")
     known = {
@@ -157,7 +161,7 @@ def grader_of(name: str) -> Grader:
         "math": Grader(_math_gold, judge_math, slow=True),
     }
     if name not in known:
-        raise TaskError(f"task.grader: '{name}' is none of {', '.join(known)}, nor your own module:function")
+        raise TaskError(f"task.grader: '{name}' must be one of {', '.join(known)}, or your own module:function")
     return known[name]
 
 
@@ -168,23 +172,23 @@ def _data_of(path: Path, fields: Fields, grader: str, template: str | None) -> D
     notes = []
     if "test" not in splits:
         splits["train"], splits["test"] = _hold_out(splits.get("train", []))
-        held_out, all_of_them = len(splits["test"]), len(splits["test"]) + len(splits["train"])
-        notes.append(f"no test file: {held_out} of {all_of_them} problems are held out, by a hash of their text")
+        held_out, total = len(splits["test"]), len(splits["test"]) + len(splits["train"])
+        notes.append(f"no test file: {held_out} of {total} problems are held out, by a hash of their text")
         if not splits["train"]:
             raise TaskError(f"task.path: '{path}' has no test file and too few problems to hold any out")
-    kept_out = {normal_text(row.question) for split in ("test", "validation") for row in splits.get(split, [])}
+    held_out_texts = {normal_text(row.question) for split in ("test", "validation") for row in splits.get(split, [])}
     train = splits.get("train", [])
-    clean = [row for row in train if normal_text(row.question) not in kept_out]
+    clean = [row for row in train if normal_text(row.question) not in held_out_texts]
     if len(clean) < len(train):
         splits["train"] = clean
-        notes.append(f"{len(train) - len(clean)} training problems are dropped: they are test problems, word for word")
+        notes.append(f"{len(train) - len(clean)} training problems dropped: they are test problems, word for word")
         if not clean:
-            raise TaskError(f"task.path: every training problem of '{path}' is a test problem, too")
-    return Data(splits, tuple(notes), len(train) - len(clean))
+            raise TaskError(f"task.path: every training problem of '{path}' is also a test problem")
+    return Data(splits, tuple(notes))
 
 
 def _hold_out(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """(train, test). The test problems are those of the lowest hashes where chance holds out none or all of a few."""
+    """(train, test). If chance would hold out no problem, the one with the lowest hash is held out."""
 
     def rank(row: Row) -> int:
         return int.from_bytes(hashlib.sha256(normal_text(row.question).encode()).digest()[:8], "big")
@@ -198,47 +202,47 @@ def _hold_out(rows: list[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def _read(file: Path, fields: Fields, grader: str) -> list[Row]:
-    rows = [_row_of(place, record, fields, grader) for place, record in rows_of(file)]
+    rows = [_row_of(location, record, fields, grader) for location, record in rows_of(file)]
     if not rows:
         raise TaskError(f"task.path: '{file}' has no rows")
     return rows
 
 
-def _row_of(place: str, record: dict[str, Any], fields: Fields, grader: str) -> Row:
+def _row_of(location: str, record: dict[str, Any], fields: Fields, grader: str) -> Row:
     question = record.get(fields.prompt)
     if not isinstance(question, str) or not question.strip():
-        raise TaskError(f"{place}: '{fields.prompt}' {_what(record, fields.prompt)} (task.prompt_field)")
+        raise TaskError(f"{location}: '{fields.prompt}' {_defect(record, fields.prompt)} (task.prompt_field)")
     answer_field = next((name for name in fields.answer if name in record), None)
     if answer_field is None:
         names = " or ".join(f"'{name}'" for name in fields.answer)
-        has = ", ".join(list(record)[:8])
-        raise TaskError(f"{place}: {names} is missing (task.answer_field); the row has {has}")
+        found = ", ".join(list(record)[:8])
+        raise TaskError(f"{location}: {names} is missing (task.answer_field); the row has {found}")
     try:
         if answer_field in fields.boxed and last_boxed(str(record[answer_field])) is None:
             raise ValueError(r"has no \boxed{} with the answer")
         answer = grader_of(grader).gold(record[answer_field])
     except ValueError as error:
-        raise TaskError(f"{place}: '{answer_field}' {error} (task.grader: {grader})") from error
+        raise TaskError(f"{location}: '{answer_field}' {error} (task.grader: {grader})") from error
     template = record.get(fields.template)
     if template is not None and not (isinstance(template, str) and template.strip()):
-        raise TaskError(f"{place}: '{fields.template}' {_what(record, fields.template)} (task.template_field)")
+        raise TaskError(f"{location}: '{fields.template}' {_defect(record, fields.template)} (task.template_field)")
     try:
         ask(schema.Task(), 0, "", "", template=template)
     except TaskError as error:
         message = str(error).removeprefix("task.template: ")
-        raise TaskError(f"{place}: '{fields.template}': {message}") from error
-    return Row(place, question.strip(), answer, template, record)
+        raise TaskError(f"{location}: '{fields.template}': {message}") from error
+    return Row(question.strip(), answer, template, record)
 
 
-def _what(record: dict[str, Any], name: str) -> str:
+def _defect(record: dict[str, Any], name: str) -> str:
     if name not in record:
         return "is missing"
-    return "is empty" if isinstance(record[name], str) else f"is a {type(record[name]).__name__}, not a text"
+    return "is empty" if isinstance(record[name], str) else f"is {type(record[name]).__name__}, expected text"
 
 
 def _scalar(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"is a {type(value).__name__}, neither a text nor a number")
+        raise ValueError(f"is {type(value).__name__}, expected text or a number")
     if not str(value).strip():
         raise ValueError("is empty")
     return str(value).strip()
@@ -269,24 +273,32 @@ def _judge_text(attempt: Attempt) -> Verdict:
     return judge_text(attempt, lambda answer: normal_text(answer) == gold)
 
 
-def _judge_own(name: str, function: Callable[[Attempt], Any], attempt: Attempt) -> Verdict:
-    """The verdict of a user's function. What it raises for a completion is a verdict, too, counted by its reason; what
-    it returns that is none is an error of the function."""
+def _judge_by_user(name: str, function: Callable[[Attempt], Any], attempt: Attempt) -> Verdict:
+    """The verdict of a user's function. An exception becomes the verdict ``grader_error``; an unusable return value
+    raises TaskError."""
     answer, _ = strict_answer(attempt.completion)
     try:
         verdict = function(attempt)
-    except (Exception, SystemExit) as error:  # whatever a user's code does with what a model wrote
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        metrics = {"grader/failed": 1.0}
         facts = {"grader_error": f"{type(error).__name__}: {error}"[:300]}
-        failed = {"grader/failed": 1.0}
-        return Verdict(False, answer is not None, "grader_error", answer, metrics=failed, facts=facts)
+        return Verdict(False, answer is not None, "grader_error", answer, metrics=metrics, facts=facts)
     if isinstance(verdict, Verdict):
         return verdict
     try:
-        known = verdict in (True, False)  # 1.0 and numpy's bools, too
-    except Exception:  # an array of several
+        known = verdict in (True, False)  # 1.0 and NumPy bools included
+    except Exception:  # an array with several elements
         known = False
     if not known:
         raise TaskError(f"task.grader: '{name}' returned {verdict!r}; return a Verdict, or True or False")
     right = bool(verdict) and not attempt.truncated
     reason = "truncated" if attempt.truncated else "ok" if right else "wrong"
     return Verdict(right, answer is not None and not attempt.truncated, reason, answer, metrics={"grader/failed": 0.0})
+
+
+TASK = TaskKind(
+    "jsonl",
+    "Your own problems from a JSONL file (task.path)",
+    ("path", "prompt_field", "answer_field", "template_field", "grader", *TEMPLATE_OPTIONS),
+    load,
+)

@@ -1,14 +1,12 @@
-"""reasoning_gym: generated puzzles of a hundred kinds from the library reasoning-gym, right or wrong.
+"""Generated puzzles of a hundred kinds from the library reasoning-gym, right or wrong.
 
-``task.dataset`` names one of its datasets ("leg_counting", "countdown", …), ``task.template`` how it is asked (R1 by
-default). The library gives partial credit ("The answer is 18" earns 0.125 for "18", garbage 0.01): here only its full
-score is right. Training and test problems have different seeds, and a training problem that is also a test problem is
-replaced. Needs ``pip install 'grpo-tui[gym]'``.
+``task.dataset`` is one of its datasets ("leg_counting", "countdown", …). The library gives partial credit ("The answer
+is 18" earns 0.125 for "18", garbage 0.01): here only its full score is right. Training and test problems have different
+seeds, and a training problem that is also a test problem is replaced. Needs ``pip install 'grpo-tui[gym]'``.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,27 +15,37 @@ from typing import Any
 from grpo_train.config import schema
 from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, gym
 from grpo_train.rewards.tags import last_tagged, strict_answer
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, Verdict, limited
+from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.tasks.shared.base import (
+    Attempt,
+    NoSplitError,
+    Problem,
+    Split,
+    TaskDefaults,
+    TaskError,
+    TaskKind,
+    Verdict,
+    limited,
+)
 from grpo_train.tasks.shared.overlap import normal_text
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
 
-LABEL = "reasoning_gym_r1_template"
-OPTIONS = ("dataset", *TEMPLATE_OPTIONS)
 SIZES: dict[Split, int] = {"train": 20_000, "test": 500}
 SEEDS: dict[Split, int] = {"train": 1, "test": 2}
 UNUSABLE = {
-    "list_functions": "its problems depend on the order in which they are made, so that no run could be resumed",
-    "composite": "it is a mixture that has to be put together first",
+    "list_functions": "its problems depend on the order in which they are made, so a run could not be resumed",
+    "composite": "it is a mixture that must be configured first",
 }
 MAX_CHARS = 4000
-"""A longer answer is not scored."""
+"""Maximum length of an answer that is scored."""
 MAKE_SECONDS = 60.0
-"""Processor time for making a problem; for scoring an answer it is SCORE_SECONDS."""
+"""CPU time limit for making a problem."""
 SCORE_SECONDS = 5.0
+"""CPU time limit for scoring an answer."""
 
 
 def load(config: schema.Task) -> ReasoningGymTask:
-    """The task on ``config.dataset``. Raises TaskError (no such dataset, reasoning-gym not installed)."""
+    """The task on ``config.dataset``. Raises TaskError (unknown dataset, reasoning-gym not installed)."""
     if importlib.util.find_spec("reasoning_gym") is None:
         raise TaskError(
             "task.name: reasoning_gym needs reasoning-gym, which is not installed:  pip install 'grpo-tui[gym]'  "
@@ -47,23 +55,22 @@ def load(config: schema.Task) -> ReasoningGymTask:
         raise TaskError(f"task.dataset: {config.dataset} cannot be used: {UNUSABLE[config.dataset]}")
     known = _make(do="names")
     if config.dataset not in known:
-        near = difflib.get_close_matches(config.dataset, known, n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}"
+        hint = did_you_mean(config.dataset, known)
         raise TaskError(f"task.dataset: reasoning-gym has no dataset '{config.dataset}'; {hint}")
-    ask(config, 0, "", "")  # a template that is none is told here
+    check_template(config)
     label = f"reasoning_gym_{config.dataset}"
     return ReasoningGymTask(name="reasoning_gym", label=label, slow=True, config=config)
 
 
 @dataclass(frozen=True)
 class ReasoningGymTask(TaskDefaults):
-    """One dataset; problems are made when asked for."""
+    """One dataset; problems are made when first used."""
 
     config: schema.Task = field(default_factory=schema.Task)
 
     def size(self, split: Split) -> int:
         if split not in SIZES:
-            raise TaskError(f"eval.split: reasoning_gym has no {split} split; it has {', '.join(SIZES)}")
+            raise NoSplitError(f"eval.split: reasoning_gym has no {split} split; it has {', '.join(SIZES)}")
         return limited(SIZES[split], split, self.config.limit)
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -74,7 +81,7 @@ class ReasoningGymTask(TaskDefaults):
         return ask(self.config, index, question, answer, data={"split": split, "position": position})
 
     def judge(self, attempt: Attempt) -> Verdict:
-        """Right is the dataset's full score in strict format; the flexible reading takes the last answer tag."""
+        """Right is the full score in strict format; the flexible reading takes the last answer tag."""
         answer, problem = strict_answer(attempt.completion)
         reason = problem if answer is None else self._score(answer, attempt.problem)
         lenient = last_tagged(attempt.completion)
@@ -94,12 +101,14 @@ class ReasoningGymTask(TaskDefaults):
         )
 
     def _score(self, answer: str, problem: Problem) -> str:
-        if not answer or len(answer) > MAX_CHARS or "__" in answer:
-            return "wrong" if len(answer) <= MAX_CHARS and "__" not in answer else "refused"
+        if len(answer) > MAX_CHARS or "__" in answer:
+            return "refused"
+        if not answer:
+            return "wrong"
         split, position = problem.data["split"], problem.data["position"]
-        where = {"dataset": self.config.dataset, "seed": SEEDS[split], "size": _library_size(split), "index": position}
+        entry = {"dataset": self.config.dataset, "seed": SEEDS[split], "size": _library_size(split), "index": position}
         try:
-            score = _helpers(SCORE_SECONDS).ask({"do": "score", **where, "answer": answer})
+            score = _helpers(SCORE_SECONDS).ask({"do": "score", **entry, "answer": answer})
         except HelperTimeout:
             return "grader_timeout"
         except HelperError:
@@ -113,15 +122,17 @@ def _helpers(seconds: float) -> Helpers:
 
 
 def _library_size(split: Split) -> int:
-    """Twice the training problems: the second half replaces those that are test problems, too."""
+    """Problems made by the library: twice the training problems, to replace those that are also test problems."""
     return SIZES[split] * (2 if split == "train" else 1)
 
 
-def _make(**question: Any) -> Any:
+def _make(**request: Any) -> Any:
     try:
-        return _helpers(MAKE_SECONDS).ask(question)
+        return _helpers(MAKE_SECONDS).ask(request)
     except HelperTimeout as error:
-        raise TaskError(f"task.dataset: reasoning-gym made no problem in {MAKE_SECONDS:g} s; choose another") from error
+        raise TaskError(
+            f"task.dataset: reasoning-gym needs more than {MAKE_SECONDS:g} s for a problem; choose another"
+        ) from error
     except HelperError as error:
         raise TaskError(f"task.dataset: reasoning-gym failed: {error}") from error
 
@@ -138,11 +149,20 @@ def _test_questions(dataset: str) -> frozenset[str]:
 
 
 def _train_entry(dataset: str, index: int) -> tuple[int, str, str]:
-    """The training problem of an index: the first of a fixed row of candidates that is no test problem."""
+    """The training problem of an index: the first of a fixed sequence of candidates that is not a test problem."""
     held_out = _test_questions(dataset)
     for attempt in range(200):
         position = index if attempt == 0 else SIZES["train"] + (index + attempt * 7919) % SIZES["train"]
         entry = _entry(dataset, "train", position)
         if normal_text(entry[1]) not in held_out:
             return entry
-    raise TaskError(f"task.dataset: '{dataset}' has too few problems to train on others than it is tested on")
+    raise TaskError(f"task.dataset: '{dataset}' has too few problems for disjoint training and test splits")
+
+
+TASK = TaskKind(
+    "reasoning_gym",
+    "Puzzles of the library reasoning-gym (task.dataset)",
+    ("dataset", *TEMPLATE_OPTIONS),
+    load,
+    alias="reasoning_gym_r1_template",
+)

@@ -1,9 +1,9 @@
-"""scheduling: a time for a meeting that suits everybody, "60m 09:00-13:00 A09:00-11:00 B12:00-13:00:" → 11:00-12:00.
+"""A meeting time that suits everybody, "60m 09:00-13:00 A09:00-11:00 B12:00-13:00:" → 11:00-12:00.
 
-Generated and seeded. Every problem has an answer; any time that keeps all constraints is right, on the minute. The
-verdict also counts the constraints one by one: ``scheduling/format`` (HH:MM-HH:MM), ``scheduling/order`` (the start is
-before the end) and ``scheduling/constraints`` (the share kept of: format, order, length, the day's window, nobody busy:
-one for each person). ``score`` is 1 for a right answer, else half of that share.
+Generated and seeded. Every problem has an answer; any time that keeps all constraints is right, to the minute. The
+verdict also counts the constraints: ``scheduling/format`` (HH:MM-HH:MM), ``scheduling/order`` (the start precedes the
+end) and ``scheduling/constraints`` (share kept of: format, order, length, window, and each person being free).
+``score`` is 1 for a right answer, else half of that share.
 
 ``task.level`` L: 1 + (L + 2) // 3 people; a window of 3 + L slots of 60 minutes (levels 1 to 3), 30 (4 to 6) or 15; a
 meeting of up to 1 + L // 3 slots. At most two starts on the slots fit.
@@ -16,42 +16,33 @@ import re
 from dataclasses import dataclass, replace
 from itertools import product
 
-from grpo_train.config import schema
 from grpo_train.rewards.text import judge_text
 from grpo_train.tasks.shared.base import Attempt, Problem, Verdict
-from grpo_train.tasks.shared.generated import GENERATED_OPTIONS, GeneratedTask, Puzzle, slips, worked
+from grpo_train.tasks.shared.generated import GeneratedTask, Puzzle, generated_kind, mistakes, worked
 
-LABEL = "scheduling"
-OPTIONS = GENERATED_OPTIONS
-MAX_TRAIN = 8192
 NAMES = ("Anna", "Ben", "Cleo", "Dan", "Eva")
 FITTING_STARTS = 2
-"""So many starts on the slots may fit: a time that is merely likely must not pay."""
+"""Maximum number of starts on the slots that fit, so that guessing likely times does not pay."""
 
 Span = tuple[int, int]
-"""Start and end in minutes since midnight, the end not included."""
+"""Start and end in minutes since midnight, end excluded."""
 
 
 @dataclass(frozen=True)
 class Day:
-    """What a meeting has to fit into."""
+    """The constraints on a meeting."""
 
     window: Span
     length: int
-    """Of the meeting, in minutes."""
+    """Minutes of the meeting."""
     slot: int
-    """The grid of all times, in minutes."""
+    """Minutes between times of the grid."""
     busy: tuple[tuple[Span, ...], ...]
-    """For each person, in order and apart."""
-
-
-def load(config: schema.Task) -> SchedulingTask:
-    """The task at ``config.level``."""
-    return SchedulingTask(name="scheduling", label=LABEL, config=config, max_train=MAX_TRAIN)
+    """Per person, sorted and disjoint."""
 
 
 def kept(day: Day, answer: str) -> dict[str, bool]:
-    """Every constraint and whether the answer keeps it; without the format it keeps none. Never raises."""
+    """Every constraint and whether the answer keeps it; an answer in another format keeps none. Never raises."""
     people = [f"free_{name}" for name, _ in zip(NAMES, day.busy, strict=False)]
     span = parse_span(answer)
     if span is None:
@@ -69,7 +60,7 @@ def kept(day: Day, answer: str) -> dict[str, bool]:
 
 
 def parse_span(text: str) -> Span | None:
-    """The two times of "HH:MM-HH:MM"; None where it is not that."""
+    """The two times of "HH:MM-HH:MM"; None for another format."""
     found = re.fullmatch("([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])", text)
     if not found:
         return None
@@ -78,7 +69,7 @@ def parse_span(text: str) -> Span | None:
 
 
 def starts(day: Day) -> list[int]:
-    """All starts on the grid that fit."""
+    """The starts on the grid that fit."""
     return [start for start in _grid(day) if not any(_clash(spans, start, start + day.length) for spans in day.busy)]
 
 
@@ -93,9 +84,9 @@ def clock(minutes: int) -> str:
 class SchedulingTask(GeneratedTask[Day]):
     """Days of several people, drawn around one free time."""
 
-    def draw(self, draw: random.Random, turn: int) -> Day:
+    def draw(self, rng: random.Random, turn: int) -> Day:
         while True:
-            day = self._day(draw)
+            day = self._day(rng)
             if len(starts(day)) <= FITTING_STARTS and all(day.busy):
                 return day
 
@@ -130,16 +121,16 @@ class SchedulingTask(GeneratedTask[Day]):
             facts={"constraints": counted},
         )
 
-    def example(self, problem: Problem, draw: random.Random, careless: bool) -> str:
-        """The starts in turn, each with who is busy, up to the first that suits. Bad habit: the last person is not
-        asked. Accident: the meeting starts a slot late."""
-        habit, accident = slips(draw, careless)
+    def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
+        """The starts in order, each with a busy person, up to the first that fits. Bad habit: the last person is
+        ignored. Accident: the meeting starts a slot late."""
+        habit, accident = mistakes(rng, careless)
         day: Day = problem.data
-        asked = day.busy[:-1] if habit else day.busy
+        considered = day.busy[:-1] if habit else day.busy
         tried = []
         for start in _grid(day):
             end = start + day.length
-            busy = [name[0] for name, spans in zip(NAMES, asked, strict=False) if _clash(spans, start, end)]
+            busy = [name[0] for name, spans in zip(NAMES, considered, strict=False) if _clash(spans, start, end)]
             tried.append(clock(start) + (busy[0] if busy else ""))
             if not busy:
                 break
@@ -147,20 +138,20 @@ class SchedulingTask(GeneratedTask[Day]):
             start += day.slot
         return worked(" ".join(tried), span_text((start, start + day.length)))
 
-    def _day(self, draw: random.Random) -> Day:
+    def _day(self, rng: random.Random) -> Day:
         """A day with at least one time that fits."""
         level = self.config.level
         slot = 60 if level <= 3 else 30 if level <= 6 else 15
         slots, people = 3 + level, 1 + (level + 2) // 3
-        length = draw.randint(1, 1 + level // 3)
-        free = draw.randint(0, slots - length)
-        # A slot that need not be free is taken by two people, by one, or now and then by nobody.
+        length = rng.randint(1, 1 + level // 3)
+        free = rng.randint(0, slots - length)
+        # Any other slot is taken by two people, by one, or sometimes by nobody.
         takers = [*product(range(people), repeat=2), *[()] * (people // 2)]
         busy: list[set[int]] = [set() for _ in range(people)]
-        for place in (*range(free), *range(free + length, slots)):
-            for person in draw.choice(takers):
-                busy[person].add(place)
-        morning = 60 * draw.randint(6, 12)
+        for index in (*range(free), *range(free + length, slots)):
+            for person in rng.choice(takers):
+                busy[person].add(index)
+        morning = 60 * rng.randint(6, 12)
         spans = tuple(tuple((morning + slot * a, morning + slot * b) for a, b in _runs(person)) for person in busy)
         return Day((morning, morning + slot * slots), length * slot, slot, spans)
 
@@ -174,8 +165,14 @@ def _clash(spans: tuple[Span, ...], start: int, end: int) -> bool:
     return any(start < until and since < end for since, until in spans)
 
 
-def _runs(places: set[int]) -> list[Span]:
-    """Runs of neighbouring numbers, each with its end not included: {1, 2, 4} -> (1, 3), (4, 5)."""
-    firsts = sorted(place for place in places if place - 1 not in places)
-    ends = sorted(place + 1 for place in places if place + 1 not in places)
+def _runs(slots: set[int]) -> list[Span]:
+    """Runs of consecutive numbers as half-open spans: {1, 2, 4} -> (1, 3), (4, 5)."""
+    firsts = sorted(slot for slot in slots if slot - 1 not in slots)
+    ends = sorted(slot + 1 for slot in slots if slot + 1 not in slots)
     return list(zip(firsts, ends, strict=True))
+
+
+TASK = generated_kind(
+    "scheduling", "Meeting time that suits everybody", SchedulingTask,
+    max_train=8192,
+)  # fmt: skip

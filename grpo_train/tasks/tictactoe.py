@@ -1,15 +1,13 @@
-"""tictactoe: tic-tac-toe by self-play, both sides one policy; evaluated against a random player and minimax."""
+"""Tic-tac-toe by self-play; evaluated against a random player and minimax."""
 
 from __future__ import annotations
 
-from grpo_train.config import schema
 from grpo_train.games import TicTacToe
-from grpo_train.tasks.shared.self_play import GAME_OPTIONS, SelfPlayTask
+from grpo_train.tasks.shared.self_play import self_play_kind
 
-LABEL = "tictactoe"
-OPTIONS = GAME_OPTIONS
-
-
-def load(config: schema.Task) -> SelfPlayTask:
-    """The task; ``config.template`` compact shows the bare board."""
-    return SelfPlayTask(name="tictactoe", label=LABEL, game=TicTacToe(), turns=9, config=config)
+TASK = self_play_kind(
+    "tictactoe",
+    "Tic-tac-toe by self-play",
+    TicTacToe(),
+    turns=9,
+)

@@ -16,11 +16,10 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from grpo_train.config import schema
-from grpo_train.tasks import Problem, Task, TaskError, load_task
-from grpo_train.tasks.shared.self_play import SelfPlayTask, practice_of
+from grpo_train.tasks import WorkedTask, load_worked_task
 from grpo_train.tiny.tokenizer import make_tokenizer
 
 if TYPE_CHECKING:
@@ -32,13 +31,6 @@ ADDITION = schema.Task(name="addition", digits=2)
 THREADS = 1
 """Fixed, because the order of summation, and with it the last bits of the weights, depends on it. One, because a second
 thread helps little at this size and waits in a busy loop for a core that something else is using."""
-
-
-class Taught(Task, Protocol):
-    """A task that can show how a pupil solves its problems."""
-
-    def example(self, problem: Problem, draw: random.Random, careless: bool) -> str:
-        """A completion in the right format that solves the problem, with slips now and then where it is careless."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ def make_tiny_model(
     and a message. ``out`` appears only when complete and replaces an older model. Raises FileExistsError where ``out``
     holds anything else, OSError where it cannot be written, TaskError for a task without worked examples.
     """
-    taught = _taught(task)
+    worked_task = load_worked_task(task)
     out = Path(out)
     if out.exists() and not _replaceable(out):
         raise FileExistsError(f"'{out}' exists and is no model directory; it is left alone, give another --out")
@@ -82,7 +74,7 @@ def make_tiny_model(
             torch.manual_seed(seed)
             tokenizer = make_tokenizer()
             model = new_model(tokenizer)
-            _train(model, tokenizer, taught, seed, warm_start, on_progress)
+            _train(model, tokenizer, worked_task, seed, warm_start, on_progress)
     finally:
         torch.set_num_threads(threads)
     on_progress(1.0, "saving")
@@ -113,20 +105,10 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     )
 
 
-def _taught(task: schema.Task) -> Taught:
-    """Raises TaskError where there is no such task, or it has no worked examples."""
-    taught = load_task(task)
-    if isinstance(taught, SelfPlayTask):
-        taught = practice_of(taught)
-    if not hasattr(taught, "example"):
-        raise TaskError(f"task '{task.name}' has no worked examples to warm-start a model on")
-    return cast(Taught, taught)
-
-
 def _train(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    task: Taught,
+    task: WorkedTask,
     seed: int,
     warm_start: WarmStart,
     on_progress: Callable[[float, str], None],
@@ -155,7 +137,7 @@ def _train(
 
 
 def _examples(
-    tokenizer: PreTrainedTokenizerFast, task: Taught, seed: int, warm_start: WarmStart
+    tokenizer: PreTrainedTokenizerFast, task: WorkedTask, seed: int, warm_start: WarmStart
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """All batches of the warm start, (steps x batch_size, length): token ids, and targets with -100 where none."""
     import torch

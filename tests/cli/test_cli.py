@@ -1,9 +1,12 @@
-"""The command line as a hostile user has it: words on stderr, an exit code, and nothing left behind."""
+"""The command line: messages, exit codes, and no side effects of rejected commands."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import subprocess
 import threading
 from collections.abc import Callable
@@ -11,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, StatusWriter, create_run
+from grpo_train.run_dir.version import FORMAT, VERSION
 from tests.support.engine import GRPO_TRAIN, REPOSITORY, environment, grpo_train, train_here, write_config
 
 
@@ -21,8 +26,8 @@ def finished(make_root: Callable[[], Path]) -> RunDir:
     return train_here(root, write_config(root, run__total_steps=1), "finished")
 
 
-def words(done: subprocess.CompletedProcess[str], code: int | None = None) -> str:
-    """stderr of a command that was refused: words, no traceback."""
+def error_of(done: subprocess.CompletedProcess[str], code: int | None = None) -> str:
+    """stderr of a rejected command, without a traceback."""
     assert done.returncode == code if code is not None else done.returncode != 0, done
     assert "Traceback" not in done.stderr + done.stdout
     assert done.stderr.strip()
@@ -38,20 +43,20 @@ BAD_STARTS: dict[str, tuple[list[str], str]] = {
     "config is a directory": (["--cfg", "config"], "cannot read the config config: Is a directory"),
     "unknown key": (["--cfg", "CFG", "--set", "run.total_step=3"], "did you mean run.total_steps?"),
     "wrong type": (["--cfg", "CFG", "--set", "run.total_steps=many"], "should be a valid integer"),
-    "no assignment": (["--cfg", "CFG", "--set", "run.total_steps"], "write section.key=value"),
-    "does not divide": (["--cfg", "CFG", "--set", "rollout.buffer_size=5"], "buffer_size 5 does not divide"),
-    "does not divide by processes": (["--cfg", "CFG", "--nproc", "3"], "buffer_size 4 does not divide by run.nproc 3"),
+    "no assignment": (["--cfg", "CFG", "--set", "run.total_steps"], "expected section.key=value"),
+    "does not divide": (["--cfg", "CFG", "--set", "rollout.buffer_size=5"], "buffer_size 5 is not divisible"),
+    "does not divide by processes": (["--cfg", "CFG", "--nproc", "3"], "buffer_size 4 is not divisible by run.nproc 3"),
     "no processes": (["--cfg", "CFG", "--nproc", "0"], "--nproc"),
     "ckpt missing": (["--cfg", "CFG", "--ckpt", "/nowhere"], "/nowhere holds neither a peft adapter"),
     "ckpt is no model": (["--cfg", "CFG", "--ckpt", "config"], "holds neither a peft adapter"),
     "unknown task": (["--cfg", "CFG", "--set", "task.name=additon"], "did you mean addition?"),
     "a key of another task": (
         ["--cfg", "CFG", "--set", "task.opponent=models/tiny"],
-        "task.opponent has no effect on task.name addition: leave it out (it is for code_game)",
+        "task.opponent has no effect on task.name addition: remove it (used by code_game)",
     ),
     "unknown task to evaluate on": (
         ["--cfg", "CFG", "--set", "eval.datasets=[mbbp]"],
-        "eval.datasets: no task is called 'mbbp'; did you mean mbpp?",
+        "eval.datasets: unknown task 'mbbp'; did you mean mbpp?",
     ),
     "data missing": (["--cfg", "CFG", "--set", "task.name=gsm8k", "--set", "task.path=/no"], "'/no' does not exist"),
     "data broken": (["--cfg", "CFG", "--set", "task.name=gsm8k", "--set", "task.path=CFG"], "this is no JSON object"),
@@ -65,12 +70,12 @@ BAD_STARTS: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD_STARTS)
-def test_a_start_that_cannot_work_makes_no_run(finished: RunDir, what: str) -> None:
+def test_rejected_starts_make_no_run(finished: RunDir, what: str) -> None:
     arguments, message = BAD_STARTS[what]
     cfg = str(finished.root / "small.yaml")
     before = snapshot(finished.root)
     done = grpo_train("train", *(argument.replace("CFG", cfg) for argument in arguments), root=finished.root)
-    assert message in words(done, 2)
+    assert message in error_of(done, 2)
     assert snapshot(finished.root) == before
 
 
@@ -79,47 +84,57 @@ BAD_REQUESTS: dict[str, tuple[list[str], str]] = {
     "show unknown": (["show", "finishd"], "did you mean finished?"),
     "stop unknown": (["stop", "--training-run", "finishd"], "did you mean finished?"),
     "eval unknown": (["eval", "--training-run", "finishd"], "did you mean finished?"),
-    "stop finished": (["stop", "--training-run", "finished"], "finished is not running: it is finished"),
-    "resume done": (["resume", "--training-run", "finished"], "say how many more with --additional-steps"),
+    "stop finished": (["stop", "--training-run", "finished"], "finished is not running (finished)"),
+    "resume done": (["resume", "--training-run", "finished"], "train further with --additional-steps"),
     "resume unknown step": (["resume", "--training-run", "finished", "--from-step", "9"], "complete steps: 1"),
     "resume no step": (["resume", "--training-run", "finished", "--from-step", "last"], "use latest, final or a step"),
     "resume no more": (["resume", "--training-run", "finished", "--additional-steps", "0"], "--additional-steps"),
-    "model is there": (["tiny-model", "--out", "MODEL"], "holds a model already"),
+    "resume bad key": (["resume", "--training-run", "finished", "--set", "run.sed=1"], "did you mean run.seed?"),
+    "resume both": (["resume", "--training-run", "finished", "--nproc", "2", "--no-torchrun"], "exclude each other"),
+    "resume older": (
+        ["resume", "--training-run", "old"],
+        "old is a run of the older layout, which can only be evaluated",
+    ),
+    "stop finished now": (["stop", "--training-run", "finished", "--now"], "finished is not running (finished)"),
+    "model exists": (["tiny-model", "--out", "MODEL"], "already holds a model"),
     "model below a file": (["tiny-model", "--out", "MODEL/config.json/x"], "cannot write the model"),
 }
 
 
 @pytest.mark.parametrize("what", BAD_REQUESTS)
-def test_a_request_that_cannot_be_met_changes_nothing(finished: RunDir, what: str) -> None:
+def test_rejected_requests_change_nothing(finished: RunDir, what: str) -> None:
     arguments, message = BAD_REQUESTS[what]
     model = str(finished.root / "models" / "tiny")
+    (finished.root / "rl_runs" / "old" / "step_1").mkdir(parents=True, exist_ok=True)
     before = snapshot(finished.root)
     done = grpo_train(*(argument.replace("MODEL", model) for argument in arguments), root=finished.root)
-    assert message in words(done)
+    assert message in error_of(done)
     assert snapshot(finished.root) == before
 
 
-def test_a_live_run_is_neither_resumed_nor_named_twice(root: Path) -> None:
+def test_live_runs_are_not_resumed(root: Path) -> None:
     run = create_run(root, {}, "live")
     run.config_file.write_text(write_config(root).read_text())
     status = StatusWriter(run.path)
     status.update(state="running")
-    assert "live is running: stop it first" in words(grpo_train("resume", "--training-run", "live", root=root), 2)
+    assert "live is running; stop it first" in error_of(grpo_train("resume", "--training-run", "live", root=root), 2)
     status.update(state="running", host="far", boot_id="x")
     resume = grpo_train("resume", "--training-run", "live", root=root)
-    assert "live is running on far: stop it first" in words(resume, 2)
-    assert "live runs on far" in words(grpo_train("stop", "--training-run", "live", "--now", root=root))
-    status.update(state="finished")  # and yet somebody holds the lock
+    assert "live is running on far; stop it first" in error_of(resume, 2)
+    assert "live is running on far; kill it there" in error_of(
+        grpo_train("stop", "--training-run", "live", "--now", root=root)
+    )
+    status.update(state="finished")  # but another process holds the lock
     (run.training_state / "step_1").mkdir()
     (run.training_state / "step_1" / "MANIFEST.json").write_text('{"files": {}}')
-    assert "another process is writing" in words(grpo_train("resume", "--training-run", "live", root=root), 2)
+    assert "another process is writing" in error_of(grpo_train("resume", "--training-run", "live", root=root), 2)
     status.close()
 
 
-def test_lists_are_for_people_and_for_programs(finished: RunDir) -> None:
+def test_runs_and_show_as_text_and_json(finished: RunDir) -> None:
     listed = grpo_train("runs", root=finished.root)
     assert "finished" in listed.stdout
-    (row,) = json.loads(grpo_train("runs", "--json", root=finished.root).stdout)
+    row = json.loads(grpo_train("runs", "--json", root=finished.root).stdout)[0]
     assert (row["run"], row["state"], row["step"], row["total_steps"]) == ("finished", "finished", 1, 1)
     shown = json.loads(grpo_train("show", "finished", "--json", root=finished.root).stdout)
     assert shown["checkpoints"] == [
@@ -129,14 +144,27 @@ def test_lists_are_for_people_and_for_programs(finished: RunDir) -> None:
     assert (empty.returncode, "no runs under" in empty.stdout) == (0, True)
 
 
-def test_help_says_what_there_is() -> None:
+def test_help_lists_every_command() -> None:
     text = grpo_train("--help", root=None).stdout
-    for command in ("train", "resume", "stop", "runs", "show", "eval", "tiny-model"):
-        assert command in text
+    for command in (
+        "train",
+        "resume",
+        "stop",
+        "sweep",
+        "eval",
+        "runs",
+        "show",
+        "tasks",
+        "tiny-model",
+        "init",
+        "schema",
+    ):
+        assert f"│ {command} " in text
+    assert "..." not in text
     assert "supervise" not in text
 
 
-def test_a_reader_that_leaves_early_is_no_error(finished: RunDir) -> None:
+def test_closed_pipe_is_not_an_error(finished: RunDir) -> None:
     command = f"{' '.join(GRPO_TRAIN)} show finished --json | head -1"
     done = subprocess.run(
         command, shell=True, env=environment(finished.root), capture_output=True, text=True, timeout=60, cwd=REPOSITORY
@@ -145,20 +173,20 @@ def test_a_reader_that_leaves_early_is_no_error(finished: RunDir) -> None:
     assert "Traceback" not in done.stderr
 
 
-# ------------------------------------------------------------------------------------------------- read-only places
+# ---------------------------------------------------------------------------------------------- read-only roots
 
 
 @pytest.fixture
 def read_only(finished: RunDir, tmp_path: Path) -> Path:
-    """The root on a file system that is mounted read-only; where nothing can be mounted, without write permission."""
-    place = tmp_path / "ro"
-    place.mkdir()
-    if os.geteuid() == 0 and subprocess.run(["mount", "--bind", str(finished.root), str(place)]).returncode == 0:
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
-        yield place
-        subprocess.run(["umount", str(place)], check=True)
+    """The root on a read-only mount; without permission to mount, a root without write permission."""
+    mount = tmp_path / "ro"
+    mount.mkdir()
+    if os.geteuid() == 0 and subprocess.run(["mount", "--bind", str(finished.root), str(mount)]).returncode == 0:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(mount)], check=True)
+        yield mount
+        subprocess.run(["umount", str(mount)], check=True)
         return
-    assert os.geteuid() != 0, "root can neither mount here nor be refused by permissions: run the tests as a user"
+    assert os.geteuid() != 0, "root cannot mount here and ignores permissions; run the tests as a user"
     folders = [finished.root, *(path for path in finished.root.rglob("*") if path.is_dir())]
     modes = [path.stat().st_mode for path in folders]
     for path in folders:
@@ -168,7 +196,7 @@ def read_only(finished: RunDir, tmp_path: Path) -> Path:
         path.chmod(mode)
 
 
-def test_a_read_only_root_is_named(read_only: Path) -> None:
+def test_read_only_root_is_named(read_only: Path) -> None:
     before = snapshot(read_only)
     cfg = str(read_only / "small.yaml")
     for arguments in (
@@ -176,7 +204,7 @@ def test_a_read_only_root_is_named(read_only: Path) -> None:
         ["eval", "--training-run", "finished"],
         ["resume", "--training-run", "finished", "--additional-steps", "1"],
     ):
-        error = words(grpo_train(*arguments, root=read_only))
+        error = error_of(grpo_train(*arguments, root=read_only))
         assert "Read-only file system" in error or "Permission denied" in error
         assert str(read_only) in error
     assert grpo_train("runs", root=read_only).returncode == 0
@@ -184,7 +212,7 @@ def test_a_read_only_root_is_named(read_only: Path) -> None:
     assert snapshot(read_only) == before
 
 
-def test_two_starts_at_once_under_one_name_make_one_run(root: Path) -> None:
+def test_two_starts_with_one_name_make_one_run(root: Path) -> None:
     cfg = write_config(root, run__total_steps=1)
     results: list[subprocess.CompletedProcess[str]] = []
     start = lambda: results.append(grpo_train("train", "--cfg", cfg, "--run-name", "twin", root=root))  # noqa: E731
@@ -197,9 +225,77 @@ def test_two_starts_at_once_under_one_name_make_one_run(root: Path) -> None:
     assert RunDir(root / "training_runs" / "twin").observed_state().state == "finished"
 
 
-def test_the_tasks_as_json_have_every_name_that_task_name_takes() -> None:
+def test_tasks_as_json_list_every_accepted_name() -> None:
     done = grpo_train("tasks", "--json", root=None)
     assert done.returncode == 0, done.stderr
     tasks = json.loads(done.stdout)["tasks"]
     assert tasks["gsm8k"] == tasks["gsm8k_r1_template"] != ""
     assert {"addition", "mbpp", "tictactoe"} <= set(tasks)
+
+
+def test_version_names_the_format() -> None:
+    assert grpo_train("--version", root=None).stdout == f"grpo-train {VERSION} (format {FORMAT})\n"
+
+
+def test_init_writes_examples_and_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "demo.yaml").write_text("mine")
+    done = grpo_train("init", tmp_path, root=None)
+    assert done.returncode == 0, done.stderr
+    assert f"kept  {tmp_path / 'demo.yaml'}" in done.stdout
+    assert f"wrote {tmp_path / 'ladder' / 'tiny.yaml'}" in done.stdout
+    assert (tmp_path / "demo.yaml").read_text() == "mine"
+    assert (tmp_path / "schema.json").read_bytes() == (REPOSITORY / "config" / "schema.json").read_bytes()
+
+
+def test_resume_lists_changes_and_keeps_them(root: Path) -> None:
+    run = train_here(root, write_config(root, run__total_steps=1), "one")
+    options = ["--additional-steps", "1", "--set", "optimizer.learning_rate=1e-3", "--no-torchrun"]
+    done = grpo_train("resume", "--training-run", "one", *options, root=root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "optimizer.learning_rate: 0.0003 -> 0.001\n" in done.stdout
+    config = load_config(run.config_file.read_text())
+    assert (config.optimizer.learning_rate, config.run.total_steps, config.run.nproc) == (1e-3, 2, 1)
+    (resumed,) = (row for row in run.read_log("events.jsonl") if row["event"] == "resumed")
+    assert resumed["changes"] == {"run.total_steps": [1, 2], "optimizer.learning_rate": [0.0003, 0.001]}
+
+
+def test_status_carries_version_and_format(finished: RunDir, root: Path) -> None:
+    run = create_run(root, {"config_text": "task: {name: additon}"}, "rejected")
+    done = grpo_train("supervise", "rejected", root=root)
+    assert done.returncode == 2
+    status = run.read_status()
+    assert status is not None
+    assert (status["version"], status["format"], status["error"]["code"]) == (VERSION, FORMAT, "bad_task")
+
+
+def test_tables_on_a_terminal(finished: RunDir) -> None:
+    output = on_terminal([*GRPO_TRAIN, "runs"], finished.root)
+    assert "✔ finished" in output
+    assert "1/1" in output
+    output = on_terminal([*GRPO_TRAIN, "show", "finished"], finished.root)
+    assert "step_1" in output
+    assert "complete" in output
+
+
+def test_progress_line_stays_below_the_log(root: Path) -> None:
+    config = write_config(root, run__total_steps=12)
+    output = on_terminal([*GRPO_TRAIN, "train", "--cfg", str(config)], root)
+    assert re.search(r"[━─]{24}  \d+/12  \d+%  ETA \d+ s", output)
+    assert "finished" in output.splitlines()[-1]
+
+
+def on_terminal(command: list[str], root: Path) -> str:
+    """Output of a command whose stdin and stdout are a terminal."""
+    controller, terminal = pty.openpty()
+    child = subprocess.Popen(
+        command, env=environment(root, TERM="xterm-256color", COLUMNS="120"), cwd=REPOSITORY, stdin=terminal,
+        stdout=terminal, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    os.close(terminal)
+    chunks = []
+    with contextlib.suppress(OSError):  # EIO at the end
+        while chunk := os.read(controller, 65536):
+            chunks.append(chunk)
+    os.close(controller)
+    assert child.wait(timeout=60) == 0, b"".join(chunks)
+    return b"".join(chunks).decode()

@@ -23,8 +23,8 @@ from grpo_train.rollout.prompts import Prompt
 from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.run_dir import RunDir
 from grpo_train.supervisor.supervisor import prepare_resume
-from grpo_train.tasks import Attempt, TaskError, load_task
-from grpo_train.tasks.shared.self_play import Practice, SelfPlayTask, practice_of
+from grpo_train.tasks import Attempt, TaskError, load_task, load_worked_task
+from grpo_train.tasks.shared.self_play import Practice, SelfPlayTask
 from grpo_train.tiny.model import WarmStart, make_tiny_model
 from grpo_train.train.worker import main
 from tests.support.engine import assert_same_run, config_text, grpo_train, rows, run_of, train_here, write_config
@@ -105,7 +105,7 @@ def test_a_turn_is_right_when_the_rules_allow_it() -> None:
 
 @pytest.mark.parametrize("name", list(GAMES))
 def test_a_pupil_practises_all_turns_and_is_careless(name: str) -> None:
-    task = practice_of(game_task(name))
+    task = load_worked_task(TaskConfig(name=name))
     assert isinstance(task, Practice)
     draw = random.Random(0)
     problems = [task.problem("train", index) for index in range(400)]

@@ -1,4 +1,4 @@
-"""The ladder's generated tasks: splits that hold out, answers computed a second time, judges that never raise."""
+"""The generated tasks of the ladder: splits, answers computed a second time, judges that never raise."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ FIRST = {
         "60m 12:00-16:00 A14:00-16:00 B12:00-13:00,15:00-16:00:",
     ),
 }
-"""First prompts of train and test at level 1. They must not move between versions of Python or of this code: old
-checkpoints were trained on the one and evaluated on the other."""
+"""First prompts of train and test at level 1. They must not change between versions of Python or of this code: old
+checkpoints were trained on one split and are evaluated on the other."""
 RUNGS = ("echo", "pattern", "counting", "arithmetic", "base_conversion", "comparison", "word_problem", "scheduling")
 LEVELS = (1, 4, 10)
 
 
 @cache
 def rung(name: str, **settings: Any) -> GeneratedTask[Any]:
-    """A task; drawing its problems takes a while, and many tests ask for the same."""
+    """A task, cached because drawing its problems takes a while."""
     task = load_task(TaskConfig(name=name, **settings))
     assert isinstance(task, GeneratedTask)
     return task
 
 
 def problems(task: GeneratedTask[Any], most: int = 1500) -> list[Problem]:
-    """Of both splits, the first ones."""
+    """The first problems of both splits."""
     return [task.problem(split, index) for split in ("train", "test") for index in range(min(most, task.size(split)))]
 
 
@@ -60,37 +60,37 @@ def answered(task: GeneratedTask[Any], problem: Problem, answer: str) -> Verdict
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", RUNGS)
-def test_the_held_out_problems_are_held_out(name: str, level: int) -> None:
+def test_splits_are_disjoint_and_reproducible(name: str, level: int) -> None:
     task = rung(name, level=level)
     train, test = ([task.problem(split, i) for i in range(task.size(split))] for split in ("train", "test"))
     assert 100 <= len(test) <= HELD_OUT
     assert 4 * len(test) <= len(train) <= MAX_TRAIN
     for texts in ([p.prompt for p in train + test], [p.question for p in train + test]):
         assert len(set(texts)) == len(train) + len(test)
-    again = rung(name, level=level, limit=7)  # a new one, which draws again
+    again = rung(name, level=level, limit=7)  # a new object, which draws again
     assert (again.size("train"), again.size("test")) == (7, len(test))
     assert again.problem("train", 6) == train[6]
     assert again.problem("test", len(test) - 1) == test[-1]
 
 
-def test_the_first_problems_never_change() -> None:
+def test_first_problems_never_change() -> None:
     found = {name: tuple(rung(name).problem(split, 0).prompt for split in ("train", "test")) for name in RUNGS}
     assert found == FIRST
 
 
-@pytest.mark.parametrize("name", [name for name in RUNGS if name != "base_conversion"])  # high bases write short
-def test_problems_get_longer_with_the_level(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in RUNGS if name != "base_conversion"])  # high bases need few digits
+def test_prompts_get_longer_with_the_level(name: str) -> None:
     some = [[problem.prompt for problem in problems(rung(name, level=level), 300)] for level in LEVELS]
     assert sum(map(len, some[0])) < sum(map(len, some[1])) < sum(map(len, some[2]))
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", RUNGS)
-def test_the_worked_examples_are_right_until_the_pupil_gets_careless(name: str, level: int) -> None:
-    task, draw = rung(name, level=level, operators="+-*"), random.Random(0)
+def test_only_careless_examples_have_mistakes(name: str, level: int) -> None:
+    task, rng = rung(name, level=level, operators="+-*"), random.Random(0)
     some = problems(task, 400)
-    careful = [task.judge(Attempt(problem, task.example(problem, draw, False))) for problem in some]
-    careless = [task.judge(Attempt(problem, task.example(problem, draw, True))) for problem in some]
+    careful = [task.judge(Attempt(problem, task.example(problem, rng, False))) for problem in some]
+    careless = [task.judge(Attempt(problem, task.example(problem, rng, True))) for problem in some]
     assert {verdict.reason for verdict in careful} == {"ok"}
     assert all(verdict.correct and verdict.flexible for verdict in careful)
     assert {verdict.reason for verdict in careless} == {"ok", "wrong"}
@@ -99,7 +99,7 @@ def test_the_worked_examples_are_right_until_the_pupil_gets_careless(name: str, 
 
 
 @pytest.mark.parametrize("name", ["echo", "scheduling"])
-def test_prompts_are_compact_unless_asked_for_in_words(name: str) -> None:
+def test_prompts_are_compact_by_default(name: str) -> None:
     plain, compact, r1, chat, own = (
         rung(name, template=template).problem("test", 3)
         for template in (None, "compact", "r1", "chat", "Q: {question} A:")
@@ -115,7 +115,7 @@ def test_prompts_are_compact_unless_asked_for_in_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNGS)
-def test_right_is_the_gold_answer_and_nothing_but_the_answer(name: str) -> None:
+def test_only_the_gold_answer_is_right(name: str) -> None:
     task = rung(name)
     problem = task.problem("test", 0)
     gold = f"</think><answer>{problem.answer}</answer>"
@@ -152,15 +152,15 @@ def test_judges_never_raise(text: str, truncated: bool) -> None:
 
 
 @pytest.mark.parametrize("name", RUNGS)
-def test_huge_answers_are_judged_at_once(name: str) -> None:
+def test_huge_answers_are_judged_quickly(name: str) -> None:
     task = rung(name)
     for text in ("9" * 1_000_000, "9**9**9**9", "(" * 100_000, "1" * 5000 + ":00-11:00"):
         assert not answered(task, task.problem("test", 0), text).correct
 
 
-def test_distinct_stops_where_a_space_is_used_up() -> None:
-    assert sorted(distinct(lambda draw, turn: draw.randrange(50), random.Random(0), 1000)) == list(range(50))
-    assert len(distinct(lambda draw, turn: draw.randrange(50), random.Random(0), 10)) == 10
+def test_distinct_stops_when_the_space_is_exhausted() -> None:
+    assert sorted(distinct(lambda rng, turn: rng.randrange(50), random.Random(0), 1000)) == list(range(50))
+    assert len(distinct(lambda rng, turn: rng.randrange(50), random.Random(0), 10)) == 10
 
 
 # ---------------------------------------------------------------------------------------------- each rung's own answers
@@ -185,13 +185,13 @@ def test_echo_is_exact() -> None:
         ((3, 6, 12), {24}),
         ((1, 3, 4, 6, 7, 9), {10}),
         ((1, 2, 4, 7), {11}),
-        ((2, 3, 5, 8), {13, 12}),  # each the sum of the two before, or steps of 1, 2, 3: never asked
+        ((2, 3, 5, 8), {13, 12}),  # a sum of the previous two, or steps of 1, 2, 3: never asked
         ((1, 20, 3, 18, 5, 16), {7}),
         ((1, 2), set()),
         ((1, 2, 7, 3), set()),
     ],
 )
-def test_what_continues_a_pattern(terms: tuple[int, ...], following: set[int]) -> None:
+def test_continuations_of_a_pattern(terms: tuple[int, ...], following: set[int]) -> None:
     assert continuations(terms) == following
 
 
@@ -202,7 +202,7 @@ def test_patterns_have_one_answer(level: int) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_words_are_counted(level: int) -> None:
+def test_counting_answers_and_balance(level: int) -> None:
     some = problems(rung("counting", level=level))
     assert all(int(problem.answer) == len(problem.prompt.removesuffix(" #").split(" ")) for problem in some)
     counts = Counter(problem.answer for problem in some)
@@ -213,11 +213,10 @@ def test_words_are_counted(level: int) -> None:
 @pytest.mark.parametrize("operators", ["+-", "*", "+-*", "-+"])
 @pytest.mark.parametrize("digits", [1, 2, 6])
 @pytest.mark.parametrize("level", [1, 3])
-def test_arithmetic_is_pythons(operators: str, digits: int, level: int) -> None:
+def test_arithmetic_agrees_with_python(operators: str, digits: int, level: int) -> None:
     task = rung("arithmetic", operators=operators, digits=digits, level=level)
     for problem in problems(task, 300):
         assert re.fullmatch(rf"[0-9]{{{digits}}}([-+*][0-9]{{{digits}}}){{{level}}}=", problem.prompt)
-        # Python refuses leading zeros, and one digit has none.
         assert int(problem.answer) == eval(problem.prompt[:-1])
     seen = set("".join(problem.prompt for problem in problems(task, 300))) & set("+-*")
     assert seen == set(operators)
@@ -225,18 +224,18 @@ def test_arithmetic_is_pythons(operators: str, digits: int, level: int) -> None:
 
 
 @pytest.mark.parametrize("operators", ["", "/", "+ -", "plus"])
-def test_an_operator_that_is_none_is_refused(operators: str) -> None:
+def test_unknown_operator_is_an_error(operators: str) -> None:
     with pytest.raises(TaskError, match=r"task\.operators"):
         rung("arithmetic", operators=operators)
 
 
 @pytest.mark.parametrize("level", range(1, 11))
-def test_bases_are_converted(level: int) -> None:
+def test_base_conversion_agrees_with_python(level: int) -> None:
     task = rung("base_conversion", level=level)
     for problem in problems(task, 300):
-        digits, given_base, asked = re.fullmatch("([0-9a-f]+) ([0-9]+)>([0-9]+)=", problem.prompt).groups()  # type: ignore[union-attr]
-        assert int(digits, int(given_base)) == int(problem.answer, int(asked)) < 512 * 2**level
-        assert given_base != asked
+        digits, source, target = re.fullmatch("([0-9a-f]+) ([0-9]+)>([0-9]+)=", problem.prompt).groups()  # type: ignore[union-attr]
+        assert int(digits, int(source)) == int(problem.answer, int(target)) < 512 * 2**level
+        assert source != target
         assert answered(task, problem, f"00{problem.answer.upper()}").correct
         assert not answered(task, problem, f"{problem.answer}0").correct
         assert not answered(task, problem, f"0x{problem.answer}").correct
@@ -245,19 +244,19 @@ def test_bases_are_converted(level: int) -> None:
 
 @pytest.mark.parametrize("digits", [1, 2, 4])
 @pytest.mark.parametrize("level", [1, 2, 3, 6, 10])
-def test_comparisons_are_pythons_and_balanced(level: int, digits: int) -> None:
+def test_comparisons_agree_with_python_and_balance(level: int, digits: int) -> None:
     task = rung("comparison", level=level, digits=digits)
     for split in ("train", "test"):
         some = [task.problem(split, index) for index in range(task.size(split))]
         counts = Counter(problem.answer for problem in some)
         assert counts["yes"] == counts["no"] > 0
-        # Nor does the sign alone, or the first number alone, tell the answer.
+        # The sign alone does not reveal the answer.
         signs = Counter((problem.prompt.translate(_NO_DIGITS), problem.answer) for problem in some)
         if level <= 2 and len(some) > 500:
             assert all(
                 count < 0.55 * sum(signs[shape, a] for a in ("yes", "no")) for (shape, _), count in signs.items()
             )
-        # Nor do "and" and "or".
+        # Neither do "and" and "or".
         for joint in "&|" if level > 2 else "":
             joined = [problem.answer for problem in some if problem.data[1].endswith(joint)]
             assert 0.4 < joined.count("yes") / len(joined) < 0.6
@@ -274,14 +273,14 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 @pytest.mark.parametrize("level", range(1, 11))
-def test_stories_end_in_whole_numbers(level: int) -> None:
+def test_word_problems_have_integer_answers(level: int) -> None:
     task = rung("word_problem", level=level)
     operators = set()
     for problem in problems(task, 300):
         assert problem.question.startswith(problem.prompt)
-        told = [int(number) for number in re.findall("[0-9]+", problem.prompt)]
-        assert len(told) == (3 if level >= 5 else 2)
-        a, b = told[-2:]
+        numbers = [int(digits) for digits in re.findall("[0-9]+", problem.prompt)]
+        assert len(numbers) == (3 if level >= 5 else 2)
+        a, b = numbers[-2:]
         results = {"+": a + b, "-": a - b, "*": a * b, "/": a / b}
         fitting = {operator for operator, result in results.items() if result == int(problem.answer)}
         assert fitting
@@ -294,14 +293,14 @@ def test_stories_end_in_whole_numbers(level: int) -> None:
 
 
 def fits(day: Day, start: int, end: int) -> bool:
-    """Minute by minute, another way than the task's own."""
+    """Whether a meeting fits, computed minute by minute, unlike in the task."""
     busy = {minute for person in day.busy for since, until in person for minute in range(since, until)}
     inside = day.window[0] <= start < end <= day.window[1]
     return inside and end - start == day.length and busy.isdisjoint(range(start, end))
 
 
 @pytest.mark.parametrize("level", range(1, 11))
-def test_every_day_has_room_and_what_is_right_is_what_fits(level: int) -> None:
+def test_right_meetings_are_those_that_fit(level: int) -> None:
     task = rung("scheduling", level=level)
     for problem in problems(task, 60):
         day = problem.data
@@ -317,7 +316,7 @@ def test_every_day_has_room_and_what_is_right_is_what_fits(level: int) -> None:
         assert len(times) == 2 + 2 * sum(map(len, day.busy))
 
 
-def test_the_constraints_are_counted_one_by_one() -> None:
+def test_constraints_are_counted() -> None:
     task = rung("scheduling")
     day = Day((540, 780), 60, 60, (((540, 600), (660, 720)), ((720, 780),)))
     puzzle = task.puzzle(day)
@@ -352,7 +351,7 @@ def test_the_constraints_are_counted_one_by_one() -> None:
         assert (verdict.correct, verdict.score, verdict.metrics["scheduling/constraints"]) == (False, 0.0, 0.0)
 
 
-def test_partial_progress_is_a_reward_where_it_is_asked_for() -> None:
+def test_scheduling_score_can_be_a_reward() -> None:
     config = Config(task=TaskConfig(name="scheduling", rewards=["accuracy", "score"]))
     task = rung("scheduling")
     problem = task.problem("test", 0)
@@ -364,8 +363,8 @@ def test_partial_progress_is_a_reward_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_no_answer_is_right_without_reading(level: int) -> None:
-    """Neither one and the same time, nor the first or the last of the window."""
+def test_constant_meetings_are_rarely_right(level: int) -> None:
+    """Neither a constant time nor the first or last time of the window."""
     task = rung("scheduling", level=level)
     assert isinstance(task, SchedulingTask)
     days = [problem.data for problem in problems(task, 500)]
@@ -375,8 +374,7 @@ def test_no_answer_is_right_without_reading(level: int) -> None:
     assert max(*constant.values(), first, last) < 0.45 * len(days)
 
 
-def test_no_rung_loads_torch() -> None:
+def test_generated_tasks_do_not_import_torch() -> None:
     for name in RUNGS:
         module = importlib.import_module(f"grpo_train.tasks.{name}")
         assert not {"torch", "transformers"} & set(vars(module))
-        assert (module.__doc__ or "").startswith(f"{name}: ")

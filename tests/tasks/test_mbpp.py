@@ -1,9 +1,10 @@
-"""MBPP: splits and prompts as published, programs found in completions, verdicts that held-out asserts decide."""
+"""MBPP: published splits and prompts, programs in completions, verdicts by visible and held-out asserts."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import random
 import subprocess
 import sys
@@ -15,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from grpo_train.cli.check_dataset import check_mbpp
 from grpo_train.config.schema import Sandbox
 from grpo_train.config.schema import Task as TaskConfig
-from grpo_train.sandbox import worker_count
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
+from grpo_train.tasks.check import check_mbpp
 from grpo_train.tasks.mbpp import MbppTask, Row
 from grpo_train.tasks.shared.base import Split
 from grpo_train.tasks.shared.code import program_of
 from grpo_train.tasks.shared.overlap import normal_text
 from tests.support.data import FIXTURES, data_file, is_official
 
+pytestmark = pytest.mark.official_data
 OWN = FIXTURES / "mbpp.jsonl"
 DATA = data_file("mbpp.jsonl")
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -55,12 +56,12 @@ def by_id(task: MbppTask, task_id: int) -> Problem:
 
 
 def judge(task: MbppTask, attempts: Sequence[Attempt]) -> list[Verdict]:
-    with ThreadPoolExecutor(worker_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(task.judge, attempts))
 
 
 def altered(test: str) -> str:
-    """The same assert, expecting something else."""
+    """The assert with another expected value."""
     tree = ast.parse(test)
     (statement,) = tree.body
     assert isinstance(statement, ast.Assert)
@@ -74,7 +75,7 @@ def altered(test: str) -> str:
 # --------------------------------------------------------------------------------------------------- data and prompts
 
 
-def test_splits_are_by_id_and_training_holds_no_text_that_is_held_out() -> None:
+def test_splits_by_id_without_leaks_into_training() -> None:
     task = mbpp(DATA)
     ids = {split: [task.problem(split, k).data.task_id for k in range(task.size(split))] for split in SPLITS}
     assert all(11 <= one <= 510 for one in ids["test"])
@@ -88,15 +89,15 @@ def test_splits_are_by_id_and_training_holds_no_text_that_is_held_out() -> None:
         assert [len(ids[split]) for split in SPLITS] == [371, 90, 500]
         assert set(range(601, 975)) - set(ids["train"]) == {602, 704, 872}
     else:
-        assert ids == {"train": [602, 603, 604], "validation": [511], "test": [11, 12, 13]}  # 601 says what 12 says
+        assert ids == {"train": [602, 603, 604], "validation": [511], "test": [11, 12, 13]}  # 601 has the text of 12
 
 
-def test_a_limit_is_for_training_only() -> None:
+def test_limit_applies_to_training_only() -> None:
     task = mbpp(limit=2)
     assert [task.size(split) for split in SPLITS] == [2, 1, 3]
 
 
-def test_the_paper_prompt_and_its_three_shots() -> None:
+def test_paper_prompt_and_three_shots() -> None:
     task = mbpp(visible_tests=3)
     assert (task.stop, task.slow, task.eval_temperature) == (("[DONE]",), True, 0.2)
     assert by_id(task, 603).prompt == (
@@ -113,7 +114,7 @@ def test_the_paper_prompt_and_its_three_shots() -> None:
     assert shots.index("common(") < shots.index("is_even(") < shots.index("largest(")  # tasks 2, 3, 4
 
 
-def test_held_out_tests_are_in_no_prompt() -> None:
+def test_held_out_asserts_are_in_no_prompt() -> None:
     for template in WRAPPED:
         for visible in (0, 1, 2):
             task = mbpp(DATA, template=template, visible_tests=visible)
@@ -125,7 +126,7 @@ def test_held_out_tests_are_in_no_prompt() -> None:
     assert "The function's name is depth." in by_id(mbpp(visible_tests=0), 13).prompt
 
 
-def test_the_other_templates() -> None:
+def test_other_templates() -> None:
     docstring = mbpp(template="docstring")
     assert by_id(docstring, 603).prompt == (
         '"""\nWrite a function to turn a tuple of digits into a number.\nassert number((1, 2, 3))==123\n"""\n'
@@ -142,12 +143,12 @@ def test_the_other_templates() -> None:
 
 
 @pytest.mark.parametrize("template", WRAPPED)
-def test_every_reference_solution_is_found_in_its_completion(template: str) -> None:
+def test_reference_solutions_are_extracted(template: str) -> None:
     task = mbpp(DATA, template=template)
     for problem in problems(task):
         code = problem.data.code
         if template == "docstring" and any(stop in code for stop in task.stop):
-            continue  # bigcode's and evalplus's stop strings cut it, too
+            continue  # the stop strings of bigcode and evalplus cut it as well
         completion = WRAPPED[template].replace("{code}", code)
         found = program_of(completion, task.frame)
         assert (found.source, found.closed) == (code, True), problem.data.task_id
@@ -174,14 +175,12 @@ def test_every_reference_solution_is_found_in_its_completion(template: str) -> N
         ("Do {question}", "```python\r\nx = 1", "x = 1", False),
     ],
 )
-def test_what_of_a_truncated_completion_is_the_program(
-    template: str, completion: str, source: str | None, closed: bool
-) -> None:
+def test_program_of_a_truncated_completion(template: str, completion: str, source: str | None, closed: bool) -> None:
     found = program_of(completion, mbpp(template=template).frame, truncated=True)
     assert ((found.source or "").strip() or None, found.closed) == (source, closed)
 
 
-def test_sanitized_rows_and_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sanitized_rows_and_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = {
         "source_file": "x.ipynb", "task_id": 700, "prompt": "Write a function for the root.", "code": "f = sqrt",
         "test_imports": ["from math import sqrt"], "test_list": ["assert f(4) == sqrt(4)"],
@@ -201,15 +200,15 @@ GOOD = {"task_id": 601, "text": "?", "code": "f = 1", "test_list": ["assert f ==
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task_id": "601"}, "'task_id' is a str, not a int"),
-        ({"text": 3}, "'text' is a int, not a str"),
+        ({"task_id": "601"}, "'task_id' is str, expected int"),
+        ({"text": 3}, "'text' is int, expected str"),
         ({"test_list": []}, "'test_list' is empty"),
-        ({"test_list": [1]}, "'test_list' holds a int, not a text"),
-        ({"code": None}, "'code' is a NoneType, not a str"),
+        ({"test_list": [1]}, "'test_list' contains int, expected text"),
+        ({"code": None}, "'code' is NoneType, expected str"),
         ({"test_list": ["assert f =="]}, "'test_list'"),
     ],
 )
-def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_malformed_row_error_has_file_and_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     file = tmp_path / "mbpp.jsonl"
     file.write_text(json.dumps({**GOOD, "task_id": 600}) + "\n" + json.dumps({**GOOD, **change}) + "\n")
     with pytest.raises(TaskError) as error:
@@ -218,21 +217,21 @@ def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path, change: dict[
     assert message in str(error.value)
 
 
-def test_what_is_wrong_with_the_configuration(tmp_path: Path) -> None:
+def test_bad_configuration_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"task\.template: 'papr' is neither one of paper, docstring, r1"):
         mbpp(template="papr")
-    with pytest.raises(TaskError, match=r"task\.few_shot: examples are in template paper"):
+    with pytest.raises(TaskError, match=r"task\.few_shot: only template paper has examples"):
         mbpp(template="chat", few_shot=3)
-    with pytest.raises(TaskError, match=r"task\.few_shot: 8 examples were asked for, the data has 3"):
+    with pytest.raises(TaskError, match=r"task\.few_shot: 8 examples requested, the data has 3"):
         mbpp(few_shot=8).problem("test", 0)
-    with pytest.raises(TaskError, match=r"has neither of mbpp\.jsonl, sanitized-mbpp\.json"):
+    with pytest.raises(TaskError, match=r"has neither mbpp\.jsonl nor sanitized-mbpp\.json"):
         mbpp(tmp_path).size("test")
     (tmp_path / "mbpp.jsonl").write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD))
-    with pytest.raises(TaskError, match="task_id 601 is there twice"):
+    with pytest.raises(TaskError, match="duplicate task_id 601"):
         mbpp(tmp_path).size("test")
 
 
-def test_offline_without_a_path_says_what_to_do(tmp_path: Path) -> None:
+def test_offline_error_tells_what_to_do(tmp_path: Path) -> None:
     program = (
         "from grpo_train.config.schema import Task; from grpo_train.tasks import load_task, TaskError\n"
         "try: load_task(Task(name='mbpp')).size('train')\nexcept TaskError as error: print(error)"
@@ -243,7 +242,7 @@ def test_offline_without_a_path_says_what_to_do(tmp_path: Path) -> None:
     assert "set task.path (or MBPP_DATASET_PATH) to it" in run.stdout
 
 
-def test_check_dataset_runs_every_reference_solution(tmp_path: Path) -> None:
+def test_check_runs_every_reference_solution(tmp_path: Path) -> None:
     report = check_mbpp(TaskConfig(name="mbpp", path=str(OWN)))
     assert report.is_good
     assert {split.split: (split.right, split.rows) for split in report.splits} == {
@@ -259,8 +258,7 @@ def test_check_dataset_runs_every_reference_solution(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ verdicts
 
 
-def test_a_sample_of_solutions_is_right_in_every_template_and_wrong_with_an_altered_assert() -> None:
-    """All 974 of the file go through ``run_tests`` in the sandbox's own tests; here the task is what is tested."""
+def test_solutions_pass_and_altered_asserts_fail() -> None:
     sample = random.Random("mbpp sample")
     attempts: list[tuple[MbppTask, Attempt]] = []
     for template, wrapped in WRAPPED.items():
@@ -272,7 +270,7 @@ def test_a_sample_of_solutions_is_right_in_every_template_and_wrong_with_an_alte
         (task, replace(attempt, problem=replace(attempt.problem, data=_with_altered_assert(attempt.problem.data, k))))
         for k, (task, attempt) in enumerate(attempts)
     ]
-    with ThreadPoolExecutor(worker_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         right = list(pool.map(lambda pair: pair[0].judge(pair[1]), attempts))
         wrong = list(pool.map(lambda pair: pair[0].judge(pair[1]), tests))
     assert [verdict.reason for verdict in right] == ["ok"] * len(attempts)
@@ -281,11 +279,11 @@ def test_a_sample_of_solutions_is_right_in_every_template_and_wrong_with_an_alte
 
 
 def _with_altered_assert(row: Row, k: int) -> Row:
-    place = k % len(row.tests)
-    return replace(row, tests=tuple(altered(test) if at == place else test for at, test in enumerate(row.tests)))
+    changed = k % len(row.tests)
+    return replace(row, tests=tuple(altered(t) if index == changed else t for index, t in enumerate(row.tests)))
 
 
-def test_hard_coding_what_can_be_seen_pays_nothing() -> None:
+def test_hard_coding_visible_asserts_earns_nothing() -> None:
     task = mbpp(visible_tests=1)
     problem = by_id(task, 603)
     verdict = task.judge(Attempt(problem, "def number(digits):\n    return 123\n[DONE]"))
@@ -298,7 +296,7 @@ def test_hard_coding_what_can_be_seen_pays_nothing() -> None:
     assert (honest.score, honest.metrics["hacking/hardcoded"]) == (0.0, 0.0)
 
 
-def test_challenge_tests_are_held_out_and_leave_the_published_verdict_alone() -> None:
+def test_challenge_asserts_do_not_change_the_verdict() -> None:
     task = mbpp(visible_tests=3)
     problem = by_id(task, 11)
     right = task.judge(Attempt(problem, problem.data.code + "\n[DONE]"))
@@ -334,7 +332,7 @@ def test_verdicts_have_reasons_and_never_raise() -> None:
     assert (cut.correct, cut.formatted, cut.flexible, cut.reason, cut.score) == (False, False, True, "truncated", 0.0)
 
 
-def test_what_a_program_attempted_is_counted() -> None:
+def test_denied_attempts_are_counted() -> None:
     task = mbpp()
     problem = by_id(task, 604)
     code = (

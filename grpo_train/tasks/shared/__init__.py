@@ -1,1 +1,1 @@
-"""What several tasks share."""
+"""Base classes of tasks, and parts that several tasks share."""

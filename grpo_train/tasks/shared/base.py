@@ -1,38 +1,93 @@
-"""What a task is: problems with a prompt and a gold answer, and the verdict on a completion. Torch-free."""
+"""Base class of tasks, their registration, and small helpers. Torch-free."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from grpo_train.rewards.types import Attempt, Problem, Split, Task, TaskError, Verdict
+from grpo_train.config import schema
+from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task, TaskError, Verdict
 
-__all__ = ["Attempt", "Problem", "Split", "Task", "TaskDefaults", "TaskError", "Verdict", "limited", "means"]
+__all__ = [
+    "Attempt", "NoSplitError", "Problem", "Split", "Task", "TaskDefaults", "TaskError", "TaskKind", "Verdict",
+    "WorkedTask", "limited", "means",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class TaskDefaults:
-    """What most tasks have in common; a dataclass of a task may start from it."""
+class TaskDefaults(ABC):
+    """Base class of tasks: the members of :class:`Task` with their usual values, and the optional members."""
 
     name: str = ""
     label: str = ""
     stop: tuple[str, ...] = ("</answer>",)
     rewards: tuple[str, ...] = ("accuracy",)
     slow: bool = False
+    eval_temperature: float = 0.0
+    """Sampling temperature of evaluations where ``eval.temperature`` is not set."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know of its data (what was held out, what was dropped), told when a run starts."""
+        """Remarks on the data (rows held out, rows dropped), printed when a run starts. Raises TaskError."""
         return ()
+
+    def sandboxed(self, limits: schema.Sandbox) -> Task:
+        """The task under these sandbox limits. Raises TaskError where this machine cannot isolate programs."""
+        return self
+
+    @abstractmethod
+    def size(self, split: Split) -> int:
+        """See :meth:`Task.size`."""
+
+    @abstractmethod
+    def problem(self, split: Split, index: int) -> Problem:
+        """See :meth:`Task.problem`."""
+
+    @abstractmethod
+    def judge(self, attempt: Attempt) -> Verdict:
+        """See :meth:`Task.judge`."""
+
+
+class WorkedTask(Task, Protocol):
+    """A task with worked examples, which a tiny model can be warm-started on."""
+
+    def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
+        """A completion in the right format that solves the problem; a careless one sometimes has mistakes."""
+
+
+@dataclass(frozen=True)
+class TaskKind:
+    """Registration of a task: every task's file ends with ``TASK = TaskKind(...)``."""
+
+    name: str
+    """Value of ``task.name``, and the name of the file."""
+    summary: str
+    """What the task asks, in one line."""
+    options: tuple[str, ...]
+    """Keys of the ``task`` section it reads, besides :data:`grpo_train.tasks.COMMON`."""
+    load: Callable[[schema.Task], Task]
+    """Makes the task. Raises TaskError for bad options or missing data."""
+    alias: str = ""
+    """Another accepted ``task.name``: the label in evaluation trees where it differs from the name."""
+    load_worked: Callable[[schema.Task], WorkedTask] | None = None
+    """Makes the variant with worked examples, for ``grpo-train tiny-model``."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The accepted values of ``task.name``."""
+        return (self.name, self.alias) if self.alias else (self.name,)
 
 
 def limited(size: int, split: Split, limit: int | None) -> int:
-    """The size of a split under ``task.limit``, which holds for the training split alone."""
+    """The size of a split under ``task.limit``, which applies to the training split alone."""
     return min(size, limit) if split == "train" and limit else size
 
 
 def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of every key over the mappings that have it, in order of the keys; of a key in ``_count``, the sum."""
+    """The mean of every key over the mappings that have it, sorted by key; keys ending in ``_count`` are summed."""
     names = sorted({name for each in metrics for name in each})
     values = {name: [each[name] for each in metrics if name in each] for name in names}
     return {name: sum(found) if name.endswith("_count") else sum(found) / len(found) for name, found in values.items()}

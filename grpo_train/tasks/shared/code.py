@@ -1,33 +1,39 @@
-"""Programs in completions: how a template asks for one, where it ends, and what text of a completion it is.
+"""Programs in completions: prompt templates that ask for one, stop strings, extraction, the base class of such tasks.
 
 A template that ends where the program begins (inside an open Markdown fence, after ``[BEGIN]``, after a docstring)
-makes the completion the program itself, up to a stop string; after any other it stands in a fence or in answer tags.
+makes the completion the program itself, up to a stop string. With any other template the program is in a fence or in
+answer tags.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from grpo_train.config import schema
-from grpo_train.tasks.shared.base import Problem, TaskError
-from grpo_train.tasks.shared.template import TEMPLATES, ask
+from grpo_train.sandbox import SandboxError, allow_weak, isolation
+from grpo_train.tasks.shared.base import Problem, TaskDefaults, TaskError
+from grpo_train.tasks.shared.template import TEMPLATES, ask, unknown_template
 
 FENCE_STOP = ("\n```",)
 DOCSTRING_STOP = ("\nclass ", "\nassert ", '\n"""', "\nprint", "\nif ", "\n```")
-"""bigcode-evaluation-harness (``tasks/mbpp.py``) and evalplus stop base models so: after a function comes chatter."""
+"""Stop strings for base models, which continue after the function; as in bigcode-evaluation-harness (``tasks/mbpp.py``)
+and evalplus."""
+COMPACT = "{question}\n```python\n"
+"""Template of tasks without a published one: the question and an open fence."""
 PREFILL = "Here is a Python program that does it:\n```python\n"
-"""How an assistant's answer is begun under the chat template where a task has no words of its own."""
+"""Default beginning of the assistant's answer under the chat template."""
 
 DENIALS = ("network", "process", "signal", "file", "limits", "introspection")
-"""Kinds of attempts that are logged with every program; others where they are made."""
+"""Kinds of denied attempts that are logged for every program; others only where they occur."""
 
 _FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 _FENCE_LINE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _OPENED_AGAIN = re.compile(r"\A\s*```(?:python|py)\b[^\n]*\n")
-"""A model may write the fence that the prompt has opened once more, or one of its own behind ``[BEGIN]``."""
+"""A fence at the start of a completion: models repeat the one the prompt opened, or add one after ``[BEGIN]``."""
 _SUSPICIOUS = {
     "exit": r"\b(?:sys\s*\.\s*exit|os\s*\.\s*_exit|exit|quit)\s*\(|\bSystemExit\b",
     "equality": r"\b__(?:eq|ne|hash|class|bool|instancecheck)__\b",
@@ -42,14 +48,14 @@ _SUSPICIOUS = {
 
 @dataclass(frozen=True)
 class Frame:
-    """How a program is asked for."""
+    """How a prompt asks for a program."""
 
     template: str
     """For :func:`~grpo_train.tasks.shared.template.ask`: a text with {question} in it, or "chat"."""
     stop: tuple[str, ...]
-    """Strings behind the program."""
+    """Strings that end the program."""
     opened: bool
-    """The prompt ends where the program begins."""
+    """Whether the prompt ends where the program begins."""
     chat: str = "{question}"
     """The user's message under the chat template."""
     prefill: str = ""
@@ -64,36 +70,59 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class ProgramTask(TaskDefaults, ABC):
+    """A task whose completions are programs, which run in the sandbox."""
+
+    slow: bool = True
+    config: schema.Task = field(default_factory=schema.Task)
+    sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
+    """Limits of a program."""
+    frame: Frame = field(default_factory=lambda: Frame(COMPACT, FENCE_STOP, opened=True))
+
+    def sandboxed(self, limits: schema.Sandbox) -> ProgramTask:
+        allow_weak(limits.allow_weak)
+        try:
+            isolation()
+        except SandboxError as error:
+            raise TaskError(f"task.name {self.name} runs programs that a model wrote: {error}") from error
+        return replace(self, sandbox=limits)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory limit of a program."""
+        return self.sandbox.memory_mb << 20
+
+
+@dataclass(frozen=True)
 class Program:
-    """What of a completion is the program."""
+    """The program in a completion."""
 
     source: str | None
-    """None where there is none."""
+    """None if the completion has no program."""
     closed: bool
-    """What ends a program in its template was written: a stop string, a closing fence or tag, or the end of text."""
+    """Whether the program ends as its template requires: a stop string, a closing fence or tag, or the end of text."""
 
 
 def make_frame(
     config: schema.Task, texts: Mapping[str, str], *, default: str, chat: str = "{question}", prefill: str = PREFILL
 ) -> Frame:
-    """The frame of ``task.template`` (else ``default``): one of a task's own ``texts`` by name, one of the common
-    templates, or a user's text. Raises TaskError for a name that is none of them.
+    """The frame of ``task.template`` (else ``default``): one of the task's own ``texts``, a common template, or a
+    user's text. Raises TaskError for an unknown name.
     """
     name = config.template or default
     if name == "chat":
         return Frame("chat", _stop_of(prefill), _opens(prefill), chat, prefill)
     text = texts.get(name) or TEMPLATES.get(name, name)
     if "{question}" not in text:
-        known = ", ".join([*texts, *TEMPLATES])
-        raise TaskError(f"task.template: '{name}' is neither one of {known} nor a text with {{question}} in it")
+        raise unknown_template(name, [*texts, *TEMPLATES])
     return Frame(text, _stop_of(text), _opens(text))
 
 
 def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Program:
     """The program in a completion. Never raises.
 
-    The last fence counts where there are several: models correct themselves. Without a closing mark the program goes on
-    to the end of the text.
+    Of several fences the last counts, because models correct themselves. Without a closing mark the program extends to
+    the end of the text.
     """
     text = completion.replace("\r\n", "\n")
     closed = not truncated
@@ -108,17 +137,17 @@ def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Pro
         text, end, _ = answer.partition("</answer>")
         closed = bool(end)
     if blocks := _FENCE.findall(text):
-        return Program(_written(blocks[-1]), closed)
-    return Program(_written(text) if frame.opened or frame.stop else None, closed)
+        return Program(_stripped(blocks[-1]), closed)
+    return Program(_stripped(text) if frame.opened or frame.stop else None, closed)
 
 
 def suspicious(source: str) -> list[str]:
-    """Kinds of what a solution of a small problem hardly needs, by name: flagged for people, never a verdict."""
+    """Kinds of code that a solution of a small problem rarely needs; shown to people, no part of the verdict."""
     return [kind for kind, pattern in _SUSPICIOUS.items() if re.search(pattern, source)]
 
 
 def denials(attempts: Mapping[str, int]) -> dict[str, float]:
-    """What a program attempted in the sandbox, as metrics: a program that attempted nothing counts, too."""
+    """Metrics of what a program attempted in the sandbox; a program without attempts counts as 0."""
     kinds = dict.fromkeys(DENIALS, 0) | {kind: n for kind, n in attempts.items() if kind != "canary"}
     return {
         "hacking/canary": float(bool(attempts.get("canary"))),
@@ -138,7 +167,7 @@ def _stop_of(text: str) -> tuple[str, ...]:
 
 
 def _opening(text: str) -> Literal["fence", "begin", "docstring"] | None:
-    """What a prompt leaves open for the program."""
+    """What the prompt leaves open for the program."""
     end = text.rstrip()
     if text.count("```") % 2:
         return "fence"
@@ -148,12 +177,12 @@ def _opening(text: str) -> Literal["fence", "begin", "docstring"] | None:
 
 
 def _cut(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:
-    """The text before the first stop string, and whether there was one."""
-    places = [place for place in map(text.find, stop) if place >= 0]
+    """The text before the first stop string, and whether it has one."""
+    starts = [start for start in map(text.find, stop) if start >= 0]
     if "\n```" in stop and (fence := _FENCE_LINE.search(text)):
-        places.append(fence.start())  # indented, or the very first: its line break is the prompt's
-    return (text[: min(places)], True) if places else (text, False)
+        starts.append(fence.start())  # an indented fence, or one at the start, whose line break is the prompt's
+    return (text[: min(starts)], True) if starts else (text, False)
 
 
-def _written(text: str) -> str | None:
+def _stripped(text: str) -> str | None:
     return text.strip("\n").rstrip() or None

@@ -1,4 +1,4 @@
-"""Small programming requests with the output each asks for: generated, seeded, of ten levels. Torch-free."""
+"""Generated programming requests of ten levels, each with the expected output. Torch-free."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Request:
-    """What a program is to print."""
+    """A request for a program."""
 
     text: str
     output: str
-    """What a right program prints, up to white space."""
+    """Expected output, up to white space."""
 
 
 def requests(level: int, count: int) -> list[Request]:
-    """The first ``count`` different requests of a level, 1 to 10, in one order that never changes.
+    """The first ``count`` different requests of a level, 1 to 10, in a fixed order.
 
-    Numbers go up to 10 x level; from level 4, 7 and 10 on, a request asks for 2, 3 and 4 things one after the other.
+    Numbers go up to 10 x level; from levels 4, 7 and 10 on, a request has 2, 3 and 4 parts.
     """
     parts = (level + 2) // 3
 

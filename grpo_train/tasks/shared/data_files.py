@@ -1,4 +1,4 @@
-"""Where the splits of a dataset lie: a JSONL file, a directory of them, or ``ROOT/rlp_datasets/processed/NAME``."""
+"""Files of a dataset's splits: a JSONL file, a directory of them, or ``ROOT/rlp_datasets/processed/NAME``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpo_train.run_dir import resolve_root
 from grpo_train.tasks.shared.base import Split, TaskError
 
 OLDER_LAYOUT = Path("rlp_datasets/processed")
-"""Below the root: where an older trainer kept its datasets, a directory each."""
+"""Directory below the root in which an older trainer kept its datasets."""
 _NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train",),
     "validation": ("validation", "valid", "val", "dev"),
@@ -21,7 +21,7 @@ _NAMES: dict[Split, tuple[str, ...]] = {
 
 
 def locate(path: str, root: Path | None = None) -> Path:
-    """The file or directory that ``task.path`` means; a name that is neither is looked for in the older layout.
+    """The absolute file or directory of ``task.path``; a name that does not exist is looked up in the older layout.
 
     Raises TaskError.
     """
@@ -38,17 +38,17 @@ def locate(path: str, root: Path | None = None) -> Path:
 
 
 def split_files(path: Path) -> dict[Split, list[Path]]:
-    """The files of each split; a dataset that is not divided is all "train".
+    """The files of each split; an undivided dataset is all "train".
 
     - A directory has train.jsonl and test.jsonl (or NAME_train.jsonl, or directories train/ and test/ with any *.jsonl
-      in them), and validation.jsonl where there is one; or one *.jsonl file, which is all of it.
-    - A file whose name says train or test brings in its neighbour whose name has the other word in that place; one
-      named test alone is a test split without a train split.
+      in them) and optionally validation.jsonl; or a single *.jsonl file with all rows.
+    - A file with train or test in its name brings in the file beside it that has the other word instead; a test file
+      alone is a test split without a train split.
 
     Raises TaskError where there is no file.
     """
     if path.is_file():
-        return _around(path)
+        return _with_siblings(path)
     found: dict[Split, list[Path]] = {}
     files = sorted(path.glob("*.jsonl"))
     for split, names in _NAMES.items():
@@ -60,12 +60,12 @@ def split_files(path: Path) -> dict[Split, list[Path]]:
                 raise TaskError(f"task.path: '{path}' has several {split} files ({_list(ending)}); give one of them")
             found[split] = chosen
     if not found and len(files) == 1:
-        return _around(files[0])
+        return _with_siblings(files[0])
     if not found:
         kinds = sorted(
             {file.suffix for file in path.rglob("*") if file.suffix in {".arrow", ".parquet", ".csv", ".json"}}
         )
-        hint = f"; its {', '.join(kinds)} files must be written as JSONL first" if kinds else ""
+        hint = f"; convert its {', '.join(kinds)} files to JSONL first" if kinds else ""
         raise TaskError(
             f"task.path: '{path}' has no train.jsonl and no test.jsonl, found {_list(files) or 'no *.jsonl'}{hint}"
         )
@@ -73,40 +73,39 @@ def split_files(path: Path) -> dict[Split, list[Path]]:
 
 
 def rows_of(file: Path) -> Iterator[tuple[str, Any]]:
-    """(place, record) of every line that is not blank; a place is "FILE, line N". Raises TaskError."""
+    """(location, record) of every line that is not blank; a location is "FILE, line N". Raises TaskError."""
     try:
-        # utf-8-sig: Windows' programs begin files with a byte order mark. Not splitlines: a text may hold U+2028,
-        # which ends no line of JSON.
+        # utf-8-sig: Windows programs write a byte order mark. Not splitlines: a JSON string may contain U+2028.
         lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"task.path: cannot read '{file}': {error}") from error
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        place = f"{file}, line {number}"
+        location = f"{file}, line {line_number}"
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # ValueError: also an integer of more than 4,300 digits
-            raise TaskError(f"{place}: this is no JSON object: {error}") from error
+        except (ValueError, RecursionError) as error:  # ValueError also for an integer of more than 4,300 digits
+            raise TaskError(f"{location}: invalid JSON: {error}") from error
         if not isinstance(record, dict):
-            raise TaskError(f"{place}: expected an object, found a {type(record).__name__}")
-        yield place, record
+            raise TaskError(f"{location}: expected an object, found a {type(record).__name__}")
+        yield location, record
 
 
-def _around(file: Path) -> dict[Split, list[Path]]:
-    split = next((split for split, names in _NAMES.items() if _says(file.stem, names)), None)
+def _with_siblings(file: Path) -> dict[Split, list[Path]]:
+    split = next((split for split, names in _NAMES.items() if _mentions(file.stem, names)), None)
     if split is None:
         return {"train": [file]}
     found: dict[Split, list[Path]] = {split: [file]}
     for other, names in _NAMES.items():
         for name in names if other != split else ():
-            neighbour = file.with_name(re.sub(_pattern(_NAMES[split]), name, file.stem) + file.suffix)
-            if neighbour != file and neighbour.is_file():
-                found.setdefault(other, [neighbour])
+            sibling = file.with_name(re.sub(_pattern(_NAMES[split]), name, file.stem) + file.suffix)
+            if sibling != file and sibling.is_file():
+                found.setdefault(other, [sibling])
     return found
 
 
-def _says(stem: str, names: tuple[str, ...]) -> bool:
+def _mentions(stem: str, names: tuple[str, ...]) -> bool:
     return re.search(_pattern(names), stem) is not None
 
 

@@ -1,8 +1,8 @@
-"""What the generated tasks share: splits of distinct problems, the compact prompt, and a careless pupil.
+"""Base class of generated tasks: splits of distinct problems, the compact prompt, examples with mistakes.
 
-A generated task is a class with :meth:`~GeneratedTask.draw` and :meth:`~GeneratedTask.puzzle`; splits and prompts
-follow. Its problems depend on the task's own settings alone, never on ``run.seed``: every run and the tiny model's warm
-start hold out the same ones.
+A generated task is a class with :meth:`~GeneratedTask.draw`, :meth:`~GeneratedTask.puzzle` and
+:meth:`~GeneratedTask.example`. Its problems depend on the task's own settings and never on ``run.seed``: every run and
+the tiny model's warm start hold out the same ones.
 """
 
 from __future__ import annotations
@@ -16,59 +16,65 @@ from typing import Generic, TypeVar
 
 from grpo_train.config import schema
 from grpo_train.rewards.accuracy import judge_number
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, Verdict, limited
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict, limited
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
 GENERATED_OPTIONS = ("level", *TEMPLATE_OPTIONS)
 """Keys of the ``task`` section that every generated task reads."""
 HELD_OUT = 1024
-"""Problems of the test split (a fifth of all where there are too few)."""
+"""Problems of the test split, at most a fifth of all."""
 MAX_TRAIN = 65_536
-"""Problems of the train split at most."""
+"""Maximum number of problems of the train split."""
 PATIENCE = 200
-"""So many draws in a row without a new problem, and the space counts as used up."""
+"""Consecutive draws without a new problem after which the space counts as exhausted."""
 BAD_HABIT, ACCIDENT = 0.7, 0.3
-"""How often a careless pupil slips, see :func:`slips`."""
+"""Probabilities of the mistakes in careless examples, see :func:`mistakes`."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A generated problem, before any template. Different keys give different texts, both of them."""
+    """A generated problem before any template. Different keys give different texts, in both forms."""
 
     compact: str
-    """The prompt as short as it gets, for a model of a million parameters: "47-85="."""
+    """Shortest prompt, for a model of a million parameters: "47-85="."""
     question: str
-    """The same in words, for people and for models that read: "What is 47 - 85?"."""
+    """The question in words, for people and language models: "What is 47 - 85?"."""
     answer: str
-    """The gold answer."""
+    """Gold answer."""
 
 
 @dataclass(frozen=True)
 class GeneratedTask(TaskDefaults, ABC, Generic[Key]):
-    """A task whose problems are drawn. ``task.template`` is ``compact`` unless said otherwise; any other asks the
-    question in words. Raises TaskError for a template that is none."""
+    """A task whose problems are drawn. ``task.template`` defaults to ``compact``; any other asks the question in words.
+
+    Raises TaskError for an unknown template.
+    """
 
     config: schema.Task = field(default_factory=schema.Task)
     max_train: int = MAX_TRAIN
 
     @property
     def variant(self) -> str:
-        """The settings that the problems depend on; it seeds them."""
+        """The settings that the problems depend on; part of their seed."""
         return f"level {self.config.level}"
 
     @abstractmethod
-    def draw(self, draw: random.Random, turn: int) -> Key:
-        """What makes a problem: drawn again where it has been drawn before. ``turn`` counts the distinct ones so far
-        (a task with classes takes turns among them)."""
+    def draw(self, rng: random.Random, turn: int) -> Key:
+        """Draw the key of a problem; duplicates are discarded. ``turn`` is the number of distinct keys so far, for
+        tasks that alternate between classes."""
 
     @abstractmethod
     def puzzle(self, key: Key) -> Puzzle:
-        """The texts that belong to a key, which becomes ``Problem.data``."""
+        """The problem of a key; the key becomes ``Problem.data``."""
+
+    @abstractmethod
+    def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
+        """A worked completion, see :class:`~grpo_train.tasks.shared.base.WorkedTask`."""
 
     def __post_init__(self) -> None:
-        self._ask(0, Puzzle("", "", ""), None)
+        self._ask(0, Puzzle("", "", ""), None)  # raises for an unknown template
 
     def size(self, split: Split) -> int:
         return limited(len(self._splits[split]), split, self.config.limit)
@@ -88,28 +94,53 @@ class GeneratedTask(TaskDefaults, ABC, Generic[Key]):
     @cached_property
     def _splits(self) -> dict[str, list[Key]]:
         keys = distinct(self.draw, random.Random(f"{self.name} {self.variant}"), HELD_OUT + self.max_train)
-        held_out = min(HELD_OUT, len(keys) // 5) // 2 * 2  # even, so that two classes that take turns stay equal
+        held_out = min(HELD_OUT, len(keys) // 5) // 2 * 2  # even: two alternating classes stay balanced
         return {"test": keys[:held_out], "train": keys[held_out : len(keys) // 2 * 2]}
 
 
-def distinct(draw: Callable[[random.Random, int], Key], source: random.Random, count: int) -> list[Key]:
-    """Up to ``count`` different keys in the order drawn; fewer where no new ones come (:data:`PATIENCE`)."""
+def generated_kind(
+    name: str,
+    summary: str,
+    task: type[GeneratedTask[Key]],
+    options: tuple[str, ...] = (),
+    max_train: int = MAX_TRAIN,
+    check: Callable[[schema.Task], None] = lambda config: None,
+) -> TaskKind:
+    """Registration of a generated task.
+
+    Args:
+        options: keys of the ``task`` section beside :data:`GENERATED_OPTIONS`.
+        check: raises TaskError for options that the task cannot use.
+    """
+
+    def load(config: schema.Task) -> GeneratedTask[Key]:
+        check(config)
+        return task(name=name, label=name, config=config, max_train=max_train)
+
+    return TaskKind(name, summary, (*GENERATED_OPTIONS, *options), load, load_worked=load)
+
+
+def distinct(draw: Callable[[random.Random, int], Key], rng: random.Random, count: int) -> list[Key]:
+    """Up to ``count`` different keys in the order drawn; fewer when the space is exhausted (:data:`PATIENCE`)."""
     found: dict[Key, None] = {}
     tries = 0
     while len(found) < count and tries < PATIENCE:
         before = len(found)
-        found[draw(source, before)] = None
+        found[draw(rng, before)] = None
         tries = 0 if len(found) > before else tries + 1
     return list(found)
 
 
-def slips(draw: random.Random, careless: bool) -> tuple[bool, bool]:
-    """What a careless pupil does wrong in a worked example: follows the task's bad habit (more often than not, so that
-    greedy decoding follows it too), has an accident. The method stays right, for reinforcement learning to find."""
+def mistakes(rng: random.Random, careless: bool) -> tuple[bool, bool]:
+    """Whether an example has the task's bad habit, and whether it has an accident.
+
+    The habit is more frequent than not, so that greedy decoding learns it too. The method stays right, so that
+    reinforcement learning can remove the mistakes.
+    """
     if not careless:
         return False, False
-    habit = draw.random() < BAD_HABIT
-    return habit, draw.random() < ACCIDENT
+    habit = rng.random() < BAD_HABIT
+    return habit, rng.random() < ACCIDENT
 
 
 def worked(thinking: str, answer: object) -> str:

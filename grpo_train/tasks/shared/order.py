@@ -1,4 +1,4 @@
-"""The order in which a run walks through its data: a pure function, so that a resume needs only a position."""
+"""Data order of a run: a pure function of seed and position, so that a resume needs only the position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 
 def data_order(size: int, seed: int, position: int) -> int:
-    """Index of the problem at ``position`` (0, 1, 2, … over all epochs): each epoch is a seeded permutation of its own.
+    """Index of the problem at ``position`` (0, 1, 2, … over all epochs): each epoch has its own seeded permutation.
 
     Touches no global random state. Raises ValueError for a size below 1 or a negative position.
     """
@@ -20,6 +20,6 @@ def data_order(size: int, seed: int, position: int) -> int:
 @lru_cache(maxsize=4)
 def _permutation(size: int, seed: int, epoch: int) -> list[int]:
     indices = list(range(size))
-    # A string seeds through SHA-512: the same on every platform and Python version.
+    # A string seed goes through SHA-512, so the order is the same on every platform and Python version.
     random.Random(f"data_order {seed} {epoch}").shuffle(indices)
     return indices

@@ -1,4 +1,4 @@
-"""``grpo-train check-dataset``: what it counts, what it prints, and with which status it ends."""
+"""Dataset checks and ``grpo-train check-dataset``: counts, output, exit codes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from grpo_train.cli.check_dataset import CHECKERS, Report, SplitReport, duplicates_in, lines_of
-from grpo_train.cli.commands import app
+from grpo_train.cli import app
 from grpo_train.config import schema
 from grpo_train.tasks import TaskError, load_task
+from grpo_train.tasks.check import CHECKS, Report, SplitReport, duplicates_in, lines_of
 from grpo_train.tasks.gsm8k import _rows_of_hub
 from tests.support.data import is_official
 
@@ -28,18 +28,18 @@ def write(file: Path, *rows: Any) -> Path:
     return file
 
 
-def test_gsm8k_is_right_to_the_last_row(gsm8k_dir: Path) -> None:
+def test_all_gsm8k_answers_are_right(gsm8k_dir: Path) -> None:
     status, output = check("gsm8k", "--path", gsm8k_dir)
     official = is_official("gsm8k_test.jsonl")
     train, test = (7473, 1319) if official else (8, 8)
     assert status == 0
     assert f"train      {train}/{train} reference solutions are right, 0 duplicates" in output
     assert f"test       {test}/{test} reference solutions are right, 0 duplicates" in output
-    assert "train and test: 0 problems word for word in both" in output
-    assert not official or "4 share 13 words in a row" in output
+    assert "train and test: 0 problems are identical" in output
+    assert not official or "4 share 13 consecutive words" in output
 
 
-def test_a_split_alone_and_json(tmp_path: Path) -> None:
+def test_single_split_as_json(tmp_path: Path) -> None:
     question = "How many eggs are left when a hen lays nine and a fox takes three?"
     file = write(tmp_path / "test.jsonl", *({"question": q, "answer": "#### 6"} for q in (question, question.upper())))
     status, output = check("gsm8k", "--path", file, "--json")
@@ -49,18 +49,18 @@ def test_a_split_alone_and_json(tmp_path: Path) -> None:
     assert (report["dataset"], report["path"], report["overlaps"], report["is_good"]) == ("gsm8k", str(file), [], True)
 
 
-def test_overlaps_of_a_users_own_rows(tmp_path: Path) -> None:
+def test_overlaps_between_splits_are_counted(tmp_path: Path) -> None:
     shared = "a farmer has three fields and each of them has seven rows of"
     write(tmp_path / "train.jsonl", *({"q": q, "a": 1} for q in (f"Once {shared} corn.", "Short?", "Same?", "same? ")))
     write(tmp_path / "test.jsonl", *({"q": q, "a": 1} for q in (f"Today {shared} beans.", "Same?", "Other?")))
     status, output = check("jsonl", "--path", tmp_path, "--prompt-field", "q", "--answer-field", "a")
     assert status == 0
     assert "train      2/2 reference solutions are right, 0 duplicates" in output
-    assert "0 problems word for word in both, 1 share 13 words in a row" in output
-    assert "2 training problems are dropped: they are test problems, word for word" in output
+    assert "0 problems are identical, 1 share 13 consecutive words" in output
+    assert "2 training problems dropped: they are test problems, word for word" in output
 
 
-def test_a_reference_that_fails_is_named_and_the_status_says_so(tmp_path: Path) -> None:
+def test_wrong_references_are_listed_and_exit_1(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def odd(attempt): return attempt.problem.data['n'] % 2 == 1\n")
     file = write(tmp_path / "test.jsonl", *({"prompt": f"{n}?", "answer": "yes", "n": n} for n in range(20)))
     status, output = check("jsonl", "--path", file, "--grader", f"{tmp_path / 'own.py'}:odd")
@@ -70,7 +70,7 @@ def test_a_reference_that_fails_is_named_and_the_status_says_so(tmp_path: Path) 
     assert "… and 5 more" in output
 
 
-def test_answers_in_latex(tmp_path: Path) -> None:
+def test_latex_answers_are_right(tmp_path: Path) -> None:
     answers = (r"\frac{1}{2}", r"2\sqrt{3}", r"\text{Monday}", "(1,2)", "2004!", "x^2+1")
     file = write(tmp_path / "test.jsonl", *({"problem": f"{a}?", "answer": a} for a in answers))
     status, output = check("math", "--path", file)
@@ -80,30 +80,30 @@ def test_answers_in_latex(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gsm9k",), "error: no dataset is called 'gsm9k'; there are gsm8k, jsonl, math"),
+        (("gsm9k",), "error: unknown dataset 'gsm9k'; did you mean gsm8k?"),
         (("gsm8k", "--path", "/no/such/file"), "error: task.path: '/no/such/file' does not exist"),
         (("jsonl",), "error: task.path: jsonl needs a JSONL file"),
     ],
 )
-def test_what_cannot_be_checked_is_an_error_in_words(arguments: tuple[str, ...], message: str) -> None:
+def test_usage_errors_exit_2(arguments: tuple[str, ...], message: str) -> None:
     status, output = check(*arguments)
     assert (status, message in output) == (2, True)
 
 
-def test_a_malformed_row_is_an_error_with_its_place(tmp_path: Path) -> None:
+def test_malformed_row_error_has_file_and_line(tmp_path: Path) -> None:
     file = write(tmp_path / "train.jsonl", {"question": "?", "answer": "#### 1"}, {"question": "?", "answer": "1"})
     status, output = check("gsm8k", "--path", file)
     assert status == 2
     assert f"error: {file}, line 2: 'answer' must end in '#### N'" in output
 
 
-def test_a_checker_of_another_dataset_needs_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_of_another_dataset_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     def checker(config: Any) -> Report:
         if config.path:
             raise TaskError("task.path: no")
         return Report(config.name, config.path, [SplitReport("test", 974, 974)])
 
-    monkeypatch.setitem(CHECKERS, "other", checker)
+    monkeypatch.setitem(CHECKS, "other", checker)
     assert check("other") == (
         0,
         "other: from the hub\n  test       974/974 reference solutions are right, 0 duplicates\n974/974\n",
@@ -111,12 +111,12 @@ def test_a_checker_of_another_dataset_needs_one_line(monkeypatch: pytest.MonkeyP
     assert check("other", "--path", "x")[0] == 2
 
 
-def test_counting() -> None:
+def test_duplicates_and_notes() -> None:
     assert duplicates_in(["a b", "A  b", "c"]) == 1
     assert list(lines_of(Report("x", "y", [], [], ["note"]))) == ["x: y", "  note", "0/0"]
 
 
-def test_a_file_is_no_validation_split_of_itself(tmp_path: Path) -> None:
+def test_train_file_is_not_a_validation_split(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", *({"question": f"{i} and one", "answer": f"#### {i + 1}"} for i in range(3)))
     status, output = check("gsm8k", "--path", file)
     assert (status, output.splitlines()[-1]) == (0, "3/3")
@@ -124,16 +124,16 @@ def test_a_file_is_no_validation_split_of_itself(tmp_path: Path) -> None:
         load_task(schema.Task(name="gsm8k", path=str(file))).size("validation")
 
 
-def test_gsm8k_of_the_hub_has_the_splits_that_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_gsm8k_has_the_published_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"question": "one and one", "answer": "#### 2"}]
-    asked: list[str] = []
+    loaded: list[str] = []
 
     def load(name: str, config: str, split: str) -> list[dict[str, str]]:
-        asked.append(split)
+        loaded.append(split)
         return rows
 
     _rows_of_hub.cache_clear()
     monkeypatch.setattr("datasets.load_dataset", load)
     status, output = check("gsm8k")
     _rows_of_hub.cache_clear()
-    assert (status, output.splitlines()[-1], asked) == (0, "2/2", ["train", "test"])
+    assert (status, output.splitlines()[-1], loaded) == (0, "2/2", ["train", "test"])

@@ -1,4 +1,4 @@
-"""Problems of reasoning-gym: with the library where it is installed, with a stand-in of its interface everywhere."""
+"""The reasoning_gym task, on a stand-in of the library and on the library itself if it is installed."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def create_dataset(name, seed, size): return DATASETS[name](seed, size)
 }
 
 
-def forget() -> None:
-    """Helpers and problems of another library than the one that a test is about."""
+def clear_caches() -> None:
+    """Drop helpers and problems of the library of another test."""
     for cached in (reasoning_gym._helpers, reasoning_gym._entry, reasoning_gym._test_questions):
         cached.cache_clear()
 
@@ -52,9 +52,9 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (package / name).write_text(text)
     monkeypatch.syspath_prepend(str(package.parent))
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    forget()
+    clear_caches()
     yield
-    forget()
+    clear_caches()
 
 
 @pytest.fixture(params=["stand-in", *(["library"] if INSTALLED else [])])
@@ -62,20 +62,20 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "stand-in":
         request.getfixturevalue("stand_in")
     monkeypatch.setitem(reasoning_gym.SIZES, "test", 50)
-    forget()
+    clear_caches()
     yield request.param
-    forget()
+    clear_caches()
 
 
 def load(dataset: str, **more: Any) -> Task:
     return load_task(TaskConfig(name="reasoning_gym", dataset=dataset, **more))
 
 
-def say(task: Task, answer: str, *, index: int = 0, **more: Any) -> Any:
+def answered(task: Task, answer: str, *, index: int = 0, **more: Any) -> Any:
     return task.judge(Attempt(task.problem("train", index), f"so</think> <answer>{answer}</answer>", **more))
 
 
-def test_problems_are_the_same_in_every_process_and_none_of_train_is_in_test(library: str) -> None:
+def test_problems_are_fixed_and_splits_disjoint(library: str) -> None:
     task = load("leg_counting", limit=300)
     assert (task.label, task.slow, task.size("train"), task.size("test")) == (
         "reasoning_gym_leg_counting",
@@ -87,73 +87,71 @@ def test_problems_are_the_same_in_every_process_and_none_of_train_is_in_test(lib
     held_out = {task.problem("test", index).question for index in range(50)}
     assert held_out.isdisjoint(problem.question for problem in first)
     assert first[3].prompt.endswith(f"User: {first[3].question}\nAssistant: <think>")
-    forget()
+    clear_caches()
     assert [task.problem("train", index) for index in reversed(range(100))] == first[::-1]
     with pytest.raises(TaskError, match="has no validation split"):
         task.size("validation")
 
 
-def test_partial_credit_is_no_credit(library: str) -> None:
+def test_partial_credit_counts_as_wrong(library: str) -> None:
     task = load("leg_counting")
     gold = task.problem("train", 0).answer
-    right = say(task, gold)
+    right = answered(task, gold)
     assert (right.correct, right.flexible, right.score, right.reason) == (True, True, 1.0, "ok")
     for answer in (f"The answer is {gold}", f"{gold} 7", "x", "", "a" * 5000):
-        wrong = say(task, answer)
+        wrong = answered(task, answer)
         assert (wrong.correct, wrong.score, wrong.formatted) == (False, 0.0, True)
-    cut = say(task, gold, truncated=True)
+    cut = answered(task, gold, truncated=True)
     assert (cut.correct, cut.flexible, cut.score, cut.reason) == (False, True, 0.0, "truncated")
     untagged = task.judge(Attempt(task.problem("train", 0), gold))
     assert (untagged.correct, untagged.flexible, untagged.reason) == (False, False, "no_close_think")
 
 
-def test_an_answer_that_is_evaluated_neither_writes_nor_hangs(
-    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluated_answers_cannot_write_or_hang(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reasoning_gym, "SCORE_SECONDS", 1.0)
     task = load("countdown")
     gold = task.problem("train", 0).answer
-    assert say(task, gold).correct
+    assert answered(task, gold).correct
     for answer in (f"open('{tmp_path / 'evil'}', 'w')", "exit()", "__import__('os').abort()", "1/0", "9**9**9**9**9"):
-        assert not say(task, answer).correct
+        assert not answered(task, answer).correct
     assert not (tmp_path / "evil").exists()
-    assert say(task, gold).correct
+    assert answered(task, gold).correct
 
 
-def test_a_dataset_of_one_problem_has_nothing_to_train_on(stand_in: None) -> None:
+def test_dataset_with_one_problem_is_an_error(stand_in: None) -> None:
     task = load("coin_flip")
     assert task.problem("test", 0).answer == "2"
-    with pytest.raises(TaskError, match=r"task\.dataset: 'coin_flip' has too few problems to train on others"):
+    with pytest.raises(TaskError, match=r"task\.dataset: 'coin_flip' has too few problems for disjoint"):
         task.problem("train", 0)
 
 
-def test_a_dataset_that_depends_on_the_order_is_refused(stand_in: None) -> None:
+def test_unusable_dataset_is_refused(stand_in: None) -> None:
     with pytest.raises(TaskError, match=r"list_functions cannot be used: its problems depend on the order"):
         load("list_functions")
 
 
-def test_names_that_are_none(library: str) -> None:
+def test_unknown_names_are_errors(library: str) -> None:
     with pytest.raises(TaskError, match=r"has no dataset 'leg_countin'; did you mean leg_counting"):
         load("leg_countin")
     with pytest.raises(TaskError, match=r"task\.template: 'r2'"):
         load("leg_counting", template="r2")
 
 
-def test_without_the_library_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_error_tells_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(TaskError, match=r"pip install 'grpo-tui\[gym\]'"):
         load("leg_counting")
 
 
-def test_a_library_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "reasoning_gym"
     package.mkdir()
     (package / "__init__.py").write_text("import no_such_library")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}")
-    forget()
+    clear_caches()
     with pytest.raises(
         TaskError, match=r"reasoning-gym failed: ModuleNotFoundError: No module named 'no_such_library'"
     ):
         load("leg_counting")
-    forget()
+    clear_caches()

@@ -1,4 +1,4 @@
-"""code_execution: requests, the points of the real sandbox, and what of a completion is run."""
+"""The code_execution task: requests, scores from the real sandbox, programs in completions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def judge(completion: str, task: CodeExecutionTask | None = None, index: int = 0
     return task.judge(Attempt(task.problem("train", index), completion))
 
 
-def test_requests_are_distinct_and_never_change() -> None:
+def test_requests_are_distinct_and_fixed() -> None:
     task = code()
     assert (task.name, task.slow, task.rewards, task.stop) == ("code_execution", True, ("score",), ("\n```",))
     train, test = ({task.problem(split, k).prompt for k in range(task.size(split))} for split in ("train", "test"))
@@ -62,10 +62,10 @@ SOLUTIONS = {
     "as a binary": "print(format(numbers[0], 'b'))",
     "and then each": "a, b = numbers[1:]\nfor _ in range(numbers[0]):\n    print(a)\n    a, b = b, a + b",
 }
-"""By a request's words: a program that does it, written apart from the generator."""
+"""Words of a request and a program that fulfills it, written independently of the generator."""
 
 
-def test_the_expected_outputs_are_what_right_programs_print() -> None:
+def test_expected_outputs_match_reference_programs() -> None:
     preamble = "import re\ntext = {!r}\nnumbers = [int(n) for n in re.findall(r'\\d+', text)]\n"
     seen: dict[str, int] = {}
     for request in requests(3, 400):
@@ -102,7 +102,7 @@ def test_the_expected_outputs_are_what_right_programs_print() -> None:
         ("while True: print('x' * 1000)", "output_limit", -1.0),
     ],
 )
-def test_points(program: str, reason: str, score: float) -> None:
+def test_scores_of_programs(program: str, reason: str, score: float) -> None:
     verdict = judge(f"{program}\n```")
     assert (verdict.reason, verdict.score) == (reason, score)
     assert verdict.correct == (score == 1.0)
@@ -113,19 +113,19 @@ def test_points(program: str, reason: str, score: float) -> None:
         assert verdict.facts["isolation"] in ("strong", "full")
 
 
-def test_a_program_that_was_cut_off_has_points_but_is_not_right() -> None:
+def test_truncated_program_has_a_score_but_is_wrong() -> None:
     task = load_task(TaskConfig(name="code_execution"))
     verdict = task.judge(Attempt(task.problem("train", 0), "print(1)\nprint(2)", truncated=True))
     assert (verdict.score, verdict.correct, verdict.formatted) == (1.0, False, False)
 
 
-def test_a_batch_is_averaged_and_its_successes_are_counted() -> None:
+def test_batch_metrics_are_means_and_counts() -> None:
     batch = means([judge(text).metrics for text in ("print(1)", "x = 1", "print(", "1 / 0")])
     assert batch["reward/avg_batch_reward"] == 0.0
     assert batch["reward/successful_predictions_count"] == 2.0
 
 
-def test_the_points_are_the_reward() -> None:
+def test_score_is_the_reward() -> None:
     config = Config.model_validate({"task": {"name": "code_execution"}})
     task = code()
     rewards = load_rewards(task, config)
@@ -133,7 +133,7 @@ def test_the_points_are_the_reward() -> None:
     assert rewards(attempt, task.judge(attempt)).rewards == {"score": 0.5}
 
 
-def test_right_output_shows_what_the_points_do_not_ask_for() -> None:
+def test_right_output_is_measured_beside_the_score() -> None:
     task = code()
     assert "ascending order, one per line: 26, 22, 2, 18." in task.problem("train", 5).question
     right, hollow = judge("print(2, 18, 22, 26, sep='\\n')\n```", task, 5), judge("print(1)\n```", task, 5)
@@ -158,7 +158,7 @@ def test_templates() -> None:
         code(template="compcat")
 
 
-def test_requests_of_a_file(tmp_path: Path) -> None:
+def test_requests_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"ask": "Print 1.", "answer": "1"}\n\n{"ask": "Print {x}."}\n')
     task = code(path=str(tmp_path), prompt_field="ask")
     assert task.size("train") == 2
@@ -167,10 +167,10 @@ def test_requests_of_a_file(tmp_path: Path) -> None:
     assert "code_execution/right_output" not in judge("print(1)", task, 1).metrics
     with pytest.raises(TaskError, match="no test split"):
         task.size("test")
-    with pytest.raises(TaskError, match=r"train\.jsonl, line 1: no text 'prompt' in it \(task\.prompt_field"):
+    with pytest.raises(TaskError, match=r"train\.jsonl, line 1: 'prompt' must be a text \(task\.prompt_field"):
         code(path=str(tmp_path)).size("train")
     (tmp_path / "broken.jsonl").write_text("{")
-    with pytest.raises(TaskError, match=r"broken\.jsonl, line 1: this is no JSON"):
+    with pytest.raises(TaskError, match=r"broken\.jsonl, line 1: invalid JSON"):
         code(path=str(tmp_path / "broken.jsonl")).size("train")
     with pytest.raises(TaskError, match="does not exist"):
         code(path=str(tmp_path / "gone.jsonl"))
@@ -188,11 +188,11 @@ def test_requests_of_a_file(tmp_path: Path) -> None:
         ("import ctypes, socket", ["native", "network"]),
     ],
 )
-def test_what_is_flagged(source: str, kinds: list[str]) -> None:
+def test_suspicious_code_is_flagged(source: str, kinds: list[str]) -> None:
     assert suspicious(source) == kinds
 
 
-def test_nothing_of_a_program_is_printed_here(capfd: pytest.CaptureFixture[str]) -> None:
+def test_programs_print_nothing_to_the_console(capfd: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         judge("print('\\d', 1 is 1)\n```")
