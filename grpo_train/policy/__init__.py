@@ -1,1 +1,1 @@
-"""The policy: loading, adapters, log-probabilities."""
+"""The policy: loading, adapters and log-probabilities."""

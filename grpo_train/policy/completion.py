@@ -1,4 +1,4 @@
-"""One sampled completion: what rollouts make and what the policy scores."""
+"""A sampled completion, as rollouts produce it and the policy scores it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ class Completion:
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
-    """Tokens, the end-of-sequence token included when it was drawn."""
+    """Tokens, with the end-of-sequence token where it was drawn."""
     logps: tuple[float, ...]
-    """Log-probability of each token as it was sampled: temperature, top-p and top-k applied; empty when decoding was
-    greedy."""
+    """Log-probability of each token as sampled (temperature, top-p and top-k applied); empty for greedy decoding."""
     finished: bool
-    """False when the generation budget cut it off."""
+    """False when cut off at the generation budget."""

@@ -1,4 +1,4 @@
-"""From hidden states to log-probabilities and entropies, without ever holding the logits of all tokens.
+"""Log-probabilities and entropies from hidden states, without materializing the logits of all tokens.
 
 Shape suffixes: N tokens, C tokens of a chunk, H hidden size, V vocabulary.
 """
@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 CHUNK_ELEMENTS = {"cpu": 2**23, "cuda": 2**25}
-"""Logits alive at once, by kind of device: large enough for efficient products, small beside a model (on the CPU, small
-enough for its caches)."""
+"""Logits per chunk by device type: enough for efficient products, small compared with a model, and on the CPU small
+enough for its caches."""
 
 
 def logps_and_entropy(
@@ -28,20 +28,20 @@ def logps_and_entropy(
     dtype: torch.dtype | None = None,
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target, and the entropy of the distribution it was drawn from.
+    """Log-probability of each target and entropy of its distribution, softmax((hidden · weightᵀ + bias) / temperature).
 
-    The distribution is softmax((hidden · weightᵀ + bias) / temperature). Logits are made a chunk of tokens at a time,
-    in the forward pass and again in the backward pass, so that memory does not grow with N · V.
+    Logits are computed a chunk of tokens at a time, in the forward pass and again in the backward pass, so that memory
+    does not grow with N · V.
 
     Args:
-        hidden_NH: in any floating dtype; so are weight_VH and bias_V, whose gradient is made only where asked for.
+        hidden_NH, weight_VH, bias_V: any floating dtype; gradients only where required.
         targets_N: int64.
-        dtype: what the products' factors are rounded to (autocast's dtype); default the hidden states' own. Sums,
-            logits and results are float32 at least, whatever the factors.
-        entropy_gradient: False cuts the entropy off the graph, and saves the work.
+        dtype: dtype of the factors of the products (autocast's); default: the hidden states'. Sums, logits and results
+            are at least float32.
+        entropy_gradient: False detaches the entropy and saves the work.
 
     Returns:
-        logps (N,) and entropy (N,): float32, or float64 where the factors are float64.
+        logps (N,) and entropy (N,): float32, or float64 for float64 factors.
     """
     factor_dtype = dtype or hidden_NH.dtype
     logps_N, entropy_N = _ChunkedHead.apply(
@@ -57,13 +57,13 @@ class _ChunkedHead(torch.autograd.Function):
         ∂logp/∂z_v = 1{v=y} - p_v                     ∂H/∂z_v = -p_v (l_v + H)
 
     (the latter because ∂L/∂z_v = p_v and ∂(Σ p z)/∂z_v = p_v + p_v (z_v - Σ p z), with Σ p z = L - H). For incoming
-    gradients g of logp and h of H, then:
+    gradients g of logp and h of H:
 
         D_v = p_v (g + h (l_v + H)) - g 1{v=y}        ∂logits = -D / τ
         ∂hidden = -(1/τ) D · weight                   ∂weight = -(1/τ) Dᵀ · hidden        ∂bias = -(1/τ) Σ D
 
-    Without h, D = g (p - onehot), and the factor g goes to the (C, H) side of the products: one pass over (C, V) less,
-    and p - onehot, which is within [-1, 1], is what a smaller dtype rounds.
+    Without h, D = g (p - onehot), and g multiplies the (C, H) side of the products. This saves a pass over (C, V), and
+    a smaller dtype rounds p - onehot, which is within [-1, 1].
     """
 
     @staticmethod
@@ -82,20 +82,20 @@ class _ChunkedHead(torch.autograd.Function):
             count, inverse = len(hidden_NH), 1.0 / temperature
             logps_N, entropy_N, lse_N = (hidden_NH.new_empty(count, dtype=multiply.sums) for _ in range(3))
             buffers = multiply.buffers(2)
-            for part in multiply.chunks:
-                logits_CV = multiply.logits(part, buffers[0])
+            for chunk in multiply.chunks:
+                logits_CV = multiply.logits(chunk, buffers[0])
                 exp_CV = buffers[1][: len(logits_CV)]
-                # z - max z, in one pass over the logits
+                # z - max z in one pass over the logits
                 top_C = logits_CV.amax(dim=1).mul_(inverse)
                 z_CV = torch.add(-top_C.unsqueeze(1), logits_CV, alpha=inverse, out=logits_CV)
                 torch.exp(z_CV, out=exp_CV)
                 sum_C = exp_CV.sum(dim=1)
                 log_C = sum_C.log()
-                target_C = z_CV.gather(1, targets_N[part].unsqueeze(1)).squeeze(1)
+                target_C = z_CV.gather(1, targets_N[chunk].unsqueeze(1)).squeeze(1)
                 mean_C = exp_CV.mul_(z_CV).sum(dim=1).div_(sum_C)
-                logps_N[part] = target_C.sub_(log_C)
-                entropy_N[part] = log_C - mean_C
-                lse_N[part] = log_C.add_(top_C)
+                logps_N[chunk] = target_C.sub_(log_C)
+                entropy_N[chunk] = log_C - mean_C
+                lse_N[chunk] = log_C.add_(top_C)
         ctx.save_for_backward(hidden_NH, weight_VH, bias_V, targets_N, lse_N, entropy_N)
         ctx.temperature, ctx.dtype = temperature, dtype
         ctx.set_materialize_grads(False)
@@ -107,53 +107,52 @@ class _ChunkedHead(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_logps_N: Tensor | None, grad_entropy_N: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden_NH, weight_VH, bias_V, targets_N, lse_N, entropy_N = ctx.saved_tensors
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        nothing = (None,) * 7
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if grad_logps_N is None and grad_entropy_N is None:
-            return nothing
+            return (None,) * 7
         with torch.autocast(hidden_NH.device.type, enabled=False):
             multiply = _Products(hidden_NH, weight_VH, bias_V, ctx.dtype)
             inverse = 1.0 / ctx.temperature
             grad_logps_N = torch.zeros_like(lse_N) if grad_logps_N is None else grad_logps_N.to(lse_N.dtype)
-            grad_hidden_NH = torch.empty_like(hidden_NH) if wants_hidden else None
-            grad_weight_VH = weight_VH.new_empty(weight_VH.shape, dtype=multiply.sums) if wants_weight else None
-            grad_bias_V = torch.zeros_like(bias_V, dtype=multiply.sums) if wants_bias else None
+            grad_hidden_NH = torch.empty_like(hidden_NH) if needs_hidden else None
+            grad_weight_VH = weight_VH.new_empty(weight_VH.shape, dtype=multiply.sums) if needs_weight else None
+            grad_bias_V = torch.zeros_like(bias_V, dtype=multiply.sums) if needs_bias else None
             buffers = multiply.buffers(1 if grad_entropy_N is None else 2)
-            for part in multiply.chunks:
-                logits_CV = multiply.logits(part, buffers[0])
-                g_C1, rows = grad_logps_N[part].unsqueeze(1), torch.arange(len(logits_CV), device=logits_CV.device)
-                l_CV = torch.add(-lse_N[part].unsqueeze(1), logits_CV, alpha=inverse, out=logits_CV)
+            for chunk in multiply.chunks:
+                logits_CV = multiply.logits(chunk, buffers[0])
+                g_C1, rows = grad_logps_N[chunk].unsqueeze(1), torch.arange(len(logits_CV), device=logits_CV.device)
+                l_CV = torch.add(-lse_N[chunk].unsqueeze(1), logits_CV, alpha=inverse, out=logits_CV)
                 if grad_entropy_N is None:
                     d_CV = l_CV.exp_()
-                    d_CV[rows, targets_N[part]] -= 1.0
+                    d_CV[rows, targets_N[chunk]] -= 1.0
                     scale_C1 = g_C1 * -inverse
                 else:
-                    h_C1, entropy_C1 = grad_entropy_N[part].unsqueeze(1), entropy_N[part].unsqueeze(1)
+                    h_C1, entropy_C1 = grad_entropy_N[chunk].unsqueeze(1), entropy_N[chunk].unsqueeze(1)
                     d_CV = torch.exp(l_CV, out=buffers[1][: len(l_CV)])
-                    # p (g + h (l + H)); the (C, 1) factors are gathered first: two passes over (C, V) instead of three
+                    # p (g + h (l + H)); combining the (C, 1) factors first takes two passes over (C, V), not three
                     d_CV.mul_(torch.addcmul(g_C1 + h_C1 * entropy_C1, l_CV, h_C1, out=l_CV))
-                    d_CV[rows, targets_N[part]] -= g_C1.squeeze(1)
+                    d_CV[rows, targets_N[chunk]] -= g_C1.squeeze(1)
                     scale_C1 = torch.full_like(g_C1, -inverse)
                 if grad_bias_V is not None:
                     grad_bias_V.addmv_(d_CV.t(), scale_C1.squeeze(1))
                 factor_CV = multiply.factor(d_CV)
                 if grad_hidden_NH is not None:
-                    grad_hidden_NH[part] = multiply.hidden_gradient(factor_CV).mul_(scale_C1)
+                    grad_hidden_NH[chunk] = multiply.hidden_gradient(factor_CV).mul_(scale_C1)
                 if grad_weight_VH is not None:
-                    multiply.add_weight_gradient(grad_weight_VH, factor_CV, part, scale_C1)
+                    multiply.add_weight_gradient(grad_weight_VH, factor_CV, chunk, scale_C1)
         return (
             grad_hidden_NH,
             None if grad_weight_VH is None else grad_weight_VH.to(weight_VH.dtype),
             None if grad_bias_V is None or bias_V is None else grad_bias_V.to(bias_V.dtype),
-            *nothing[3:],
+            *(None,) * 4,
         )
 
 
 class _Products:
-    """The three products of a linear head, a chunk at a time: factors rounded to ``dtype``, sums in float32 at least.
+    """Chunked products of a linear head: factors rounded to ``dtype``, sums at least float32.
 
-    On CUDA bfloat16 factors are multiplied as they are into float32; elsewhere, where there is no such product, factors
-    of 16 bits are rounded and then widened, which gives the same numbers.
+    CUDA multiplies bfloat16 factors into float32 directly. Where no such product exists, 16-bit factors are rounded and
+    widened, which gives the same numbers.
     """
 
     def __init__(self, hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, dtype: torch.dtype) -> None:
@@ -167,23 +166,23 @@ class _Products:
         self._bias_V = None if bias_V is None else bias_V.detach().to(dtype).to(self.sums)
         self._started = False
         count, vocabulary = len(hidden_NH), len(weight_VH)
-        most = max(1, CHUNK_ELEMENTS.get(hidden_NH.device.type, CHUNK_ELEMENTS["cuda"]) // vocabulary)
-        pieces = -(-count // most)
-        self.size = -(-count // pieces) if pieces else 0
-        self.chunks = [slice(start, min(start + self.size, count)) for start in range(0, count, self.size or 1)]
-        self._shape = (self.size, vocabulary)
+        limit = max(1, CHUNK_ELEMENTS.get(hidden_NH.device.type, CHUNK_ELEMENTS["cuda"]) // vocabulary)
+        chunks = -(-count // limit)
+        size = -(-count // chunks) if chunks else 0
+        self.chunks = [slice(start, min(start + size, count)) for start in range(0, count, size or 1)]
+        self._shape = (size, vocabulary)
 
     def buffers(self, count: int) -> list[Tensor]:
-        """Room for a chunk of (C, V) values, used for one chunk after the other."""
+        """``count`` buffers for (C, V) values, reused by all chunks."""
         return [self._hidden_NH.new_empty(self._shape, dtype=self.sums) for _ in range(count)]
 
     def factor(self, values: Tensor) -> Tensor:
-        """Rounded for a product."""
+        """``values`` rounded for a product."""
         return values.to(self._dtype).to(self._factor_dtype)
 
-    def logits(self, part: slice, buffer_CV: Tensor) -> Tensor:
+    def logits(self, chunk: slice, buffer_CV: Tensor) -> Tensor:
         """(C, V) in ``buffer_CV``, temperature not applied."""
-        hidden_CH = self.factor(self._hidden_NH[part])
+        hidden_CH = self.factor(self._hidden_NH[chunk])
         out_CV = buffer_CV[: len(hidden_CH)]
         if self._mixed:
             torch.mm(hidden_CH, self._weight_VH.t(), out_dtype=self.sums, out=out_CV)
@@ -192,14 +191,14 @@ class _Products:
         return out_CV if self._bias_V is None else out_CV.add_(self._bias_V)
 
     def hidden_gradient(self, factor_CV: Tensor) -> Tensor:
-        """(C, V) times the weight: (C, H)."""
+        """(C, V) · weight: (C, H)."""
         if self._mixed:
             return torch.mm(factor_CV, self._weight_VH, out_dtype=self.sums)
         return torch.mm(factor_CV, self._weight_VH)
 
-    def add_weight_gradient(self, total_VH: Tensor, factor_CV: Tensor, part: slice, scale_C1: Tensor) -> None:
-        """``total_VH`` += (C, V)ᵀ · (scale · hidden); the first chunk fills it."""
-        hidden_CH = self.factor(self._hidden_NH[part].to(self.sums) * scale_C1)
+    def add_weight_gradient(self, total_VH: Tensor, factor_CV: Tensor, chunk: slice, scale_C1: Tensor) -> None:
+        """``total_VH`` += (C, V)ᵀ · (scale · hidden); the first chunk overwrites it."""
+        hidden_CH = self.factor(self._hidden_NH[chunk].to(self.sums) * scale_C1)
         beta, self._started = int(self._started), True
         if self._mixed:
             torch.addmm(total_VH, factor_CV.t(), hidden_CH, out_dtype=self.sums, beta=beta, out=total_VH)
@@ -211,7 +210,7 @@ _MIXED: dict[torch.device, bool] = {}
 
 
 def mixed_products(device: torch.device) -> bool:
-    """Whether ``device`` multiplies bfloat16 matrices into float32 ones: tried once, gradients' product included."""
+    """Whether ``device`` multiplies bfloat16 matrices into float32 ones; probed once, both products."""
     if device not in _MIXED:
         _MIXED[device] = False
         if device.type == "cuda":
@@ -229,14 +228,14 @@ def mixed_products(device: torch.device) -> bool:
 def logps_of_logits(
     logits_NV: Tensor, targets_N: Tensor, *, temperature: float, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The same from whole logits, by autograd: the reference, and what serves a model whose head is not plain."""
+    """:func:`logps_and_entropy` from whole logits, by autograd: the reference, and for heads that are not linear."""
     if logits_NV.dtype != torch.float64:
         logits_NV = logits_NV.float()
     all_logps_NV = torch.log_softmax(logits_NV / temperature, dim=-1)
     logps_N = all_logps_NV.gather(-1, targets_N.unsqueeze(-1)).squeeze(-1)
     if not entropy_gradient:
         all_logps_NV = all_logps_NV.detach()
-    # where p is 0 its logarithm may be -inf
+    # log p may be -inf where p is 0
     p_NV = all_logps_NV.exp()
     return logps_N, torch.where(p_NV > 0, p_NV * all_logps_NV, 0.0).sum(dim=-1).neg()
 
@@ -250,12 +249,12 @@ def logps_of_module(
     vocabulary: int,
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The same through any head module (an adapter on it, quantised weights), each chunk of logits made twice."""
+    """:func:`logps_and_entropy` through any head module (with an adapter, quantized), computing each chunk twice."""
 
-    def of_chunk(hidden_CH: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
+    def chunk_logps(hidden_CH: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
         return logps_of_logits(head(hidden_CH), targets_C, temperature=temperature, entropy_gradient=entropy_gradient)
 
     size = max(1, CHUNK_ELEMENTS.get(hidden_NH.device.type, CHUNK_ELEMENTS["cuda"]) // vocabulary)
-    parts = zip(hidden_NH.split(size), targets_N.split(size), strict=True)
-    chunks = [checkpoint(of_chunk, hidden_CH, targets_C, use_reentrant=False) for hidden_CH, targets_C in parts]
-    return torch.cat([logps for logps, _ in chunks]), torch.cat([entropy for _, entropy in chunks])
+    chunks = zip(hidden_NH.split(size), targets_N.split(size), strict=True)
+    results = [checkpoint(chunk_logps, hidden_CH, targets_C, use_reentrant=False) for hidden_CH, targets_C in chunks]
+    return torch.cat([logps for logps, _ in results]), torch.cat([entropy for _, entropy in results])

@@ -1,6 +1,6 @@
-"""Log-probabilities of given completions under the policy, and the entropies of what they were drawn from.
+"""Log-probabilities of given completions under the policy, and the entropies of their distributions.
 
-Padding-free and without whole logits where the model allows it, which is found out by trying it on the model itself.
+Packed without padding and without whole logits where the model allows it, which is probed on the model itself.
 
 Shape suffixes: B completions, P padded prompt length, T padded completion length, M completion tokens, H hidden size,
 V vocabulary.
@@ -25,25 +25,25 @@ from grpo_train.policy.packing import ATTENTION, PackedRow, RowMap, pack
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Of each completion token; 0 outside the mask."""
+    """Log-probability and entropy of each completion token; 0 outside the mask."""
 
     logps: Tensor
-    """(B, T) float32 (float64 where the model computes in float64), temperature applied."""
+    """(B, T) float32 (float64 for a float64 model), temperature applied."""
     entropy: Tensor
-    """(B, T), of the whole distribution the token was drawn from, temperature applied."""
+    """(B, T), of the full distribution, temperature applied."""
     mask: Tensor
     """(B, T) int64, 1 on completion tokens."""
 
 
 class LogprobForward:
-    """One forward pass of the policy over given completions."""
+    """Forward pass of the policy over given completions."""
 
     packed: bool
-    """Whether completions stand in one row without padding."""
+    """Whether completions are packed into one row without padding."""
     chunked: bool
-    """Whether logits are made a chunk of tokens at a time."""
+    """Whether logits are computed a chunk of tokens at a time."""
     notes: list[str]
-    """A sentence for each thing asked for that this model does not allow."""
+    """A sentence for each requested feature that this model does not support."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class LogprobForward:
         share_prompts: bool = True,
         token_budget: int = 0,
     ) -> None:
-        """Try packing and the chunked head on the model, and fall back where they disagree with the model alone.
+        """Probe packing and the chunked head on the model, and fall back where they differ from the plain model.
 
         Args:
-            temperature: of sampling; logits are divided by it.
-            packing: False pads: prompts on the left, completions on the right.
-            chunked: False makes whole logits, by the model itself.
-            share_prompts: when packing, a prompt that several completions have in common is computed once. The same
-                numbers, but for the order in which gradients are summed.
-            token_budget: tokens of a forward pass in :meth:`score`; 0 = no limit.
+            temperature: sampling temperature; logits are divided by it.
+            packing: False pads prompts on the left and completions on the right.
+            chunked: False computes whole logits.
+            share_prompts: compute a prompt shared by packed completions once. The numbers are the same up to the order
+                in which gradients are summed.
+            token_budget: maximum tokens per forward pass in :meth:`score`; 0 = no limit.
         """
         self.policy, self.temperature, self.token_budget = policy, temperature, token_budget
         self.notes = []
@@ -71,16 +71,16 @@ class LogprobForward:
         self._flash = "flash" in str(self._base.config._attn_implementation)
         self._share_prompts = share_prompts and not self._flash
         self.packed = self.chunked = self._plain_head = False
-        with _as_evaluated(policy), policy.autocast(), torch.no_grad():
+        with _eval_mode(policy), policy.autocast(), torch.no_grad():
             if chunked:
-                self._try_head()
+                self._probe_head()
             if packing:
-                self._try_packing()
+                self._probe_packing()
 
     def __call__(self, completions: Sequence[Completion], *, entropy_gradient: bool = False) -> TokenLogprobs:
-        """Log-probabilities with gradient where gradients are enabled; entropies only with ``entropy_gradient``.
+        """Log-probabilities, with gradient where gradients are enabled; entropies only with ``entropy_gradient``.
 
-        Raises ValueError for a completion whose prompt has no token: nothing predicts its first one.
+        Raises ValueError for a completion of an empty prompt.
         """
         device = self.policy.device
         if any(completion.ids and not completion.prompt_ids for completion in completions):
@@ -89,7 +89,7 @@ class LogprobForward:
         count_B, width_T = len(completions), max((len(completion.ids) for completion in completions), default=0) or 1
         mask_BT = (torch.arange(width_T, device=device) < lengths.unsqueeze(1)).long()
         if not any(completion.ids for completion in completions):
-            # zeros that no parameter takes part in, and on which backward() still runs
+            # independent of every parameter, but backward() still runs
             zeros = torch.zeros((count_B, width_T), device=device, requires_grad=torch.is_grad_enabled())
             return TokenLogprobs(zeros, zeros.detach() if not entropy_gradient else zeros, mask_BT)
         with self.policy.autocast():
@@ -107,26 +107,26 @@ class LogprobForward:
 
     @torch.no_grad()
     def score(self, completions: Sequence[Completion], batch_size: int = 0) -> list[Tensor]:
-        """Log-probability of each token, without gradient or dropout: (T_i,) a completion, on the CPU, in order.
+        """Log-probabilities without gradient or dropout: (T_i,) for each completion, on the CPU, in order.
 
         Args:
-            batch_size: completions of a forward pass at most, within the token budget; 0 = all.
+            batch_size: maximum completions per forward pass, within the token budget; 0 = all.
         """
         size = batch_size or max(1, len(completions))
         scores: list[Tensor] = []
-        with _as_evaluated(self.policy):
-            for first in range(0, len(completions), size):
-                batch = completions[first : first + size]
-                for piece in split_by_tokens(batch, self.token_budget):
-                    logps_BT = self([batch[row] for row in piece]).logps.cpu()
-                    scores += [logps_BT[at, : len(batch[row].ids)].clone() for at, row in enumerate(piece)]
+        with _eval_mode(self.policy):
+            for start in range(0, len(completions), size):
+                batch = completions[start : start + size]
+                for rows in split_by_tokens(batch, self.token_budget):
+                    logps_BT = self([batch[row] for row in rows]).logps.cpu()
+                    scores += [logps_BT[i, : len(batch[row].ids)].clone() for i, row in enumerate(rows)]
         return scores
 
     def _tokens(self, batch: _Padded | PackedRow, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         """Log-probabilities (M,) and entropies (M,) of a batch's completion tokens."""
         options: dict[str, Any] = {"temperature": self.temperature, "entropy_gradient": entropy_gradient}
         if not self.chunked:
-            # The positions are picked by the model itself, before its head.
+            # The model picks the positions before its head.
             keep = batch.predictors.index if isinstance(batch, PackedRow) else batch.width_T
             logits = self._base(**self._inputs(batch), logits_to_keep=keep).logits.flatten(0, 1)
             if not isinstance(batch, PackedRow):
@@ -152,19 +152,19 @@ class LogprobForward:
     def _pad_id(self) -> int:
         return int(getattr(self.policy.tokenizer, "pad_token_id", None) or 0)
 
-    # What follows tries things on the model, before its first use.
+    # ---------------------------------------------------------------------------- probes, before the model's first use
 
-    def _trial(self) -> list[Completion]:
-        """Three short completions of different lengths, two of one prompt; fixed tokens, no random numbers."""
+    def _probe_completions(self) -> list[Completion]:
+        """Three short completions of different lengths, two of one prompt, with fixed tokens."""
         vocabulary = self._base.config.get_text_config().vocab_size
         ids = [(37 * i * i + 11 * i + 3) % vocabulary for i in range(32)]
         prompts = (tuple(ids[:5]), tuple(ids[:5]), tuple(ids[5:8]))
-        own = (ids[8:12], ids[12:21], ids[21:24])
-        return [Completion(p, tuple(o), (), True) for p, o in zip(prompts, own, strict=True)]
+        completions = (ids[8:12], ids[12:21], ids[21:24])
+        return [Completion(p, tuple(c), (), True) for p, c in zip(prompts, completions, strict=True)]
 
-    def _try_head(self) -> None:
-        """The chunked head is right where logits are exactly what the head module returns, and what it is given is
-        exactly the decoder's output; adapters, quantised weights, soft caps and scales each break one of these."""
+    def _probe_head(self) -> None:
+        """Use the chunked head where the head module receives exactly the decoder's output and returns exactly the
+        logits. Adapters, quantized weights, soft caps and scales each break one of these."""
         head, decoder = self._base.get_output_embeddings(), self._base.get_decoder()
         seen: dict[str, Tensor] = {}
         hooks = []
@@ -173,7 +173,7 @@ class LogprobForward:
                 head.register_forward_hook(lambda _, args, output: seen.update(given=args[0], returned=output)),
                 decoder.register_forward_hook(lambda _, args, output: seen.update(hidden=output[0])),
             ]
-        completion = self._trial()[1]
+        completion = self._probe_completions()[1]
         try:
             batch = _Padded([completion], self._pad_id, self.policy.device, len(completion.ids))
             logits = self._base(**batch.model_inputs()).logits
@@ -181,53 +181,53 @@ class LogprobForward:
             for hook in hooks:
                 hook.remove()
         if set(seen) != {"given", "returned", "hidden"}:
-            self.notes.append(_whole_logits(self._base, "its head is not a module of its own"))
+            self.notes.append(_whole_logits(self._base, "its head is not a separate module"))
         elif not torch.equal(seen["given"], seen["hidden"]):
             self.notes.append(_whole_logits(self._base, "it changes the hidden states before the head"))
         elif not torch.equal(seen["returned"].to(logits.dtype), logits):
-            self.notes.append(_whole_logits(self._base, "it caps or scales what the head returns"))
+            self.notes.append(_whole_logits(self._base, "it caps or scales the head's output"))
         else:
             self.chunked = True
             if type(head) is torch.nn.Linear:
                 dtype = self.policy.autocast_dtype or seen["given"].dtype
                 given, weight = seen["given"].to(dtype), head.weight.to(dtype)
                 expected = torch.nn.functional.linear(given, weight, None if head.bias is None else head.bias.to(dtype))
-                self._plain_head = _near(expected, seen["returned"], _tolerance(dtype))
+                self._plain_head = _close(expected, seen["returned"], _tolerance(dtype))
             if not self._plain_head:
                 self.notes.append(
                     f"the head of {type(self._base).__name__} is a {type(head).__name__}, not a plain linear layer: "
-                    "log-probabilities are computed through it in chunks, a little slower"
+                    "log-probabilities are computed through it in chunks, slightly slower"
                 )
 
-    def _try_packing(self) -> None:
-        """Packing is right where a packed row gives the hidden states that each completion has alone."""
-        used = str(self._base.config._attn_implementation)
-        if used not in ("sdpa", ATTENTION) and not self._flash:
-            self._not_packed(f"the model's attention is '{used}'; 'sdpa' packs")
+    def _probe_packing(self) -> None:
+        """Use packing where a packed row gives the same hidden states as each completion by itself."""
+        attention = str(self._base.config._attn_implementation)
+        if attention not in ("sdpa", ATTENTION) and not self._flash:
+            self._not_packed(f"the model's attention is '{attention}'; packing needs 'sdpa'")
             return
         kinds = set(getattr(self._base.config.get_text_config(), "layer_types", None) or ["full_attention"])
         if unknown := sorted(kinds - {"full_attention", "sliding_attention"}):
-            self._not_packed(f"the model has layers of the kind {', '.join(unknown)}")
+            self._not_packed(f"the model has {', '.join(unknown)} layers")
             return
-        trial, device = self._trial(), self.policy.device
-        alone = [_Padded([completion], self._pad_id, device, len(completion.ids)) for completion in trial]
-        expected = torch.cat([batch.predictors.pick(self._hidden(batch)) for batch in alone])
-        row = pack(trial, device, max(len(completion.ids) for completion in trial), self._share_prompts)
-        if used == "sdpa":
+        completions, device = self._probe_completions(), self.policy.device
+        singles = [_Padded([completion], self._pad_id, device, len(completion.ids)) for completion in completions]
+        expected = torch.cat([single.predictors.pick(self._hidden(single)) for single in singles])
+        row = pack(completions, device, max(len(completion.ids) for completion in completions), self._share_prompts)
+        if attention == "sdpa":
             self._base.set_attn_implementation(ATTENTION)
         reason = ""
         try:
             found = row.predictors.pick(self._hidden(row))
             if not self._flash and not row.kernels:
-                reason = "its attention is its own"
-            elif not self._flash and _wants_window(self._base.config) and not row.windows:
-                reason = "its layers do not say how far their sliding window reaches"
-            elif not _near(found, expected, _tolerance(self.policy.autocast_dtype or found.dtype)):
-                reason = "packed sequences do not give what each gives alone"
+                reason = "it has a custom attention"
+            elif not self._flash and _has_window(self._base.config) and not row.windows:
+                reason = "its layers do not pass the length of their sliding window"
+            elif not _close(found, expected, _tolerance(self.policy.autocast_dtype or found.dtype)):
+                reason = "packed sequences give other hidden states than single ones"
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
             reason = f"a packed forward pass fails: {(str(error) or type(error).__name__).strip().splitlines()[0]}"
         if reason:
-            if used == "sdpa":
+            if attention == "sdpa":
                 self._base.set_attn_implementation("sdpa")
             self._not_packed(reason)
             return
@@ -235,7 +235,7 @@ class LogprobForward:
         narrow = (self.policy.autocast_dtype or found.dtype) in (torch.float16, torch.bfloat16)
         if device.type == "cuda" and narrow and "buckets" in row.kernels:
             self.notes.append(
-                "torch's varlen_attn does not serve this model here: packed attention runs in buckets by length"
+                "torch's varlen_attn does not support this model here: packed attention runs in buckets by length"
             )
 
     def _not_packed(self, reason: str) -> None:
@@ -243,8 +243,8 @@ class LogprobForward:
 
 
 class _Padded:
-    """Completions side by side: prompts padded on the left, completions on the right; the last column, which predicts
-    nothing, left out. The same names as :class:`~grpo_train.policy.packing.PackedRow`."""
+    """A batch with prompts padded on the left and completions on the right, without the last column, which predicts
+    nothing. Attributes as in :class:`~grpo_train.policy.packing.PackedRow`."""
 
     def __init__(self, completions: Sequence[Completion], pad_id: int, device: torch.device, width_T: int) -> None:
         self.width_T = width_T
@@ -274,8 +274,7 @@ class _Padded:
 
 
 def split_by_tokens(completions: Sequence[Completion], budget: int) -> list[range]:
-    """Neighbours together, at most ``budget`` prompt and completion tokens a part (one longer than that stands alone);
-    0 = all in one."""
+    """Consecutive rows with at most ``budget`` prompt and completion tokens (a longer one is alone); 0 = all rows."""
     parts: list[range] = []
     start = tokens = 0
     for row, completion in enumerate(completions):
@@ -288,17 +287,17 @@ def split_by_tokens(completions: Sequence[Completion], budget: int) -> list[rang
 
 
 def pad_values(values: Sequence[Sequence[float] | Tensor], width_T: int, device: torch.device) -> Tensor:
-    """Values of each token of each completion as (B, T), 0 where there are none; float32, or float64 where given so."""
-    wide = any(isinstance(of_row, Tensor) and of_row.dtype == torch.float64 for of_row in values)
+    """Values per completion and token as (B, T), padded with 0; float32, or float64 if any row is."""
+    wide = any(isinstance(row, Tensor) and row.dtype == torch.float64 for row in values)
     padded = torch.zeros((len(values), width_T), dtype=torch.float64 if wide else torch.float32)
-    for row, of_row in enumerate(values):
-        padded[row, : len(of_row)] = torch.as_tensor(of_row, dtype=padded.dtype)
+    for i, row in enumerate(values):
+        padded[i, : len(row)] = torch.as_tensor(row, dtype=padded.dtype)
     return padded.to(device)
 
 
 @contextmanager
-def _as_evaluated(policy: Policy) -> Iterator[None]:
-    """Without dropout or checkpointing; each module as it was afterwards."""
+def _eval_mode(policy: Policy) -> Iterator[None]:
+    """Evaluation mode (no dropout or checkpointing); restores the mode of each module."""
     training = [module for module in policy.model.modules() if module.training]
     policy.model.eval()
     try:
@@ -312,18 +311,18 @@ def _whole_logits(model: Any, reason: str) -> str:
     return f"{type(model).__name__}: log-probabilities are computed from whole logits, because {reason}"
 
 
-def _near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Whether they differ by at most ``tolerance`` of the size of what is expected."""
+def _close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Whether the difference is at most ``tolerance`` times the norm of ``expected``."""
     found, expected = found.double(), expected.double()
     return bool((found - expected).norm() <= tolerance * expected.norm())
 
 
 def _tolerance(dtype: torch.dtype) -> float:
-    """Of a sum of many rounded values, relative; a token that sees another sequence is off by far more."""
+    """Relative tolerance of a sum of rounded values; a token that sees another sequence is off by far more."""
     return {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2}.get(dtype, 5e-2)
 
 
-def _wants_window(config: Any) -> bool:
+def _has_window(config: Any) -> bool:
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None)
     return "sliding_attention" in kinds if kinds else getattr(text, "sliding_window", None) is not None

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         from grpo_train.train.loop import train
 
         total = config.run.total_steps
-        ckpt = Path(options.ckpt) if options.ckpt else None
+        ckpt = Path(options.ckpt).expanduser().absolute() if options.ckpt else None
         reached = train(run, config, world, until=min(options.until or total, total), ckpt=ckpt)
         if heartbeat is not None:
             heartbeat.end(state="finished" if reached >= total else "stopped", exit_code=0)

@@ -1,4 +1,4 @@
-"""The chunked head: the same numbers as whole logits, which are never made."""
+"""Chunked head: equal to whole logits, without materializing them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def operands(
 
 
 def gradients(outputs: tuple[Tensor, Tensor], inputs: list[Tensor], *, entropy: bool) -> Iterator[Tensor]:
-    """Of a weighted sum of the outputs."""
+    """Gradients of a weighted sum of the outputs."""
     logps, entropies = outputs
     weights = torch.linspace(-1, 2, len(logps), dtype=logps.dtype)
     total = (logps * weights).sum() + ((entropies * weights.flip(0)).sum() if entropy else 0.0)
@@ -56,9 +56,7 @@ def gradients(outputs: tuple[Tensor, Tensor], inputs: list[Tensor], *, entropy: 
 @pytest.mark.parametrize("elements", CHUNKS)
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("entropy", [True, False])
-def test_gradients_are_the_derivatives(
-    monkeypatch: pytest.MonkeyPatch, elements: int, biased: bool, entropy: bool
-) -> None:
+def test_gradcheck(monkeypatch: pytest.MonkeyPatch, elements: int, biased: bool, entropy: bool) -> None:
     monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", elements)
     hidden, weight, bias, targets = operands(biased=biased)
 
@@ -73,7 +71,7 @@ def test_gradients_are_the_derivatives(
 @pytest.mark.parametrize("elements", CHUNKS)
 @pytest.mark.parametrize("entropy", [True, False])
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
-def test_it_equals_whole_logits(
+def test_matches_whole_logits(
     monkeypatch: pytest.MonkeyPatch, elements: int, entropy: bool, temperature: float
 ) -> None:
     monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", elements)
@@ -92,7 +90,7 @@ def test_it_equals_whole_logits(
         assert found[1].requires_grad == entropy
 
 
-def test_of_uniform_logits_everything_is_known() -> None:
+def test_uniform_logits() -> None:
     logps, entropy = logps_and_entropy(
         torch.zeros(3, 4), torch.zeros(8, 4), None, torch.tensor([0, 3, 7]), temperature=1
     )
@@ -100,7 +98,7 @@ def test_of_uniform_logits_everything_is_known() -> None:
     torch.testing.assert_close(entropy, torch.tensor(8.0).log().expand(3))
 
 
-def test_an_entropy_gradient_alone_is_enough() -> None:
+def test_entropy_gradient_alone() -> None:
     hidden, weight, bias, targets = operands()
     assert bias is not None
     options: dict[str, Any] = {"temperature": 0.9, "entropy_gradient": True}
@@ -112,7 +110,7 @@ def test_an_entropy_gradient_alone_is_enough() -> None:
 
 @pytest.mark.parametrize("entropy", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
-def test_whole_logits_are_never_made(monkeypatch: pytest.MonkeyPatch, entropy: bool, frozen: bool) -> None:
+def test_whole_logits_are_not_materialized(monkeypatch: pytest.MonkeyPatch, entropy: bool, frozen: bool) -> None:
     tokens, vocabulary, chunk = 96, 20_000, 4 * 20_000
     monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", chunk)
     hidden = torch.randn(tokens, 3, requires_grad=True)
@@ -125,10 +123,10 @@ def test_whole_logits_are_never_made(monkeypatch: pytest.MonkeyPatch, entropy: b
     assert (weight.grad is None) == frozen
     with Largest() as largest:
         logps_of_logits(hidden @ weight.t(), targets, temperature=0.8)
-    assert largest.numel == tokens * vocabulary, "the recorder must see them where they are made"
+    assert largest.numel == tokens * vocabulary, "the recorder must see whole logits"
 
 
-def test_a_frozen_weight_costs_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_weight_costs_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, _, targets = operands()
     monkeypatch.setattr(head._Products, "add_weight_gradient", None)
     logps, _ = logps_and_entropy(hidden, weight.detach(), None, targets, temperature=1.0)
@@ -137,7 +135,7 @@ def test_a_frozen_weight_costs_no_product(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("entropy", [True, False])
 def test_bfloat16_factors_give_float32_sums(entropy: bool) -> None:
-    """As under autocast: float32 weights, products of rounded factors. Against float64 on the rounded values."""
+    """Float32 weights and products of rounded factors, as under autocast, against float64 on the rounded values."""
     hidden, weight, _, targets = operands(torch.float32, biased=False)
     options: dict[str, Any] = {"temperature": 0.7, "entropy_gradient": entropy}
     found = logps_and_entropy(hidden, weight, None, targets, dtype=torch.bfloat16, **options)
@@ -152,8 +150,8 @@ def test_bfloat16_factors_give_float32_sums(entropy: bool) -> None:
         assert (a - b).norm() <= 5e-3 * b.norm()
 
 
-def test_a_sure_token_keeps_its_small_gradient_in_bfloat16() -> None:
-    """1 - p is made before anything is rounded: rounding p first would lose it where p is near 1."""
+def test_small_gradient_survives_bfloat16() -> None:
+    """1 - p is computed before rounding: rounding p first would lose it where p is near 1."""
     weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.bfloat16)
     hidden = torch.tensor([[7.0, 0.0]], dtype=torch.bfloat16, requires_grad=True)
     logps, _ = logps_and_entropy(hidden, weight, None, torch.tensor([0]), temperature=1.0)
@@ -173,7 +171,7 @@ def test_logits_of_any_size_stay_finite() -> None:
     assert torch.isfinite(hidden.grad).all()
 
 
-def test_autocast_around_it_changes_nothing() -> None:
+def test_outer_autocast_changes_nothing() -> None:
     hidden, weight, _, targets = operands(torch.float32, biased=False)
     expected, _ = logps_and_entropy(hidden, weight, None, targets, temperature=1.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Log-probabilities: packed or padded, chunked or whole, the same numbers; where they would not be, a fall-back."""
+"""Log-probabilities: equal whether packed or padded, chunked or whole; otherwise a fallback."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def qwen2(**changes: Any) -> Any:
 
 
 def lora() -> Any:
-    """An adapter that is not the identity, as a fresh one would be."""
+    """An adapter with random weights; a fresh one is the identity."""
     settings = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
     model = get_peft_model(qwen2(), settings)
     for name, parameter in model.named_parameters():
@@ -74,14 +74,14 @@ def lora() -> Any:
 MODELS: dict[str, Callable[[], Any]] = {
     "qwen2, tied head": qwen2,
     "qwen2 with a sliding window": lambda: qwen2(**QWEN_WINDOW),
-    "llama, head of its own": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
+    "llama, untied head": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
     "mistral with a sliding window": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=6)),
     "gpt2, learned positions": gpt2,
     "lora": lora,
 }
-WAYS: dict[str, dict[str, bool]] = {
+MODES: dict[str, dict[str, bool]] = {
     "packed": {},
-    "packed, prompts apart": {"share_prompts": False},
+    "packed, separate prompts": {"share_prompts": False},
     "packed, whole logits": {"chunked": False},
     "padded": {"packing": False},
 }
@@ -90,7 +90,7 @@ WAYS: dict[str, dict[str, bool]] = {
 def policy_of(model: Any, dtype: torch.dtype = torch.float64, autocast: torch.dtype | None = None) -> Policy:
     model = model.to(dtype)
     if dtype == torch.float64:
-        # transformers' RMSNorm computes in float32 whatever comes in: 1e-7 of noise
+        # transformers' RMSNorm always computes in float32, which adds noise of 1e-7
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
                 if type(child).__name__.endswith("RMSNorm") and not isinstance(child, torch.nn.RMSNorm):
@@ -105,7 +105,7 @@ def forward_of(policy: Policy, **options: Any) -> LogprobForward:
 
 
 def completions_of() -> list[Completion]:
-    """Three of each prompt, of 0 to 40 tokens; a prompt of one token among them."""
+    """Three per prompt, of 0 to 40 tokens; one prompt has a single token."""
     draw = random.Random(0)
     made = []
     for prompt, lengths in ((7, (9, 17, 5)), (1, (40, 0, 5)), (12, (2, 1, 5)), (3, (1, 0, 0))):
@@ -115,7 +115,7 @@ def completions_of() -> list[Completion]:
 
 
 def weights_of(values: Tensor) -> Tensor:
-    """Different everywhere, so that no two errors cancel."""
+    """All different, so that errors cannot cancel."""
     return torch.cos(torch.arange(values.numel(), dtype=values.dtype)).view_as(values)
 
 
@@ -144,12 +144,12 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_way_gives_the_numbers_and_gradients_of_each_completion_alone(kind: str) -> None:
+def test_every_mode_matches_single_completions(kind: str) -> None:
     policy, completions = policy_of(MODELS[kind]()), completions_of()
     whole = forward_of(policy, packing=False, chunked=False)
     reference = whole(completions, entropy_gradient=True)
     expected = gradients(policy, total(reference))
-    assert all(expected[n].abs().max() > 1e-3 for n in expected if "bias" not in n), "a gradient to compare"
+    assert all(expected[n].abs().max() > 1e-3 for n in expected if "bias" not in n), "gradients must not vanish"
 
     weights = weights_of(reference.logps)
     summed: dict[str, Tensor] = {}
@@ -163,17 +163,17 @@ def test_every_way_gives_the_numbers_and_gradients_of_each_completion_alone(kind
                 summed[name] = summed.get(name, 0) + grad
     assert largest_difference(summed, expected) <= 1e-12
 
-    for way, options in WAYS.items():
+    for mode, options in MODES.items():
         forward = forward_of(policy, **options)
-        assert (forward.packed, forward.chunked, forward.notes) == ("packed" in way, "whole" not in way, [])
+        assert (forward.packed, forward.chunked, forward.notes) == ("packed" in mode, "whole" not in mode, [])
         found = forward(completions, entropy_gradient=True)
         assert torch.equal(found.mask, reference.mask)
-        assert (found.logps - reference.logps).abs().max() <= 1e-12, way
-        assert (found.entropy - reference.entropy).abs().max() <= 1e-12, way
-        assert largest_difference(gradients(policy, total(found)), expected) <= 1e-12, way
+        assert (found.logps - reference.logps).abs().max() <= 1e-12, mode
+        assert (found.entropy - reference.entropy).abs().max() <= 1e-12, mode
+        assert largest_difference(gradients(policy, total(found)), expected) <= 1e-12, mode
 
 
-def test_what_stands_outside_the_mask_is_zero_and_entropies_have_no_gradient_unasked() -> None:
+def test_padding_is_zero_and_entropy_has_no_gradient() -> None:
     completions = completions_of()
     found = forward_of(policy_of(qwen2()))(completions)
     assert found.mask.sum(dim=1).tolist() == [len(c.ids) for c in completions]
@@ -184,10 +184,10 @@ def test_what_stands_outside_the_mask_is_zero_and_entropies_have_no_gradient_una
     assert not found.entropy.requires_grad
 
 
-def test_in_float32_the_gradient_norm_agrees_to_1e_5() -> None:
+def test_float32_gradient_norms_agree() -> None:
     policy, completions = policy_of(qwen2(**QWEN_WINDOW), torch.float32), completions_of()
     norms = []
-    for options in ({"packing": False, "chunked": False}, *WAYS.values()):
+    for options in ({"packing": False, "chunked": False}, *MODES.values()):
         grads = gradients(policy, total(forward_of(policy, **options)(completions, entropy_gradient=True)))
         norms.append(torch.stack([grad.double().norm() for grad in grads.values()]).norm())
     for norm in norms[1:]:
@@ -195,14 +195,14 @@ def test_in_float32_the_gradient_norm_agrees_to_1e_5() -> None:
 
 
 @pytest.mark.parametrize("autocast", [True, False])
-def test_in_bfloat16_it_is_close(autocast: bool) -> None:
+def test_bfloat16_is_close(autocast: bool) -> None:
     model, completions = qwen2(), completions_of()
     exact = forward_of(policy_of(copy.deepcopy(model)))(completions)
     if autocast:
         policy = policy_of(model, torch.float32, torch.bfloat16)
     else:
         policy = policy_of(model, torch.bfloat16)
-    for options in WAYS.values():
+    for options in MODES.values():
         forward = forward_of(policy, **options)
         assert forward.notes == []
         found = forward(completions)
@@ -214,7 +214,7 @@ def test_in_bfloat16_it_is_close(autocast: bool) -> None:
             assert torch.isfinite(grad).all()
 
 
-def test_gradient_checkpointing_gives_the_same_gradient() -> None:
+def test_gradient_checkpointing_changes_nothing() -> None:
     policy, completions = policy_of(qwen2(**QWEN_WINDOW)), completions_of()
     expected = gradients(policy, total(forward_of(policy)(completions)))
     policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -223,7 +223,7 @@ def test_gradient_checkpointing_gives_the_same_gradient() -> None:
     assert largest_difference(gradients(policy, total(forward(completions))), expected) <= 1e-12
 
 
-def test_an_adapter_has_the_logits_of_the_merged_model() -> None:
+def test_adapter_matches_the_merged_model() -> None:
     policy, completions = policy_of(lora()), completions_of()
     adapted = forward_of(policy)(completions)
     with policy.model.disable_adapter():
@@ -233,7 +233,7 @@ def test_an_adapter_has_the_logits_of_the_merged_model() -> None:
     assert (adapted.logps - bare.logps).abs().max() > 0.1
 
 
-def test_trying_leaves_no_trace(tmp_path: Path) -> None:
+def test_probes_leave_no_trace(tmp_path: Path) -> None:
     policy = policy_of(lora())
     policy.model.base_model.model.model.layers[1].eval()
     modes = [module.training for module in policy.model.modules()]
@@ -246,7 +246,7 @@ def test_trying_leaves_no_trace(tmp_path: Path) -> None:
     assert packing.ATTENTION not in (tmp_path / "config.json").read_text()
 
 
-def test_generation_is_untouched() -> None:
+def test_generation_is_unchanged() -> None:
     policy = policy_of(qwen2(), torch.float32)
     inputs = torch.randint(1, V, (3, 6))
     mask = torch.ones_like(inputs)
@@ -258,9 +258,7 @@ def test_generation_is_untouched() -> None:
 
 
 @pytest.mark.parametrize(("vocabulary", "times"), [(30_000, 5), (V, 20)], ids=["logits", "mask"])
-def test_neither_whole_logits_nor_a_mask_of_all_pairs_is_made(
-    monkeypatch: pytest.MonkeyPatch, vocabulary: int, times: int
-) -> None:
+def test_no_whole_logits_and_no_full_mask(monkeypatch: pytest.MonkeyPatch, vocabulary: int, times: int) -> None:
     hidden = 16
     monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 2 * vocabulary)
     forward = forward_of(policy_of(qwen2(vocab_size=vocabulary, hidden_size=hidden), torch.float32))
@@ -268,8 +266,8 @@ def test_neither_whole_logits_nor_a_mask_of_all_pairs_is_made(
     tokens = sum(len(c.ids) for c in completions)
     with Largest() as largest:
         total(forward(completions, entropy_gradient=True)).backward()
-    own = vocabulary * hidden  # the head's weight and its gradient
-    assert largest.numel <= max(own, 100 * tokens) < tokens * max(vocabulary, tokens) / 10
+    weight = vocabulary * hidden  # the head's weight and its gradient
+    assert largest.numel <= max(weight, 100 * tokens) < tokens * max(vocabulary, tokens) / 10
 
 
 def lora_on_the_head() -> Any:
@@ -279,7 +277,7 @@ def lora_on_the_head() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("make", "packed", "chunked", "said"),
+    ("make", "packed", "chunked", "notes"),
     [
         (lora_on_the_head, True, True, ["not a plain linear layer"]),
         (lambda: CohereForCausalLM(CohereConfig(**SIZES)), True, False, ["whole logits"]),
@@ -287,14 +285,11 @@ def lora_on_the_head() -> Any:
     ],
     ids=["adapter on the head", "scaled logits", "capped logits and attention"],
 )
-def test_a_head_that_is_more_than_a_linear_layer_falls_back(
-    make: Callable[[], Any], packed: bool, chunked: bool, said: list[str]
-) -> None:
+def test_other_heads_fall_back(make: Callable[[], Any], packed: bool, chunked: bool, notes: list[str]) -> None:
     policy, completions = policy_of(make(), torch.float32), completions_of()
     forward = forward_of(policy)
     assert (forward.packed, forward.chunked) == (packed, chunked)
-    assert len(forward.notes) == len(said)
-    assert all(words in note for words, note in zip(said, forward.notes, strict=True))
+    assert all(text in note for text, note in zip(notes, forward.notes, strict=True))
     reference = forward_of(policy, packing=False, chunked=False)(completions, entropy_gradient=True)
     found = forward(completions, entropy_gradient=True)
     torch.testing.assert_close(found.logps, reference.logps, atol=2e-5, rtol=1e-5)
@@ -304,8 +299,8 @@ def test_a_head_that_is_more_than_a_linear_layer_falls_back(
         torch.testing.assert_close(grad, expected[name], atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("fault", ["sees others", "fails", "is not asked"])
-def test_where_packing_is_wrong_it_pads_and_says_so(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["mixes sequences", "fails", "is not used"])
+def test_wrong_packing_falls_back_to_padding(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     def whole_row(rows: list[Tensor], *_: Any) -> Tensor:
         if fault == "fails":
             raise RuntimeError("no such kernel\nand more")
@@ -315,7 +310,7 @@ def test_where_packing_is_wrong_it_pads_and_says_so(monkeypatch: pytest.MonkeyPa
 
     policy, completions = policy_of(qwen2()), completions_of()
     reference = forward_of(policy, packing=False)(completions)
-    if fault == "is not asked":
+    if fault == "is not used":
         monkeypatch.setattr(policy.model, "set_attn_implementation", lambda name: None)
     else:
         monkeypatch.setattr(packing, "_by_buckets", whole_row)
@@ -328,8 +323,8 @@ def test_where_packing_is_wrong_it_pads_and_says_so(monkeypatch: pytest.MonkeyPa
     assert torch.equal(forward(completions).logps, reference.logps)
 
 
-def test_a_window_that_attention_is_not_told_of_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short trials cannot show it in the numbers."""
+def test_missing_sliding_window_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe's short sequences cannot show it in the numbers."""
     policy = policy_of(qwen2(**{**QWEN_WINDOW, "sliding_window": 100}))
     for layer in policy.model.model.layers:
         layer.self_attn.sliding_window = None
@@ -346,7 +341,7 @@ def test_eager_attention_pads() -> None:
     assert "eager" in forward.notes[0]
 
 
-@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("options", MODES.values(), ids=MODES)
 def test_empty_completions_and_prompts(options: dict[str, bool]) -> None:
     forward = forward_of(policy_of(qwen2()), **options)
     empty = Completion((3, 4), (), (), True)
@@ -361,7 +356,7 @@ def test_empty_completions_and_prompts(options: dict[str, bool]) -> None:
 
 @pytest.mark.parametrize("budget", [0, 30])
 @pytest.mark.parametrize("batch_size", [0, 5])
-def test_scores_are_the_log_probabilities_in_order(budget: int, batch_size: int) -> None:
+def test_scores_are_log_probabilities_in_order(budget: int, batch_size: int) -> None:
     policy, completions = policy_of(qwen2()), completions_of()
     expected = forward_of(policy)(completions).logps
     scores = forward_of(policy, token_budget=budget).score(completions, batch_size)
@@ -391,7 +386,7 @@ def test_padding_values() -> None:
     assert pad_values([torch.tensor([0.1], dtype=torch.float64)], 1, device).dtype == torch.float64
 
 
-def test_a_loaded_adapter_packs(tmp_path: Path) -> None:
+def test_loaded_adapter_is_packed(tmp_path: Path) -> None:
     made = lora()
     made.save_pretrained(tmp_path)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Packed rows: none sees another, whatever kernel computes attention."""
+"""Packed rows: no sequence sees another, with any attention kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpo_train.rollout import Completion
 
 CPU = torch.device("cpu")
 LENGTHS = [(3, 9), (1, 1), (5, 0), (2, 30), (7, 2), (1, 14), (4, 4), (3, 60)]
-"""Of prompts and completions."""
+"""Prompt and completion lengths."""
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def one_thread() -> None:
 
 
 @pytest.fixture
-def fresh_try() -> Iterator[None]:
+def fresh_probe() -> Iterator[None]:
     packing._varlen_call.cache_clear()
     yield
     packing._varlen_call.cache_clear()
@@ -38,26 +38,27 @@ def fresh_try() -> Iterator[None]:
 def completions_of(lengths: list[tuple[int, int]] = LENGTHS, *, times: int = 1) -> list[Completion]:
     draw = random.Random(0)
     made = []
-    for prompt, own in lengths:
+    for prompt, length in lengths:
         prompt_ids = tuple(draw.randrange(50) for _ in range(prompt))
-        made += [Completion(prompt_ids, tuple(draw.randrange(50) for _ in range(own)), (), True) for _ in range(times)]
+        for _ in range(times):
+            made.append(Completion(prompt_ids, tuple(draw.randrange(50) for _ in range(length)), (), True))
     return made
 
 
 def one_by_one(query: Tensor, key: Tensor, value: Tensor, row: packing.PackedRow, window: int | None) -> Tensor:
-    """(1, N, Q, D): each sequence by itself with a mask, its results put where its tokens stand."""
+    """(1, N, Q, D): attention of each sequence by itself, with a mask, written to the positions of its tokens."""
     out = torch.empty_like(query.transpose(1, 2))
-    for prompt_at, prompt, own_at, own in row.sequences.tolist():
-        places = torch.tensor([*range(prompt_at, prompt_at + prompt), *range(own_at, own_at + own)])
-        back = places.argsort().unsqueeze(1) - torch.arange(len(places))
-        mask = (back >= 0) & (back < (window or len(places)))
-        parts = (x[:, :, places] for x in (query, key, value))
-        result = scaled_dot_product_attention(*parts, attn_mask=mask, scale=0.3, enable_gqa=True)
-        out = out.index_copy(1, places, result.transpose(1, 2))
+    for prompt_start, prompt, start, length in row.sequences.tolist():
+        positions = torch.tensor([*range(prompt_start, prompt_start + prompt), *range(start, start + length)])
+        distance = positions.argsort().unsqueeze(1) - torch.arange(len(positions))
+        mask = (distance >= 0) & (distance < (window or len(positions)))
+        sequence = (x[:, :, positions] for x in (query, key, value))
+        result = scaled_dot_product_attention(*sequence, attn_mask=mask, scale=0.3, enable_gqa=True)
+        out = out.index_copy(1, positions, result.transpose(1, 2))
     return out
 
 
-def test_rows_picked_have_the_gradient_of_plain_indexing() -> None:
+def test_row_map_matches_plain_indexing() -> None:
     for index in ([2, 0, 3, 1], [0, 0, 2, 0, 2], [3, 1]):
         x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
         rows = RowMap(np.array(index), 4, CPU)
@@ -68,18 +69,18 @@ def test_rows_picked_have_the_gradient_of_plain_indexing() -> None:
         torch.testing.assert_close(found, expected)
 
 
-def test_a_shared_prompt_stands_in_the_row_once_and_last_tokens_not_at_all() -> None:
+def test_shared_prompts_are_packed_once() -> None:
     made = completions_of(times=3)
     rows = {share: pack(made, CPU, 60, share) for share in (True, False)}
-    own = sum(3 * (n - 1) for _, n in LENGTHS if n)
+    tokens = sum(3 * (n - 1) for _, n in LENGTHS if n)
     prompts = sum(prompt for prompt, n in LENGTHS if n)
-    assert rows[True].input_ids.shape == (1, prompts + own)
-    assert rows[False].input_ids.shape == (1, 3 * prompts + own)
+    assert rows[True].input_ids.shape == (1, prompts + tokens)
+    assert rows[False].input_ids.shape == (1, 3 * prompts + tokens)
     for row in rows.values():
         targets = torch.full((len(made) * 60,), -1).index_copy(0, row.slots, row.targets).view(-1, 60)
         for line, completion in zip(targets.tolist(), made, strict=True):
             assert line == [*completion.ids, *[-1] * (60 - len(completion.ids))]
-        # what predicts a token is the token before it, at the position before it
+        # a token is predicted by the token before it
         before = [t for c in made for t in [*c.prompt_ids, *c.ids][len(c.prompt_ids) - 1 : -1] if c.ids]
         positions = [len(c.prompt_ids) - 1 + i for c in made for i in range(len(c.ids))]
         assert row.input_ids[0, row.predictors.index].tolist() == before
@@ -89,7 +90,7 @@ def test_a_shared_prompt_stands_in_the_row_once_and_last_tokens_not_at_all() -> 
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("cost", [0, 2**9, 2**30])
-def test_attention_in_buckets_is_attention_one_by_one(
+def test_buckets_match_single_sequences(
     monkeypatch: pytest.MonkeyPatch, cost: int, times: int, window: int | None
 ) -> None:
     monkeypatch.setitem(packing.CALL_COST, "cpu", cost)
@@ -102,7 +103,7 @@ def test_attention_in_buckets_is_attention_one_by_one(
 
 
 def check_attention(row: packing.PackedRow, window: int | None, attention: Callable[..., Tensor]) -> None:
-    """Values and gradients, four query heads on two of keys and values."""
+    """Values and gradients, with four query heads on two key/value heads."""
     count = row.input_ids.shape[1]
     inputs = [torch.randn(1, heads, count, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
     found, expected = attention(torch.nn.Module(), *inputs, None), one_by_one(*inputs, row, window)
@@ -113,12 +114,12 @@ def check_attention(row: packing.PackedRow, window: int | None, attention: Calla
         assert (a - b).abs().max() <= 1e-12
 
 
-def test_sequences_of_one_length_are_not_gathered() -> None:
+def test_equal_lengths_are_not_gathered() -> None:
     row = pack(completions_of([(3, 5), (2, 6), (4, 4)]), CPU, 6, True)
     assert (row.buckets.shapes, row.buckets.to_row) == ([(3, 7)], None)
 
 
-def test_dropout_is_honoured() -> None:
+def test_dropout_is_applied() -> None:
     row = pack(completions_of(), CPU, 60, True)
     inputs = [torch.randn(1, 2, row.input_ids.shape[1], 8) for _ in range(3)]
     dropped, _ = packed_attention(torch.nn.Module(), *inputs, None, 0.9, packed_row=row)
@@ -128,14 +129,14 @@ def test_dropout_is_honoured() -> None:
 
 
 @pytest.mark.parametrize("unknown", [{"softcap": 30.0}, {"is_causal": False}])
-def test_attention_of_another_kind_is_refused(unknown: dict[str, Any]) -> None:
+def test_other_attention_is_not_supported(unknown: dict[str, Any]) -> None:
     row = pack(completions_of(), CPU, 60, True)
     inputs = [torch.randn(1, 2, row.input_ids.shape[1], 8) for _ in range(3)]
-    with pytest.raises(NotImplementedError, match="causal"):
+    with pytest.raises(NotImplementedError, match="does not support"):
         packed_attention(torch.nn.Module(), *inputs, None, packed_row=row, **unknown)
 
 
-# torch's varlen_attn runs on CUDA alone. What is around it is tried here with stand-ins of each signature it has had.
+# torch's varlen_attn runs only on CUDA. The code around it is tested with stand-ins for each of its signatures.
 
 
 def stand_in(
@@ -148,14 +149,14 @@ def stand_in(
     window: tuple[int, int],
     grouped: bool,
 ) -> Tensor:
-    parts = []
+    results = []
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-        back = torch.arange(end - start).unsqueeze(1) - torch.arange(end - start)
-        mask = (back >= -window[1]) & ((back <= window[0]) if window[0] >= 0 else True)
+        distance = torch.arange(end - start).unsqueeze(1) - torch.arange(end - start)
+        mask = (distance >= -window[1]) & ((distance <= window[0]) if window[0] >= 0 else True)
         heads = (x[start:end].transpose(0, 1).unsqueeze(0) for x in (query, key, value))
-        part = scaled_dot_product_attention(*heads, attn_mask=mask, scale=scale, enable_gqa=grouped)
-        parts.append(part.squeeze(0).transpose(0, 1))
-    return torch.cat(parts)
+        result = scaled_dot_product_attention(*heads, attn_mask=mask, scale=scale, enable_gqa=grouped)
+        results.append(result.squeeze(0).transpose(0, 1))
+    return torch.cat(results)
 
 
 def as_in_2_10(q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):  # type: ignore[no-untyped-def]
@@ -176,8 +177,8 @@ def as_in_2_12(  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("version", [as_in_2_11, as_in_2_12])
 @pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.usefixtures("fresh_try")
-def test_attention_by_the_varlen_kernel(
+@pytest.mark.usefixtures("fresh_probe")
+def test_varlen_kernel_matches_single_sequences(
     monkeypatch: pytest.MonkeyPatch, version: Callable[..., Tensor], times: int, window: int | None
 ) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", version)
@@ -192,8 +193,8 @@ def test_attention_by_the_varlen_kernel(
     check_attention(row, window, attention)
 
 
-@pytest.mark.usefixtures("fresh_try")
-def test_the_oldest_signature_serves_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("fresh_probe")
+def test_oldest_varlen_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", as_in_2_10)
     assert packing._varlen_call((4, 2, 16), 0.25, False, torch.bfloat16, CPU)
     assert packing._varlen_call((4, 2, 16), 0.3, False, torch.bfloat16, CPU) is None
@@ -201,8 +202,8 @@ def test_the_oldest_signature_serves_what_it_can(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("fault", ["wrong", "refuses"])
-@pytest.mark.usefixtures("fresh_try")
-def test_a_kernel_that_does_not_agree_is_not_used(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+@pytest.mark.usefixtures("fresh_probe")
+def test_wrong_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     def faulty(q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False):  # type: ignore[no-untyped-def]
         if fault == "refuses":
             raise RuntimeError("no kernel for this head dimension")
