@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
 import threading
 
@@ -42,7 +42,7 @@ class ProgressLine:
 
     def _draw(self, text: str) -> None:
         with self._lock:
-            line = text[: os.get_terminal_size(sys.stdout.fileno()).columns - 1].encode() if text else b""
+            line = text[: shutil.get_terminal_size().columns - 1].encode() if text else b""
             if line != self._text:
                 sys.stdout.buffer.write(CLEAR_LINE + line)
                 sys.stdout.buffer.flush()
