@@ -85,7 +85,8 @@ class Task(Protocol):
     """Source of prompts and judge of completions. Splits are disjoint and their order never changes.
 
     A task for warm starts of tiny models (``grpo-train tiny-model --task NAME``) also has
-    ``example(problem, draw, careless) -> str``, a worked completion, see :class:`~grpo_train.tasks.shared.base.WorkedTask`.
+    ``example(problem, draw, careless) -> str``, a worked completion
+    (:class:`~grpo_train.tasks.shared.base.WorkedTask`).
     """
 
     @property

@@ -2,7 +2,7 @@
 
 ``run_program`` runs a script; ``run_tests`` runs a dataset's asserts on a solution. A program's own report is only a
 claim: expected values never enter its process, its exit code is not a verdict, and the values it returns come out as
-plain data and are compared here. Both functions are thread-safe; run as many at a time as there are cores.
+plain data and are compared here. Both functions are thread-safe; run about one per core.
 
 The protection of this machine is probed once per process and reported as a level, see :func:`isolation`.
 

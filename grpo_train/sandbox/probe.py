@@ -72,7 +72,7 @@ def probe() -> Isolation:
     uid = UNUSED_UID if os.geteuid() == 0 else None
     closed = _closed_to_others(interpreter().stdlib) or _closed_to_others(workspace().root)
     if uid is not None and closed:
-        uid, missing = None, {**missing, "uid": f"programs need {closed}, which only root may enter"}
+        uid, missing = None, {**missing, "separate uid": f"programs need {closed}, which only root may enter"}
     tried = Isolation(NAMESPACES | NEW_USER, False, uid, True, abi, True, missing)
     for _ in range(8):
         step, reason = _try(tried)
@@ -95,7 +95,7 @@ def _closed_to_others(path: str) -> str | None:
 
 def _without(tried: Isolation, step: str, reason: str) -> Isolation | None:
     missing = {**tried.missing, step: reason}
-    if step == "uid" and tried.uid is not None:
+    if step == "separate uid" and tried.uid is not None:
         return replace(tried, uid=None, missing=missing)
     if step == "tmpfs" and tried.tmpfs:
         return replace(tried, tmpfs=False, missing=missing)
@@ -137,7 +137,7 @@ def _try(tried: Isolation) -> tuple[str | None, str]:
             return "landlock", str(error)
         # Without its capabilities root can neither chown files nor kill processes of another user.
         refused = isinstance(error, PermissionError) and tried.uid is not None
-        return "uid" if refused else "start", str(error)
+        return "separate uid" if refused else "start", str(error)
     failed = outcome.first(b"L")
     if failed is not None:
         step, _, reason = failed.decode().partition("\t")
@@ -146,7 +146,7 @@ def _try(tried: Isolation) -> tuple[str | None, str]:
         found = ast.literal_eval(outcome.stdout.decode())
     except (ValueError, SyntaxError):
         last = (outcome.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {outcome.exit_code}"])[-1]
-        return "uid" if tried.uid is not None else "start", f"the test program failed: {last}"
+        return "separate uid" if tried.uid is not None else "start", f"the test program failed: {last}"
     if tried.landlock_abi and (found["read"], found["write"]) != ("EACCES", "EACCES"):
         return "landlock", f"a file outside was opened: {found}"
     if tried.seccomp and (found["socket"], found["signal"]) != ("EPERM", "EPERM"):

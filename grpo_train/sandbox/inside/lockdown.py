@@ -70,7 +70,7 @@ def lock_down(plan: "dict[str, Any]") -> None:
             posix.setresgid(plan["uid"], plan["uid"], plan["uid"])
             posix.setresuid(plan["uid"], plan["uid"], plan["uid"])
         except OSError as error:
-            raise LockdownError("uid", str(error)) from None
+            raise LockdownError("separate uid", str(error)) from None
     if plan["namespaces"] and not plan["namespaces_as_root"]:
         _leave_namespaces(plan)
     try:
@@ -78,7 +78,7 @@ def lock_down(plan: "dict[str, Any]") -> None:
             posix.mkdir(plan["directory"], 0o700)
         posix.chdir(plan["directory"])
     except OSError as error:
-        step = "tmpfs" if plan["tmpfs"] else "uid"
+        step = "tmpfs" if plan["tmpfs"] else "separate uid"
         raise LockdownError(step, f"cannot enter the working directory: {error}") from None
     _call("rlimits", number["prctl"], PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if plan["namespaces"] & CLONE_NEWPID:

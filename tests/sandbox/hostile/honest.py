@@ -34,7 +34,7 @@ SOLUTIONS = {
     "carriage returns": HONEST.replace("\n", "\r\n"),
     "signals to itself": "import signal\ndone = []\nsignal.signal(signal.SIGUSR1, lambda *a: done.append(1))\n"
     "signal.raise_signal(signal.SIGUSR1)\ndef f(x): return 2 * x * len(done)",
-    "limits of its own": "import sys, resource, threading\nsys.setrecursionlimit(10000)\n"
+    "sets its own limits": "import sys, resource, threading\nsys.setrecursionlimit(10000)\n"
     "threading.stack_size(1 << 24)\n"
     "resource.setrlimit(resource.RLIMIT_STACK, resource.getrlimit(resource.RLIMIT_STACK))\n" + HONEST,
 }
