@@ -72,13 +72,15 @@ def pick_device(setting: str, local_rank: int = 0) -> torch.device:
     Args:
         setting: ``model.device``.
 
-    Raises PolicyError where this machine has GPUs that torch cannot use, unless ``setting`` is ``cpu``.
+    Raises PolicyError where this machine has GPUs that torch cannot use, or too few, unless ``setting`` is ``cpu``.
     """
     if setting == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         check_device(setting, nproc=1)
         return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        check_device(setting, nproc=local_rank + 1)
     # On Hopper and Blackwell, PyTorch may prefer cuDNN attention, which spends hundreds of milliseconds on a plan for
     # each new shape. Packed batches and growing completions bring new shapes all the time.
     # github.com/pytorch/pytorch/pull/155958, github.com/modelscope/FunASR/issues/3704

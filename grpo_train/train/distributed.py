@@ -28,7 +28,7 @@ class World:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         world = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0")), size)
         if size > 1:
-            if torch.cuda.is_available():
+            if world.local_rank < torch.cuda.device_count():  # fewer GPUs: pick_device refuses, or model.device is cpu
                 torch.cuda.set_device(world.local_rank)
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)

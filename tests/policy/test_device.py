@@ -224,6 +224,19 @@ def test_a_training_process_refuses_too(tmp_path: Path, monkeypatch: pytest.Monk
         pick_device("auto")
 
 
+def test_a_rank_without_a_gpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from grpo_train.policy.loading import pick_device
+
+    fake_smi(tmp_path, monkeypatch, smi_with_driver("580.95.05"))
+    fake_probe(monkeypatch, WORKING)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(PolicyError, match=r"run.nproc is 3, but torch sees 2"):
+        pick_device("auto", 2)
+
+
 def test_cuda_turns_cudnn_attention_off(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
@@ -231,6 +244,7 @@ def test_cuda_turns_cudnn_attention_off(monkeypatch: pytest.MonkeyPatch) -> None
 
     calls: list[Any] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda picked: f"NVIDIA H100 {picked.index}")
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", calls.append)
     assert device_name(pick_device("cpu")) == "CPU"
