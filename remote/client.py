@@ -24,25 +24,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from remote.boxes import Box
-from remote.events import (
-    BoxGreeted,
-    ClientEvent,
-    GpuSampled,
-    HostKeyAsked,
-    Link,
-    LinkChanged,
-    RunsReported,
-    SessionsReported,
-)
+from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged
 from remote.follows import Follow
+from remote.handshake import shake_hands
+from remote.intake import greeting, topic_event
 from remote.protocol import (
     OPERATIONS,
-    PROTOCOL_VERSION,
     VALUE_TOPICS,
     Cursor,
     Decoder,
@@ -50,7 +41,6 @@ from remote.protocol import (
     RemoteError,
     encode_parts,
 )
-from remote.protocol.versions import EngineVersion
 from remote.requests import Pending, Requests, unreachable
 from remote.timing import Pings, SleepDetector, Timing
 from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
@@ -99,7 +89,7 @@ class BoxClient:
         self._owner = threading.Thread(target=self._own, name=f"box-{box.name}", daemon=True)
         self._watchdog = threading.Thread(target=self._watch, name=f"box-{box.name}-watchdog", daemon=True)
 
-    # ----------------------------------------------------------------------------------------------- public
+    # ------------------------------------------------------------------------------------------------------ public
 
     @property
     def link(self) -> Link:
@@ -172,8 +162,8 @@ class BoxClient:
         """Stop following; one more LogArrived may still arrive."""
         with self._lock:
             follow = self._follows.pop(subscription, None)
-            if follow is not None and self._by_wire.pop(follow.wire, None) is not None:
-                self._enqueue({"type": "unsubscribe", "id": follow.wire})
+            if follow is not None and self._by_wire.pop(follow.wire_id, None) is not None:
+                self._enqueue({"type": "unsubscribe", "id": follow.wire_id})
         self._wake()
 
     def consumed(self, subscription: int, count: int) -> None:
@@ -181,8 +171,8 @@ class BoxClient:
         with self._lock:
             follow = self._follows.get(subscription)
             granted = follow.consumed(count) if follow else 0
-            if follow is not None and granted and follow.wire in self._by_wire:
-                self._enqueue({"type": "credit", "id": follow.wire, "bytes": granted})
+            if follow is not None and granted and follow.wire_id in self._by_wire:
+                self._enqueue({"type": "credit", "id": follow.wire_id, "bytes": granted})
         if granted:
             self._wake()
 
@@ -195,32 +185,32 @@ class BoxClient:
         """Retry now: ends a back-off or a refusal; does nothing while connected."""
         self._retry_now.set()
 
-    # ----------------------------------------------------------------------------------------- owner thread
+    # ------------------------------------------------------------------------------------------------ owner thread
 
     def _own(self) -> None:
         failures = 0
         while not self._closing.is_set():
             if failures == 0:
                 self._set_link(Link.CONNECTING, f"connecting to {self.box.address()}")
-            began, up_since, refused, again, why = time.monotonic(), None, False, False, ""
+            began, up_since, refused, again, reason = time.monotonic(), None, False, False, ""
             transport: Transport | None = None
             try:
                 transport = self._transport = self._factory(self.box, self._ask_host_key)
                 transport.open()
-                decoder, hello = self._shake_hands(transport)
+                decoder, hello = shake_hands(transport, self.box, self._timing.lost_after, self._closing)
                 up_since = time.monotonic()
                 self._converse(transport, decoder, hello)
             except TryAgain as error:
-                again, why = True, str(error)
+                again, reason = True, str(error)
             except Refused as error:
-                refused, why = True, str(error)
+                refused, reason = True, str(error)
             except (Unreachable, ProtocolError) as error:
-                why = str(error)
+                reason = str(error)
             except Exception as error:  # a bug here or in a library must not end the link for good
-                why = f"{type(error).__name__}: {error}"
+                reason = f"{type(error).__name__}: {error}"
             finally:
                 self._transport = None
-                self._go_down(why)
+                self._go_down(reason)
                 if transport is not None:
                     transport.close()
             if self._closing.is_set():
@@ -228,25 +218,25 @@ class BoxClient:
             if again:
                 continue
             if refused:
-                self._set_link(Link.REFUSED, why)
-                self._requests.fail_all(why)
+                self._set_link(Link.REFUSED, reason)
+                self._requests.fail_all(reason)
                 self._pause(None)
                 failures = 0
                 continue
             lived = time.monotonic() - (up_since or began)
             failures = 1 if up_since and lived >= self._timing.settled_after else failures + 1
-            self._back_off(failures, why)
+            self._back_off(failures, reason)
         self._set_link(Link.CLOSED, "closed")
         self._requests.fail_all("the client is closed")
 
-    def _back_off(self, failures: int, why: str) -> None:
+    def _back_off(self, failures: int, reason: str) -> None:
         timing = self._timing
         wait = min(timing.backoff_most, timing.backoff_first * 2 ** min(failures - 1, 16))
         wait *= random.uniform(0.8, 1.2)
-        self._set_link(Link.LOST, why, retry_in_s=round(wait, 1))
+        self._set_link(Link.LOST, reason, retry_in_s=round(wait, 1))
         self._pause(wait)
         if not self._closing.is_set():
-            self._set_link(Link.LOST, why, retry_in_s=0.0)
+            self._set_link(Link.LOST, reason, retry_in_s=0.0)
 
     def _pause(self, seconds: float | None) -> None:
         """Wait for ``seconds`` (None = forever), ``reconnect_now``, ``close``, or the end of a suspend."""
@@ -259,32 +249,11 @@ class BoxClient:
             if (end is not None and time.monotonic() >= end) or (end is not None and self._sleep.happened()):
                 return
 
-    def _shake_hands(self, transport: Transport) -> tuple[Decoder, dict[str, Any]]:
-        """Exchange hellos. Raises Refused for another protocol version, Unreachable without a hello."""
-        settings = asdict(self.box.settings())
-        for part in encode_parts({"type": "hello", "protocol": PROTOCOL_VERSION, "settings": settings}):
-            transport.send(part)
-        decoder, deadline = Decoder(), time.monotonic() + self._timing.lost_after
-        while True:
-            data = transport.receive(min(0.25, self._timing.lost_after))
-            if data == b"":
-                raise Unreachable(f"the agent on {self.box.name} exited at once ({transport.why() or 'no message'})")
-            for frame in decoder.feed(data or b""):
-                if frame["type"] != "hello":
-                    continue
-                if frame.get("protocol") != PROTOCOL_VERSION:
-                    raise Refused(f"the agent uses protocol {frame.get('protocol')}, this program {PROTOCOL_VERSION}")
-                return decoder, frame
-            if self._closing.is_set() or time.monotonic() > deadline:
-                raise Unreachable(f"no hello from {self.box.name} within {self._timing.lost_after:.0f} s")
-
     def _converse(self, transport: Transport, decoder: Decoder, hello: dict[str, Any]) -> None:
         """Serve one connection until it ends. Raises Unreachable with the reason."""
         self._go_up()
         self._set_link(Link.CONNECTED, transport.describe())
-        engine = hello.get("engine") or {}
-        version = EngineVersion(str(engine.get("version") or ""), int(engine.get("format") or 0))
-        self._emit(BoxGreeted(str(hello.get("agent", "")), dict(hello.get("host") or {}), version))
+        self._emit(greeting(hello))
         timing, pings = self._timing, Pings()
         heard = time.monotonic()
         last_ping = heard - timing.ping_every
@@ -299,7 +268,7 @@ class BoxClient:
             data = transport.receive(max(0.0, last_ping + timing.ping_every - now))
             now = time.monotonic()
             if data == b"":
-                raise Unreachable(transport.why() or f"the connection to {self.box.name} ended")
+                raise Unreachable(transport.error_tail() or f"the connection to {self.box.name} ended")
             if data:
                 heard = now
                 if self._link is Link.STALE:
@@ -338,9 +307,9 @@ class BoxClient:
             self._by_wire.clear()
             self._topics.clear()
             for topic in VALUE_TOPICS:
-                wire = next(self._ids)
-                self._topics[wire] = topic
-                self._enqueue({"type": "subscribe", "id": wire, "topic": topic, "params": {}, "credit": 0})
+                wire_id = next(self._ids)
+                self._topics[wire_id] = topic
+                self._enqueue({"type": "subscribe", "id": wire_id, "topic": topic, "params": {}, "credit": 0})
             for follow in self._follows.values():
                 self._subscribe_log(follow)
             for pending in self._requests.unsent():
@@ -348,28 +317,22 @@ class BoxClient:
                 self._outbox.extend(encode_parts(pending.frame()))
             self._up = True
 
-    def _go_down(self, why: str) -> None:
+    def _go_down(self, reason: str) -> None:
         with self._lock:
             self._up = False
-            self._link_detail = why
+            self._link_detail = reason
             self._outbox.clear()
             self._by_wire.clear()
             self._topics.clear()
-        self._requests.link_lost(why)
+        self._requests.link_lost(reason)
 
     def _handle(self, frame: dict[str, Any]) -> None:
         kind = frame["type"]
         if kind == "response":
             self._requests.answer(frame)
         elif kind == "update":
-            value = frame.get("value") or {}
-            topic = self._topics.get(frame["id"])
-            if topic == "runs":
-                self._emit(RunsReported(list(value.get("runs") or [])))
-            elif topic == "sessions":
-                self._emit(SessionsReported(list(value.get("sessions") or [])))
-            elif topic == "gpu":
-                self._emit(GpuSampled(list(value.get("gpus") or []), str(value.get("note") or "")))
+            if topic := self._topics.get(frame["id"]):
+                self._emit(topic_event(topic, frame.get("value")))
         elif kind in ("data", "rotated", "closed"):
             self._handle_log(kind, frame)
 
@@ -396,9 +359,9 @@ class BoxClient:
         self._outbox.extend(encode_parts(frame))
 
     def _subscribe_log(self, follow: Follow) -> None:
-        wire = next(self._ids)
-        self._by_wire[wire] = follow
-        self._enqueue(follow.subscribe_frame(wire))
+        wire_id = next(self._ids)
+        self._by_wire[wire_id] = follow
+        self._enqueue(follow.subscribe_frame(wire_id))
 
     def _wake(self) -> None:
         if transport := self._transport:

@@ -65,7 +65,7 @@ class Requests:
         with self._lock:
             return [pending for pending in self._pending.values() if not pending.sent]
 
-    def link_lost(self, why: str) -> None:
+    def link_lost(self, reason: str) -> None:
         """Keep repeatable requests for the next connection; fail the others, whose outcome is unknown."""
         with self._lock:
             lost = [p for p in self._pending.values() if not p.repeatable]
@@ -75,22 +75,22 @@ class Requests:
                 pending.sent = False
         for pending in lost:
             if not pending.sent:
-                pending.future.set_exception(unreachable(pending.op, why))
+                pending.future.set_exception(unreachable(pending.op, reason))
                 continue
             pending.future.set_exception(
                 RemoteError(
                     "unreachable",
-                    f"the link broke before '{pending.op}' was answered: {why}",
+                    f"the link broke before '{pending.op}' was answered: {reason}",
                     "the outcome is unknown; check the runs once the link is back",
                 )
             )
 
-    def fail_all(self, why: str) -> None:
+    def fail_all(self, reason: str) -> None:
         with self._lock:
             lost = list(self._pending.values())
             self._pending.clear()
         for pending in lost:
-            pending.future.set_exception(unreachable(pending.op, why))
+            pending.future.set_exception(unreachable(pending.op, reason))
 
     def expire(self, now: float | None = None) -> None:
         """Fail requests whose deadline has passed."""
@@ -107,7 +107,9 @@ class Requests:
             pending.future.set_exception(error)
 
 
-def unreachable(op: str, why: str) -> RemoteError:
+def unreachable(op: str, reason: str) -> RemoteError:
     return RemoteError(
-        "unreachable", f"'{op}' was not sent: {why}", "runs on the box are not affected; the link reconnects by itself"
+        "unreachable",
+        f"'{op}' was not sent: {reason}",
+        "runs on the box are not affected; the link reconnects by itself",
     )

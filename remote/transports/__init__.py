@@ -49,7 +49,7 @@ class Transport(Protocol):
     def describe(self) -> str:
         """The other end, for display."""
 
-    def why(self) -> str:
+    def error_tail(self) -> str:
         """After the end, the tail of the agent's standard error, or ""."""
 
 

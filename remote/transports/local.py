@@ -49,7 +49,7 @@ class LocalTransport:
             while view:
                 view = view[self._process.stdin.write(view) or 0 :]
         except (OSError, ValueError) as error:
-            raise Unreachable(f"the agent on this machine exited ({self.why() or error})") from error
+            raise Unreachable(f"the agent on this machine exited ({self.error_tail() or error})") from error
 
     def receive(self, timeout: float) -> bytes | None:
         process = self._process
@@ -100,5 +100,5 @@ class LocalTransport:
     def describe(self) -> str:
         return "this machine"
 
-    def why(self) -> str:
+    def error_tail(self) -> str:
         return self._errors.decode(errors="replace").strip()[-400:]

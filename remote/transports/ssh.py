@@ -305,7 +305,7 @@ class SshTransport:
         target = self._target
         return f"ssh {target.user}@{target.host}:{target.port}" if target else f"ssh {self._box.address()}"
 
-    def why(self) -> str:
+    def error_tail(self) -> str:
         return self._errors.decode(errors="replace").strip()[-400:]
 
 

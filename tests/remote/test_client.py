@@ -77,7 +77,7 @@ class ScriptedTransport:
     def describe(self) -> str:
         return "scripted"
 
-    def why(self) -> str:
+    def error_tail(self) -> str:
         return ""
 
     def wait_heard(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class RawAgent:
                 if condition(frame):
                     return frame
             assert time.monotonic() < deadline, self.frames[-5:]
-            assert not self.ended, self.transport.why()
+            assert not self.ended, self.transport.error_tail()
             self.read()
 
     def request(self, op: str, **params: Any) -> dict[str, Any]:

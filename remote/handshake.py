@@ -1,0 +1,37 @@
+"""The exchange of hellos that opens a connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import asdict
+from typing import Any
+
+from remote.boxes import Box
+from remote.protocol import PROTOCOL_VERSION, Decoder, encode_parts
+from remote.transports import Refused, Transport, Unreachable
+
+POLL_S = 0.25
+
+
+def shake_hands(
+    transport: Transport, box: Box, timeout_s: float, closing: threading.Event
+) -> tuple[Decoder, dict[str, Any]]:
+    """Exchange hellos; returns the decoder, which may hold later bytes, and the agent's hello.
+
+    Raises Refused for another protocol version, Unreachable without a hello and once ``closing`` is set.
+    """
+    for part in encode_parts({"type": "hello", "protocol": PROTOCOL_VERSION, "settings": asdict(box.settings())}):
+        transport.send(part)
+    decoder, deadline = Decoder(), time.monotonic() + timeout_s
+    while not closing.is_set() and time.monotonic() <= deadline:
+        data = transport.receive(min(POLL_S, timeout_s))
+        if data == b"":
+            raise Unreachable(f"the agent on {box.name} exited at once ({transport.error_tail() or 'no message'})")
+        for frame in decoder.feed(data or b""):
+            if frame["type"] != "hello":
+                continue
+            if frame.get("protocol") != PROTOCOL_VERSION:
+                raise Refused(f"the agent uses protocol {frame.get('protocol')}, this program {PROTOCOL_VERSION}")
+            return decoder, frame
+    raise Unreachable(f"no hello from {box.name} within {timeout_s:.0f} s")
