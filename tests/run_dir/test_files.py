@@ -36,20 +36,20 @@ def refuse(constant: str) -> None:
 
 
 @given(VALUES)
-def test_what_is_written_is_one_line_of_strict_json(value: object) -> None:
+def test_to_json_is_one_line_of_strict_json(value: object) -> None:
     line = to_json(value)
     assert "\n" not in line
     json.loads(line, parse_constant=refuse)
 
 
 @given(st.floats())
-def test_every_float_is_read_back(value: float) -> None:
+def test_floats_round_trip(value: float) -> None:
     read = to_float(json.loads(to_json({"x": value}))["x"])
     assert read is not None
     assert math.isnan(read) if math.isnan(value) else read == value
 
 
-def test_special_floats_are_spelled_out() -> None:
+def test_special_floats_become_strings() -> None:
     assert to_json({"a": math.nan, "b": [math.inf, -math.inf]}) == '{"a": "NaN", "b": ["Infinity", "-Infinity"]}'
     assert to_float("12") is None
     assert to_float(True) is None
@@ -57,7 +57,7 @@ def test_special_floats_are_spelled_out() -> None:
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=3), VALUES, max_size=3), max_size=6), st.data())
-def test_a_file_torn_anywhere_keeps_its_whole_lines_and_takes_new_ones(
+def test_torn_file_keeps_whole_lines(
     tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, object]], data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("torn") / "log.jsonl"
@@ -74,11 +74,11 @@ def test_a_file_torn_anywhere_keeps_its_whole_lines_and_takes_new_ones(
     after = [row for _, row in read_jsonl(path)]
     assert after[: len(kept)] == kept
     assert after[-1] == {"time": "now", "step": 9} == last_jsonl(path)
-    assert len(after) - len(kept) in (1, 2)  # a line that lacked nothing but its newline counts now
+    assert len(after) - len(kept) in (1, 2)  # a line that lacked only its newline counts now
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=4))
-def test_superseded_ranges_leave_out_exactly_the_lines_that_start_in_them(
+def test_superseded_ranges_skip_their_lines(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("ranges") / "log.jsonl"
@@ -89,7 +89,7 @@ def test_superseded_ranges_leave_out_exactly_the_lines_that_start_in_them(
         assert (start in seen) == (not any(low <= start < high for low, high in ranges))
 
 
-def test_lines_that_are_no_objects_are_passed_over(tmp_path: Path) -> None:
+def test_lines_without_an_object_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step": 1}\n\xff\xfe\x00\n[1]\n17\n{"step": \n{"step": 2}\n')
     assert [row["step"] for _, row in read_jsonl(path)] == [1, 2]
@@ -98,7 +98,7 @@ def test_lines_that_are_no_objects_are_passed_over(tmp_path: Path) -> None:
     assert last_jsonl(tmp_path / "none.jsonl") is None
 
 
-def test_time_is_added_behind_the_step(tmp_path: Path) -> None:
+def test_time_is_added_after_step(tmp_path: Path) -> None:
     writer = JsonlWriter(tmp_path / "log.jsonl")
     writer.write({"loss": 1.0, "step": 3})
     writer.close()
@@ -107,7 +107,7 @@ def test_time_is_added_behind_the_step(tmp_path: Path) -> None:
     assert abs(parse_time(row["time"]) - parse_time(utc_now())) < 5
 
 
-def test_atomic_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
+def test_atomic_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     atomic_write(path, "old")
     atomic_write(path, "new", mode=0o600)
@@ -116,7 +116,7 @@ def test_atomic_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["status.json"]
 
 
-def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "status.json"
     atomic_write(path, "old")
 
@@ -124,9 +124,9 @@ def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(OSError, match="No space left") as told:
+    with pytest.raises(OSError, match="No space left") as caught:
         atomic_write(path, "new")
-    assert told.value.filename == str(path), "a full disk names no file by itself"
+    assert caught.value.filename == str(path), "the OS names no file for a full disk"
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["status.json"]
 
@@ -140,7 +140,7 @@ def test_atomic_symlink_is_relative_and_moves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\xff\xff", b"null"])
-def test_a_damaged_json_file_reads_as_none(tmp_path: Path, content: bytes) -> None:
+def test_damaged_json_reads_as_none(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(content)
     assert read_json(path) is None

@@ -1,4 +1,4 @@
-"""Which processes belong to a run, and that they end."""
+"""Finding and ending the processes of a run."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def start(run_id: str, command: list[str] = SLEEP, **options: object) -> subproc
     return child
 
 
-def test_identity_is_of_this_process_and_survives_no_reuse() -> None:
+def test_identity_rejects_a_reused_pid() -> None:
     me = identity()
     assert is_alive(me.pid, me.start)
     assert not is_alive(me.pid, me.start + 1)
     assert start_ticks(2**22 + 1) is None
 
 
-def test_sweep_ends_all_that_carry_the_id_and_nothing_else(run_id: str) -> None:
+def test_kill_all_ends_only_the_run(run_id: str) -> None:
     stubborn = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
     )
@@ -65,7 +65,7 @@ def test_sweep_ends_all_that_carry_the_id_and_nothing_else(run_id: str) -> None:
         other.wait()
 
 
-def test_a_signal_to_nobody_is_no_error() -> None:
+def test_signal_to_a_missing_process_is_ignored() -> None:
     assert signal_quietly(2**22 + 1, signal.SIGTERM) is False
 
 
@@ -78,7 +78,7 @@ child.wait()
 """
 
 
-def test_a_run_is_marked_by_its_place_however_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_id_is_the_same_through_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for root in ("real", "demo"):
         (tmp_path / root / "training_runs" / "one").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real")
@@ -88,7 +88,7 @@ def test_a_run_is_marked_by_its_place_however_it_is_called(tmp_path: Path, monke
     assert run_id_of(Path("link/training_runs/one")) == run_id_of(runs["real"])
 
 
-def test_a_mark_may_hold_any_bytes(tmp_path: Path) -> None:
+def test_run_id_may_hold_any_bytes(tmp_path: Path) -> None:
     odd = run_id_of(tmp_path / os.fsdecode(b"caf\xe9 \xc3\xa9=\n"))
     child = start(odd)
     try:
@@ -100,7 +100,7 @@ def test_a_mark_may_hold_any_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("import_seconds", [0.0, 1.0], ids=["parent dies later", "parent dies during the imports"])
-def test_a_child_does_not_outlive_its_parent(run_id: str, import_seconds: float) -> None:
+def test_child_dies_with_its_parent(run_id: str, import_seconds: float) -> None:
     child = (
         f"import time; time.sleep({import_seconds}); from grpo_train.run_dir.processes import die_with_parent; "
         "die_with_parent(); time.sleep(300)"
@@ -109,7 +109,7 @@ def test_a_child_does_not_outlive_its_parent(run_id: str, import_seconds: float)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     if not import_seconds:
-        time.sleep(0.5)  # what is waited for, a prctl in the child, cannot be seen from outside
+        time.sleep(0.5)  # the prctl call in the child cannot be observed
     parent.kill()
     parent.wait()
     wait_for(lambda: not find_by_run_id(run_id), f"the end of {pid}", timeout=15)

@@ -1,6 +1,7 @@
-"""An hour's worth of bad luck: a run that is killed again and again at random moments is, at its end, the run that was
-never touched, bit for bit. ``make soak``; the seed is printed and can be given as CHAOS_SEED, and the number of kills
-as CHAOS_KILLS."""
+"""A run that is killed at random moments ends bit for bit like an undisturbed one. Part of ``make soak``.
+
+The seed is printed; CHAOS_SEED repeats it and CHAOS_KILLS sets the number of kills.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
 
 
 def wait_for_a_step(log: Path, supervisor: subprocess.Popen[str]) -> None:
-    """Until the run has logged something new, or has ended."""
+    """Wait until the run has logged a step or ended."""
 
     def size() -> int:
         return log.stat().st_size if log.exists() else 0
@@ -50,7 +51,7 @@ def wait_for_a_step(log: Path, supervisor: subprocess.Popen[str]) -> None:
     [(1, {"model__adapter": "lora"}), (2, {"algorithm__num_iterations": 2})],
     ids=["one process, LoRA", "two processes, full weights, each buffer twice"],
 )
-def test_a_run_killed_at_random_moments_is_the_run_that_never_was(
+def test_killed_run_equals_an_undisturbed_one(
     make_root: Callable[[], Path], nproc: int, changes: dict[str, Any]
 ) -> None:
     seed = os.environ.get("CHAOS_SEED") or secrets.token_hex(4)
@@ -69,9 +70,9 @@ def test_a_run_killed_at_random_moments_is_the_run_that_never_was(
     command = [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", "chaos"]
     for kill in range(KILLS):
         with running(command, root, run_id_of(run.path)) as supervisor:
-            if kill % 4:  # else it is hit while it starts
+            if kill % 4:  # every fourth kill hits the startup
                 wait_for_a_step(run.logs / "train_log.jsonl", supervisor)
-            time.sleep(chance.uniform(0, 6))  # any moment is a good one: there is no condition to wait for
+            time.sleep(chance.uniform(0, 6))  # any moment will do
             victims = [supervisor.pid, *find_by_run_id(run_id_of(run.path))]
             victim = chance.choice(victims)
             try:
@@ -83,13 +84,13 @@ def test_a_run_killed_at_random_moments_is_the_run_that_never_was(
         for checkpoint in run.checkpoints():
             run.checkpoint(checkpoint.step, deep=True)
         try:
-            at = run.checkpoint("latest").step
-        except RunDirError:  # killed before the first save: begin again
+            step = run.checkpoint("latest").step
+        except RunDirError:  # killed before the first save: start a new run
             run = run_of(root, f"chaos{kill}")
             command = [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", run.name]
             continue
-        print(f"kill {kill}: pid {victim}, at step {at}")
-        if at >= STEPS:
+        print(f"kill {kill}: pid {victim}, at step {step}")
+        if step >= STEPS:
             break
         command = [*GRPO_TRAIN, "resume", "--training-run", run.name]
     if run.checkpoint("latest").step < STEPS:

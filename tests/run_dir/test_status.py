@@ -1,0 +1,101 @@
+"""States of a run, the writer of ``status.json``, and stop requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from grpo_train.run_dir import (
+    LIVE_STATES,
+    RunDir,
+    RunDirError,
+    StatusWriter,
+    list_runs,
+    observe,
+)
+from grpo_train.run_dir.files import utc_now
+from grpo_train.run_dir.processes import boot_id, identity, start_ticks
+
+LONG_AGO = "2020-01-01T00:00:00.000Z"
+
+
+def status(**changes: object) -> dict[str, object]:
+    me = identity()
+    return {
+        "state": "running",
+        "pid": me.pid,
+        "pid_start": me.start,
+        "host": me.host,
+        "boot_id": me.boot_id,
+        "updated_at": utc_now(),
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("state", sorted(LIVE_STATES))
+def test_live_state_needs_its_process(state: str) -> None:
+    assert observe(status(state=state)).state == state
+    assert observe(status(state=state, pid_start=1)).state == "lost"
+    assert observe(status(state=state, pid=2**22 + 1)).state == "lost"
+
+
+def test_reboot_loses_every_process() -> None:
+    assert observe(status(boot_id="of another boot")).state == "lost"
+
+
+def test_state_of_another_host_needs_to_be_fresh() -> None:
+    fresh = observe(status(host="far", boot_id="x", pid=1, pid_start=1))
+    assert (fresh.state, fresh.host, fresh.is_live) == ("running", "far", True)
+    assert observe(status(host="far", boot_id="x", updated_at=LONG_AGO)).state == "lost"
+
+
+def test_end_state_needs_no_process() -> None:
+    assert observe(status(state="finished", pid=1, pid_start=1, boot_id="", host="far")).state == "finished"
+
+
+def test_zombie_is_not_alive() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert start_ticks(child.pid) is None
+    child.wait()
+
+
+def test_run_without_status_is_starting_then_lost(run: RunDir) -> None:
+    assert run.observed_state().state == "starting"
+    run.launch_file.write_text(json.dumps({"time": LONG_AGO}))
+    assert run.observed_state().state == "lost"
+
+
+def test_damaged_run_is_still_listed(run: RunDir) -> None:
+    run.launch_file.write_text("{")
+    run.status_file.write_text("\x00")
+    (row,) = (listed.summary() for listed in list_runs(run.root))
+    assert (row["run"], row["state"]) == ("one", "lost")
+
+
+def test_status_has_one_writer(run: RunDir) -> None:
+    writer = StatusWriter(run.path, nproc=2)
+    writer.update(state="running")
+    with pytest.raises(RunDirError, match="another process is writing"):
+        StatusWriter(run.path)
+    writer.close()
+    second = StatusWriter(run.path)
+    assert second.fields["nproc"] == 2
+    assert second.fields["host"] == socket.gethostname()
+    assert second.fields["boot_id"] == boot_id()
+    second.close()
+
+
+def test_stop_is_requested_once_and_cleared(run: RunDir) -> None:
+    run.request_stop(by="a")
+    run.request_stop(by="b")
+    assert run.stop_requested()
+    assert [row["by"] for row in run.read_log("events.jsonl") if row["event"] == "stop_asked"] == ["a"]
+    run.clear_stop()
+    run.clear_stop()
+    assert not run.stop_requested()
