@@ -90,7 +90,8 @@ def launch(box: BoxContext, request: LaunchRequest) -> LaunchReply:
         try:
             sessions.start(planned["session"], planned["argv"], box.directory, box.session_environment(), run.name)
         except RemoteError as error:
-            record_end(run, "crashed", by="agent", error=f"the tmux session could not be started: {error.message}")
+            message = f"the tmux session could not be started: {error.message}"
+            record_end(run, "crashed", by="agent", error=message, code=error.code)
             raise
     return planned
 

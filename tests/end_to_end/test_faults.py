@@ -101,7 +101,7 @@ def test_two_processes_three_and_three_are_six_bit_for_bit(two: RunDir, kind: di
     assert os.readlink(run.training_state / "step_final") == "step_3"
     done = grpo_train("resume", "--training-run", "three", "--additional-steps", "3", root=two.root)
     assert done.returncode == 0, done.stdout
-    assert "goes on from step 3 to 6" in done.stdout
+    assert "resumes from step 3, up to step 6" in done.stdout
     assert "not bit for bit" not in done.stdout
     assert_same_run(run, two, 6)
     assert steps_logged(run) == [1, 2, 3, 4, 5, 6]
@@ -219,7 +219,7 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
         assert (refused.returncode, "stop it first" in refused.stderr) == (2, True)
         supervisor.send_signal(signal.SIGINT)
         output, _ = supervisor.communicate(timeout=60)
-    assert "stopping after this step, saved (Ctrl-C again: end now, without saving)" in output
+    assert "stop requested; saving after this step (Ctrl-C again: end now, without saving)" in output
     assert (supervisor.returncode, state(run)) == (0, "stopped")
     assert run.checkpoint("latest").step == steps_logged(run)[-1]
 
@@ -366,7 +366,7 @@ def test_a_checkpoint_that_cannot_be_evaluated_does_not_stop_training(root: Path
     )  # fmt: skip
     done = grpo_train("train", "--cfg", cfg, "--run-name", "no_test", root=root)
     assert done.returncode == 0, done.stdout
-    assert "the evaluation of step 1 failed; training goes on" in done.stdout
+    assert "evaluation of step 1 failed; training continues" in done.stdout
     assert "has no test split" in done.stdout
     assert state(run_of(root, "no_test")) == "finished"
     shutil.rmtree(data)

@@ -72,7 +72,7 @@ def test_a_run_that_was_killed_before_it_saved_starts_anew(root: Path, tmp_path:
     create_run(root, launch, "killed_short").log_event("started", step=0)
     result = sweep(root, config, "--name", "killed")
     assert result.returncode == 0, result.stderr
-    assert "killed_short had saved nothing to go on from: it starts anew" in result.stdout
+    assert "killed_short has no checkpoint and restarts" in result.stdout
     assert run_of(root, "killed_short").observed_state().state == "finished"
     (aside,) = (root / "training_runs").glob("killed_short.*")
     assert "started" in (aside / "logs" / "events.jsonl").read_text(), "what there was is kept"
@@ -99,7 +99,7 @@ def test_a_name_that_names_no_sweep_is_refused_before_anything_is_made(root: Pat
 def test_a_sweep_of_the_same_name_says_the_same(root: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, "a.yaml", run__total_steps=2)
     create_run(root, {"config_text": config.read_text(), "overrides": ["run.seed=5"]}, "two_a")
-    told = r"when two_a was launched \(run.total_steps was 2, is now 4\); give another --name"
+    told = r"since two_a was launched \(run.total_steps was 2, is now 4\); choose another --name"
     with pytest.raises(SweepError, match=told):
         run_sweep(root, [config], ["run.seed=5", "run.total_steps=4"], "two")
     config.write_text(config.read_text().replace("total_steps: 2", "total_steps: 3"))
