@@ -1,1 +1,1 @@
-"""The face: a Textual app over a store that has no Textual in it."""
+"""The laptop's app: Textual screens over a Textual-free model of one box."""

@@ -1,4 +1,4 @@
-"""Handing the terminal over to tmux: the command, and the keys that come back. No Textual."""
+"""Attaching to tmux sessions: the command, and the keys that detach. No Textual."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from remote.boxes import Box
 
 RunForeground = Callable[[list[str]], int]
-"""Runs a command in the terminal that the app has given up meanwhile; returns its exit status."""
+"""Runs a command in the terminal while the app is suspended; returns its exit status."""
 
 
 @dataclass(frozen=True)
 class Handover:
-    """What attaching runs, and how one comes back."""
+    """The attach command, and the keys that detach."""
 
     argv: list[str]
     detach: str
@@ -23,27 +23,26 @@ class Handover:
 
 
 def plan(box: Box, session: str, environment: Mapping[str, str] = os.environ) -> Handover:
-    """How to attach to a session of a box from this terminal."""
+    """How to attach to a session on a box from this terminal."""
     argv = attach_command(box, session)
-    keys = spoken(tmux_prefix(box.tmux_socket) if box.is_local else "C-b")
+    keys = key_text(tmux_prefix(box.tmux_socket) if box.is_local else "C-b")
     if environment.get("TMUX"):
-        # A client inside a client: the outer one takes the first prefix, and passes on the one that follows it.
-        outer = spoken(tmux_prefix("")) if not box.is_local else keys
-        return Handover(argv, f"{outer} {keys} d", "this program runs inside tmux itself: its prefix comes first")
-    return Handover(
-        argv, f"{keys} d", "" if box.is_local else f"{keys} is tmux's default prefix; yours may differ on the box"
-    )
+        # The outer tmux consumes the first prefix and passes on the second.
+        outer = key_text(tmux_prefix("")) if not box.is_local else keys
+        return Handover(argv, f"{outer} {keys} d", "grpo-tui runs inside tmux, whose prefix comes first")
+    note = "" if box.is_local else f"{keys} is the default prefix of tmux; the box may use another"
+    return Handover(argv, f"{keys} d", note)
 
 
 def attach_command(box: Box, session: str) -> list[str]:
-    """``tmux attach`` here, or through ``ssh -t`` on a remote box."""
+    """``tmux attach`` on this machine, or through ``ssh -t`` on a remote box."""
     from remote.transports.ssh import attach_argv
 
     return list(attach_argv(box, session))
 
 
 def tmux_prefix(socket: str) -> str:
-    """The prefix key of this machine's tmux, as tmux names it (``C-b`` where it cannot be asked)."""
+    """Prefix key of this machine's tmux in tmux's notation; ``C-b`` if it is unknown."""
     command = ["tmux", *(["-L", socket] if socket else []), "show-options", "-g", "-v", "prefix"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2)
@@ -52,11 +51,11 @@ def tmux_prefix(socket: str) -> str:
     return done.stdout.strip() or "C-b"
 
 
-def spoken(key: str) -> str:
-    """``C-b`` as one presses it."""
+def key_text(key: str) -> str:
+    """A key in tmux's notation (``C-b``) as text (``ctrl+b``)."""
     return key.replace("C-", "ctrl+").replace("M-", "alt+")
 
 
 def call_in_foreground(argv: list[str]) -> int:
-    """The real runner. Synchronous on purpose: the app's loop must not run while the terminal is not its own."""
+    """Run a command in the foreground. Synchronous: the app's loop must not run while it is suspended."""
     return subprocess.call(argv)

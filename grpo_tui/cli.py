@@ -1,50 +1,54 @@
-"""``grpo-tui``: the command line. ``--help`` and a wrong ``--box`` answer before anything heavy is imported."""
+"""``grpo-tui``: the command line. ``--help`` and usage errors load nothing heavy."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.version import FORMAT, VERSION
+
 if TYPE_CHECKING:
+    from grpo_tui.options import Options
     from remote.boxes import Box
 
 _EXAMPLES = """\
 examples:
-  grpo-tui --demo                    see it work on this machine, on a tiny model
-  grpo-tui                           this machine, or the first box of your boxes.yaml
-  grpo-tui --box h200-a              a box of your boxes.yaml
-  grpo-tui --box h200-a --host 192.0.2.17   the same box, whose address has changed
+  grpo-tui --demo                           train a tiny model on this machine
+  grpo-tui                                  the first box of boxes.yaml, else this machine
+  grpo-tui --box h200-a                     a box of boxes.yaml
+  grpo-tui --box h200-a --host 192.0.2.17   the same box at another address
 
-Runs live in tmux on the box: closing this program never ends one. Press ? inside for every key.
+Runs live in tmux on the box: closing this program does not end them. Press ? in the app to see all keys.
+Exit codes: 0 done, 1 failed, 2 usage error.
 """
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    made = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog="grpo-tui",
         description="Launch, watch, stop, evaluate and resume reinforcement-learning runs on a GPU box.",
-        epilog=_EXAMPLES + _places(),
+        epilog=_EXAMPLES + _user_files(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--box", metavar="NAME", help="a box of boxes.yaml, or 'local' for this machine")
-    made.add_argument(
-        "--host", metavar="ADDRESS", help="its address today, where that is another one than in boxes.yaml"
-    )
-    made.add_argument("--root", metavar="DIR", help="where runs live on the box (LOCALFS_ROOT)")
-    made.add_argument("--boxes", metavar="FILE", help="another boxes.yaml")
-    made.add_argument("--demo", action="store_true", help="this machine, a tiny model, a config that learns in minutes")
-    made.add_argument("--readonly", action="store_true", help="look only: nothing on the box is launched or ended")
-    return made
+    options.add_argument("--box", metavar="NAME", help="box of boxes.yaml, or 'local' for this machine")
+    options.add_argument("--host", metavar="ADDRESS", help="address of the box, in place of the one in boxes.yaml")
+    options.add_argument("--root", metavar="DIR", help="directory for runs on the box (LOCALFS_ROOT)")
+    options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
+    options.add_argument("--config-dir", metavar="DIR", help="folder with the training configs to offer")
+    options.add_argument("--demo", action="store_true", help="train a tiny model on this machine within minutes")
+    options.add_argument("--readonly", action="store_true", help="watch only: change nothing on the box")
+    options.add_argument("--version", action="version", version=f"grpo-tui {VERSION} (format {FORMAT})")
+    return options
 
 
-def _places() -> str:
+def _user_files() -> str:
     import platformdirs
 
     folder = platformdirs.user_config_dir("grpo-tui")
@@ -54,113 +58,82 @@ def _places() -> str:
     )
 
 
-def choose_box(options: argparse.Namespace) -> Box:
-    """The box to begin with. Raises BoxesError with the nearest name."""
+def choose_box(arguments: argparse.Namespace) -> Box:
+    """The box to connect to first. Raises BoxesError."""
     from remote.boxes import Box, find_box, load_boxes
 
-    boxes = load_boxes(options.boxes)
-    if options.box:
-        box = find_box(boxes, options.box, options.boxes)
-    elif options.host:
-        known = next((one for one in boxes if options.host in (one.host, one.name)), None)
-        box = known or Box(options.host, host=options.host)
+    boxes = load_boxes(arguments.boxes)
+    if arguments.box:
+        box = find_box(boxes, arguments.box, arguments.boxes)
+    elif arguments.host:
+        known = next((box for box in boxes if arguments.host in (box.host, box.name)), None)
+        box = known or Box(arguments.host, host=arguments.host)
     else:
         box = boxes[0]
-    return _today(box, options)
+    return _overridden(box, arguments.host, arguments.root)
 
 
-def look_up(box: Box, options: argparse.Namespace) -> Box:
-    """A box as boxes.yaml has it now, or as it is where that has none of its name. Raises BoxesError."""
+def reload_box(box: Box, arguments: argparse.Namespace) -> Box:
+    """The current entry of boxes.yaml for a box, or the box itself without one. Raises BoxesError."""
     from remote.boxes import load_boxes
 
-    written = next((one for one in load_boxes(options.boxes) if one.name == box.name), None)
-    if written is None:
+    entry = next((other for other in load_boxes(arguments.boxes) if other.name == box.name), None)
+    if entry is None:
         return box
-    began_with = box.name == choose_box(options).name
-    return _today(written, options if began_with else argparse.Namespace(host=None, root=None))
+    is_first = box.name == choose_box(arguments).name
+    return _overridden(entry, arguments.host if is_first else None, arguments.root if is_first else None)
 
 
-def _today(box: Box, options: argparse.Namespace) -> Box:
-    """A box with what the command line and the environment say of it."""
-    if options.host and not box.is_local:
-        box = replace(box, host=options.host)
-    if options.root:
-        box = replace(box, root=options.root)
+def _overridden(box: Box, host: str | None, root: str | None) -> Box:
+    """A box with what the command line and the environment override."""
+    if host and not box.is_local:
+        box = replace(box, host=host)
+    if root:
+        box = replace(box, root=root)
     if box.is_local and not box.tmux_socket:
         box = replace(box, tmux_socket=os.environ.get("GRPO_TUI_TMUX_SOCKET", ""))
     return box
 
 
-def read_keymap() -> dict[str, str]:
-    """The user's keymap.yaml, {} where there is none. Raises KeymapError."""
-    import platformdirs
+def app_options(arguments: argparse.Namespace) -> Options:
+    """The options of the app. Raises UserError."""
+    from grpo_train.run_dir.configs import config_folder
+    from grpo_tui import demo
+    from grpo_tui.actions.keymap import read_keymap
+    from grpo_tui.options import Options
 
-    file = Path(platformdirs.user_config_dir("grpo-tui")) / "keymap.yaml"
-    if not file.exists():
-        return {}
-    import yaml
-
-    from grpo_tui.actions import KeymapError, with_keymap
-
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise KeymapError(f"{file}{line}: no YAML: {error.problem}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise KeymapError(f"{file}: {error}") from error
-    if not isinstance(found, dict):
-        raise KeymapError(f"{file}: expected lines of 'action: key'")
-    keymap = {}
-    for name, keys in found.items():
-        if isinstance(keys, list):
-            keys = ",".join(map(str, keys))
-        keymap[str(name)] = "" if keys is None else str(keys)
-    try:
-        with_keymap(keymap)
-    except KeymapError as error:
-        raise KeymapError(f"{file}: {error}") from error
-    return keymap
+    if arguments.demo and (arguments.box or arguments.host):
+        given = "--box" if arguments.box else "--host"
+        raise UserError(f"--demo runs on this machine and cannot be combined with {given}", code="bad_config")
+    if arguments.demo and (problem := demo.engine_problem()):
+        raise UserError(problem, code="no_engine")
+    keymap = read_keymap()
+    config_dir = config_folder(arguments.config_dir) if arguments.config_dir else None
+    boxes_file = Path(arguments.boxes) if arguments.boxes else None
+    if arguments.demo:
+        root = Path(arguments.root).expanduser().absolute() if arguments.root else demo.demo_root()
+        return Options(demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap)
+    again = partial(reload_box, arguments=arguments)
+    return Options(choose_box(arguments), boxes_file, config_dir, None, arguments.readonly, keymap, again)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Start the app; returns the exit code."""
-    options = parser().parse_args(argv)
-    if options.demo and (options.box or options.host):
-        given = "--box" if options.box else "--host"
-        print(f"grpo-tui: --demo is on this machine: leave {given} out, or leave --demo out", file=sys.stderr)
-        return 2
-    from grpo_tui.actions import KeymapError, with_keymap
-    from remote.boxes import BoxesError
-
-    demo_root = None
+    arguments = parser().parse_args(argv)
     try:
-        keymap = read_keymap()
-        actions = with_keymap(keymap)
-        again: Callable[[Box], Box] = lambda box: box  # noqa: E731
-        if options.demo:
-            from grpo_tui.demo import demo_box
-            from grpo_tui.demo import demo_root as default_root
-
-            demo_root = Path(options.root).expanduser().absolute() if options.root else default_root()
-            box = demo_box(demo_root)
-        else:
-            box = choose_box(options)
-            again = partial(look_up, options=options)
-    except (BoxesError, KeymapError) as error:
+        options = app_options(arguments)
+    except UserError as error:
         print(f"grpo-tui: {error}", file=sys.stderr)
         return 2
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print("grpo-tui: this is a full-screen program; start it in a terminal (ssh -t, not a pipe)", file=sys.stderr)
+        print("grpo-tui: not a terminal; start it in a terminal (over SSH: ssh -t)", file=sys.stderr)
         return 2
 
-    from grpo_tui.app import GrpoApp, Options
+    from grpo_tui.app import GrpoApp
     from grpo_tui.hangup import end_with_terminal
 
     end_with_terminal()
-
-    boxes_file = Path(options.boxes) if options.boxes else None
-    app = GrpoApp(Options(box, boxes_file, demo_root, options.readonly, keymap, actions, again))
+    app = GrpoApp(options)
     app.run()
     return app.return_code or 0
 

@@ -1,28 +1,35 @@
-"""The demo's place, and the tiny model it needs, made by the engine as a process of its own. No Textual."""
+"""The demo: its root, and the tiny model, made by the engine in a separate process. No Textual."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
+from grpo_train.run_dir.errors import UserError
 from remote.boxes import Box, local_box
 
 CONFIG = "demo.yaml"
 _PROGRESS = re.compile(r"progress\s+([0-9.]+)\s*(.*)")
+"""A progress line of ``grpo-train tiny-model``: share done, description."""
 
 
-class DemoError(Exception):
-    """Why the tiny model could not be made; its last lines."""
+class DemoError(UserError):
+    """The tiny model cannot be made: the last output of the engine."""
+
+    code = "no_engine"
 
 
 def demo_root() -> Path:
-    """Where the demo keeps its model and runs: GRPO_TUI_DEMO_ROOT, else the user's data directory."""
+    """Root of the demo: GRPO_TUI_DEMO_ROOT, else a folder in the user's data directory."""
     if given := os.environ.get("GRPO_TUI_DEMO_ROOT"):
         return Path(given).expanduser().absolute()
     import platformdirs
@@ -36,24 +43,56 @@ def demo_box(root: Path) -> Box:
 
 
 def model_path(root: Path) -> Path:
-    """Where ``model.backbone: tiny`` is found."""
+    """Where ``model.backbone: tiny`` is looked up."""
     return root / "models" / "tiny"
 
 
-def model_is_there(root: Path) -> bool:
+def model_exists(root: Path) -> bool:
     """Whether the tiny model has been made."""
     folder = model_path(root)
     return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
 
 
+def engine_problem() -> str:
+    """Why this environment cannot run the engine, with the command that adds it; "" if it can."""
+    if find_spec("torch") is not None:
+        return ""
+    return f"--demo needs the training engine (torch), which is not installed here; run: {install_command()}"
+
+
+def install_command() -> str:
+    """The command that adds the engine to this environment, for the way it was installed."""
+    checkout, prefix = Path(__file__).resolve().parent.parent, Path(sys.prefix)
+    if (checkout / "scripts" / "setup.sh").exists():
+        return f"make -C {checkout} setup-box"
+    package = f"'{_requirement()}'"
+    if (prefix / "uv-receipt.toml").exists():
+        return f"uv tool install --force {package}"
+    if (prefix / "pipx_metadata.json").exists():
+        return f"pipx install --force {package}"
+    return f"{sys.executable} -m pip install {package}"
+
+
+def _requirement() -> str:
+    """``grpo-tui[train]`` from where this program was installed (PEP 610)."""
+    try:
+        source = json.loads(distribution("grpo-tui").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        source = {}
+    if not source.get("url"):
+        return "grpo-tui[train]"
+    vcs = source.get("vcs_info", {}).get("vcs")
+    return f"grpo-tui[train] @ {vcs + '+' if vcs else ''}{source['url']}"
+
+
 def engine_command() -> list[str]:
-    """The engine beside this program."""
+    """The engine installed beside this program."""
     script = Path(sys.executable).with_name("grpo-train")
     return [str(script)] if script.exists() else ["grpo-train"]
 
 
 async def make_model(root: Path, show: Callable[[float, str], None], command: list[str] | None = None) -> None:
-    """Run ``grpo-train tiny-model`` and pass its progress on. Raises DemoError with its last lines."""
+    """Run ``grpo-train tiny-model`` and report its progress (share done, description). Raises DemoError."""
     target = model_path(root)
     target.parent.mkdir(parents=True, exist_ok=True)
     argv = [*(command or engine_command()), "tiny-model", "--out", str(target)]
@@ -62,19 +101,19 @@ async def make_model(root: Path, show: Callable[[float, str], None], command: li
             *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
     except OSError as error:
-        raise DemoError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
+        raise DemoError(f"cannot start {argv[0]}: {error.strerror or error}") from error
     last: deque[str] = deque(maxlen=12)
     assert process.stdout is not None
     try:
-        while line := await process.stdout.readline():
-            words = line.decode("utf-8", "replace").strip()
-            if match := _PROGRESS.match(words):
+        while data := await process.stdout.readline():
+            line = data.decode("utf-8", "replace").strip()
+            if match := _PROGRESS.match(line):
                 show(min(1.0, float(match[1])), match[2])
-            elif words:
-                last.append(words)
+            elif line:
+                last.append(line)
         code = await process.wait()
     except asyncio.CancelledError:
         process.kill()
         raise
     if code:
-        raise DemoError("\n".join(last) or f"{argv[0]} ended with exit code {code}")
+        raise DemoError("\n".join(last) or f"{argv[0]} exited with code {code}")

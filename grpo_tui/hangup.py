@@ -1,4 +1,4 @@
-"""The end of the terminal is the end of the app; runs on the box go on. No Textual."""
+"""Exit when the terminal closes. Runs on the box continue. No Textual."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import threading
 
 
 def end_with_terminal() -> None:
-    """Leave at once when the terminal goes away (its window was closed).
+    """Exit at once when the terminal closes.
 
-    The kernel tells only the session's leader, which may be a ``make`` that waits for us; Textual then reads an end of
-    file for ever. A thread of its own, because the app's loop is stuck writing to a terminal that is gone.
+    The kernel signals only the session leader, which may be a ``make`` that waits for this process; Textual then reads
+    end-of-file forever. On a separate thread, because the app's loop blocks writing to the closed terminal.
     """
     if not hasattr(select, "poll"):
         return  # Windows
@@ -21,6 +21,6 @@ def end_with_terminal() -> None:
 
 def _wait_for_hangup(descriptor: int) -> None:
     watched = select.poll()
-    watched.register(descriptor, 0)  # a hang-up is always reported
+    watched.register(descriptor, 0)  # hang-ups are always reported
     if any(event & select.POLLHUP for _, event in watched.poll()):
-        os._exit(129)  # as SIGHUP would have it
+        os._exit(129)  # 128 + SIGHUP

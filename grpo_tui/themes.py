@@ -1,4 +1,4 @@
-"""Two themes, one for a dark terminal and one for a light one. Tones differ in lightness too, and come with glyphs."""
+"""Two themes, for dark and for light terminals. Tones also differ in lightness, and every tone has a glyph."""
 
 from __future__ import annotations
 
@@ -90,4 +90,4 @@ LIGHT = Theme(
 
 THEMES = (DARK, LIGHT)
 OWN_VARIABLES = tuple(name for name in DARK.variables if name.startswith(("grpo-", "chart-")))
-"""What other themes lack: they borrow it from ours of the same lightness."""
+"""Variables that other themes lack and borrow from ours with the same lightness."""

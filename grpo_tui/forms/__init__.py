@@ -1,1 +1,1 @@
-"""The forms that launch, evaluate and resume."""
+"""Forms: launch, evaluate, resume."""

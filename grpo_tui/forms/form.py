@@ -1,13 +1,13 @@
-"""What launch, evaluation and resume have in common: fields, what is wrong with them, the exact command, one button.
+"""The common frame of the forms: fields, validation, the exact command, one button.
 
-The command is asked of the box (``dry_run``) whenever a field has come to rest, so that it stands on the screen before
-the button can be pressed; what is then sent is the order whose command was shown.
+The command comes from the box (``dry_run``) after every change of a field. The button sends the request whose command
+is on the screen.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import shlex
 from typing import Any
 
 from textual import work
@@ -18,49 +18,76 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static, TextArea
 
 from grpo_tui.model.formatting import command_line
-from grpo_tui.model.requests import Order
+from grpo_tui.model.requests import Request
+from grpo_tui.model.tasks import Ask
 from grpo_tui.screens.dialog import Dialog
 from remote.protocol import RemoteError
 
-Ask = Callable[..., Awaitable[dict[str, Any]]]
-"""``await ask(op, timeout=…, **params)``; raises RemoteError."""
-AT_REST_S = 0.25
+DEBOUNCE_S = 0.25
+"""Delay between the last change of a field and the check."""
 PROBLEMS_SHOWN = 6
-"""Of a config with many; fewer where the terminal is short."""
+"""Maximum lines of a problem; fewer on short terminals."""
 
 
 class FieldError(Exception):
-    """A field that cannot be used, in words."""
+    """An invalid field: its label and what is wrong."""
 
 
-class OrderScreen(Dialog[dict[str, Any]]):
-    """A form that is dismissed with the box's answer to its order."""
+class RequestScreen(Dialog[dict[str, Any]]):
+    """A form that is dismissed with the box's reply to its request."""
 
     VERB = "Start"
 
     def __init__(self, ask: Ask) -> None:
         super().__init__()
         self.ask = ask
-        self.ready: Order | None = None
-        """The order whose command is on the screen."""
+        self.ready: Request | None = None
+        """The request whose command is on the screen."""
         self._sending = False
-        self._go_when_ready = False
+        self._submitted = False
+        """Enter was pressed in a field: focus the button once the request is ready."""
+        self._refocus_button = False
+        """Focus the button once it is enabled again, unless another field has the focus."""
 
-    # for a form to say -----------------------------------------------------------------------------------
+    # for subclasses --------------------------------------------------------------------------------------
 
     def compose_fields(self) -> ComposeResult:
-        """The form's fields."""
+        """The fields of the form."""
         raise NotImplementedError
 
-    def order(self) -> Order:
-        """The order as the fields have it. Raises FieldError."""
+    def request(self) -> Request:
+        """The request from the current fields. Raises FieldError."""
         raise NotImplementedError
 
-    async def check(self, order: Order) -> str:
-        """Check it here before the box does; returns a summary in words. Raises FieldError."""
+    async def check(self, request: Request) -> str:
+        """Check a request before the box does; returns a summary of its effect. Raises FieldError."""
         return ""
 
-    # ------------------------------------------------------------------------------------------------------
+    def value(self, field: str) -> str:
+        """Text of an input field."""
+        return self.query_one(f"#{field}", Input).value.strip()
+
+    def count(self, field: str, label: str) -> int | None:
+        """A positive integer, or None if the field is empty. Raises FieldError."""
+        text = self.value(field)
+        if text and (not text.isdecimal() or int(text) < 1):
+            raise FieldError(f"{label}: must be an integer of 1 or more, not {text}")
+        return int(text) if text else None
+
+    def overrides(self) -> tuple[str, ...]:
+        """``KEY=VALUE`` words of the overrides field, split like a shell does. Raises FieldError."""
+        try:
+            return tuple(shlex.split(self.value("overrides")))
+        except ValueError as error:
+            problem = str(error).lower()  # "No closing quotation", "No escaped character"
+            raise FieldError(f"overrides: {problem}; quote a value with spaces: 'task.path=/my data'") from error
+
+    def focus_button_when_ready(self) -> None:
+        """Start with the focus on the button, so that Enter sends the defaults."""
+        self._refocus_button = True
+        self.set_focus(None)
+
+    # -----------------------------------------------------------------------------------------------------
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="body fields", can_focus=False):
@@ -73,7 +100,7 @@ class OrderScreen(Dialog[dict[str, Any]]):
         yield Button(self.VERB, id="go", variant="primary", compact=True, disabled=True)
 
     def on_mount(self) -> None:
-        self.query_one("#command").border_title = "the exact command"
+        self.query_one("#command").border_title = "exact command"
         self.preview()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -86,43 +113,43 @@ class OrderScreen(Dialog[dict[str, Any]]):
         self.changed()
 
     def changed(self) -> None:
-        """A field is another now: from this moment on, and not only when the check begins, nothing can be sent."""
+        """A field changed: disable the button at once, and check again."""
         if not self._sending:
-            self._go_when_ready = False
+            self._submitted = False
             self._set_ready(None)
             self.preview()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter in a field goes to the button, at once or when what was typed has been checked."""
+        """Enter in a field focuses the button, now or after the check."""
         if self.ready is not None:
             self.query_one("#go").focus()
         else:
-            self._go_when_ready = True
+            self._submitted = True
 
-    @work(exclusive=True, group="preview", exit_on_error=False, description="the exact command of an order")
+    @work(exclusive=True, group="preview", exit_on_error=False, description="checking the form")
     async def preview(self) -> None:
-        """Show what is wrong, or the command; only then can the button be pressed."""
+        """Show the problem, or the command and enable the button."""
         self._set_ready(None)
-        await asyncio.sleep(AT_REST_S)
+        await asyncio.sleep(DEBOUNCE_S)
         try:
-            order = self.order()
-            summary = await self.check(order)
-            answer = await self.ask(order.op, **order.params(dry_run=True))
+            request = self.request()
+            summary = await self.check(request)
+            reply = await self.ask(request.op, **request.params(dry_run=True))
         except FieldError as error:
-            self.say_problem(str(error))
+            self.show_problem(str(error))
             return
         except RemoteError as error:
-            self.say_problem(error.message, error.hint)
+            self.show_problem(error.message, error.hint)
             return
-        except Exception as error:  # no form ends in a traceback
-            self.say_problem(f"{type(error).__name__}: {error}")
+        except Exception as error:  # a message instead of a traceback
+            self.show_problem(f"{type(error).__name__}: {error}")
             return
-        self.say_fine(summary)
-        self.query_one("#command", Static).update(command_words(answer))
-        self._set_ready(order)
+        self._show_summary(summary)
+        self.query_one("#command", Static).update(command_text(reply))
+        self._set_ready(request)
 
-    def say_problem(self, message: str, hint: str = "") -> None:
-        """Show what keeps the order from being given."""
+    def show_problem(self, message: str, hint: str = "") -> None:
+        """Show why the request cannot be sent."""
         lines = message.splitlines() or [message]
         most = 3 if self.has_class("-short") or self.has_class("-tiny") else PROBLEMS_SHOWN
         if len(lines) > most:
@@ -133,73 +160,75 @@ class OrderScreen(Dialog[dict[str, Any]]):
         self.query_one("#problem", Static).update(text)
         self.query_one("#command", Static).update(Content.from_markup("[$grpo-faint]–[/]"))
 
-    def say_fine(self, summary: str) -> None:
-        """Show what the order amounts to."""
+    def _show_summary(self, summary: str) -> None:
         text = Content.from_markup("[$success]✔[/] $summary", summary=summary) if summary else Content()
         self.query_one("#problem", Static).update(text)
 
-    def _set_ready(self, order: Order | None) -> None:
-        self.ready = order
+    def _set_ready(self, request: Request | None) -> None:
+        self.ready = request
         button = self.query_one("#go", Button)
         had_focus = button.has_focus
-        button.disabled = order is None
-        if order is None:
+        button.disabled = request is None
+        if request is None:
             self.query_one("#command", Static).update(Content.from_markup("[$grpo-faint]checking …[/]"))
-            self._focus_go_again = had_focus or getattr(self, "_focus_go_again", False)
-        elif self._go_when_ready:
+            self._refocus_button |= had_focus
+        elif self._submitted:
             button.focus()
-        elif getattr(self, "_focus_go_again", False) and (self.focused is None or self.focused.disabled):
+        elif self._refocus_button and (self.focused is None or self.focused.disabled):
             button.focus()
-            self._focus_go_again = False
+            self._refocus_button = False
 
     def chosen(self, button: str) -> None:
         if self.ready is None or self._sending:
             return
-        if not self._is_as_shown(self.ready):
+        if not self._is_shown(self.ready):
             self.preview()
             return
         self._sending = True
         self.send(self.ready)
 
-    def _is_as_shown(self, shown: Order) -> bool:
-        """Whether the fields still say what was shown: keys may be faster than the message of a change."""
+    def _is_shown(self, request: Request) -> bool:
+        """Whether the fields still match the shown request: a key may arrive before the message of a change."""
         try:
-            return self.order() == shown
+            return self.request() == request
         except FieldError:
             return False
 
-    @work(group="send", exit_on_error=False, description="the order itself")
-    async def send(self, order: Order) -> None:
-        """Give the order whose command was shown."""
+    @work(group="send", exit_on_error=False, description="sending the request")
+    async def send(self, request: Request) -> None:
+        """Send the request whose command is shown."""
         button = self.query_one("#go", Button)
         button.label, button.disabled = "Sending …", True
         try:
-            answer = await self.ask(order.op, timeout=60.0, **order.params(dry_run=False))
+            reply = await self.ask(request.op, timeout=60.0, **request.params(dry_run=False))
         except RemoteError as error:
-            self.say_problem(error.message, error.hint)
-        except Exception as error:  # no form ends in a traceback
-            self.say_problem(f"{type(error).__name__}: {error}")
+            self.show_problem(error.message, error.hint)
+        except Exception as error:  # a message instead of a traceback
+            self.show_problem(f"{type(error).__name__}: {error}")
         else:
-            self.dismiss({**answer, "order": order})
+            self.dismiss(reply)
             return
         self._sending = False
         button.label, button.disabled = self.VERB, False
 
 
-def command_words(answer: dict[str, Any]) -> Content:
-    """The command of a dry run, and the one that does the same from a shell where that is another."""
-    argv, shell_argv = answer.get("argv"), answer.get("shell_argv")
-    words = Content(command_line([str(word) for word in argv]) if isinstance(argv, list) else str(argv or ""))
+def command_text(reply: dict[str, Any]) -> Content:
+    """Command of a dry run, and its shell equivalent if the reply has one."""
+    argv, shell_argv = reply.get("argv"), reply.get("shell_argv")
+    text = Content(command_line([str(word) for word in argv]) if isinstance(argv, list) else "")
     if isinstance(shell_argv, list) and shell_argv:
-        same = command_line([str(word) for word in shell_argv])
-        words += Content.from_markup("\n[$grpo-muted]as by hand:[/] [$grpo-think]$same[/]", same=same)
-    return words
+        equivalent = command_line([str(word) for word in shell_argv])
+        text += Content.from_markup("\n[$grpo-muted]shell equivalent:[/] [$grpo-think]$command[/]", command=equivalent)
+    return text
 
 
-def field(label: str, *widgets: Widget, under: str = "") -> ComposeResult:
-    """A labelled row of a form."""
+def field(label: str, *widgets: Widget) -> ComposeResult:
+    """A labeled row of a form."""
     with Horizontal(classes="field"):
         yield Label(label, classes="label")
         yield from widgets
-    if under:
-        yield Label(under, classes="under")
+
+
+def text_field(label: str, id: str, placeholder: str, **options: Any) -> ComposeResult:
+    """A labeled text input."""
+    yield from field(label, Input(id=id, placeholder=placeholder, compact=True, **options))

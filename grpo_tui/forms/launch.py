@@ -1,58 +1,53 @@
-"""The launch form: a config (its text can be changed), a checkpoint to start from, processes, overrides, a name."""
+"""The launch form: config text, starting weights, processes, overrides, name."""
 
 from __future__ import annotations
 
 import asyncio
-import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import work
 from textual.app import ComposeResult
-from textual.widgets import Input, Select, TextArea
+from textual.widget import Widget
+from textual.widgets import Select, TextArea
 
-from grpo_tui.forms.form import Ask, FieldError, OrderScreen, field
-from grpo_tui.model.requests import LaunchOrder, Order, new_key
-from grpo_tui.model.tasks import TaskNames
+from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
+from grpo_tui.model.requests import LaunchRequest, Request, new_idempotency_key
+from grpo_tui.model.tasks import Ask, TaskNames
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config
 
+PATH = "path"
+"""Choice of the starting weights: a path typed by the user."""
+RUNS_SEARCHED = 12
+"""Checkpoints are offered of this many newest runs."""
+
 
 @dataclass(frozen=True)
 class ConfigChoice:
-    """A config one can launch: of the box's checkout, or of this machine."""
+    """A config to launch, from the box's checkout or from this machine."""
 
     name: str
-    place: str
-    """``box`` or ``here``."""
+    on_box: bool
     text: str | None = None
-    """None: to be read from the box."""
+    """None: read from the box when chosen."""
 
     @property
     def label(self) -> str:
-        return f"{self.name}  ({'on the box' if self.place == 'box' else 'this machine'})"
+        return f"{self.name}  ({'on the box' if self.on_box else 'this machine'})"
 
 
-@dataclass(frozen=True)
-class CheckpointChoice:
-    """A checkpoint a run can start from."""
+class LaunchScreen(RequestScreen):
+    """Dismissed with the box's reply, which names the new run."""
 
-    label: str
-    path: str
-
-
-class LaunchScreen(OrderScreen):
-    """Dismissed with the box's answer: the new run's name."""
-
-    HEADING = "launch a run"
     VERB = "Launch"
 
-    def __init__(self, ask: Ask, box: str, configs: list[ConfigChoice], runs: list[str], prefer: str = "") -> None:
+    def __init__(self, ask: Ask, box: str, configs: list[ConfigChoice], runs: list[str], preferred: str) -> None:
         super().__init__(ask)
-        self.box, self.configs, self.runs, self.prefer = box, configs, runs, prefer
-        self.key = new_key()
+        self.box, self.configs, self.runs, self.preferred = box, configs, runs, preferred
+        self.idempotency_key = new_idempotency_key()
         self.tasks = TaskNames(ask)
 
     def heading(self) -> str:
@@ -60,41 +55,46 @@ class LaunchScreen(OrderScreen):
 
     def compose_fields(self) -> ComposeResult:
         options = [(choice.label, index) for index, choice in enumerate(self.configs)]
-        preferred = next((i for i, choice in enumerate(self.configs) if choice.name == self.prefer), 0)
+        preferred = next((i for i, choice in enumerate(self.configs) if choice.name == self.preferred), 0)
         value = preferred if options else Select.NULL
         select = Select(
-            options, id="config", compact=True, value=value, prompt="no config found", allow_blank=not options
+            options, id="config", compact=True, value=value, prompt="no configs found", allow_blank=not options
         )
         yield from field("config", select)
-        area = TextArea("", id="text", tab_behavior="focus", compact=True, show_line_numbers=True, soft_wrap=False)
-        yield area
-        yield from field(
-            "start from", Select[str]([], id="ckpt", compact=True, prompt="the config's own model (model.backbone)")
+        yield TextArea("", id="text", tab_behavior="focus", compact=True, show_line_numbers=True, soft_wrap=False)
+        weights = Select[str](
+            [("a path on the box …", PATH)], id="ckpt", compact=True, prompt="the model of the config (model.backbone)"
         )
-        yield from field(
-            "processes", Input(id="nproc", placeholder="as in the config (run.nproc)", compact=True, type="integer")
-        )
-        yield from field(
-            "overrides", Input(id="overrides", placeholder="run.total_steps=20 train.microbatch_size=4", compact=True)
-        )
-        yield from field(
-            "run name", Input(id="run-name", placeholder="the time, e.g. run_2026-11-21_12-34-56", compact=True)
-        )
+        yield from field("start from", weights)
+        yield from text_field("", "ckpt-path", "adapter or model directory on the box, absolute or under its root")
+        yield from text_field("processes", "nproc", "from the config (run.nproc)", type="integer")
+        yield from text_field("overrides", "overrides", "run.total_steps=20 train.microbatch_size=4")
+        yield from text_field("run name", "run-name", "default: the time, e.g. run_2026-11-21_12-34-56")
 
     def on_mount(self) -> None:
         super().on_mount()
+        self._path_row.display = False
         self._load_text()
-        self.load_checkpoints()
-        # With the config chosen already, one more Enter launches.
-        if self.prefer:
-            self._focus_go_again = True
-            self.set_focus(None)
+        self.load_weights()
+        if self.preferred:
+            self.focus_button_when_ready()
         else:
             self.query_one("#config").focus()
+
+    @property
+    def _path_row(self) -> Widget:
+        """The row for a path of starting weights, shown if that choice is selected."""
+        row = self.query_one("#ckpt-path").parent
+        assert isinstance(row, Widget)
+        return row
 
     def on_select_changed(self, event: Select.Changed) -> None:
         if event.select.id == "config":
             self._load_text()
+        elif (is_path := event.value == PATH) != self._path_row.display:
+            self._path_row.display = is_path
+            if is_path:
+                self.query_one("#ckpt-path").focus()
         super().on_select_changed(event)
 
     @property
@@ -102,7 +102,7 @@ class LaunchScreen(OrderScreen):
         value = self.query_one("#config", Select).value
         return self.configs[value] if isinstance(value, int) else None
 
-    @work(exclusive=True, group="config", exit_on_error=False, description="the text of a config")
+    @work(exclusive=True, group="config", exit_on_error=False, description="loading the config")
     async def _load_text(self) -> None:
         choice, area = self.choice, self.query_one("#text", TextArea)
         if choice is None:
@@ -113,86 +113,87 @@ class LaunchScreen(OrderScreen):
             try:
                 text = str((await self.ask("read_config", name=choice.name)).get("text", ""))
             except RemoteError as error:
-                self.say_problem(error.message, error.hint)
+                self.show_problem(error.message, error.hint)
                 return
         area.text = text
-        # The comment on top is for readers of the file; here one wants the keys.
+        # Scroll past the leading comment, which is for readers of the file.
         lines = text.splitlines()
-        first = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), 0)
+        first = next((i for i, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), 0)
         area.move_cursor((first, 0))
         self.call_after_refresh(area.scroll_to, y=first, animate=False)
 
-    @work(group="checkpoints", exit_on_error=False, description="checkpoints a run can start from")
-    async def load_checkpoints(self) -> None:
-        """Fill the list of checkpoints from the newest runs of the box."""
-        choices: list[CheckpointChoice] = []
-        for run in self.runs[:12]:
-            try:
-                shown = await self.ask("show_run", run=run)
-            except RemoteError:
-                continue
-            for one in reversed(shown.get("checkpoints") or []):
-                if not one.get("problem"):
-                    path = str(one.get("path") or f"training_runs/{run}/training_state/step_{one.get('step')}")
-                    choices.append(CheckpointChoice(f"{run} / step_{one.get('step')}", path))
-        if choices:
-            self.query_one("#ckpt", Select).set_options([(choice.label, choice.path) for choice in choices])
+    @work(group="weights", exit_on_error=False, description="requesting starting weights")
+    async def load_weights(self) -> None:
+        """Fill the list of starting weights: checkpoints of the newest runs, then other weights on the box."""
+        options: list[tuple[str, str]] = []
+        for run in self.runs[:RUNS_SEARCHED]:
+            for checkpoint in reversed((await self._ask("show_run", run=run)).get("checkpoints") or []):
+                if not checkpoint.get("problem"):
+                    options.append((f"{run} / step_{checkpoint.get('step')}", str(checkpoint.get("path"))))
+        for weights in (await self._ask("list_weights")).get("weights") or []:
+            options.append((f"{weights.get('name')}  ({weights.get('kind')})", str(weights.get("path"))))
+        select = self.query_one("#ckpt", Select)
+        value = select.value
+        select.set_options([*options, ("a path on the box …", PATH)])
+        if value == PATH:
+            select.value = PATH
 
-    def order(self) -> Order:
+    async def _ask(self, op: str, **params: Any) -> dict[str, Any]:
+        """Reply of the box, or {} if it refuses."""
+        try:
+            return await self.ask(op, **params)
+        except RemoteError:
+            return {}
+
+    def request(self) -> Request:
         choice = self.choice
         text = self.query_one("#text", TextArea).text
         if choice is None:
-            raise FieldError("no config: none is in config/ here, and the box has none")
+            raise FieldError("config: no configs found on this machine or on the box; see --config-dir")
         if not text.strip():
-            raise FieldError(f"{choice.name} is empty")
-        nproc = self.query_one("#nproc", Input).value.strip()
-        if nproc and (not nproc.isdigit() or int(nproc) < 1):
-            raise FieldError(f"processes: a whole number from 1, not {nproc}")
+            raise FieldError(f"config: {choice.name} is empty")
         ckpt = self.query_one("#ckpt", Select).value
-        return LaunchOrder(
+        if ckpt == PATH and not self.value("ckpt-path"):
+            raise FieldError("start from: enter a directory on the box")
+        return LaunchRequest(
             config_text=text,
             config_name=f"config/{choice.name}",
-            ckpt=ckpt if isinstance(ckpt, str) else "",
-            nproc=int(nproc) if nproc else None,
-            overrides=overrides_of(self.query_one("#overrides", Input).value),
-            run_name=self.query_one("#run-name", Input).value.strip(),
-            idempotency_key=self.key,
+            ckpt=self.value("ckpt-path") if ckpt == PATH else ckpt if isinstance(ckpt, str) else "",
+            nproc=self.count("nproc", "processes"),
+            overrides=self.overrides(),
+            run_name=self.value("run-name"),
+            idempotency_key=self.idempotency_key,
         )
 
-    async def check(self, order: Order) -> str:
-        assert isinstance(order, LaunchOrder)
-        config = await asyncio.to_thread(config_of, order)
+    async def check(self, request: Request) -> str:
+        assert isinstance(request, LaunchRequest)
+        config = await asyncio.to_thread(load_config_of, request)
         for key, names in (("task.name", [config.task.name]), ("eval.datasets", config.eval.datasets)):
             for name in names:
                 if problem := await self.tasks.problem(name):
                     raise FieldError(f"{key}: {problem}")
+        if self.query_one("#ckpt", Select).value == PATH:
+            reply = await self.ask("check_weights", path=request.ckpt)
+            if reply.get("problem"):
+                raise FieldError(f"start from: {request.ckpt}: {reply['problem']}")
         return summary_of(config)
 
 
-def overrides_of(text: str) -> tuple[str, ...]:
-    """``KEY=VALUE`` words as a shell would split them. Raises FieldError for a quote that is not closed."""
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        problem = str(error).lower()  # "No closing quotation", "No escaped character"
-        raise FieldError(f"overrides: {problem}; a value with spaces goes in quotes: 'task.path=/my data'") from error
-
-
-def config_of(order: LaunchOrder) -> Config:
-    """An order's config, checked as the engine will. Raises FieldError."""
+def load_config_of(request: LaunchRequest) -> Config:
+    """The config of a request, validated as the engine will. Raises FieldError."""
     from grpo_train.config import ConfigError, load_config
 
-    overrides = list(order.overrides)
-    if order.nproc is not None:
-        overrides.append(f"run.nproc={order.nproc}")
+    overrides = list(request.overrides)
+    if request.nproc is not None:
+        overrides.append(f"run.nproc={request.nproc}")
     try:
-        return load_config(order.config_text, overrides, order.config_name)
+        return load_config(request.config_text, overrides, request.config_name)
     except ConfigError as error:
         raise FieldError(str(error)) from error
 
 
 def summary_of(config: Config) -> str:
-    """What a launch amounts to, in words."""
+    """A run in one line: steps, batch, task, model, processes."""
     processes = "1 process" if config.run.nproc == 1 else f"{config.run.nproc} processes"
     trained = "LoRA" if config.model.adapter == "lora" else "all weights"
     return (

@@ -1,56 +1,63 @@
-"""The resume form: from which checkpoint, and how many steps more."""
+"""The resume form: starting checkpoint, additional steps, processes, overrides."""
 
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.widgets import Input, Select
+from textual.widgets import Select
 
-from grpo_tui.forms.form import Ask, FieldError, OrderScreen, field
-from grpo_tui.model.requests import Order, ResumeOrder
+from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
+from grpo_tui.model.requests import Request, ResumeRequest
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.tasks import Ask
 
 
-class ResumeScreen(OrderScreen):
-    """Dismissed with the box's answer."""
+class ResumeScreen(RequestScreen):
+    """Dismissed with the box's reply."""
 
-    HEADING = "resume"
     VERB = "Resume"
 
-    def __init__(self, ask: Ask, run: str, steps: list[int], total: int | None, reached: int) -> None:
+    def __init__(self, ask: Ask, row: RunRow, steps: list[int], logged: int) -> None:
         super().__init__(ask)
-        self.run_name, self.steps, self.total, self.reached = run, steps, total, reached
+        self.row, self.steps, self.logged = row, steps, logged
+        """``steps`` of the complete checkpoints, ascending; at least one. ``logged``: last step of the log."""
 
     def heading(self) -> str:
-        return f"resume {self.run_name}"
+        return f"resume {self.row.name}"
 
     def compose_fields(self) -> ComposeResult:
-        newest = f" (step {self.steps[-1]})" if self.steps else ""
-        choices = [(f"the latest checkpoint{newest}", "latest")]
+        choices = [(f"latest checkpoint (step {self.steps[-1]})", "latest")]
         choices += [(f"step {step}", str(step)) for step in reversed(self.steps)]
         yield from field("from", Select(choices, id="from", compact=True, value="latest", allow_blank=False))
-        whole = f"none: up to its total of {self.total}" if self.total else "none: up to its total"
-        yield from field("more steps", Input(id="more", placeholder=whole, compact=True, type="integer"))
+        total = f"none: up to the total of {self.row.total_steps}" if self.row.total_steps else "none: up to the total"
+        yield from text_field("more steps", "more", total, type="integer")
+        processes = f"as before ({self.row.nproc})" if self.row.nproc else "as before"
+        yield from text_field("processes", "nproc", processes, type="integer")
+        yield from text_field("overrides", "overrides", "run.save_every=10 optimizer.learning_rate=1e-5")
 
     def on_mount(self) -> None:
         super().on_mount()
-        if self.total and self.steps and self.steps[-1] >= self.total:
-            self.query_one("#more").focus()  # nothing can be resumed without it
+        if self.row.total_steps and self.steps[-1] >= self.row.total_steps:
+            self.query_one("#more").focus()  # required
         else:
-            self._focus_go_again = True
-            self.set_focus(None)
+            self.focus_button_when_ready()
 
-    def order(self) -> Order:
-        more = self.query_one("#more", Input).value.strip()
-        if more and (not more.isdigit() or int(more) < 1):
-            raise FieldError(f"more steps: a whole number from 1, not {more}")
-        return ResumeOrder(self.run_name, str(self.query_one("#from", Select).value), int(more) if more else None)
+    def request(self) -> Request:
+        return ResumeRequest(
+            self.row.name,
+            str(self.query_one("#from", Select).value),
+            self.count("more", "more steps"),
+            self.count("nproc", "processes"),
+            self.overrides(),
+        )
 
-    async def check(self, order: Order) -> str:
-        assert isinstance(order, ResumeOrder)
-        start = int(order.from_step) if order.from_step.isdigit() else (self.steps[-1] if self.steps else 0)
-        end = (start if order.additional_steps else self.total or 0) + (order.additional_steps or 0)
-        words = f"from step {start}" + (f" to {end}" if end else "")
-        if order.additional_steps is None and self.total and start >= self.total:
-            raise FieldError(f"step {start} is the run's last: say how many steps more")
-        if start < self.reached:
-            words += f"; steps {start + 1} to {self.reached} of the log are replaced"
-        return words
+    async def check(self, request: Request) -> str:
+        assert isinstance(request, ResumeRequest)
+        total = self.row.total_steps
+        start = self.steps[-1] if request.from_step == "latest" else int(request.from_step)
+        if request.additional_steps is None and total and start >= total:
+            raise FieldError(f"more steps: required, step {start} is the last step of the run")
+        end = start + request.additional_steps if request.additional_steps else total
+        summary = f"from step {start}" + (f" to {end}" if end else "")
+        if start < self.logged:
+            summary += f"; replaces steps {start + 1} to {self.logged} of the log"
+        return summary

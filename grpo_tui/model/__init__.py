@@ -1,1 +1,1 @@
-"""What the face knows, as plain values. No Textual, no sockets."""
+"""State of the app as plain values. No Textual, no sockets."""

@@ -1,6 +1,6 @@
-"""The client of the box that is shown, and which logs it follows. No Textual: the app gives it its thread.
+"""The client of the shown box and the logs that it follows. No Textual.
 
-The client is made only after the first frame (paramiko takes its time to import) and away from the app's thread.
+The client is made after the first frame and on a thread of its own, because paramiko is slow to import.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from grpo_tui.model.inbox import Inbox
 from grpo_tui.model.run_logs import LOGS, TAIL_BYTES, TAILED, log_path
-from grpo_tui.model.store import Inbox, Store
+from grpo_tui.model.store import Store
 from remote.boxes import Box
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived
 from remote.protocol import RemoteError
 
 
 class Client(Protocol):
-    """What the face needs of ``remote.client.BoxClient``."""
+    """The part of ``remote.client.BoxClient`` that the app uses."""
 
     def start(self) -> None: ...
 
@@ -41,14 +42,14 @@ MakeClient = Callable[[Box, Callable[[ClientEvent], None]], Client]
 
 
 def make_box_client(box: Box, on_event: Callable[[ClientEvent], None]) -> Client:
-    """The real one."""
+    """A client over SSH, or over a subprocess for this machine."""
     from remote.client import BoxClient
 
     return BoxClient(box, on_event)
 
 
 class Connection:
-    """One box: its client, its store's inbox, and the follows of the selected run."""
+    """One box: its client, the inbox of its store, and the followed logs of the selected run."""
 
     def __init__(self, box: Box, store: Store, wake: Callable[[], object], make_client: MakeClient) -> None:
         self.box, self.store = box, store
@@ -60,39 +61,39 @@ class Connection:
         self._closed = False
 
     def open(self) -> None:
-        """Make and start the client. Slow: call it on a thread of its own."""
+        """Make and start the client. Blocks: call it on its own thread."""
         try:
             client = self._make_client(self.box, self.inbox.put)
             client.start()
-        except Exception as error:  # whatever it was, the user gets words and not a traceback
-            self.inbox.put(LinkChanged(Link.REFUSED, f"the client could not start: {error}"))
+        except Exception as error:  # a message instead of a traceback on the screen
+            self.inbox.put(LinkChanged(Link.REFUSED, f"cannot start the client: {error}"))
             return
         self.client = client
         if self._closed:
             client.close()
 
     def close(self) -> None:
-        """End the link without waiting for it; runs go on."""
+        """Close the link without waiting for it. Runs are not affected."""
         self._closed = True
         if self.client is not None:
             threading.Thread(target=self.client.close, daemon=True).start()
 
     def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
-        """Ask the box."""
+        """Send a request to the box."""
         if self.client is None:
             refused: Future[dict[str, Any]] = Future()
-            refused.set_exception(RemoteError("unreachable", "the link is not up yet", "wait a moment"))
+            refused.set_exception(RemoteError("unreachable", "not connected yet", "try again in a moment"))
             return refused
         return self.client.request(op, timeout, **params)
 
     def take(self, event: ClientEvent) -> None:
-        """Give an event to the store, and its bytes back to the box as credit."""
+        """Apply an event to the store and grant the box credit for its bytes."""
         self.store.apply(event)
         if isinstance(event, LogArrived) and self.client is not None:
             self.client.consumed(event.subscription, len(event.data))
 
     def follow_selected(self) -> None:
-        """Follow the logs of the selected run and of no other."""
+        """Follow the logs of the selected run only."""
         run = self.store.run
         wanted = run.name if run is not None and run.layout == "run" else None
         if wanted == self._followed or self.client is None:
@@ -108,13 +109,3 @@ class Connection:
             subscription = self.client.follow(log_path(wanted, log), tail_bytes=tail)
             self._follows[subscription] = log
             self.store.subscribed(subscription, log)
-
-    def followed(self) -> dict[str, dict[str, Any]]:
-        """What came of each followed log: byte span and SHA-256, so that one can compare with the file."""
-        logs = self.store.logs
-        if logs is None or logs.run != self._followed:
-            return {}
-        return {
-            log_path(logs.run, log): {"start": cut.start or 0, "end": cut.next, "sha256": cut.sha256}
-            for log, cut in logs.splitters.items()
-        }

@@ -1,14 +1,10 @@
-"""Text for values: durations, ages, numbers, money, and the glyph and word of each run state. No Textual."""
+"""Text for values: ages, numbers, money, bars, text made safe for the terminal. No Textual."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-
-from grpo_train.run_dir.display import STATES as STATES
-from grpo_train.run_dir.display import duration as duration
-from grpo_train.run_dir.display import state_label as state_label
 
 
 def short_age(seconds: float | None) -> str:

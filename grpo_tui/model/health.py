@@ -1,92 +1,97 @@
-"""What the engine has said of a run's health: which sentences hold now, since when, and which held before. No Textual.
-
-A sentence carries figures that move (``effective sample size 42% …``, then ``41% …``): without them it is the same one.
-"""
+"""Health of a run over its steps: which conditions hold now and since when, and which held before. No Textual."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 from grpo_tui.model.formatting import one_line
 
-KINDS_KEPT = 64
-SENTENCES_KEPT = 16
-"""Of one row."""
-SENTENCE_LENGTH = 600
+CONDITIONS_KEPT = 64
+RECORDS_KEPT = 16
+"""Per row."""
+MESSAGE_LENGTH = 600
 
-_NUMBER = re.compile(r"[-+]?\d[\w.,%+-]*")
 _TONES = {"alarm": "bad", "warning": "warn"}
+_WITHOUT_NUMBERS = str.maketrans("", "", "0123456789.,%+-")
 
 
-def tone_of(sentence: str) -> str:
-    """``bad``, ``warn`` or ``muted``, by the sentence's first word."""
-    return _TONES.get(sentence.partition(":")[0], "muted")
+def tone_of_level(level: object) -> str:
+    """``bad``, ``warn`` or ``muted``."""
+    return _TONES.get(str(level), "muted")
 
 
-def sentences_of(said: object) -> list[str]:
-    """The sentences in a row's ``health``, worst first; none where it holds anything else."""
-    if not isinstance(said, list):
-        return []
-    return [one_line(line[:SENTENCE_LENGTH]) for line in said[:SENTENCES_KEPT] if isinstance(line, str) and line]
+def records_of(health: object) -> list[dict[str, Any]]:
+    """The usable records of a row's ``health``, worst first: ``code``, ``level`` and a bounded one-line ``message``."""
+    records = []
+    for entry in health[:RECORDS_KEPT] if isinstance(health, list) else ():
+        if isinstance(entry, dict) and (message := one_line(str(entry.get("message") or "")[:MESSAGE_LENGTH])):
+            records.append({"code": str(entry.get("code") or ""), "level": entry.get("level"), "message": message})
+    return records
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing the engine has said, in its latest words."""
+    """One health condition, with its latest message."""
 
-    sentence: str
+    level: str
+    message: str
     since: int
-    """The step from which on every step has said it."""
+    """First step of the unbroken stretch up to ``last``."""
     last: int
     first: int
     steps: int = 1
-    """How many steps have said it."""
+    """Number of steps that reported it."""
 
     @property
     def tone(self) -> str:
-        return tone_of(self.sentence)
+        return tone_of_level(self.level)
 
 
 class Health:
-    """Takes each row's sentences in the order of the log."""
+    """Conditions by code. Takes the rows of the log in order."""
 
     def __init__(self) -> None:
         self.is_logged = False
-        """Whether the newest row says anything of its health, be it that nothing stands out."""
+        """Whether the newest row has a ``health`` field, empty or not."""
         self._known: dict[str, Condition] = {}
         self._now: list[str] = []
 
     @property
     def now(self) -> list[Condition]:
-        """What the newest row says, worst first."""
+        """Conditions of the newest row, worst first."""
         return [self._known[kind] for kind in self._now]
 
     @property
     def past(self) -> list[Condition]:
-        """Alarms and warnings that hold no more, the latest first."""
+        """Alarms and warnings that no longer hold, latest first."""
         over = [one for kind, one in self._known.items() if kind not in self._now and one.tone != "muted"]
         return sorted(over, key=lambda one: -one.last)
 
     @property
     def tone(self) -> str:
-        """``bad`` or ``warn`` where the newest row says so, else ``muted``."""
+        """Tone of the worst condition that holds now; ``muted`` without one."""
         return self.now[0].tone if self._now else "muted"
 
-    def take(self, step: int, said: object) -> None:
-        """The ``health`` of the next row (None where it has none)."""
-        self.is_logged = isinstance(said, list)
+    def take(self, step: int, health: object) -> None:
+        """Take the ``health`` field of the next row (None if the row has none)."""
+        self.is_logged = isinstance(health, list)
         before, self._now = self._now, []
-        for sentence in sentences_of(said):
-            kind = _NUMBER.sub("#", sentence.partition("(")[0])
+        for record in records_of(health):
+            kind = _kind(record)
             if kind in self._now:
                 continue
-            old = self._known.pop(kind, None)  # put last again: the dict is in the order of the last word
-            new = Condition(sentence, step, step, step)
+            new = Condition(str(record["level"]), record["message"], step, step, step)
+            old = self._known.pop(kind, None)  # reinserted last: the oldest entry is dropped first
             if old is not None:
                 since = old.since if kind in before else step
                 new = replace(new, since=since, first=old.first, steps=old.steps + 1)
             self._known[kind] = new
             self._now.append(kind)
-        while len(self._known) > KINDS_KEPT:
+        while len(self._known) > CONDITIONS_KEPT:
             del self._known[next(iter(self._known))]
+
+
+def _kind(record: dict[str, Any]) -> str:
+    """Identity of a condition: its code. A record of format 1 has none: its message without the moving numbers."""
+    return str(record["code"] or record["message"].partition("(")[0].translate(_WITHOUT_NUMBERS))

@@ -1,48 +1,34 @@
-"""Bytes of a growing log into whole lines, and a bounded list of them that never renumbers. No Textual."""
+"""Whole lines from the bytes of a growing log, and a bounded list of them with stable indexes. No Textual."""
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 MAX_LINE = 1 << 20
-"""Bytes of a line that are kept; the rest of a longer one is passed over."""
+"""Maximum bytes of a line. A longer line is dropped."""
 
 Item = TypeVar("Item")
 
 
 class LineSplitter:
-    """Cuts a byte stream into lines with their byte offsets; however the bytes were chunked, the lines are the same."""
+    """Splits a byte stream into lines with their byte offsets, independent of how the bytes were chunked."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._skip_first = False
         self._overflow = False
-        self.start: int | None = None
-        """Offset of the first byte seen."""
-        self.next = 0
-        """Offset of the next byte expected."""
-        self._digest = hashlib.sha256()
-
-    @property
-    def sha256(self) -> str:
-        """Of all bytes seen: a reader can prove that it lost none and doubled none."""
-        return self._digest.hexdigest()
+        self._next: int | None = None
+        """Offset of the next expected byte; None before the first one."""
 
     def feed(self, offset: int, data: bytes) -> list[tuple[int, bytes]]:
-        """The lines that are whole now, each with the offset of its first byte, newline left out."""
-        if self.start is None:
-            self.start = self.next = offset
-        elif offset != self.next:  # a hole: what is pending belongs to no line any more
+        """Lines that are complete now, each with the offset of its first byte and without its newline."""
+        if self._next is not None and offset != self._next:  # bytes are missing: the pending line is incomplete
             self._rest.clear()
             self._skip_first, self._overflow = True, False
-        self._digest.update(data)
         found = []
-        line_start = offset - len(self._rest)
-        if self._overflow:
-            line_start = offset
+        line_start = offset if self._overflow else offset - len(self._rest)
         position = 0
         while (end := data.find(b"\n", position)) >= 0:
             if self._overflow or self._skip_first:
@@ -57,18 +43,17 @@ class LineSplitter:
             if len(self._rest) > MAX_LINE:
                 self._rest.clear()
                 self._overflow = True
-        self.next = offset + len(data)
+        self._next = offset + len(data)
         return found
 
 
 class LineBuffer(Generic[Item]):
-    """The last ``limit`` items of a log. An item keeps its number for ever, so a reader's place is a number."""
+    """The last ``limit`` items of a log. The index of an item never changes, so it can serve as a scroll position."""
 
     def __init__(self, limit: int) -> None:
         self._items: deque[Item] = deque(maxlen=limit)
         self.first = 0
-        """Number of the oldest item kept."""
-        self.version = 0
+        """Index of the oldest item kept."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -78,7 +63,7 @@ class LineBuffer(Generic[Item]):
 
     @property
     def end(self) -> int:
-        """One past the number of the newest item."""
+        """One past the index of the newest item."""
         return self.first + len(self._items)
 
     @property
@@ -89,17 +74,14 @@ class LineBuffer(Generic[Item]):
         if len(self._items) == self._items.maxlen:
             self.first += 1
         self._items.append(item)
-        self.version += 1
 
-    def get(self, number: int) -> Item | None:
-        """The item of that number, or None where it is not kept."""
-        index = number - self.first
-        return self._items[index] if 0 <= index < len(self._items) else None
+    def get(self, index: int) -> Item | None:
+        """The item with this index, or None if it is not kept."""
+        position = index - self.first
+        return self._items[position] if 0 <= position < len(self._items) else None
 
-    def keep(self, wanted: Callable[[Item], bool]) -> None:
-        """Leave out the items that are not wanted."""
-        kept = [item for item in self._items if wanted(item)]
-        if len(kept) != len(self._items):
-            self._items.clear()
-            self._items.extend(kept)
-            self.version += 1
+    def remove(self, unwanted: Callable[[Item], bool]) -> None:
+        """Remove the items for which ``unwanted`` holds."""
+        kept = [item for item in self._items if not unwanted(item)]
+        self._items.clear()
+        self._items.extend(kept)

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.checkpoints import CheckpointView, checkpoint_views
-from grpo_tui.model.formatting import duration, short_age
+from grpo_tui.model.formatting import short_age
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.model.run_row import RunRow
 from remote.events import (
@@ -29,6 +30,7 @@ from remote.events import (
     RunsReported,
     SessionsReported,
 )
+from remote.protocol.versions import UNKNOWN
 
 STALE_STEPS = 5
 """Data of a live run is stale after this many typical steps without a new row …"""
@@ -60,6 +62,7 @@ class Store:
         """Time of the last link event: ``retry_in_s`` counts from it."""
         self.ever_connected = False
         self.host: dict[str, Any] | None = None
+        self.engine = UNKNOWN
         self.clock_skew = 0.0
         """Seconds to add to a time on the box's clock to get this machine's."""
         self.checks: list[dict[str, Any]] = []
@@ -101,7 +104,7 @@ class Store:
             self.gpus, self.gpu_note, self.gpu_at = event.gpus, event.note, self.now()
             self._changed("gpu")
         elif isinstance(event, BoxGreeted):
-            self.host = event.host
+            self.host, self.engine = event.host, event.engine
             if (box_time := to_float(event.host.get("time"))) is not None:
                 self.clock_skew = self.now() - box_time
             self._changed("link")
@@ -230,6 +233,12 @@ class Store:
         """The first failed doctor check without which the box cannot train, or None."""
         required = ("engine", "tmux", "root")
         return next((check for check in self.checks if check.get("name") in required and not check.get("ok")), None)
+
+    def warning(self) -> str:
+        """What keeps this program from using the box fully, such as an engine of another version; "" if nothing."""
+        if check := self.failed_check():
+            return " · ".join(str(check[key]) for key in ("detail", "hint") if check.get(key))
+        return self.engine.mismatch()
 
     def live_runs(self) -> list[RunRow]:
         """Runs that are not over."""

@@ -1,21 +1,21 @@
-"""The names of tasks that a box's engine knows: a form tells a misspelled one before anything starts. No Textual."""
+"""Names of the tasks that the box's engine knows, so that a form flags a misspelled one. No Textual."""
 
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from grpo_train.run_dir.suggest import nearest
 from remote.protocol import RemoteError
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
-SHOWN = 8
-"""Names that are told where none is near."""
+"""``await ask(op, timeout=…, **params)``; raises RemoteError."""
+NAMES_SHOWN = 8
 
 
 class TaskNames:
-    """Asked of the box once. Where it cannot say, every name is left to the engine."""
+    """Task names, requested from the box once. A box that cannot list them leaves the check to the engine."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -23,7 +23,7 @@ class TaskNames:
         self._names: list[str] | None = None
 
     async def known(self) -> list[str]:
-        """All names, sorted; none where the box cannot say."""
+        """All names, sorted; empty if the box cannot list them."""
         async with self._lock:
             if self._names is None:
                 try:
@@ -33,13 +33,13 @@ class TaskNames:
         return self._names
 
     async def problem(self, name: str) -> str:
-        """Why a task cannot be called so, with the way out; "" where it can, or where only the engine can tell."""
-        if ":" in name:  # one of the user's own, module:function
+        """What is wrong with a task name and how to fix it; "" if it is known or only the engine can tell."""
+        if ":" in name:  # a user's own task, module:function
             return ""
         known = await self.known()
         if not known or name in known:
             return ""
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-        some = ", ".join(known[:SHOWN]) + (", …" if len(known) > SHOWN else "")
-        hint = f"did you mean {near[0]}?" if near else f"there are {some} (grpo-train tasks lists them)"
-        return f"no task is called '{name}' on this box; {hint}"
+        near = nearest(name.lower(), known)
+        some = ", ".join(known[:NAMES_SHOWN]) + (", …" if len(known) > NAMES_SHOWN else "")
+        hint = f"did you mean {near}?" if near else f"known tasks: {some} (`grpo-train tasks` lists them all)"
+        return f"unknown task '{name}' on this box; {hint}"

@@ -1,1 +1,1 @@
-"""One screen a file: home, and the dialogs over it."""
+"""Screens: home, and the dialogs over it. One per file."""

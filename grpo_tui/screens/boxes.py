@@ -1,4 +1,4 @@
-"""The boxes one knows: switch to another, or add one."""
+"""The list of boxes: switch to another, or add one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from grpo_tui.model.formatting import money
 from grpo_tui.screens.dialog import Dialog
 from remote.boxes import Box
 
+ADD = "+"
+"""Result of BoxesScreen for a new box; not a valid box name."""
+
 
 class BoxesScreen(Dialog[str]):
-    """Dismissed with a box's name, or ``+`` for a new one."""
+    """Dismissed with the name of a box, or ADD."""
 
     HEADING = "boxes"
 
@@ -28,7 +31,7 @@ class BoxesScreen(Dialog[str]):
         options = [Option(self._line(box), id=box.name) for box in self.boxes]
         yield OptionList(*options, id="choices")
         yield Static(
-            Content.from_markup("[$grpo-muted]enter switches · runs go on wherever they are[/]"), classes="message"
+            Content.from_markup("[$grpo-muted]enter: switch · runs on other boxes continue[/]"), classes="message"
         )
 
     def _line(self, box: Box) -> Content:
@@ -53,24 +56,24 @@ class BoxesScreen(Dialog[str]):
         self.dismiss(str(event.option.id))
 
     def chosen(self, button: str) -> None:
-        self.dismiss("+")
+        self.dismiss(ADD)
 
 
 _FIELDS = (
-    ("name", "name", "h200-a", "what you call it"),
-    ("host", "host", "192.0.2.10", "address, or an alias of ~/.ssh/config"),
-    ("user", "user", "", "empty: as ssh itself would"),
-    ("port", "port", "", "empty: as ssh itself would (22)"),
-    ("key", "private key", "", "empty: the ssh agent, then ssh's own identity files"),
-    ("repo", "checkout", "~/grpo-tui", "of this program on the box; its config/ and .venv/ are used"),
-    ("root", "root", "/lambda/nfs/localfs", "where runs are kept (LOCALFS_ROOT)"),
-    ("activate", "activation", "", "shell snippet that activates the engine's environment, where there is one"),
-    ("price_per_hour", "$ per hour", "", "what the cost is counted from"),
+    ("name", "name", "h200-a", "short name, used with --box"),
+    ("host", "host", "192.0.2.10", "address, or a host alias from ~/.ssh/config"),
+    ("user", "user", "", "empty: from ~/.ssh/config, as ssh does"),
+    ("port", "port", "", "empty: from ~/.ssh/config, else 22"),
+    ("key", "private key", "", "empty: the ssh agent, then the default identity files"),
+    ("repo", "checkout", "~/grpo-tui", "checkout of grpo-tui on the box; its config/ and .venv/ are used"),
+    ("root", "root", "/lambda/nfs/localfs", "where the box keeps runs (LOCALFS_ROOT)"),
+    ("activate", "activation", "", "shell snippet that activates the environment of grpo-train, if needed"),
+    ("price_per_hour", "$ per hour", "", "price used for run cost"),
 )
 
 
 class AddBoxScreen(Dialog[Box]):
-    """Dismissed with the box that was added; ``save`` writes it and raises what it cannot."""
+    """Dismissed with the added box. ``save`` writes it, or raises."""
 
     HEADING = "add a box"
 
@@ -105,24 +108,24 @@ class AddBoxScreen(Dialog[Box]):
         try:
             box = box_from_form(value)
             self.save(box)
-        except Exception as error:  # the form shows whatever keeps the box from being kept
-            self.query_one("#problem", Static).update(Content.from_markup("[$error]✖ $why[/]", why=str(error)))
+        except Exception as error:  # shown in the form, whatever it is
+            self.query_one("#problem", Static).update(Content.from_markup("[$error]✖ $error[/]", error=str(error)))
             return
         self.dismiss(box)
 
 
 def box_from_form(value: dict[str, str]) -> Box:
-    """A box from the form's texts. Raises ValueError naming the field."""
+    """A box from the form's values. Raises ValueError naming the field."""
     if not value["name"]:
-        raise ValueError("name: a box needs one")
+        raise ValueError("name: required")
     if not value["host"]:
-        raise ValueError("host: an address or an alias of ~/.ssh/config")
+        raise ValueError("host: required, an address or a host alias from ~/.ssh/config")
     if value["port"] and not value["port"].isdigit():
-        raise ValueError(f"port: a whole number, not {value['port']!r}")
+        raise ValueError(f"port: must be an integer, not {value['port']!r}")
     try:
         price = float(value["price_per_hour"].lstrip("$")) if value["price_per_hour"] else None
     except ValueError:
-        raise ValueError(f"$ per hour: a number, not {value['price_per_hour']!r}") from None
+        raise ValueError(f"$ per hour: must be a number, not {value['price_per_hour']!r}") from None
     return Box(
         name=value["name"], host=value["host"], user=value["user"], port=int(value["port"] or 0), key=value["key"],
         repo=value["repo"], root=value["root"], activate=value["activate"], price_per_hour=price,

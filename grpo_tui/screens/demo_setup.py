@@ -1,4 +1,4 @@
-"""The demo's first start: the tiny model is made, with a bar."""
+"""First start of the demo: makes the tiny model and shows the progress."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from grpo_tui.screens.dialog import Dialog
 
 
 class DemoSetupScreen(Dialog[bool]):
-    """Dismissed with True when the model is there, False when the user gave up."""
+    """Dismissed with True once the model exists, with False if the user quits."""
 
-    HEADING = "first start: making the tiny model"
+    HEADING = "first start: making a tiny model"
 
     def __init__(self, root: Path, command: list[str] | None = None) -> None:
         super().__init__()
@@ -25,8 +25,8 @@ class DemoSetupScreen(Dialog[bool]):
     def compose_body(self) -> ComposeResult:
         yield Static(
             Content.from_markup(
-                "A language model of a million parameters learns what an addition looks like, here, on this machine's "
-                "CPU. It takes about a minute, once; then reinforcement learning teaches it to get the sums right.\n"
+                "A language model with one million parameters learns the format of additions on this machine's CPU. "
+                "This takes about a minute, once. Reinforcement learning then teaches it to add correctly.\n"
             ),
             classes="message",
         )
@@ -50,20 +50,20 @@ class DemoSetupScreen(Dialog[bool]):
 
     @work(exclusive=True, group="demo", exit_on_error=False, description="making the tiny model")
     async def make(self) -> None:
-        """Make the model; on failure show its last lines and offer to try again."""
+        """Make the model. On failure, show the last output and offer to try again."""
         self.query_one("#again").display = False
         self.query_one("#problem", Static).update("")
         bar, line = self.query_one(ProgressBar), self.query_one("#progress-line", Static)
 
-        def show(share: float, words: str) -> None:
+        def show(share: float, text: str) -> None:
             bar.update(progress=share)
-            line.update(Content.from_markup("[$grpo-muted]$words[/]", words=words))
+            line.update(Content.from_markup("[$grpo-muted]$text[/]", text=text))
 
-        show(0.0, "starting the engine …")
+        show(0.0, "starting grpo-train …")
         try:
             await demo.make_model(self.root, show, self.command)
         except (demo.DemoError, OSError) as error:
-            problem = Content.from_markup("[$error]✖ the tiny model could not be made[/]\n$why", why=str(error))
+            problem = Content.from_markup("[$error]✖ cannot make the tiny model[/]\n$error", error=str(error))
             self.query_one("#problem", Static).update(problem)
             again = self.query_one("#again")
             again.display = True

@@ -1,4 +1,4 @@
-"""The frame of every dialog, and the three plain ones: a message, a question, the receipt of nothing else."""
+"""The frame of every dialog, and the dialogs without fields: a message and questions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class Dialog(ModalScreen[Result]):
-    """A framed box in the middle; escape gives it up (its result is None)."""
+    """A framed box in the middle of the screen. Escape cancels it (result None)."""
 
     BINDINGS: ClassVar = [
         Binding("escape", "cancel", "cancel", show=False),
@@ -25,7 +25,7 @@ class Dialog(ModalScreen[Result]):
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-short"), (32, "-tall")]  # noqa: RUF012
     HEADING = ""
     TONE = ""
-    """A class of the frame: ``-danger``, ``-warning`` or none."""
+    """CSS class of the frame: ``-danger``, ``-warning`` or none."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes=self.TONE) as frame:
@@ -35,22 +35,22 @@ class Dialog(ModalScreen[Result]):
                 yield from self.compose_buttons()
 
     def heading(self) -> str:
-        """The words in the frame."""
+        """Title in the frame."""
         return self.HEADING
 
     def compose_body(self) -> ComposeResult:
-        """What is between the frame and the buttons."""
+        """Widgets above the buttons."""
         raise NotImplementedError
 
     def compose_buttons(self) -> ComposeResult:
-        """The buttons, the harmless one first."""
+        """The buttons, the safe one first."""
         yield Button("Close", id="cancel", compact=True)
 
     def action_cancel(self) -> None:
         self.dismiss(None)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        # The one handler: Textual calls those of the base classes too, and a screen must be dismissed once.
+        # Not to be overridden: Textual also calls the handlers of base classes, and a screen is dismissed only once.
         event.stop()
         if event.button.id == "cancel":
             self.action_cancel()
@@ -58,26 +58,26 @@ class Dialog(ModalScreen[Result]):
             self.chosen(str(event.button.id))
 
     def chosen(self, button: str) -> None:
-        """Another button than ``cancel`` was pressed."""
+        """Called for any button other than ``cancel``."""
 
 
 class MessageScreen(Dialog[None]):
-    """Something went wrong: what, and the way out."""
+    """An error and its hint."""
 
     TONE = "-warning"
     BINDINGS: ClassVar = [
-        Binding("up", "scroll_words(-1)", show=False),
-        Binding("down", "scroll_words(1)", show=False),
-        Binding("pageup", "scroll_words(-10)", show=False),
-        Binding("pagedown", "scroll_words(10)", show=False),
+        Binding("up", "scroll_message(-1)", show=False),
+        Binding("down", "scroll_message(1)", show=False),
+        Binding("pageup", "scroll_message(-10)", show=False),
+        Binding("pagedown", "scroll_message(10)", show=False),
     ]
 
     def __init__(self, title: str, message: str, hint: str = "") -> None:
         super().__init__()
-        self.title_words, self.message, self.hint = title, message, hint
+        self.title_text, self.message, self.hint = title, message, hint
 
     def heading(self) -> str:
-        return self.title_words
+        return self.title_text
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="body", can_focus=False):
@@ -85,8 +85,8 @@ class MessageScreen(Dialog[None]):
             if self.hint:
                 yield Static(Content.from_markup("[$grpo-muted]→[/] $hint", hint=self.hint), classes="hint")
 
-    def action_scroll_words(self, by: int) -> None:
-        """A long message is read by the keys; the button keeps the focus."""
+    def action_scroll_message(self, by: int) -> None:
+        """Scroll a long message; the button keeps the focus."""
         self.query_one(".body").scroll_relative(y=by, animate=False)
 
     def on_mount(self) -> None:
@@ -109,22 +109,20 @@ class Question(Dialog[bool]):
 
 
 class ConfirmScreen(Question):
-    """A question whose answer cannot be taken back. Cancel has the focus."""
+    """Confirmation of an irreversible action. Cancel has the focus."""
 
     TONE = "-danger"
 
-    def __init__(self, title: str, lines: list[str], yes: str, command: str = "") -> None:
+    def __init__(self, title: str, lines: list[Content], yes: str) -> None:
         super().__init__()
-        self.title_words, self.lines, self.yes, self.command = title, lines, yes, command
+        self.title_text, self.lines, self.yes = title, lines, yes
 
     def heading(self) -> str:
-        return self.title_words
+        return self.title_text
 
     def compose_body(self) -> ComposeResult:
         for line in self.lines:
-            yield Static(Content.from_markup(line), classes="message")
-        if self.command:
-            yield Static(Content(self.command), id="command")
+            yield Static(line, classes="message")
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Cancel", id="cancel", compact=True)
@@ -132,7 +130,7 @@ class ConfirmScreen(Question):
 
 
 class HostKeyScreen(Question):
-    """An unknown box shows its key; the user compares the fingerprint."""
+    """The key of an unknown box, for the user to compare."""
 
     HEADING = "unknown host key"
     TONE = "-warning"
@@ -144,7 +142,7 @@ class HostKeyScreen(Question):
     def compose_body(self) -> ComposeResult:
         yield Static(
             Content.from_markup(
-                "[bold]$host[/] has never been seen from here. It shows this $type key:",
+                "First connection to [bold]$host[/]. Its $type key:",
                 host=self.host, type=self.key_type,
             ),
             classes="message",
@@ -152,7 +150,7 @@ class HostKeyScreen(Question):
         yield Static(Content(self.fingerprint), id="command")
         yield Static(
             Content.from_markup(
-                "[$grpo-muted]Compare it with what the provider shows, or on the box itself:\n"
+                "[$grpo-muted]Compare it with the fingerprint from your provider, or run on the box:\n"
                 "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub[/]"
             ),
             classes="message",
@@ -164,7 +162,7 @@ class HostKeyScreen(Question):
 
 
 class AttachScreen(Question):
-    """Before the terminal is handed over: what will run, and how to come back."""
+    """The command that takes over the terminal, and how to return."""
 
     HEADING = "attach"
     FOCUS = "#yes"
@@ -175,15 +173,13 @@ class AttachScreen(Question):
 
     def compose_body(self) -> ComposeResult:
         yield Static(
-            Content.from_markup("The live terminal of [bold]$session[/] on $box.", session=self.session, box=self.box),
+            Content.from_markup("Terminal of [bold]$session[/] on $box.", session=self.session, box=self.box),
             classes="message",
         )
         yield Static(Content(self.command), id="command")
+        yield Static(Content.from_markup("To return: [bold $accent]$detach[/]", detach=self.detach), classes="message")
         yield Static(
-            Content.from_markup("To come back here: [bold $accent]$detach[/]", detach=self.detach), classes="message"
-        )
-        yield Static(
-            Content.from_markup("[$grpo-muted]ctrl+c in there asks the run to stop after its step.[/]"),
+            Content.from_markup("[$grpo-muted]Ctrl+C there stops the run after its step.[/]"),
             classes="message",
         )
         if self.note:

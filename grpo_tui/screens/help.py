@@ -1,4 +1,4 @@
-"""Every key and what it does, made from the registry."""
+"""The help screen: every key and what it does, from the registry."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from grpo_tui.actions import GROUPS, Action, Situation, key_words
+from grpo_tui.actions.action import GROUPS, Action, Situation, key_label
 from grpo_tui.screens.dialog import Dialog
 
-_MOVING = (
-    ("tab", "Turn to the next panel (shift+tab: the one before); a click does too"),
-    ("↑ ↓", "In the list of runs: select one. In a log: scroll; end follows again"),
-    ("← →", "In a log: the tab beside it. In the completion: an older one, a newer one"),
+_NAVIGATION = (
+    ("tab", "Focus the next panel (shift+tab: the previous one, or click)"),
+    ("↑ ↓", "Runs: select a run. Logs: scroll (end: follow new lines)"),
+    ("← →", "Logs: previous or next tab. Completion: older or newer"),
 )
 
 
 class HelpScreen(Dialog[None]):
-    """Grouped as in the registry; what cannot be done now says why."""
+    """All actions by group. An unavailable action shows why."""
 
     HEADING = "keys"
 
@@ -33,22 +33,22 @@ class HelpScreen(Dialog[None]):
                 for action in self.actions:
                     if action.group == group:
                         yield self._row_of(action)
-                if group == "Look":
-                    for keys, words in _MOVING:
-                        yield _row(keys, Content(words))
+                if group == "View":
+                    for keys, text in _NAVIGATION:
+                        yield _row(keys, Content(text))
 
     def _row_of(self, action: Action) -> Horizontal:
-        words = Content(action.help)
-        if why := action.reason(self.situation):
-            words += Content.from_markup("\n[$grpo-muted]not now: $why[/]", why=why)
-        return _row(" ".join(key_words(key) for key in action.all_keys), words, action.dangerous)
+        text = Content(action.help)
+        if reason := action.reason(self.situation):
+            text += Content.from_markup("\n[$grpo-muted]not available: $reason[/]", reason=reason)
+        return _row(" ".join(key_label(key) for key in action.keys), text, action.dangerous)
 
     def on_mount(self) -> None:
-        self.query_one(".body").focus()  # the arrows scroll it
+        self.query_one(".body").focus()  # so that the arrow keys scroll it
 
 
-def _row(keys: str, words: Content, dangerous: bool = False) -> Horizontal:
-    """Keys, and beside them what they do: a line that does not fit is folded in its own column."""
+def _row(keys: str, text: Content, dangerous: bool = False) -> Horizontal:
+    """Keys beside their help, which wraps in its own column."""
     tone = "$error" if dangerous else "$accent"
     shown = Content.from_markup(f"[bold {tone}]$keys[/]", keys=keys)
-    return Horizontal(Static(shown, classes="keys"), Static(words, classes="words"), classes="key-row")
+    return Horizontal(Static(shown, classes="keys"), Static(text, classes="help-text"), classes="key-row")

@@ -1,4 +1,4 @@
-"""Home: the runs of a box and the learning of the selected one, on one screen, at any size of terminal."""
+"""Home: the runs of a box and the metrics of the selected one, on one screen at any terminal size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from grpo_tui.actions import ACTIONS, Action
+from grpo_tui.actions.action import Action
+from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.chart import MetricChart
 from grpo_tui.widgets.error_panel import ErrorPanel
@@ -40,14 +41,13 @@ CHARTS = (
     ("frac_reward_zero_std", "zero"),
     ("entropy", "entropy"),
 )
-"""Metric and id of each chart; smaller terminals show the first four, or two."""
+"""Metric and id of each chart. Smaller terminals show the first four, or two."""
 COMPACT_TABS = frozenset({3, 4})
-"""Tabs of the log panel that have panels of their own where there is room."""
-FILTER_LIVES = "filter"
+"""Tabs of the log panel that are separate panels on larger terminals."""
 
 
 class HomeScreen(Screen[None]):
-    """Composes the panels, gives them the tick, and chooses what fits."""
+    """Composes the panels, passes them the tick, and chooses what fits."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
@@ -56,9 +56,9 @@ class HomeScreen(Screen[None]):
         Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False) for action in ACTIONS
     ]
 
-    def __init__(self, store: Store, actions: tuple[Action, ...] = ACTIONS) -> None:
+    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
         super().__init__()
-        self.store = store
+        self.store, self.readonly = store, readonly
         self.registry = actions
         self._noticed: bool | None = None
 
@@ -85,24 +85,26 @@ class HomeScreen(Screen[None]):
                     yield LinesPanel(store, sources, id="log")
                     yield LinesPanel(store, [CompletionSource(store)], id="completion")
         yield GpuPanel(store, id="gpu")
-        yield Input(
-            id=FILTER_LIVES, placeholder="words in a run's name or state; enter keeps, esc clears", compact=True
-        )
-        yield KeyBar(store, self.registry, id="keys")
+        yield Input(id="filter", placeholder="filter by name or state; enter applies, esc clears", compact=True)
+        yield KeyBar(store, self.registry, self.readonly, id="keys")
 
     def on_mount(self) -> None:
         self.tick()
 
-    async def turn_to(self, store: Store) -> None:
-        """Show another box. The screen stays: an app without any, even for a moment, breaks Textual's Input."""
+    def set_launch_hint(self, hint: str) -> None:
+        """Set the text shown while the box has no runs (markup)."""
+        self.query_one(Notice).launch_hint = hint
+
+    async def set_store(self, store: Store) -> None:
+        """Show another box. The screen is kept: Textual's Input needs one at all times."""
         self.minimize()
         self.store, self._noticed = store, None
         await self.recompose()
         self.tick()
 
     def tick(self) -> None:
-        """Let every panel look at the store."""
-        if not self.is_mounted or not self.query(Notice):  # not composed yet, or being taken down
+        """Update every panel from the store."""
+        if not self.is_mounted or not self.query(Notice):  # not composed yet, or being removed
             return
         notice, error = self.query_one(Notice), self.query_one(ErrorPanel)
         wanted = notice.wanted
@@ -134,40 +136,42 @@ class HomeScreen(Screen[None]):
             widget.styles.height = height
 
     def action_log_tab(self, index: int) -> None:
-        """A click on a tab in the log panel's frame."""
+        """Show a tab of the log panel (a click on its title)."""
         self.query_one("#log", LinesPanel).show_tab(int(index))
 
     def on_health_line_opened(self) -> None:
-        """The whole of it is a tab of the log panel."""
+        """Show the health tab of the log panel."""
         log = self.query_one("#log", LinesPanel)
-        log.show_tab(next(at for at, source in enumerate(log.sources) if isinstance(source, HealthSource)))
+        log.show_tab(next(i for i, source in enumerate(log.sources) if isinstance(source, HealthSource)))
+
+    def show_next_log(self) -> None:
+        """Show the next tab of the log panel."""
+        log = self.query_one("#log", LinesPanel)
+        log.show_tab(log.active + 1)
 
     # zoom ----------------------------------------------------------------------------------------------
 
     def zoom(self) -> None:
-        """Fill the screen with the focused panel, or give it back."""
+        """Zoom the focused panel, or restore it."""
         if self.maximized is not None:
             self.minimize()
         elif self.focused is not None and self.focused.has_class("panel"):
             self.maximize(self.focused, container=False)
         self.call_after_refresh(self.tick)
 
-    def back(self) -> bool:
-        """Leave the zoom, the filter, or a scrolled log; False when there was nothing to leave."""
+    def back(self) -> None:
+        """Restore the zoomed panel, else clear the filter."""
         runs = self.query_one(RunsPanel)
         if self.maximized is not None:
             self.minimize()
             self.call_after_refresh(self.tick)
-            return True
-        if runs.filter:
+        elif runs.filter:
             runs.filter = ""
             self.query_one("#filter", Input).value = ""
             self.tick()
-            return True
-        return False
 
-    def smooth(self) -> bool:
-        """Turn the moving average of the curves on or off."""
+    def toggle_smoothing(self) -> bool:
+        """Turn the moving average of the curves on or off; returns whether it is on."""
         charts = list(self.query(MetricChart))
         smoothed = not charts[0].smoothed
         for chart in charts:
@@ -177,8 +181,8 @@ class HomeScreen(Screen[None]):
 
     # filter --------------------------------------------------------------------------------------------
 
-    def ask_filter(self) -> None:
-        """Show the filter line."""
+    def show_filter(self) -> None:
+        """Show the filter line and focus it."""
         line = self.query_one("#filter", Input)
         line.display = True
         line.value = self.query_one(RunsPanel).filter
@@ -192,7 +196,7 @@ class HomeScreen(Screen[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._close_filter()
         runs = self.query_one(RunsPanel)
-        runs.call_later(runs.choose_a_shown_one)  # from its own hand: Textual ends a message's way at its sender
+        runs.call_later(runs.select_a_shown_run)  # posted by the panel itself: Textual stops a message at its sender
 
     def on_key(self, event: events.Key) -> None:
         line = self.query_one("#filter", Input)

@@ -1,1 +1,1 @@
-"""One widget a file. A widget reads the store, keeps nothing that the store knows, and repaints on change."""
+"""Widgets of the home screen, one per file. A widget reads the store and repaints when it changes."""

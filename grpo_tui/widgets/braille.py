@@ -1,7 +1,7 @@
-"""Curves as braille: any number of points into a few cells so that every peak survives. Pure functions, no Textual.
+"""Curves as braille: any number of points in a few cells, with every peak kept. Pure functions, no Textual.
 
-A cell is 2 × 4 pixels. Per pixel column the first, lowest, highest and last point are kept (M4), which on a raster is
-what drawing all of them would give; a NaN breaks the line.
+A cell has 2 × 4 pixels. Per pixel column the first, lowest, highest and last point are drawn (M4 aggregation), which
+gives the same raster as drawing all points. A NaN breaks the line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 @dataclass(frozen=True)
 class View:
-    """What part of the plane a chart shows."""
+    """The part of the plane that a chart shows."""
 
     x_low: float
     x_high: float
@@ -33,7 +33,7 @@ class Bitmap:
         self.cells = [bytearray(columns) for _ in range(rows)]
 
     def dot(self, x: int, y: int) -> None:
-        """Set a pixel; (0, 0) is the top left, what lies outside is passed over."""
+        """Set a pixel; (0, 0) is the top left. Pixels outside the canvas are ignored."""
         if 0 <= x < self.width and 0 <= y < self.height:
             self.cells[y >> 2][x >> 1] |= _BITS[x & 1][y & 3]
 
@@ -60,7 +60,7 @@ class Bitmap:
 
 
 def view_of(steps: Sequence[float], values: Sequence[float], gaps: Sequence[float] = ()) -> View | None:
-    """The view that holds all points, with a little air above and below; None where there is nothing to show."""
+    """The view of all points with a small margin above and below; None without points."""
     if not len(steps) and not len(gaps):
         return None
     ends = [*(steps[i] for i in (0, -1) if len(steps)), *(gaps[i] for i in (0, -1) if len(gaps))]
@@ -68,17 +68,17 @@ def view_of(steps: Sequence[float], values: Sequence[float], gaps: Sequence[floa
     if x_low == x_high:
         x_low, x_high = x_low - 1, x_high + 1
     y_low, y_high = (min(values), max(values)) if len(values) else (0.0, 1.0)
-    if y_high - y_low < 1e-12 * max(abs(y_low), abs(y_high), 1e-280):  # as good as constant
-        spread = max(abs(y_low) * 0.1, 1e-280) if y_low else 1.0  # never so small that its inverse is infinite
+    if y_high - y_low < 1e-12 * max(abs(y_low), abs(y_high), 1e-280):  # practically constant
+        spread = max(abs(y_low) * 0.1, 1e-280) if y_low else 1.0  # large enough that its inverse is finite
         return View(x_low, x_high, y_low - spread, y_high + spread)
-    air = (y_high - y_low) * 0.04
-    return View(x_low, x_high, y_low - air, y_high + air)
+    margin = (y_high - y_low) * 0.04
+    return View(x_low, x_high, y_low - margin, y_high + margin)
 
 
 def plot(
     bitmap: Bitmap, view: View, steps: Sequence[float], values: Sequence[float], gaps: Sequence[float] = ()
 ) -> None:
-    """Draw finite points in order of their steps; the line breaks where a gap lies between two points."""
+    """Draw finite points in order of their steps. The line breaks at a gap between two points."""
     x_scale = (bitmap.width - 1) / (view.x_high - view.x_low)
     y_scale = (bitmap.height - 1) / (view.y_high - view.y_low)
 
@@ -89,7 +89,7 @@ def plot(
     start, count = bisect_left(steps, view.x_low), len(steps)
     while start < count and steps[start] <= view.x_high:
         x = round((steps[start] - view.x_low) * x_scale)
-        # Rounding is monotone, so all points of this pixel column lie together.
+        # Rounding is monotone: the points of this pixel column are contiguous.
         end = max(start + 1, bisect_left(steps, view.x_low + (x + 0.5) / x_scale, start + 1))
         breaks = bool(len(gaps)) and _between(gaps, steps[start], steps[end - 1])
         column = values[start:end]
@@ -109,7 +109,7 @@ def plot(
 
 
 def gap_columns(bitmap: Bitmap, view: View, gaps: Sequence[float]) -> set[int]:
-    """The cell columns in which a value was NaN or infinite."""
+    """Cell columns with a NaN or infinite value."""
     x_scale = (bitmap.width - 1) / (view.x_high - view.x_low)
     return {round((step - view.x_low) * x_scale) >> 1 for step in gaps if view.x_low <= step <= view.x_high}
 
@@ -119,7 +119,7 @@ def _between(gaps: Sequence[float], low: float, high: float) -> bool:
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """At most ``count`` (≥ 2) round numbers within [low, high]; the ends themselves where no round ones fit."""
+    """At most ``count`` (≥ 2) round numbers in [low, high]; the two ends if no round ones fit."""
     span = high - low
     if not math.isfinite(span) or span <= 0:
         return [low]

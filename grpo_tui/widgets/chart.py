@@ -1,4 +1,4 @@
-"""A live curve of one metric: braille, axes, the last value in its title, NaN as a gap with a red mark."""
+"""Live curve of one metric: braille line, axes, the last value in the title, a red mark at NaN."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from grpo_tui.model.formatting import figure, metric, scale
+from grpo_tui.model.formatting import compact_number, metric_value, tick_labels
 from grpo_tui.model.series import Series
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.braille import Bitmap, View, gap_columns, plot, ticks, view_of
 from grpo_tui.widgets.panel import Panel
 
 MIN_SMOOTHED = 12
-"""Points from which on the moving average is drawn over the raw curve."""
+"""Minimum points for drawing the moving average over the raw curve."""
 
 FLAT = 1e-6
-"""A change of so small a share of the value is a rounding error and no trend."""
+"""Relative change below which the trend counts as flat."""
 
 
 class MetricChart(Panel):
@@ -54,12 +54,12 @@ class MetricChart(Panel):
         title = self.metric
         if last is not None:
             tone = "$error" if last != last or last in (float("inf"), float("-inf")) else "$foreground"
-            title += f"  [bold {tone}]{metric(last)}[/]"
+            title += f"  [bold {tone}]{metric_value(last)}[/]"
             title += f" [$text-muted]{self._trend()}[/]"
         self.set_titles(title, self.age_markup())
 
     def _trend(self) -> str:
-        """Where the moving average has gone over the last quarter, against its whole range."""
+        """Direction of the moving average over the last quarter, relative to its range."""
         series = self.series
         if series is None or len(series) < MIN_SMOOTHED:
             return ""
@@ -87,7 +87,9 @@ class MetricChart(Panel):
             return self._empty(width, height, style)
         rows = height - 1 if height >= 5 else height
         levels = ticks(view.y_low, view.y_high, max(2, min(6, rows // 2 + 1)))
-        labels = {self._row_of(level, view, rows): text for level, text in zip(levels, scale(levels), strict=True)}
+        labels = {
+            self._row_of(level, view, rows): text for level, text in zip(levels, tick_labels(levels), strict=True)
+        }
         margin = max(len(text) for text in labels.values()) + 1
         columns = width - margin
         if columns < 4:
@@ -97,7 +99,7 @@ class MetricChart(Panel):
         smoothed = self.smoothed and len(series) >= MIN_SMOOTHED
         if smoothed:
             plot(smooth, view, series.steps, series.smooth, series.gaps)
-        part = {
+        styles = {
             name: style + self.get_component_rich_style(f"chart--{name}") for name in ("raw", "line", "axis", "gap")
         }
         over, under = (smooth, raw) if smoothed else (raw, smooth)
@@ -105,18 +107,18 @@ class MetricChart(Panel):
         gaps = gap_columns(raw, view, series.gaps)
         for row in range(rows):
             label = labels.get(row, "")
-            segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), part["axis"])]
+            segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), styles["axis"])]
             top, bottom = over.text(row), under.text(row)
             for column in range(columns):
                 if row == rows - 1 and column in gaps:
-                    segments.append(Segment("×", part["gap"]))
+                    segments.append(Segment("×", styles["gap"]))
                 elif top[column] != " ":
-                    segments.append(Segment(top[column], part["line"]))
+                    segments.append(Segment(top[column], styles["line"]))
                 else:
-                    segments.append(Segment(bottom[column], part["raw"]))
+                    segments.append(Segment(bottom[column], styles["raw"]))
             strips.append(Strip(segments, width).simplify())
         if rows < height:
-            strips.append(self._axis(view, margin, columns, part["axis"]))
+            strips.append(self._axis(view, margin, columns, styles["axis"]))
         return strips
 
     @staticmethod
@@ -125,25 +127,26 @@ class MetricChart(Panel):
         return min(rows - 1, max(0, round(share * (rows * 4 - 1)) // 4))
 
     def _axis(self, view: View, margin: int, columns: int, style: Style) -> Strip:
-        """The steps below the curve: as many round numbers as there is room for."""
+        """Step numbers below the curve, as many as fit."""
         line = [" "] * (margin + columns)
         free_from = 0
         whole = [level for level in ticks(view.x_low, view.x_high, max(2, columns // 10)) if level == int(level)]
         for level in whole:
-            text = f"{int(level):,}" if abs(level) < 1e6 else figure(level)
+            text = f"{int(level):,}" if abs(level) < 1e6 else compact_number(level)
             center = margin + round((level - view.x_low) / (view.x_high - view.x_low) * (columns - 1))
-            at = min(max(margin, center - len(text) // 2), margin + columns - len(text))
-            if at >= free_from:
-                line[at : at + len(text)] = text
-                free_from = at + len(text) + 2
+            start = min(max(margin, center - len(text) // 2), margin + columns - len(text))
+            if start >= free_from:
+                line[start : start + len(text)] = text
+                free_from = start + len(text) + 2
         return Strip([Segment("".join(line), style)], margin + columns)
 
     def _empty(self, width: int, height: int, style: Style) -> list[Strip]:
         run = self.store.run
-        words = "waiting for the first step" if run and run.is_live and not self.store.step else "not logged"
+        message = "waiting for the first step" if run and run.is_live and not self.store.step else "not logged"
         if self.store.logs is None:
-            words = "no run selected"
+            message = "no run selected"
         blank = Strip.blank(width, style)
-        text = words[:width].center(width)
-        middle = Strip([Segment(text, style + self.get_component_rich_style("chart--empty"))], width)
+        middle = Strip(
+            [Segment(message[:width].center(width), style + self.get_component_rich_style("chart--empty"))], width
+        )
         return [middle if row == height // 2 else blank for row in range(height)]

@@ -1,4 +1,4 @@
-"""Why the selected run crashed, as far as its status says: the summary, rank and signal, the console's last lines."""
+"""Why the selected run failed: summary, rank and signal from its status, and the last lines of its console."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUMMARY_LINES = 3
 
 
 class ErrorPanel(Panel):
-    """Shown only while the selected run has an error to tell."""
+    """Shown only if the selected run failed with an error."""
 
     @property
     def wanted(self) -> bool:
@@ -34,20 +34,20 @@ class ErrorPanel(Panel):
         if signal := row.error.get("signal"):
             facts.append(str(signal))
         title = f"[$error]✖ {row.state}[/]" + (f" [$text-muted]{' · '.join(facts)}[/]" if facts else "")
-        way = "r resumes from the last checkpoint" if any(v.is_complete for v in self.store.checkpoints()) else ""
-        self.set_titles(title, f"[$text-muted]{way}[/]" if way else "")
+        resumable = any(view.is_complete for view in self.store.checkpoints())
+        self.set_titles(title, "[$text-muted]press r to resume from the last checkpoint[/]" if resumable else "")
 
     def lines_wanted(self) -> int:
         return len(self._summary(SUMMARY_LINES)) + min(7, len(self._tail()))
 
     def _summary(self, most: int) -> list[str]:
-        """What happened, wrapped: it is the one thing that must not be cut off."""
+        """The summary, wrapped to at most ``most`` lines."""
         row, width = self.store.run, max(20, self.size.width)
         lines = wrap(one_line(str(row.error.get("summary", "unknown"))), width) if row else []
         return [*lines[: most - 1], " ".join(lines[most - 1 :])] if len(lines) > most else lines or ["unknown"]
 
     def _tail(self) -> list[str]:
-        """The console's last lines."""
+        """The last lines of the console."""
         row = self.store.run
         lines = [str(line) for line in row.error.get("console_tail") or ()] if row else []
         return [console_text(line.encode(errors="replace"))[:400] for line in lines if line.strip()]

@@ -1,4 +1,4 @@
-"""The GPUs of the box now, one line each; or the words that there is none."""
+"""The GPUs of the box, one line each, or a note that it has none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grpo_tui.widgets.panel import Panel, toned
 
 
 class GpuPanel(Panel):
-    """Memory, use, power, temperature, and which run is on it."""
+    """Memory, utilization, power, temperature and the runs of each GPU."""
 
     def state(self) -> object:
         return (self.store.versions["gpu"], self.store.versions["link"], self.size, self.app.theme)
@@ -31,40 +31,42 @@ class GpuPanel(Panel):
     def render(self) -> Content:
         gpus = self.store.gpus
         if gpus is None:
-            return Content.from_markup("[$text-muted]no sample yet[/]")
+            return Content.from_markup("[$text-muted]no samples yet[/]")
         if not gpus:
             host = self.store.host or {}
             cores = host.get("cpu_count")
-            where = f"it computes on {cores} CPU cores" if cores else "it computes on the CPU"
+            device = f"runs use {cores} CPU cores" if cores else "runs use the CPU"
             note = self.store.gpu_note or "no GPU on this box"
-            return Content.from_markup("[$text-muted]$note · $where[/]", note=note, where=where)
+            return Content.from_markup("[$text-muted]$note · $device[/]", note=note, device=device)
         return Content("\n").join(self._line(gpu, self.size.width) for gpu in gpus)
 
     def _line(self, gpu: dict[str, object], width: int) -> Content:
         used, total = to_float(gpu.get("memory_used_mib")) or 0.0, to_float(gpu.get("memory_total_mib")) or 0.0
-        use = to_float(gpu.get("utilization_percent"))
+        utilization = to_float(gpu.get("utilization_percent"))
         room = max(4, (width - 58) // 2) if width < 110 else 24
         parts = [Content.from_markup(f"[bold]{gpu.get('index', '?')}[/] ")]
         share = used / total if total else 0.0
         parts.append(_meter("mem", share, room, "$warning" if share > 0.95 else "$secondary"))
         parts.append(Content(f" {gibibytes(used):>4}/{gibibytes(total)} GiB  "))
-        parts.append(_meter("use", (use or 0.0) / 100, room, "$success"))
-        parts.append(Content(f" {use:3.0f} %  " if use is not None else "   ? %  "))
+        parts.append(_meter("use", (utilization or 0.0) / 100, room, "$success"))
+        parts.append(Content(f" {utilization:3.0f} %  " if utilization is not None else "   ? %  "))
         if (power := to_float(gpu.get("power_w"))) is not None:
             parts.append(Content.from_markup(f"{power:4.0f}[$text-muted] W[/]  "))
-        if (heat := to_float(gpu.get("temperature_c"))) is not None:
-            tone = "$error" if heat >= 85 else "$foreground"
-            parts.append(Content.from_markup(f"[{tone}]{heat:3.0f}[/][$text-muted] °C[/]  "))
+        if (temperature := to_float(gpu.get("temperature_c"))) is not None:
+            tone = "$error" if temperature >= 85 else "$foreground"
+            parts.append(Content.from_markup(f"[{tone}]{temperature:3.0f}[/][$text-muted] °C[/]  "))
         processes = gpu.get("processes")
         if isinstance(processes, list) and processes:
             runs = [
-                str(one.get("run") or one.get("name") or one.get("pid")) for one in processes if isinstance(one, dict)
+                str(process.get("run") or process.get("name") or process.get("pid"))
+                for process in processes
+                if isinstance(process, dict)
             ]
             parts.append(Content.from_markup("[$text-muted]$runs[/]", runs=", ".join(dict.fromkeys(runs))))
         line = Content.assemble(*parts)
         return line.truncate(width, ellipsis=True) if width > 0 else line
 
 
-def _meter(name: str, share: float, width: int, colour: str) -> Content:
+def _meter(name: str, share: float, width: int, color: str) -> Content:
     filled, rest = bar(share, width)
-    return Content.from_markup(f"[$text-muted]{name}[/] [{colour} on $grpo-track]{filled}[/][on $grpo-track]{rest}[/]")
+    return Content.from_markup(f"[$text-muted]{name}[/] [{color} on $grpo-track]{filled}[/][on $grpo-track]{rest}[/]")

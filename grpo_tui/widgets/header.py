@@ -1,11 +1,12 @@
-"""The two lines on top: which box and how the link is; which run, how far, how long yet, what it has cost."""
+"""The two header lines: box and link; selected run, its device, progress, time left and cost."""
 
 from __future__ import annotations
 
 from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui.model.formatting import duration, money, printable, shortened, state_words
+from grpo_train.run_dir.display import duration, state_label
+from grpo_tui.model.formatting import money, one_line, printable, shortened
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import TONES
 from remote.events import Link
@@ -34,15 +35,17 @@ class HeaderBar(Widget):
 
     def _box_line(self, width: int) -> Content:
         store = self.store
-        words, tone = store.link_words()
+        label, tone = store.link_label()
         dot = {"live": "●", "warn": "◍", "bad": "✖", "busy": "◌", "rest": "○"}[tone]
         left = [
             Content.from_markup(" [bold $primary]grpo[/][bold $secondary]-tui[/] [$grpo-faint]│[/] "),
             Content.from_markup("[bold]$box[/]  ", box=store.box),
-            Content.from_markup(f"[{TONES[tone]}]{dot} $words[/]", words=words),
+            Content.from_markup(f"[{TONES[tone]}]{dot} $label[/]", label=label),
         ]
         if store.link.state in (Link.LOST, Link.STALE) and store.live_runs():
-            left.append(Content.from_markup("[$text-muted]; the run goes on[/]"))
+            left.append(Content.from_markup("[$text-muted]; runs continue[/]"))
+        if warning := store.warning():
+            left.append(Content.from_markup("  [$warning]▲ $warning[/]", warning=one_line(warning)))
         right = []
         live = len(store.live_runs())
         if live > 1:
@@ -54,11 +57,10 @@ class HeaderBar(Widget):
     def _run_line(self, width: int) -> Content:
         store, row = self.store, self.store.run
         if row is None:
-            hint = "" if store.runs is None else "no run selected"
-            return Content.from_markup(f" [$grpo-faint]{hint or '·'}[/]")
-        glyph, word, tone = state_words(row.state, row.host)
-        if row.state == "running" and row.stop_asked:
-            glyph, word, tone = state_words("stopping")
+            return Content.from_markup(f" [$grpo-faint]{'·' if store.runs is None else 'no run selected'}[/]")
+        glyph, word, tone = state_label(row.state, row.host)
+        if row.state == "running" and row.stop_requested:
+            glyph, word, tone = state_label("stopping")
         if row.is_live and not store.connected:
             word, tone = f"{word} when last seen", "rest"
         left = Content.from_markup(
@@ -66,13 +68,16 @@ class HeaderBar(Widget):
             name=shortened(printable(row.name), max(16, width // 2 - 8)),
             word=word,
         )
+        if row.device:
+            device = one_line(row.device.removeprefix("NVIDIA "))[:24]
+            left += Content.from_markup(" [$text-muted]· $device[/]", device=device)
         if row.restarts:
             left += Content.from_markup(f" [$warning]restart {row.restarts}[/]")
         if row.stage and row.stage != "train" and row.is_live:
             left += Content.from_markup(" [$text-muted]$stage[/]", stage=row.stage)
         if store.logs and (level := store.logs.sandbox):
-            colour = "$text-muted" if level in ("strong", "full") else "$error"
-            left += Content.from_markup(f"  [$text-muted]sandbox[/] [{colour}]$level[/]", level=level)
+            color = "$text-muted" if level in ("strong", "full") else "$error"
+            left += Content.from_markup(f"  [$text-muted]sandbox[/] [{color}]$level[/]", level=level)
         total = row.total_steps
         step = store.step
         right_parts = [Content.from_markup(f"[bold]{step}[/][$text-muted]/{total if total is not None else '?'}[/]")]
@@ -91,7 +96,7 @@ class HeaderBar(Widget):
 
 
 def _spread(left: Content, right: Content, width: int) -> Content:
-    """Left and right on one line; what is left of a narrow line is the left part's."""
+    """Left and right part on one line. A line too narrow for both shows the left one."""
     gap = width - left.cell_length - right.cell_length - 1
     if gap < 1:
         return left.truncate(max(1, width - 1), ellipsis=True)

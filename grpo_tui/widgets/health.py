@@ -1,4 +1,4 @@
-"""The run's health: one line on home with the worst that the latest step says, and the page behind it."""
+"""Health of the run: a line with the worst condition of the newest step, and a page with all conditions."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from textual.message import Message
 from textual.widget import Widget
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.formatting import metric, one_line
+from grpo_tui.model.formatting import metric_value, one_line
 from grpo_tui.model.health import Condition
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.lines_panel import Palette
+from grpo_tui.widgets.lines_panel import PageSource, Palette
 from grpo_tui.widgets.sources import MARKS, wrapped
 
-_COLOURS = {"bad": "$error", "warn": "$warning", "muted": "$text-muted"}
-_FIGURES = (
+_COLORS = {"bad": "$error", "warn": "$warning", "muted": "$text-muted"}
+_FAMILIES = (
     "groups", "hacking", "sandbox", "self_play", "code_game", "scheduling", "ess", "clip_ratio", "mismatch", "gns",
 )  # fmt: skip
-"""Families of metrics (``ess/token`` is of ``ess``) that bear on health and have no chart; the task's own come early,
-for home shows six lines of the page."""
+"""Families of metrics (the family of ``ess/token`` is ``ess``) that concern health and have no chart. Those of the task
+come first: home shows only six lines of the page."""
 _MARGIN = 12
-_APART = 3
-"""Cells between two figures of a line."""
+_GAP = 3
+"""Cells between two metrics on a line."""
 
 
 class HealthLine(Widget):
-    """``▲ warning: 62% of the groups teach nothing (…)  +2``; a click opens the page with all of it."""
+    """``▲ warning: 62 % of groups carry no signal (…)  +2``. A click opens the page."""
 
     class Opened(Message):
         """The line was clicked."""
@@ -37,10 +37,10 @@ class HealthLine(Widget):
         self._seen: object = None
 
     def wanted(self, has_room: bool) -> bool:
-        """Whether it takes its row.
+        """Whether the line is shown.
 
-        Where there is room, a run that logs its health keeps the row though it be empty: a remark comes and goes from
-        step to step, and the screen must not jump with it. Elsewhere only an alarm or a warning is worth a row.
+        With room, a run that logs its health always has the line, so that the layout does not change as conditions come
+        and go. Without room, only an alarm or a warning is shown.
         """
         logs = self.store.logs
         return logs is not None and (logs.health.is_logged if has_room else logs.health.tone != "muted")
@@ -56,52 +56,36 @@ class HealthLine(Widget):
         now = self.store.logs.health.now if self.store.logs else []
         if not now:
             return Content()
-        colour = _COLOURS[now[0].tone]
+        worst = now[0]
         more = Content.from_markup(f"[$text-muted]  +{len(now) - 1}[/]" if len(now) > 1 else "")
-        words = Content.from_markup(f" [{colour}]{MARKS[now[0].tone]} $sentence[/]", sentence=now[0].sentence)
-        return words.truncate(max(1, self.size.width - more.cell_length), ellipsis=True) + more
+        line = Content.from_markup(f" [{_COLORS[worst.tone]}]{MARKS[worst.tone]} $text[/]", text=_labeled(worst))
+        return line.truncate(max(1, self.size.width - more.cell_length), ellipsis=True) + more
 
     def on_click(self) -> None:
         self.post_message(self.Opened())
 
 
-class HealthSource:
-    """Every sentence with the step since when it holds, what held before, and the figures behind them."""
+class HealthSource(PageSource):
+    """Conditions with the step since which they hold, past conditions, and the metrics behind them."""
 
-    title, follows, empty = "health", False, "no word of its health"
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._page: tuple[object, list[Text]] = (None, [])
+    title, empty = "health", "no health logged"
 
     def state(self) -> object:
         logs = self.store.logs
         return (logs.run, logs.version["train_log"]) if logs else None
 
-    def bounds(self, width: int) -> tuple[int, int]:
-        return 0, len(self._lines(width, Palette()))
-
-    def line(self, number: int, width: int, palette: Palette) -> Text:
-        lines = self._lines(width, palette)
-        return lines[number].copy() if number < len(lines) else Text()
-
-    def _lines(self, width: int, palette: Palette) -> list[Text]:
-        logs = self.store.logs
-        if logs is None or width < 2 * _MARGIN:
+    def layout(self, width: int, palette: Palette) -> list[Text]:
+        if self.store.logs is None or width < 2 * _MARGIN:
             return []
-        key = (self.state(), width, tuple(palette.items()))
-        if key != self._page[0]:
-            parts = [self._now(width, palette), self._past(width, palette), self._figures(width, palette)]
-            lines = [line for part in parts if part for line in (Text(), *part)][1:]
-            self._page = (key, lines)
-        return self._page[1]
+        sections = [self._now(width, palette), self._past(width, palette), self._metrics(width, palette)]
+        return [line for section in sections if section for line in (Text(), *section)][1:]
 
     def _now(self, width: int, palette: Palette) -> list[Text]:
         health = self.store.logs.health if self.store.logs else None
         if health is None or not health.is_logged:
             return []
         if not health.now:
-            return [Text("✔ nothing stands out", style=palette["good"])]
+            return [Text("✔ healthy", style=palette["good"])]
         lines: list[Text] = []
         for one in health.now:
             lines += _entry(f"since {one.since}", _toned(one, palette), width, palette)
@@ -110,64 +94,68 @@ class HealthSource:
     def _past(self, width: int, palette: Palette) -> list[Text]:
         lines: list[Text] = []
         for one in self.store.logs.health.past if self.store.logs else ():
-            words = Text().append(f"{MARKS[one.tone]} {one.sentence}", style=palette["muted"])
+            text = Text().append(f"{MARKS[one.tone]} {_labeled(one)}", style=palette["muted"])
             if one.steps > 1:
-                words.append(f" · in {one.steps} steps from {one.first} on", style=palette["faint"])
-            lines += _entry(f"last {one.last}", words, width, palette)
+                text.append(f" · {one.steps} steps since {one.first}", style=palette["faint"])
+            lines += _entry(f"last {one.last}", text, width, palette)
         return lines
 
-    def _figures(self, width: int, palette: Palette) -> list[Text]:
-        """Lines for each family of figures in the newest row; ``tictactoe/X/reward`` stands with ``tictactoe/X``."""
+    def _metrics(self, width: int, palette: Palette) -> list[Text]:
+        """Metrics of the newest row by family; ``tictactoe/X/reward`` is listed under ``tictactoe/X``."""
         row = self.store.logs.rows.last if self.store.logs else None
         families: dict[tuple[int, str], list[Text]] = {}
         for key, value in (row.fields if row else {}).items():
             family, _, name = key.partition("/")
-            figure = to_float(value)
-            if family not in _FIGURES or not name or (figure is None and not isinstance(value, str)):
+            number = to_float(value)
+            if family not in _FAMILIES or not name or (number is None and not isinstance(value, str)):
                 continue
-            part, _, name = name.rpartition("/")
-            told = one_line(str(value)[:40]) if figure is None else metric(figure)
-            words = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
-            words.append(told, style=palette["faint"] if figure == 0 or figure != figure else "bold")
-            families.setdefault((_FIGURES.index(family), one_line(part)), []).append(words)
+            subfamily, _, name = name.rpartition("/")
+            text = one_line(str(value)[:40]) if number is None else metric_value(number)
+            entry = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
+            entry.append(text, style=palette["faint"] if number == 0 or number != number else "bold")
+            families.setdefault((_FAMILIES.index(family), one_line(subfamily)), []).append(entry)
         lines: list[Text] = []
-        before = -1
-        for (at, part), figures in sorted(families.items(), key=lambda item: item[0]):
-            if part:
-                figures.insert(0, Text(part, style=palette["muted"]))
-            head = _FIGURES[at] if at != before else ""
-            lines += _headed(head, _side_by_side(figures, width - _MARGIN), palette)
-            before = at
+        previous = -1
+        for (index, subfamily), entries in sorted(families.items(), key=lambda item: item[0]):
+            if subfamily:
+                entries.insert(0, Text(subfamily, style=palette["muted"]))
+            head = _FAMILIES[index] if index != previous else ""
+            lines += _headed(head, _side_by_side(entries, width - _MARGIN), palette)
+            previous = index
         return lines
 
 
+def _labeled(one: Condition) -> str:
+    """``warning: …``; information has no label."""
+    return one.message if one.tone == "muted" else f"{one.level}: {one.message}"
+
+
 def _toned(one: Condition, palette: Palette) -> Text:
-    """A sentence behind the mark of its tone; an alarm's or a warning's first word has the tone's colour."""
-    text = Text()
+    """A condition after its mark; the label of an alarm or a warning is colored."""
     if one.tone == "muted":
-        return text.append(f"{MARKS[one.tone]} {one.sentence}", style=palette["muted"])
-    first, colon, more = one.sentence.partition(":")
-    return text.append(f"{MARKS[one.tone]} {first}{colon}", style=f"bold {palette[one.tone]}").append(more)
+        return Text().append(f"{MARKS[one.tone]} {one.message}", style=palette["muted"])
+    label = Text().append(f"{MARKS[one.tone]} {one.level}:", style=f"bold {palette[one.tone]}")
+    return label.append(f" {one.message}")
 
 
-def _side_by_side(figures: list[Text], width: int) -> list[Text]:
-    """Figures on as few lines as hold them; a name and its value are never parted."""
+def _side_by_side(entries: list[Text], width: int) -> list[Text]:
+    """Entries on as few lines as possible; none is split."""
     lines: list[Text] = []
-    for figure in figures:
-        if lines and lines[-1].cell_len + _APART + figure.cell_len <= width:
-            lines[-1].append(" " * _APART).append_text(figure)
+    for entry in entries:
+        if lines and lines[-1].cell_len + _GAP + entry.cell_len <= width:
+            lines[-1].append(" " * _GAP).append_text(entry)
         else:
-            lines.append(Text(no_wrap=True).append_text(figure))
+            lines.append(Text(no_wrap=True).append_text(entry))
     return lines
 
 
-def _entry(head: str, words: Text, width: int, palette: Palette) -> list[Text]:
-    """Words, wrapped, beside a margin that has their head."""
-    return _headed(head, wrapped(words, width - _MARGIN), palette)
+def _entry(head: str, text: Text, width: int, palette: Palette) -> list[Text]:
+    """Text, wrapped, beside a margin with its head."""
+    return _headed(head, wrapped(text, width - _MARGIN), palette)
 
 
 def _headed(head: str, lines: list[Text], palette: Palette) -> list[Text]:
-    """Lines beside a margin that has their head."""
+    """Lines beside a margin with their head."""
     entries = []
     for index, line in enumerate(lines):
         entry = Text(no_wrap=True)

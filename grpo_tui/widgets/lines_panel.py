@@ -1,7 +1,7 @@
-"""A view of numbered lines that follows their end, and does not move under a reader who has scrolled up.
+"""A view of indexed lines that follows their end, and does not move while the reader has scrolled up.
 
-Textual's own logs scroll to the end on every write, or slide once they are full; here the reader's place is the
-number of a line. Only what is on the screen is formatted, and a line is never wider than the panel.
+Textual's log widgets scroll to the end on every write, or shift once they are full; here the scroll position is the
+index of a line. Only visible lines are formatted, and a line is never wider than the panel.
 """
 
 from __future__ import annotations
@@ -19,48 +19,78 @@ from grpo_tui.widgets.panel import ScrollPanel
 
 
 class LineSource(Protocol):
-    """Lines by number. Numbers only grow; old lines may go."""
+    """Lines by index. Indexes only grow; old lines may be dropped."""
 
     title: str
     follows: bool
-    """Whether the newest line is the interesting one (a log), or the first (a document)."""
+    """Whether the view rests at the newest line (a log) or at the first (a document)."""
     empty: str
-    """What to say where there is no line."""
+    """Message shown without lines."""
 
     def state(self) -> object:
-        """Differs when a line does."""
+        """A value that differs whenever a line does."""
 
     def bounds(self, width: int) -> tuple[int, int]:
-        """Number of the first line kept, and one past the last."""
+        """Index of the first line kept, and one past the last."""
 
-    def line(self, number: int, width: int, palette: Palette) -> Text:
-        """One line, to be cut to ``width``."""
+    def line(self, index: int, width: int, palette: Palette) -> Text:
+        """One line. The panel truncates it to ``width``."""
 
 
 class Palette(dict[str, str]):
-    """Colours of the theme by name, for Rich styles."""
+    """Colors of the theme by name, for Rich styles."""
 
     def __missing__(self, key: str) -> str:
         return "default"
 
 
+class PageSource:
+    """A line source that lays out all its lines at once, anew whenever its state, the width or the colors differ."""
+
+    follows = False
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._cache: tuple[object, list[Text]] = (None, [])
+
+    def state(self) -> object:
+        raise NotImplementedError
+
+    def layout(self, width: int, palette: Palette) -> list[Text]:
+        """All lines."""
+        raise NotImplementedError
+
+    def bounds(self, width: int) -> tuple[int, int]:
+        return 0, len(self._lines(width, Palette()))
+
+    def line(self, index: int, width: int, palette: Palette) -> Text:
+        lines = self._lines(width, palette)
+        return lines[index].copy() if index < len(lines) else Text()
+
+    def _lines(self, width: int, palette: Palette) -> list[Text]:
+        key = (self.state(), width, tuple(palette.items()))
+        if key != self._cache[0]:
+            self._cache = (key, self.layout(width, palette))
+        return self._cache[1]
+
+
 class LinesPanel(ScrollPanel):
-    """Shows one of several line sources; the others are tabs in its title."""
+    """Shows one of several line sources. The sources are tabs in its title."""
 
     BINDINGS: ClassVar = [("left", "browse(-1)"), ("right", "browse(1)")]
 
     class TabChosen(Message):
-        """A tab was turned to."""
+        """Another tab is shown."""
 
     def __init__(self, store: Store, sources: list[LineSource], *, id: str, classes: str | None = None) -> None:
         super().__init__(store, id=id, classes=classes)
         self.sources = sources
         self.active = 0
         self.hidden: frozenset[int] = frozenset()
-        """Tabs that other panels show already."""
+        """Tabs whose content other panels show."""
         self._first = 0
         self._anchor: int | None = None
-        """Number of the line at the top, for a reader who has scrolled away; None = where the source wants."""
+        """Index of the top line if the reader has scrolled away; None = the resting position of the source."""
         self._setting = False
         self._cache: dict[int, Strip] = {}
         self._seen_end = 0
@@ -79,26 +109,26 @@ class LinesPanel(ScrollPanel):
     def refresh_titles(self) -> None:
         shown = [index for index in range(len(self.sources)) if index not in self.hidden]
         if len(shown) > 1:
-            words = []
+            tabs = []
             for index in shown:
                 name = self.sources[index].title
                 if index == self.active:
-                    words.append(f"[bold $primary]{name}[/]")
+                    tabs.append(f"[bold $primary]{name}[/]")
                 else:
-                    words.append(f"[@click=screen.log_tab({index})]{name}[/]")
+                    tabs.append(f"[@click=screen.log_tab({index})]{name}[/]")
             width = sum(len(self.sources[index].title) for index in shown) + 3 * (len(shown) - 1)
-            title = (" [dim]·[/] " if width <= self.outer_size.width - 6 else " ").join(words)
+            title = (" [dim]·[/] " if width <= self.outer_size.width - 6 else " ").join(tabs)
         else:
             title = self.source.title
         below = self.age_markup()
         if self._anchor is not None and self.source.follows:
-            fresh = max(0, self._end - self._seen_end)
-            below = f"[$warning]paused{f', {fresh} new' if fresh else ''} · end follows again[/]  " + below
+            new = max(0, self._end - self._seen_end)
+            below = f"[$warning]paused{f', {new} new' if new else ''} · end: follow[/]  " + below
         extra = getattr(self.source, "note", "")
         self.set_titles(title, f"{extra}  {below}" if extra else below)
 
     def show_tab(self, index: int) -> None:
-        """Turn to another source."""
+        """Show another source."""
         self.active = index % len(self.sources)
         while self.active in self.hidden:
             self.active = (self.active + 1) % len(self.sources)
@@ -107,13 +137,13 @@ class LinesPanel(ScrollPanel):
         self.post_message(self.TabChosen())
 
     def hide_tabs(self, hidden: frozenset[int]) -> None:
-        """Say which tabs other panels show."""
+        """Hide the tabs whose content other panels show."""
         self.hidden = hidden
         if self.active in hidden:
             self.show_tab(0)
 
     def action_browse(self, by: int) -> None:
-        """Left and right: another tab, or the source's own browsing."""
+        """Left and right: show another tab, or browse within the source."""
         browse = getattr(self.source, "browse", None)
         if browse is not None:
             browse(by)
@@ -123,7 +153,7 @@ class LinesPanel(ScrollPanel):
             shown = [index for index in range(len(self.sources)) if index not in self.hidden]
             self.show_tab(shown[(shown.index(self.active) + by) % len(shown)])
 
-    # place ---------------------------------------------------------------------------------------------
+    # scroll position -----------------------------------------------------------------------------------
 
     def content_changed(self) -> None:
         self._cache.clear()
@@ -131,29 +161,29 @@ class LinesPanel(ScrollPanel):
         self._first, self._end = first, end
         self._setting = True
         try:
-            # A width of 1 keeps the horizontal scrollbar away: lines are cut, never scrolled sideways.
+            # A width of 1 prevents a horizontal scrollbar: lines are truncated.
             self.virtual_size = Size(1, end - first)
             height = self.scrollable_content_region.height
             bottom = max(0, end - first - height)
             if self._anchor is not None:
-                place = min(bottom, max(0, self._anchor - first))
+                top = min(bottom, max(0, self._anchor - first))
             else:
-                place = bottom if self.source.follows else 0
+                top = bottom if self.source.follows else 0
                 self._seen_end = end
-            self.scroll_to(y=place, animate=False, force=True, immediate=True)
+            self.scroll_to(y=top, animate=False, force=True, immediate=True)
         finally:
             self._setting = False
-        # The scrollbar may only now come to be, and would stand at the top.
-        self.call_after_refresh(self._place_scrollbar)
+        # A scrollbar that appears only now would start at the top.
+        self.call_after_refresh(self._move_scrollbar)
         self.refresh()
 
-    def _place_scrollbar(self) -> None:
+    def _move_scrollbar(self) -> None:
         if self.show_vertical_scrollbar:
             self.vertical_scrollbar.position = self.scroll_offset.y
 
     _end = 0
 
-    # Keys move at once: an animation that has only begun would be undone by the next line that arrives.
+    # Keys scroll without animation: the next line that arrives would undo one in progress.
 
     def action_scroll_up(self) -> None:
         self._go_to(self.scroll_offset.y - 1)
@@ -173,23 +203,23 @@ class LinesPanel(ScrollPanel):
     def action_scroll_end(self) -> None:
         self._go_to(self._end - self._first)
 
-    def _go_to(self, place: float) -> None:
+    def _go_to(self, top: float) -> None:
         bottom = max(0, self._end - self._first - self.scrollable_content_region.height)
-        self.scroll_to(y=min(bottom, max(0, place)), animate=False, force=True, immediate=True)
+        self.scroll_to(y=min(bottom, max(0, top)), animate=False, force=True, immediate=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         if self._setting:
             return
         height = self.scrollable_content_region.height
-        place = round(new_value)
-        at_rest = place >= self._end - self._first - height if self.source.follows else place == 0
+        top = round(new_value)
+        at_rest = top >= self._end - self._first - height if self.source.follows else top == 0
         if at_rest:
             self._anchor, self._seen_end = None, self._end
         else:
             if self._anchor is None:
                 self._seen_end = self._end
-            self._anchor = self._first + place
+            self._anchor = self._first + top
 
     def on_resize(self, event: events.Resize) -> None:
         self._seen = None
@@ -199,24 +229,24 @@ class LinesPanel(ScrollPanel):
 
     def render_line(self, y: int) -> Strip:
         width = self.text_width
-        number = self._first + round(self.scroll_offset.y) + y
-        strip = self._cache.get(number)
+        index = self._first + round(self.scroll_offset.y) + y
+        strip = self._cache.get(index)
         if strip is None:
-            strip = self._cache[number] = self._paint(number, y, width)
+            strip = self._cache[index] = self._paint(index, y, width)
         return strip
 
-    def _paint(self, number: int, y: int, width: int) -> Strip:
+    def _paint(self, index: int, y: int, width: int) -> Strip:
         style = self.rich_style
         if self._end == self._first:
             height = self.scrollable_content_region.height
-            words = self.source.empty if y == max(0, height // 2 - (height % 2 == 0)) else ""
-            text = Text(words[:width].center(width), style=self.palette["faint"])
-        elif self._first <= number < self._end:
-            text = self.source.line(number, width, self.palette)
+            message = self.source.empty if y == max(0, height // 2 - (height % 2 == 0)) else ""
+            text = Text(message[:width].center(width), style=self.palette["faint"])
+        elif self._first <= index < self._end:
+            text = self.source.line(index, width, self.palette)
             text.truncate(width, overflow="ellipsis", pad=True)
         else:
             return Strip.blank(width, style)
-        if text.style:  # a text's own style is not rendered, its spans are
+        if text.style:  # Text.render ignores the base style
             text.stylize_before(text.style)
             text.style = ""
         segments = list(text.render(self.app.console))
@@ -224,7 +254,7 @@ class LinesPanel(ScrollPanel):
 
     @property
     def palette(self) -> Palette:
-        colours = self.app.theme_variables
+        colors = self.app.theme_variables
         names = {
             "muted": "grpo-muted",
             "faint": "grpo-faint",
@@ -236,4 +266,4 @@ class LinesPanel(ScrollPanel):
             "think": "grpo-think",
             "answer": "grpo-answer",
         }
-        return Palette({name: colours[variable] for name, variable in names.items() if variable in colours})
+        return Palette({name: colors[variable] for name, variable in names.items() if variable in colors})

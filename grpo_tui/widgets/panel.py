@@ -1,4 +1,4 @@
-"""What every panel shares: a frame with a title, the age of its data in the frame, and repaint on change only."""
+"""Base of all panels: a frame with a title and the age of its data, repainted on change only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from textual.content import Content
 from textual.scroll_view import ScrollView
 from textual.widget import Widget
 
-from grpo_tui.model.formatting import Freshness
-from grpo_tui.model.store import Store
+from grpo_tui.model.store import Freshness, Store
 
 TONES = {
     "live": "$success",
@@ -19,15 +18,15 @@ TONES = {
     "warn": "$warning",
     "bad": "$error",
 }
-"""The theme colour of each tone."""
+"""Theme color of each tone."""
 
 
 def toned(freshness: Freshness) -> str:
-    """An age as markup for a frame."""
+    """An age as markup, for a frame."""
     if not freshness.text:
         return ""
-    colour = "$grpo-faint" if freshness.tone == "live" else TONES[freshness.tone]
-    return f"[{colour}]{freshness.text}[/]"
+    color = "$grpo-faint" if freshness.tone == "live" else TONES[freshness.tone]
+    return f"[{color}]{freshness.text}[/]"
 
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ else:
     _Base = object
 
 
-class PanelBehaviour(_Base):
+class PanelBehavior(_Base):
     """A framed view of the store. ``tick`` is called four times a second."""
 
     store: Store
@@ -44,11 +43,11 @@ class PanelBehaviour(_Base):
     _titles: tuple[str | Content, str] = ("", "")
 
     def state(self) -> object:
-        """Whatever this panel's content depends on; when it differs, the panel repaints."""
+        """A value that differs whenever the panel must repaint."""
         raise NotImplementedError
 
     def tick(self) -> None:
-        """Repaint if something changed; the age in the frame moves by itself. A hidden panel does nothing."""
+        """Update the frame, and repaint if the state changed. A hidden panel does nothing."""
         if not self.display or not self.is_attached:
             return
         self.refresh_titles()
@@ -58,26 +57,26 @@ class PanelBehaviour(_Base):
             self.content_changed()
 
     def content_changed(self) -> None:
-        """What to do when :meth:`state` differs."""
+        """Called when :meth:`state` differs."""
         self.refresh()
 
     def refresh_titles(self) -> None:
-        """Set the frame's words."""
+        """Set the titles in the frame."""
 
     def age_markup(self) -> str:
-        """The age of the selected run's data."""
+        """Age of the data of the selected run."""
         return toned(self.store.freshness())
 
     def set_titles(self, title: str | Content, subtitle: str = "") -> None:
-        """Title above (markup, or content where it holds foreign words), age below; touched only when they differ."""
+        """Set the title (markup, or Content for text from elsewhere) and the subtitle, if they differ."""
         if (title, subtitle) != self._titles:
             self._titles = (title, subtitle)
             self.border_title = title
             self.border_subtitle = subtitle
 
 
-class Panel(PanelBehaviour, Widget, can_focus=True):
-    """A panel that shows everything at once."""
+class Panel(PanelBehavior, Widget, can_focus=True):
+    """A panel that does not scroll."""
 
     ALLOW_MAXIMIZE = True
 
@@ -86,8 +85,8 @@ class Panel(PanelBehaviour, Widget, can_focus=True):
         self.store = store
 
 
-class ScrollPanel(PanelBehaviour, ScrollView, can_focus=True):
-    """A panel whose lines may be more than fit."""
+class ScrollPanel(PanelBehavior, ScrollView, can_focus=True):
+    """A panel that scrolls."""
 
     def __init__(self, store: Store, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=f"panel {classes or ''}".strip())

@@ -1,4 +1,4 @@
-"""The list of runs. The one under the cursor is the selected one, whatever happens above it in the list."""
+"""The list of runs. The cursor stays on its run when the list changes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
-from grpo_tui.model.formatting import Freshness, figure, fitted, metric, printable, short_age, shortened, state_words
-from grpo_tui.model.store import RunRow, Store
+from grpo_train.run_dir.display import state_label
+from grpo_tui.model.formatting import compact_number, metric_value, padded, printable, short_age, shortened
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.store import Freshness, Store
 from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
 
 _STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)")
 
 
 class RunsPanel(ScrollPanel):
-    """One line a run: glyph, name, step/total, reward, state, age."""
+    """One line per run: state, name, step/total, reward, age."""
 
     COMPONENT_CLASSES: ClassVar = {"runs--cursor", "runs--cursor-blurred", "runs--muted", "runs--bad", "runs--warn"}
     COMPONENT_CLASSES |= {f"runs--{tone}" for tone in TONES}
@@ -34,7 +36,7 @@ class RunsPanel(ScrollPanel):
     ]
 
     class RunChosen(Message):
-        """The cursor came to rest on a run."""
+        """The cursor moved to a run."""
 
         def __init__(self, name: str) -> None:
             super().__init__()
@@ -55,7 +57,7 @@ class RunsPanel(ScrollPanel):
 
     @property
     def rows(self) -> list[RunRow]:
-        """The runs that pass the filter."""
+        """The runs that match every word of the filter."""
         words = self.filter.lower().split()
         return [
             row for row in self.store.runs or () if all(word in f"{row.name} {row.state}".lower() for word in words)
@@ -87,11 +89,11 @@ class RunsPanel(ScrollPanel):
 
     def action_move(self, by: int) -> None:
         if self._rows:
-            at = min(len(self._rows) - 1, max(0, self.cursor + by))
-            self.post_message(self.RunChosen(self._rows[at].name))
+            index = min(len(self._rows) - 1, max(0, self.cursor + by))
+            self.post_message(self.RunChosen(self._rows[index].name))
 
-    def choose_a_shown_one(self) -> None:
-        """After filtering: the keys act on the selected run, so it must be one of those on the screen."""
+    def select_a_shown_run(self) -> None:
+        """Select a run that matches the filter: keys act on the selected run, so it must be on the screen."""
         if self._rows and self.cursor < 0:
             self.action_move(0)
 
@@ -105,11 +107,11 @@ class RunsPanel(ScrollPanel):
 
     def _show_cursor(self) -> None:
         height, top = self.scrollable_content_region.height, round(self.scroll_offset.y)
-        at = self.cursor
-        if at < 0 or height < 1:
+        cursor = self.cursor
+        if cursor < 0 or height < 1:
             return
-        if not top <= at < top + height:
-            self.scroll_to(y=max(0, at - height // 2), animate=False, force=True, immediate=True)
+        if not top <= cursor < top + height:
+            self.scroll_to(y=max(0, cursor - height // 2), animate=False, force=True, immediate=True)
 
     # paint ---------------------------------------------------------------------------------------------
 
@@ -128,43 +130,39 @@ class RunsPanel(ScrollPanel):
         return Strip(segments).adjust_cell_length(width, style).apply_style(style)
 
     def _line(self, row: RunRow, width: int) -> Text:
-        part = {tone: self.get_component_rich_style(f"runs--{tone}", partial=True) for tone in TONES}
+        styles = {tone: self.get_component_rich_style(f"runs--{tone}", partial=True) for tone in TONES}
         muted = self.get_component_rich_style("runs--muted", partial=True)
-        glyph, word, tone = state_words(row.state, row.host)
+        glyph, word, tone = state_label(row.state, row.host)
         step = self.store.step if row.name == self.store.selected else row.step
         steps = f"{step}/{row.total_steps}" if row.total_steps is not None else str(step)
-        reward = metric(row.reward)  # of fixed decimals: it must not jump about
-        reward = reward if len(reward) <= 6 else figure(row.reward, 6)
+        reward = metric_value(row.reward)
+        reward = reward if len(reward) <= 6 else compact_number(row.reward, 6)
         age, age_tone = short_age(self.store.row_age(row)), self.store.row_tone(row)
         wide = width >= 58
         fixed = 2 + 8 + 7 + 5 + (12 if wide else 0)
         name_width = max(6, width - fixed - 1)
         name = _shorten(row.name, name_width)
         text = Text(no_wrap=True)
-        text.append(f"{glyph} ", style=part[tone])
-        text.append(fitted(name, name_width), style="bold" if row.is_live else "")
+        text.append(f"{glyph} ", style=styles[tone])
+        text.append(padded(name, name_width), style="bold" if row.is_live else "")
         if wide:
-            text.append(f" {word:<11.11}", style=part[tone])
+            text.append(f" {word:<11.11}", style=styles[tone])
         text.append(f"{steps:>8}")
         text.append(f"{reward:>7}", style="" if row.is_live else muted)
-        text.append(f"{age:>5}", style=part[age_tone] if age_tone in ("warn", "bad") else muted)
+        text.append(f"{age:>5}", style=styles[age_tone] if age_tone in ("warn", "bad") else muted)
         return text
 
     def _blank(self, y: int, width: int) -> Strip:
         style = self.rich_style
-        words = ""
-        if y == 0 and self.store.runs:
-            words = f"no run matches /{self.filter}"
-        elif y == 0 and self.store.runs is not None:
-            words = "none yet"
+        message = f" no runs match /{self.filter}" if y == 0 and self.store.runs else ""
         text = Text()
-        text.append(f" {words}"[:width], style=self.get_component_rich_style("runs--muted", partial=True))
+        text.append(message[:width], style=self.get_component_rich_style("runs--muted", partial=True))
         return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style).apply_style(style)
 
 
 def _shorten(name: str, width: int) -> str:
-    """A name that fits; one that is a time becomes one."""
+    """A name that fits. A default name, which is a time, becomes that time."""
     if len(name) > width and (match := _STAMP.fullmatch(name)):
-        words = f"{match[1]} {match[2]}:{match[3]}:{match[4]}"
-        return words if len(words) <= width else words[:11]
+        time = f"{match[1]} {match[2]}:{match[3]}:{match[4]}"
+        return time if len(time) <= width else time[:11]
     return shortened(printable(name), width)

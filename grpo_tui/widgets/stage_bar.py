@@ -1,22 +1,22 @@
-"""Where a step's seconds go: one bar, a colour and a name for each stage."""
+"""Time of a step by stage: one bar, with a color and a name for each stage."""
 
 from __future__ import annotations
 
 from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui.model.formatting import figure
+from grpo_tui.model.formatting import compact_number
 from grpo_tui.model.store import Store
 
-_COLOURS = {
+_COLORS = {
     "rollout": "$chart-reward", "train": "$chart-loss", "save": "$chart-length", "score": "$chart-grad",
     "reward": "$chart-entropy", "other": "$grpo-faint",
 }  # fmt: skip
-"""By name: two stages that take about as long must not swap colours from step to step."""
+"""By name, so that stages of similar length keep their colors from step to step."""
 
 
 class StageBar(Widget):
-    """``step 3.1 s ▐ rollout 1.9 ▌▐ train 1.1 ▌``, mean of the last 15 steps."""
+    """``step time 3.1 s ▐ rollout 1.9 ▌▐ train 1.1 ▌``, the mean of the last 15 steps."""
 
     def __init__(self, store: Store, *, id: str) -> None:
         super().__init__(id=id)
@@ -32,15 +32,15 @@ class StageBar(Widget):
 
     def render(self) -> Content:
         stages = self.store.stage_times()
-        whole = self.store.logs.step_seconds() if self.store.logs else None
+        step = self.store.logs.step_seconds() if self.store.logs else None
         named = sum(seconds for _, seconds in stages)
-        if not stages or not named:
-            return Content.from_markup(" [$grpo-faint]where a step's time goes: after the first step[/]")
-        total = max(whole or 0.0, named)
+        if not named:
+            return Content.from_markup(" [$grpo-faint]step time: no steps yet[/]")
+        total = max(step or 0.0, named)
         if total - named > 0.02 * total:
             stages = [*stages, ("other", total - named)]
         head = Content.from_markup(
-            f" [$text-muted]a step takes[/] [bold]{figure(round(total, 2))}[/] [$text-muted]s[/]  "
+            f" [$text-muted]step time[/] [bold]{compact_number(round(total, 2))}[/] [$text-muted]s[/]  "
         )
         room = max(0, self.size.width - head.cell_length)
         parts = [head]
@@ -50,8 +50,8 @@ class StageBar(Widget):
             if width <= 0:
                 break
             used += width
-            label = f" {name} {figure(round(seconds, 2))}"
+            label = f" {name} {compact_number(round(seconds, 2))}"
             label = label if len(label) < width else f" {name}" if len(name) + 1 < width else ""
-            colour = _COLOURS.get(name, "$chart-zero")
-            parts.append(Content.from_markup(f"[$background on {colour}]{label:<{width}}[/]"))
+            color = _COLORS.get(name, "$chart-zero")
+            parts.append(Content.from_markup(f"[$background on {color}]{label:<{width}}[/]"))
         return Content.assemble(*parts)

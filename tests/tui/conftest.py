@@ -1,14 +1,19 @@
+"""The app on a scripted box: ``async with start(…) as session``."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input, Static
 
-from grpo_tui.app import GrpoApp, Options
+from grpo_tui.app import GrpoApp
+from grpo_tui.model.run_logs import RunLogs
+from grpo_tui.options import Options
 from remote.boxes import Box
 from tests.tui.fake import NOW, FakeClient, learning_box
 
@@ -16,7 +21,7 @@ BOX = Box("h200-a", host="192.0.2.10", price_per_hour=2.49)
 
 
 class Session:
-    """A running app with its fake client, and ways to wait for what should come."""
+    """A running app with its fake clients, and ways to wait for what it shows."""
 
     def __init__(
         self, app: GrpoApp, clients: list[FakeClient], pilot: Pilot[None], foreground: list[list[str]]
@@ -32,16 +37,16 @@ class Session:
         await self.pilot.pause()
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
-        """Wait for a condition; fails with the screen."""
+        """Wait for a condition. Fails with the screen."""
         for _ in range(400):
             if condition():
                 return
             await self.pilot.pause(0.025)
-        raise AssertionError(f"{what or 'it'} did not come\n{self.text()}")
+        raise AssertionError(f"timed out waiting for {what or 'a condition'}\n{self.text()}")
 
-    async def until_text(self, *words: str) -> str:
-        """Wait until all the words stand on the screen; returns the screen."""
-        await self.until(lambda: all(word in self.text() for word in words), f"{words}")
+    async def until_text(self, *texts: str) -> str:
+        """Wait until all texts are on the screen; returns the screen."""
+        await self.until(lambda: all(text in self.text() for text in texts), f"{texts}")
         return self.text()
 
     def text(self) -> str:
@@ -49,7 +54,7 @@ class Session:
         strips = self.app.screen._compositor.render_strips()
         return "\n".join(strip.text.rstrip() for strip in strips)
 
-    def told(self) -> str:
+    def notifications(self) -> str:
         """All notifications so far."""
         return "\n".join(f"{note.title} {note.message}" for note in self.app._notifications)
 
@@ -57,11 +62,34 @@ class Session:
 Start = Callable[..., AbstractAsyncContextManager[Session]]
 
 
+async def opened(session: Session, key: str, screen: type) -> None:
+    """Press a key and wait for the screen it opens."""
+    await session.press(key)
+    await session.until(lambda: isinstance(session.app.screen, screen), screen.__name__)
+
+
+def fill(session: Session, field: str, value: str) -> None:
+    """Fill an input field of the open form."""
+    session.app.screen.query_one(f"#{field}", Input).value = value
+
+
+def problem(session: Session) -> str:
+    """The problem that the open form shows."""
+    return str(session.app.screen.query_one("#problem", Static).content)
+
+
+def logs_of(session: Session) -> RunLogs:
+    """Logs of the selected run."""
+    assert session.app.store.logs is not None
+    return session.app.store.logs
+
+
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Start:
-    """``async with start(…) as session``: the app on a scripted box, after its first events."""
+    """Starts the app on a scripted box, with no configs on this machine and a clock that does not move."""
 
-    monkeypatch.setattr("grpo_tui.operations.local_configs", lambda: [])
+    monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
+    monkeypatch.setattr(GrpoApp, "suspend", lambda self: nullcontext())  # a headless app has no terminal to hand over
 
     @asynccontextmanager
     async def run(

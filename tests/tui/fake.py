@@ -1,8 +1,7 @@
-"""A client that answers from a script: the same face as ``remote.client.BoxClient``, no box behind it."""
+"""A scripted client: the interface of ``remote.client.BoxClient`` without a box."""
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from concurrent.futures import Future
@@ -23,7 +22,10 @@ from remote.events import (
 from remote.protocol import Cursor, RemoteError
 
 NOW = 1_795_000_000.0
-"""The tests' clock stands still here."""
+"""The time of the tests' clock, which does not move."""
+RUN = "run_gsm8k_demo"
+LOGS = f"training_runs/{RUN}/logs"
+TASKS = {"addition": "sums", "gsm8k": "school", "gsm8k_r1_template": "school", "mbpp": "programs"}
 
 
 def at(seconds_ago: float) -> str:
@@ -32,7 +34,7 @@ def at(seconds_ago: float) -> str:
 
 
 def train_rows(steps: int, seed: int = 0, last_age: float = 2.0, nan_at: int | None = None) -> list[dict[str, Any]]:
-    """A run that learns, as train_log.jsonl has it."""
+    """Rows of train_log.jsonl of a run that learns."""
     dice = random.Random(seed)
     rows = []
     for step in range(1, steps + 1):
@@ -59,47 +61,81 @@ def train_rows(steps: int, seed: int = 0, last_age: float = 2.0, nan_at: int | N
     return rows
 
 
-DEAD = "warning: {share:.0%} of the groups teach nothing ({share:.0%} all right)"
-OFF_POLICY = "warning: effective sample size {ess:.0%} of the completions: samples are getting off-policy"
-NEAR_ZERO = "a loss near zero is expected here: on-policy its value says nothing, its gradient does"
-ADVICE = (
-    "The gradient noise scale recommends about {scale:.0f} prompt groups ({completions:.0f} completions) a step "
-    "(95% interval 131 to 402); the present 8 prompt groups (64 completions) a step are far below it: "
-    "a larger batch would need far fewer steps."
-)
+Record = dict[str, Any]
 
 
-def healthy(row: dict[str, Any], *sentences: str) -> dict[str, Any]:
-    """A row of an engine that logs its health, whatever else it logs since then."""
+def no_signal(share: float) -> Record:
+    """The warning of a step whose groups are mostly equal."""
+    message = f"{share:.0%} of groups carry no signal ({share:.0%} all correct)"
+    return {"code": "no_signal", "level": "warning", "message": message, "share": share}
+
+
+def off_policy(ess: float) -> Record:
+    """The warning of a step whose samples are off-policy."""
+    message = f"effective sample size {ess:.0%} of the completions: samples are off-policy"
+    return {"code": "off_policy", "level": "warning", "message": message, "ess": ess}
+
+
+NEAR_ZERO: Record = {
+    "code": "loss_near_zero", "level": "info", "message": "a loss near zero is expected on-policy; watch the reward",
+}  # fmt: skip
+
+
+def batch_advice(scale: float) -> Record:
+    """The advice of a step with a measured noise scale."""
+    message = (
+        f"The gradient noise scale recommends about {scale:.0f} prompt groups ({8 * scale:.0f} completions) per step "
+        "(95 % interval 131 to 402); the current 8 prompt groups (64 completions) are far below it: "
+        "a larger batch would need far fewer steps."
+    )
+    return {"code": "batch_size", "level": "info", "message": message, "scale": scale}
+
+
+def healthy(row: dict[str, Any], *records: Record) -> dict[str, Any]:
+    """A row with health records and the metrics behind them."""
     return {
-        **row, "groups/all_right": 0.5, "groups/all_wrong": 0.0, "groups/all_equal": 0.03125, "ess/token": 0.9987,
+        **row, "groups/all_correct": 0.5, "groups/all_wrong": 0.0, "groups/all_equal": 0.03125, "ess/token": 0.9987,
         "ess/sequence": 0.4412, "ess/token_clipped": 0.9989, "ess/sequence_clipped": 0.52, "clip_ratio/low_mean": 0.001,
         "clip_ratio/high_mean": 0.0, "mismatch/kl": 0.00018, "mismatch/outside_0.9_1.1": 0.004,
         "gns/b_simple": 212.4, "gns/b_simple_low": math.nan, "gns/b_simple_high": math.nan,
-        "gns/b_simple_completions": 1699.0, "time/score": 0.4, "health": list(sentences),
+        "gns/b_simple_completions": 1699.0, "time/score": 0.4, "health": list(records),
     }  # fmt: skip
 
 
 def ailing_rows(steps: int) -> list[dict[str, Any]]:
-    """Off-policy at step 30 for three steps; from step 60 on most groups are equal; the figures move."""
+    """Off-policy in steps 30 to 32, most groups equal from step 60 on; the numbers move."""
     rows = []
     for row in train_rows(steps):
-        step, said = row["step"], []
+        step, records = row["step"], []
         if 30 <= step < 33:
-            said.append(OFF_POLICY.format(ess=0.4 + step / 1000))
+            records.append(off_policy(0.4 + step / 1000))
         if step >= 60:
-            said.append(DEAD.format(share=0.4 + step / 500))
-        said.append(NEAR_ZERO)
+            records.append(no_signal(0.4 + step / 500))
+        records.append(NEAR_ZERO)
         if step >= 10:
-            said.append(ADVICE.format(scale=200 + step / 7, completions=8 * (200 + step / 7)))
-        rows.append(healthy(row, *said))
+            records.append(batch_advice(200 + step / 7))
+        rows.append(healthy(row, *records))
     return rows
 
 
 def ailing_box(client: FakeClient) -> FakeClient:
-    """As :func:`learning_box`, the live run told by a newer engine."""
+    """:func:`learning_box` with warnings in the log of its live run."""
     learning_box(client)
-    client.files["training_runs/run_gsm8k_demo/logs/train_log.jsonl"] = jsonl(ailing_rows(87))
+    client.files[f"{LOGS}/train_log.jsonl"] = jsonl(ailing_rows(87))
+    return client
+
+
+def healthy_box(client: FakeClient, *records: Record) -> FakeClient:
+    """:func:`learning_box` with the same health records in every row of its live run."""
+    learning_box(client)
+    client.files[f"{LOGS}/train_log.jsonl"] = jsonl([healthy(row, *records) for row in train_rows(87)])
+    return client
+
+
+def knowing_box(client: FakeClient) -> FakeClient:
+    """:func:`learning_box` with an engine that lists its tasks."""
+    learning_box(client)
+    client.answers["list_tasks"] = {"tasks": TASKS}
     return client
 
 
@@ -109,7 +145,7 @@ def rollout_rows(step: int, count: int = 8) -> list[dict[str, Any]]:
     for sample in range(count):
         a, b = dice.randint(10, 99), dice.randint(10, 99)
         right = dice.random() < 0.7 or sample == count - 1
-        said = a + b if right else a + b + dice.choice((-10, 1, 10))
+        answer = a + b if right else a + b + dice.choice((-10, 1, 10))
         rows.append(
             {
                 "step": step,
@@ -119,7 +155,7 @@ def rollout_rows(step: int, count: int = 8) -> list[dict[str, Any]]:
                 "prompt": f"Add the numbers. Think inside <think></think>, then answer.\nWhat is {a} + {b}?\n",
                 "completion": f"<think>{a % 10} + {b % 10} = {a % 10 + b % 10}, "
                 f"{a // 10} + {b // 10} = {a // 10 + b // 10}"
-                f"{', carry 1' if a % 10 + b % 10 > 9 else ''}</think>\n<answer>{said}</answer>",
+                f"{', carry 1' if a % 10 + b % 10 > 9 else ''}</think>\n<answer>{answer}</answer>",
                 "reward": 2.0 if right else 0.0,
                 "gold": str(a + b),
             }
@@ -141,7 +177,7 @@ def summary(run: str, state: str, **more: Any) -> dict[str, Any]:
 
 
 class FakeClient:
-    """Answers and events from a script. ``asked`` has every request, ``follows`` what is followed."""
+    """Replies and events from a script. ``asked`` has every request, ``follows`` the followed logs."""
 
     def __init__(self, box: Box, on_event: Any) -> None:
         self.box, self.on_event = box, on_event
@@ -161,7 +197,7 @@ class FakeClient:
         self.quiet = False
         self._next = 0
 
-    # as BoxClient ----------------------------------------------------------------------------------------
+    # interface of BoxClient ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self.started = True
@@ -291,8 +327,8 @@ DEFAULT_ANSWERS: dict[str, Any] = {
 }
 
 
-def learning_box(client: FakeClient, live: str = "run_gsm8k_demo", steps: int = 87) -> FakeClient:
-    """A box with one live run that learns, and three that are over."""
+def learning_box(client: FakeClient, live: str = RUN, steps: int = 87) -> FakeClient:
+    """A box with one live run that learns, and three runs that are over."""
     logs = f"training_runs/{live}/logs"
     client.files[f"{logs}/train_log.jsonl"] = jsonl(train_rows(steps, nan_at=30))
     client.files[f"{logs}/rollouts.jsonl"] = jsonl(
@@ -334,14 +370,3 @@ GPUS = [
         "processes": [{"pid": 4242, "memory_mib": 114_000.0, "run": "run_gsm8k_demo"}],
     }
 ]  # fmt: skip
-
-
-def errors_in(rows: bytes) -> int:
-    """Lines that are no JSON."""
-    count = 0
-    for line in rows.splitlines():
-        try:
-            json.loads(line)
-        except ValueError:
-            count += 1
-    return count

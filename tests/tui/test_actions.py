@@ -5,55 +5,53 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grpo_tui.actions import ACTIONS, GROUPS, KeymapError, Situation, key_words, with_keymap
+from grpo_tui.actions.action import GROUPS, Situation, key_label
+from grpo_tui.actions.keymap import KeymapError, with_keymap
+from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.model.store import Store
-from grpo_tui.operations import Operations
 from remote.events import Link, LinkChanged, RunsReported
 from tests.tui.fake import summary
 
 REPO = Path(__file__).parents[2]
 
 
-def test_every_action_is_complete_and_can_be_done() -> None:
-    from grpo_tui.app import GrpoApp
-
+def test_every_action_is_complete() -> None:
     for action in ACTIONS:
         assert action.key
         assert action.label
         assert len(action.help) > 10, action.id
         assert action.group in GROUPS
-        assert hasattr(GrpoApp, f"_act_{action.id}") or hasattr(Operations, action.id), f"{action.id} does nothing"
-        assert all(key_words(key) for key in action.all_keys)
+        assert all(key_label(key) for key in action.keys)
 
 
 def test_ids_and_keys_do_not_clash() -> None:
     assert len({action.id for action in ACTIONS}) == len(ACTIONS)
-    keys = [key for action in ACTIONS for key in action.all_keys]
+    keys = [key for action in ACTIONS for key in action.keys]
     assert len(set(keys)) == len(keys)
     assert with_keymap({}) == ACTIONS
 
 
-def test_panels_take_no_key_of_an_action() -> None:
+def test_panels_use_other_keys() -> None:
     from grpo_tui.widgets.lines_panel import LinesPanel
     from grpo_tui.widgets.runs import RunsPanel
 
-    taken = {key for action in ACTIONS for key in action.all_keys}
+    taken = {key for action in ACTIONS for key in action.keys}
     for panel in (RunsPanel, LinesPanel):
         for binding in panel.BINDINGS:
             keys = binding[0] if isinstance(binding, tuple) else binding.key
             assert not taken & set(keys.split(",")), panel
 
 
-def test_keymap() -> None:
+def test_keymap_changes_keys() -> None:
     changed = with_keymap({"launch": "ctrl+n"})
     assert next(action for action in changed if action.id == "launch").key == "ctrl+n"
     with pytest.raises(KeymapError, match="did you mean launch"):
         with_keymap({"lanch": "x"})
-    with pytest.raises(KeymapError, match="'s' is given to both launch and stop"):
+    with pytest.raises(KeymapError, match="'s' is assigned to both launch and stop"):
         with_keymap({"launch": "s"})
 
 
-def test_the_example_keymap_names_every_action_with_its_default() -> None:
+def test_example_keymap_has_every_default() -> None:
     example = yaml.safe_load((REPO / "config" / "keymap.example.yaml").read_text())
     assert example == {action.id: action.key for action in ACTIONS}
 
@@ -63,32 +61,32 @@ def reasons(store: Store, readonly: bool = False) -> dict[str, str]:
     return {action.id: action.reason(situation) for action in ACTIONS}
 
 
-def test_reasons_say_why_not() -> None:
+def test_reasons_name_what_is_missing() -> None:
     store = Store("box")
-    assert "link" in reasons(store)["launch"]
+    assert "not connected" in reasons(store)["launch"]
     store.apply(LinkChanged(Link.CONNECTED))
     assert reasons(store)["launch"] == ""
-    assert reasons(store)["stop"] == "no run is selected"
+    assert reasons(store)["stop"] == "no run selected"
     store.apply(
         RunsReported([summary("a", "running"), summary("b", "stopped"), summary("c", "running", stop_asked=True)])
     )
     store.select("a")
     why = reasons(store)
     assert (why["stop"], why["kill"]) == ("", "")
-    assert why["resume"] == "a is running: stop it first"
-    assert why["attach"] == "a was started without a tmux session, from a shell on the box"
+    assert why["resume"] == "a is running; stop it first"
+    assert why["attach"] == "a has no tmux session: it was started from a shell on the box"
     store.select("b")
-    assert reasons(store)["attach"] == "b has no tmux session on the box any more"
-    assert reasons(store)["stop"] == "b does not run: it is stopped"
+    assert reasons(store)["attach"] == "the tmux session of b is closed"
+    assert reasons(store)["stop"] == "b is not running (stopped)"
     assert reasons(store)["resume"] == ""
     store.show("b", {"checkpoints": []})
-    assert reasons(store)["resume"] == "b has no complete checkpoint yet"
+    assert reasons(store)["resume"] == "b has no complete checkpoint"
     store.select("c")
-    assert "asked already" in reasons(store)["stop"]
+    assert "already requested" in reasons(store)["stop"]
     assert reasons(store)["quit"] == ""
 
 
-def test_readonly_forbids_what_changes_the_box() -> None:
+def test_readonly_forbids_changes() -> None:
     store = Store("box")
     store.apply(LinkChanged(Link.CONNECTED))
     store.apply(RunsReported([summary("a", "running")]))

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui import attach, cli
+from grpo_train.run_dir.version import FORMAT, VERSION
+from grpo_tui import attach, cli, demo
+from grpo_tui.actions.keymap import read_keymap
 from grpo_tui.screens.boxes import box_from_form
 from remote.boxes import Box
 
@@ -21,23 +23,64 @@ def chosen(*argv: str) -> Box:
     return cli.choose_box(cli.parser().parse_args(list(argv)))
 
 
-def test_a_wrong_box_suggests_the_nearest(boxes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misspelled_box_suggests_the_nearest(boxes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--boxes", str(boxes_file), "--box", "h20-a"]) == 2
     assert "h200-a" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("other", ["--box", "--host"])
-def test_the_demo_takes_no_other_machine(other: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_cannot_have_a_box(other: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--demo", other, "h200-a"]) == 2
-    assert f"leave {other} out" in capsys.readouterr().err
+    assert f"cannot be combined with {other}" in capsys.readouterr().err
 
 
-def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--box", "local"]) == 2
     assert "terminal" in capsys.readouterr().err
 
 
-def test_which_box(boxes_file: Path) -> None:
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"grpo-tui {VERSION} (format {FORMAT})\n"
+
+
+def test_missing_config_dir_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--box", "local", "--config-dir", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere is not a directory" in capsys.readouterr().err
+
+
+def test_demo_without_the_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    assert cli.main(["--demo"]) == 2
+    assert f"run: make -C {Path(demo.__file__).parents[1]} setup-box" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("marker", "command"),
+    [
+        ("uv-receipt.toml", "uv tool install --force 'grpo-tui[train] @ git+https://example.org/grpo-tui'"),
+        ("pipx_metadata.json", "pipx install --force 'grpo-tui[train] @ git+https://example.org/grpo-tui'"),
+        ("", "/env/bin/python -m pip install 'grpo-tui[train] @ git+https://example.org/grpo-tui'"),
+    ],
+)
+def test_install_command_fits_the_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str, command: str
+) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str:
+            return '{"url": "https://example.org/grpo-tui", "vcs_info": {"vcs": "git"}}'
+
+    monkeypatch.setattr(demo, "__file__", str(tmp_path / "site-packages" / "grpo_tui" / "demo.py"))
+    monkeypatch.setattr(demo, "distribution", lambda name: Installed())
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.setattr("sys.executable", "/env/bin/python")
+    if marker:
+        (tmp_path / marker).touch()
+    assert demo.install_command() == command
+
+
+def test_choice_of_the_box(boxes_file: Path) -> None:
     file = str(boxes_file)
     assert chosen().name == "local"
     assert chosen("--boxes", file).name == "h200-a"
@@ -48,7 +91,7 @@ def test_which_box(boxes_file: Path) -> None:
     assert chosen("--boxes", file, "--host", "198.51.100.5") == Box("198.51.100.5", host="198.51.100.5")
 
 
-def test_a_bad_keymap_is_told_before_the_app_starts(own_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_keymap_is_a_usage_error(own_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own_config.mkdir(parents=True)
     (own_config / "keymap.yaml").write_text("stpo: x\n")
     assert cli.main(["--box", "local"]) == 2
@@ -56,43 +99,43 @@ def test_a_bad_keymap_is_told_before_the_app_starts(own_config: Path, capsys: py
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [("stop: [\n", ":2: no YAML"), ("stop:\n", "no key is given to stop"), ("- a\n", "expected lines")],
+    ("text", "message"),
+    [("stop: [\n", ":2: invalid YAML"), ("stop:\n", "stop: empty key"), ("- a\n", "expected lines")],
 )
-def test_a_keymap_that_cannot_be_used_names_its_file(
-    own_config: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+def test_bad_keymap_names_its_file(
+    own_config: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
 ) -> None:
     own_config.mkdir(parents=True)
     (own_config / "keymap.yaml").write_text(text)
     assert cli.main(["--box", "local"]) == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert str(own_config / "keymap.yaml") in told
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert str(own_config / "keymap.yaml") in printed
+    assert printed.count("\n") == 1
 
 
-def test_a_keymap_may_list_keys(own_config: Path) -> None:
+def test_keymap_may_list_keys(own_config: Path) -> None:
     own_config.mkdir(parents=True)
     (own_config / "keymap.yaml").write_text("stop: [s, x]\n")
-    assert cli.read_keymap() == {"stop": "s,x"}
+    assert read_keymap() == {"stop": "s,x"}
 
 
-def test_a_box_is_looked_up_with_what_the_command_line_said(boxes_file: Path) -> None:
+def test_reloaded_box_keeps_the_overrides(boxes_file: Path) -> None:
     options = cli.parser().parse_args(["--boxes", str(boxes_file), "--box", "h200-a", "--host", "192.0.2.77"])
     box = cli.choose_box(options)
-    assert cli.look_up(box, options) == box
+    assert cli.reload_box(box, options) == box
     boxes_file.write_text(boxes_file.read_text().replace("name: h200-a", "name: h200-a\n    user: me"))
-    assert cli.look_up(box, options) == replace(box, user="me")
-    assert cli.look_up(Box("h200-b", host="old"), options).host == "192.0.2.11"
-    assert cli.look_up(Box("gone", host="old"), options).host == "old"
+    assert cli.reload_box(box, options) == replace(box, user="me")
+    assert cli.reload_box(Box("h200-b", host="old"), options).host == "192.0.2.11"
+    assert cli.reload_box(Box("gone", host="old"), options).host == "old"
 
 
-def test_an_unknown_box_names_the_file_that_was_read(boxes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_box_names_the_file(boxes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--boxes", str(boxes_file), "--box", "zz"]) == 2
     assert str(boxes_file) in capsys.readouterr().err
 
 
-def test_the_tmux_socket_of_local_jobs_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_tmux_socket_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPO_TUI_TMUX_SOCKET", "jobs")
     assert chosen("--box", "local").tmux_socket == "jobs"
 
@@ -100,7 +143,7 @@ def test_the_tmux_socket_of_local_jobs_can_be_set(monkeypatch: pytest.MonkeyPatc
 # attach ----------------------------------------------------------------------------------------------------------
 
 
-def test_attach_inside_tmux_nests_and_says_both_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attach_inside_tmux_names_both_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "tmux_prefix", lambda socket: "C-a" if socket else "C-b")
     local = Box("local", kind="local")
     outside = attach.plan(local, "run_1", {})
@@ -114,7 +157,7 @@ def test_attach_inside_tmux_nests_and_says_both_prefixes(monkeypatch: pytest.Mon
     assert other.detach == "ctrl+a d"
 
 
-def test_attach_to_a_remote_box_goes_through_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attach_to_a_remote_box_uses_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "tmux_prefix", lambda socket: "C-a")
     monkeypatch.setattr(attach, "attach_command", lambda box, session: ["ssh", "-t", box.host, session])
     box = Box("x", host="192.0.2.1")
@@ -122,7 +165,7 @@ def test_attach_to_a_remote_box_goes_through_ssh(monkeypatch: pytest.MonkeyPatch
     assert attach.plan(box, "run_1", {"TMUX": "1"}).detach == "ctrl+a ctrl+b d"
 
 
-def test_a_form_becomes_a_box() -> None:
+def test_box_from_the_form() -> None:
     value = dict.fromkeys(("name", "host", "user", "port", "key", "repo", "root", "activate", "price_per_hour"), "")
     with pytest.raises(ValueError, match="name"):
         box_from_form(value)

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_tui.model.run_logs import COMPLETIONS_KEPT, FILES, LOGS, TEXT_KEPT, RunLogs, console_text
-from tests.tui.fake import DEAD, OFF_POLICY, jsonl, rollout_rows, train_rows
+from tests.tui.fake import jsonl, no_signal, off_policy, rollout_rows, train_rows
 
 
-def pieces(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:
+def chunks(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:
     edges = sorted({min(place, len(data)) for place in places} | {0, len(data)})
     return [(start, data[start:end]) for start, end in pairwise(edges)]
 
 
 def facts(logs: RunLogs) -> dict[str, Any]:
-    """All that a widget could see."""
+    """Everything that widgets read."""
     return {
         "series": {
             key: (list(one.steps), list(one.values), list(one.smooth), list(one.gaps), repr(one.last))
@@ -26,17 +26,17 @@ def facts(logs: RunLogs) -> dict[str, Any]:
         "rows": [(row.offset, repr(row.fields)) for row in logs.rows],
         "completions": list(logs.completions),
         "console": list(logs.console),
-        "events": [row.fields["event"] for row in logs.events],
+        "superseded": logs.superseded,
         "health": (logs.health.is_logged, logs.health.now, logs.health.past),
         "last": (logs.last_step, logs.last_time),
     }
 
 
 def resumed_files() -> dict[str, bytes]:
-    """A run of 8 steps that was resumed from step 4 and went to 6."""
-    rows = [{**row, "health": [DEAD.format(share=row["step"] / 10)]} for row in train_rows(8, seed=1, nan_at=3)]
+    """Logs of a run of 8 steps, resumed from step 4 and stopped at 6."""
+    rows = [{**row, "health": [no_signal(row["step"] / 10)]} for row in train_rows(8, seed=1, nan_at=3)]
     first = jsonl(rows)
-    again = jsonl([{**row, "health": [OFF_POLICY.format(ess=0.4)]} for row in train_rows(6, seed=2)[4:]])
+    again = jsonl([{**row, "health": [off_policy(0.4)]} for row in train_rows(6, seed=2)[4:]])
     start = len(jsonl(rows[:4]))
     rollouts = [row for step in range(1, 9) for row in rollout_rows(step, 2)]
     rollouts_again = [row for step in (5, 6) for row in rollout_rows(step + 100, 2)]
@@ -68,16 +68,16 @@ def expected() -> dict[str, Any]:
     st.fixed_dictionaries({log: st.lists(st.integers(0, len(WHOLE[log])), max_size=12) for log in LOGS}),
     st.randoms(use_true_random=False),
 )
-def test_any_split_and_any_order_of_streams_gives_the_same(places: dict[str, list[int]], dice: Any) -> None:
+def test_chunks_and_stream_order_do_not_matter(places: dict[str, list[int]], dice: Any) -> None:
     logs = RunLogs("run")
-    queues = {log: pieces(WHOLE[log], places[log]) for log in LOGS}
+    queues = {log: chunks(WHOLE[log], places[log]) for log in LOGS}
     while any(queues.values()):
         log = dice.choice([log for log in LOGS if queues[log]])
         logs.feed(log, *queues[log].pop(0))
     assert facts(logs) == expected()
 
 
-def test_superseded_points_are_gone_and_new_ones_stand() -> None:
+def test_superseded_points_are_replaced() -> None:
     seen = expected()
     assert seen["series"]["reward"][0] == [1, 2, 3, 4, 5, 6]
     assert seen["last"][0] == 6
@@ -94,16 +94,17 @@ def test_nan_is_kept_as_a_gap() -> None:
     assert all(math.isfinite(value) for value in values + smooth)
 
 
-def test_the_last_value_may_be_nan_and_says_so() -> None:
+def test_last_value_may_be_nan() -> None:
     logs = RunLogs("run")
-    logs.feed("train_log", 0, jsonl([{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}]))
+    rows = jsonl([{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}])
+    logs.feed("train_log", 0, rows)
     assert math.isnan(logs.series["loss"].last or 0.0)
-    logs.feed("train_log", logs.splitters["train_log"].next, jsonl([{"step": 3, "loss": math.inf}]))
+    logs.feed("train_log", len(rows), jsonl([{"step": 3, "loss": math.inf}]))
     assert logs.series["loss"].last == math.inf
     assert list(logs.series["loss"].gaps) == [2, 3]
 
 
-def test_remains_of_a_crash_are_passed_over() -> None:
+def test_damaged_lines_are_skipped() -> None:
     logs = RunLogs("run")
     logs.feed(
         "train_log",
@@ -112,11 +113,10 @@ def test_remains_of_a_crash_are_passed_over() -> None:
         b'{"step": 3, "reward": true}\n',
     )
     assert list(logs.series["reward"].steps) == [1]
-    assert logs.unreadable == 4
     assert logs.last_step == 3
 
 
-def test_completions_are_bounded_in_number_and_in_length() -> None:
+def test_completions_are_bounded() -> None:
     logs = RunLogs("run")
     row = {"step": 1, "prompt": "p" * 10 * TEXT_KEPT, "completion": "c" * 10 * TEXT_KEPT, "reward": 0}
     logs.feed("rollouts", 0, jsonl([row] * (COMPLETIONS_KEPT + 10)))
@@ -126,13 +126,13 @@ def test_completions_are_bounded_in_number_and_in_length() -> None:
     assert len(last.text) == len(last.prompt) == TEXT_KEPT
 
 
-def test_console_is_what_a_terminal_would_show() -> None:
+def test_console_line_as_a_terminal_shows_it() -> None:
     assert console_text(b"10 %\r50 %\r100 %") == "100 %"
     assert console_text(b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07end\r") == "red end"
     assert console_text(b"bell\x07 \xff") == "bell· �"
 
 
-def test_a_rotated_log_starts_again() -> None:
+def test_replaced_log_starts_again() -> None:
     logs = RunLogs("run")
     logs.feed("train_log", 0, WHOLE["train_log"])
     logs.reset("train_log")
@@ -141,7 +141,7 @@ def test_a_rotated_log_starts_again() -> None:
     assert set(FILES) == set(LOGS)
 
 
-def test_a_long_history_is_taken_in_fast_enough() -> None:
+def test_long_history_is_read_fast() -> None:
     import time
 
     data = jsonl(train_rows(20_000))
@@ -149,4 +149,12 @@ def test_a_long_history_is_taken_in_fast_enough() -> None:
     began = time.perf_counter()
     logs.feed("train_log", 0, data)
     assert len(logs.series["reward"]) == 20_000
-    assert time.perf_counter() - began < 10  # ~0.5 s; a bound against something quadratic, not a benchmark
+    assert time.perf_counter() - began < 10  # about 0.5 s; guards against quadratic time
+
+
+def test_rows_of_the_previous_format_are_read() -> None:
+    logs = RunLogs("run")
+    row = {"step": 1, "groups/all_right": 0.5, "health": ["warning: samples are off-policy"]}
+    logs.feed("train_log", 0, jsonl([row]))
+    assert logs.series["groups/all_correct"].last == 0.5
+    assert [(one.level, one.message) for one in logs.health.now] == [("warning", "samples are off-policy")]

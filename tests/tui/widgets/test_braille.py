@@ -24,7 +24,7 @@ def lit(bitmap: Bitmap) -> int:
     return sum(bits.bit_count() for row in bitmap.cells for bits in row)
 
 
-def test_nothing_has_no_view() -> None:
+def test_no_points_no_view() -> None:
     assert view_of([], []) is None
 
 
@@ -32,14 +32,14 @@ def test_one_point_is_one_dot() -> None:
     assert lit(drawn([7], [0.5])) == 1
 
 
-def test_a_constant_is_a_level_line_in_the_middle() -> None:
+def test_constant_is_a_level_line_in_the_middle() -> None:
     bitmap = drawn(list(range(50)), [0.25] * 50)
     rows = [row for row in range(bitmap.rows) if any(bitmap.cells[row])]
     assert rows == [2]
     assert all(bitmap.cells[2])
 
 
-def test_a_single_peak_among_100_000_points_survives_and_it_is_fast() -> None:
+def test_single_peak_survives() -> None:
     steps, values = array("d", range(100_000)), array("d", [0.0] * 100_000)
     values[61_803] = 1.0
     began = time.perf_counter()
@@ -49,10 +49,10 @@ def test_a_single_peak_among_100_000_points_survives_and_it_is_fast() -> None:
     plot(bitmap, view, steps, values)
     assert time.perf_counter() - began < 1.0  # ~10 ms
     column = round(61_803 / 99_999 * (bitmap.width - 1)) // 2
-    assert sum(bool(row[column]) for row in bitmap.cells) >= 23, "from the floor to the top, but for a little air"
+    assert sum(bool(row[column]) for row in bitmap.cells) >= 23, "from bottom to top, except for the margin"
 
 
-def test_the_line_breaks_at_a_gap_and_the_gap_is_known() -> None:
+def test_line_breaks_at_a_gap() -> None:
     whole = drawn([0, 10, 20, 30], [0, 0, 1, 1])
     broken = drawn([0, 10, 20, 30], [0, 0, 1, 1], [15])
     assert lit(broken) < lit(whole)
@@ -75,9 +75,7 @@ def test_only_nan_still_has_a_view() -> None:
     st.integers(1, 12),
 )
 @example([2.225073858507203e-309], [], 2, 1)
-def test_whatever_comes_is_drawn_inside_the_canvas(
-    values: list[float], gaps: list[int], columns: int, rows: int
-) -> None:
+def test_everything_is_drawn_inside_the_canvas(values: list[float], gaps: list[int], columns: int, rows: int) -> None:
     gap_steps = sorted({gap + 0.5 for gap in gaps})
     bitmap = drawn([float(step) for step in range(len(values))], values, gap_steps, columns, rows)
     assert 1 <= lit(bitmap) <= bitmap.width * bitmap.height
@@ -85,7 +83,7 @@ def test_whatever_comes_is_drawn_inside_the_canvas(
 
 @given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12), st.integers(2, 8))
 @example(30.0, 1e-9, 2)
-def test_ticks_lie_within_and_are_few(low: float, span: float, count: int) -> None:
+def test_ticks_are_few_and_in_range(low: float, span: float, count: int) -> None:
     high = low + span
     found = ticks(low, high, count)
     assert 1 <= len(found) <= max(2, count)
@@ -98,7 +96,7 @@ def test_ticks_are_round(low: float, high: float) -> None:
         assert len(f"{tick:.6e}".partition("e")[0].lstrip("-").rstrip("0").replace(".", "")) <= 3
 
 
-def test_noise_of_many_points_fills_its_band() -> None:
+def test_noise_fills_its_band() -> None:
     dice = random.Random(0)
     bitmap = drawn([float(x) for x in range(5000)], [dice.random() for _ in range(5000)])
     assert lit(bitmap) > 0.8 * bitmap.width * bitmap.height

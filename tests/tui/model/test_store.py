@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import math
 
-from grpo_tui.model.store import Inbox, RunRow, Store
+from grpo_train.run_dir.version import VERSION
+from grpo_tui.model.inbox import Inbox
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.store import Store
 from remote.events import (
     BoxGreeted,
     GpuSampled,
@@ -14,6 +17,7 @@ from remote.events import (
     SessionsReported,
 )
 from remote.protocol import Cursor
+from remote.protocol.versions import EngineVersion
 from tests.tui.fake import GPUS, NOW, at, jsonl, summary, train_rows
 
 
@@ -37,7 +41,7 @@ def arrived(subscription: int, offset: int, data: bytes) -> LogArrived:
     return LogArrived(subscription, "path", offset, data, Cursor("path", offset + len(data)))
 
 
-def test_logs_go_to_the_selected_run_only() -> None:
+def test_only_logs_of_the_selected_run_are_kept() -> None:
     store, _ = store_with(summary("a", "running"), summary("b", "finished"))
     store.select("a")
     store.subscribed(1, "train_log")
@@ -45,13 +49,13 @@ def test_logs_go_to_the_selected_run_only() -> None:
     store.apply(arrived(1, 0, data))
     assert store.step == 3
     store.select("b")
-    store.apply(arrived(1, len(data), jsonl(train_rows(9)[8:])))  # still under way when the cursor moved on
+    store.apply(arrived(1, len(data), jsonl(train_rows(9)[8:])))  # sent before the selection changed
     assert store.logs is not None
     assert store.logs.last_step is None
     assert store.step == 0
 
 
-def test_a_rotated_log_is_void() -> None:
+def test_replaced_log_is_reset() -> None:
     store, _ = store_with(summary("a", "running"))
     store.select("a")
     store.subscribed(1, "train_log")
@@ -63,7 +67,7 @@ def test_a_rotated_log_is_void() -> None:
     assert store.step == 2
 
 
-def test_versions_move_only_on_change() -> None:
+def test_versions_increase_on_change_only() -> None:
     store, _ = store_with(summary("a", "running"))
     before = dict(store.versions)
     store.select("a")
@@ -77,7 +81,7 @@ def test_versions_move_only_on_change() -> None:
     assert [view.step for view in store.checkpoints()] == [1]
 
 
-def test_a_run_that_starts_again_is_not_stale_for_its_old_log() -> None:
+def test_starting_run_is_not_stale() -> None:
     row = summary("a", "starting") | {"logged_at": at(3000), "updated_at": at(40)}
     store, clock = store_with(row)
     store.select("a")
@@ -86,7 +90,7 @@ def test_a_run_that_starts_again_is_not_stale_for_its_old_log() -> None:
     assert store.freshness().tone == "warn"
 
 
-def test_data_of_a_live_run_goes_stale_and_of_a_finished_one_never() -> None:
+def test_only_live_runs_become_stale() -> None:
     store, clock = store_with(summary("a", "running", step_seconds=3.0), summary("b", "finished"))
     store.select("a")
     assert store.freshness().tone == "live"
@@ -97,7 +101,7 @@ def test_data_of_a_live_run_goes_stale_and_of_a_finished_one_never() -> None:
     assert store.freshness().tone == "rest"
 
 
-def test_slow_steps_are_given_their_time() -> None:
+def test_slow_steps_become_stale_later() -> None:
     store, clock = store_with(summary("a", "running", step_seconds=60.0))
     store.select("a")
     clock.time += 200
@@ -106,18 +110,18 @@ def test_slow_steps_are_given_their_time() -> None:
     assert store.freshness().tone == "warn"
 
 
-def test_a_lost_link_is_said_with_its_age_and_stays_lost_while_reconnecting() -> None:
+def test_link_stays_lost_while_reconnecting() -> None:
     store, clock = store_with(summary("a", "running"))
     store.select("a")
     store.apply(LinkChanged(Link.LOST, "silence", retry_in_s=4.0))
     clock.time += 1
-    assert store.link_words() == ("link lost 1 s ago, retrying in 3 s", "bad")
+    assert store.link_label() == ("link lost 1 s ago, retrying in 3 s", "bad")
     assert store.freshness().text == "link lost · 3s old"
     store.apply(LinkChanged(Link.CONNECTING))
     clock.time += 11
-    assert store.link_words() == ("link lost 12 s ago, retrying now", "bad")
+    assert store.link_label() == ("link lost 12 s ago, retrying now", "bad")
     store.apply(LinkChanged(Link.CONNECTED, latency_ms=20.4))
-    assert store.link_words() == ("20 ms", "live")
+    assert store.link_label() == ("20 ms", "live")
     assert store.freshness().tone == "live"
 
 
@@ -133,14 +137,14 @@ def test_eta_and_cost() -> None:
     assert store.cost() is None
 
 
-def test_the_clock_of_the_box_may_be_wrong() -> None:
+def test_clock_skew_is_corrected() -> None:
     store, _ = store_with(summary("a", "running", logged_at=at(7200)))
     store.select("a")
     store.apply(BoxGreeted("agent", {"time": NOW - 7198}))
     assert store.freshness().text == "2s ago"
 
 
-def test_rows_of_any_shape_are_read() -> None:
+def test_summary_of_any_shape_is_read() -> None:
     row = RunRow.from_summary(
         {"run": "x", "state": "crashed", "error": "boom", "reward": "NaN", "logged_at": "no time"}
     )
@@ -151,7 +155,7 @@ def test_rows_of_any_shape_are_read() -> None:
     assert RunRow.from_summary({}).name == ""
 
 
-def test_sessions_of_a_run_are_found_by_their_mark_and_dead_ones_left_out() -> None:
+def test_live_sessions_of_a_run() -> None:
     store, _ = store_with(summary("run.1", "running"))
     store.apply(
         SessionsReported(
@@ -166,13 +170,13 @@ def test_sessions_of_a_run_are_found_by_their_mark_and_dead_ones_left_out() -> N
     assert store.sessions_of("run.1") == ["run_1", "eval_run_1"]
 
 
-def test_evaluations_stand_beside_their_checkpoints() -> None:
+def test_checkpoints_have_their_evaluations() -> None:
     store, _ = store_with(summary("a", "finished"))
     store.select("a")
     metrics = [
         {"step": "0", "accuracy": "0.25", "ci_low": "0.2", "ci_high": "0.3", "status": "ok"},
         {"step": "10", "accuracy": "0.5", "ci_low": "0.402", "ci_high": "0.598", "status": "ok"},
-        {"step": "20", "accuracy": "", "status": "failed: timed out"},
+        {"step": "20", "accuracy": "", "status": "failed", "error": "timed out"},
     ]
     store.show(
         "a",
@@ -201,7 +205,7 @@ def test_gpus_and_stage_times() -> None:
     assert store.stage_times() == [("rollout", 1.9), ("train", 1.0), ("save", 0.05)]
 
 
-def test_inbox_wakes_once_a_batch_and_is_emptied_in_slices() -> None:
+def test_inbox_wakes_once_per_batch() -> None:
     woken: list[int] = []
     taken: list[object] = []
     inbox = Inbox(lambda: woken.append(1))
@@ -216,10 +220,19 @@ def test_inbox_wakes_once_a_batch_and_is_emptied_in_slices() -> None:
     assert len(woken) == 2
 
 
-def test_inbox_wakes_again_after_a_slice_that_ended_with_the_last_event() -> None:
+def test_inbox_wakes_after_a_full_drain() -> None:
     woken: list[int] = []
     inbox = Inbox(lambda: woken.append(1))
     for count in (1, 2, 3):
         inbox.put(RunsReported([]))
         assert len(woken) == count
         assert inbox.drain(-1.0, lambda event: None) is False
+
+
+def test_engine_of_another_format_is_a_warning() -> None:
+    store, _ = store_with()
+    assert store.warning() == ""
+    store.apply(BoxGreeted("agent", {}, EngineVersion("9.0.0", 99)))
+    assert store.warning() == f"box engine 9.0.0, app {VERSION}"
+    store.examined({"checks": [{"name": "engine", "ok": False, "detail": "box engine 9", "hint": "upgrade"}]})
+    assert store.warning() == "box engine 9 · upgrade"

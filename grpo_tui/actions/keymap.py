@@ -1,0 +1,66 @@
+"""The user's keys: keymap.yaml checked and applied to the actions. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.suggest import did_you_mean
+from grpo_tui.actions.action import Action
+from grpo_tui.actions.registry import ACTIONS
+
+
+class KeymapError(UserError):
+    """A keymap with an unknown action, an empty key, or one key for two actions."""
+
+    code = "bad_config"
+
+
+def with_keymap(keymap: Mapping[str, str], actions: tuple[Action, ...] = ACTIONS) -> tuple[Action, ...]:
+    """The actions with the user's keys. Raises KeymapError."""
+    known = sorted(action.id for action in actions)
+    for name in keymap:
+        if name not in known:
+            raise KeymapError(f"unknown action '{name}'; {did_you_mean(name, known)}")
+    changed = tuple(replace(action, key=str(keymap.get(action.id, action.key))) for action in actions)
+    owners: dict[str, str] = {}
+    for action in changed:
+        for key in action.keys:
+            if not key:
+                raise KeymapError(f"{action.id}: empty key; remove the line to keep the default")
+            if key in owners:
+                raise KeymapError(f"key '{key}' is assigned to both {owners[key]} and {action.id}")
+            owners[key] = action.id
+    return changed
+
+
+def read_keymap() -> dict[str, str]:
+    """The user's keymap.yaml, or {} without one. Raises KeymapError."""
+    import platformdirs
+
+    file = Path(platformdirs.user_config_dir("grpo-tui")) / "keymap.yaml"
+    if not file.exists():
+        return {}
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise KeymapError(f"{file}{line}: invalid YAML: {error.problem}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise KeymapError(f"{file}: {error}") from error
+    if not isinstance(found, dict):
+        raise KeymapError(f"{file}: expected lines of 'action: key'")
+    keymap = {}
+    for name, keys in found.items():
+        if isinstance(keys, list):
+            keys = ",".join(map(str, keys))
+        keymap[str(name)] = "" if keys is None else str(keys)
+    try:
+        with_keymap(keymap)
+    except KeymapError as error:
+        raise KeymapError(f"{file}: {error}") from error
+    return keymap

@@ -1,0 +1,71 @@
+"""Why an action is not available now, as text for the user; "" if it is available. No Textual."""
+
+from __future__ import annotations
+
+from grpo_tui.actions.action import Situation
+
+READONLY = "started with --readonly: the box is not changed"
+DISCONNECTED = "not connected to the box; runs continue"
+NO_RUN = "no run selected"
+
+
+def not_writable(situation: Situation) -> str:
+    if situation.readonly:
+        return READONLY
+    return "" if situation.store.connected else DISCONNECTED
+
+
+def _not_writable_run(situation: Situation) -> str:
+    return not_writable(situation) or ("" if situation.run else NO_RUN)
+
+
+def not_stoppable(situation: Situation) -> str:
+    if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
+        return reason
+    if not run.is_live:
+        return f"{run.name} is not running ({run.state})"
+    return "stop already requested; press k to kill without waiting for the step" if run.stop_requested else ""
+
+
+def not_killable(situation: Situation) -> str:
+    if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
+        return reason
+    live = run.is_live or any(name.startswith("eval_") for name in situation.store.sessions_of(run.name))
+    return "" if live else f"{run.name} is not running ({run.state})"
+
+
+def not_evaluable(situation: Situation) -> str:
+    if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
+        return reason
+    store = situation.store
+    known_empty = store.shown_at is not None and not any(view.is_complete for view in store.checkpoints())
+    return f"{run.name} has no complete checkpoint" if known_empty else ""
+
+
+def not_resumable(situation: Situation) -> str:
+    if (reason := not_evaluable(situation)) or (run := situation.run) is None:
+        return reason
+    if run.layout != "run":
+        return "runs of the older layout can only be evaluated"
+    return f"{run.name} is {run.state}; stop it first" if run.is_live else ""
+
+
+def not_attachable(situation: Situation) -> str:
+    run = situation.run
+    if run is None:
+        return NO_RUN
+    if not situation.store.connected:
+        return DISCONNECTED
+    if situation.store.sessions_of(run.name):
+        return ""
+    if run.is_live:
+        return f"{run.name} has no tmux session: it was started from a shell on the box"
+    return f"the tmux session of {run.name} is closed"
+
+
+def no_runs(situation: Situation) -> str:
+    return "" if situation.store.runs else "no runs to filter"
+
+
+def connected(situation: Situation) -> str:
+    return "already connected" if situation.store.connected and not situation.store.failed_check() else ""

@@ -1,0 +1,40 @@
+"""Which runs and evaluations ended between two reports of the box. No Textual."""
+
+from __future__ import annotations
+
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.store import Store
+
+
+class EndWatch:
+    """Compares each report with the one before."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._live: set[str] = set()
+        self._evaluating: set[str] = set()
+
+    def ended_runs(self) -> list[RunRow]:
+        """Runs that were live in the previous report and are over now."""
+        rows = self._store.runs or []
+        ended = [row for row in rows if row.name in self._live and not row.is_live]
+        self._live = {row.name for row in rows if row.is_live}
+        return ended
+
+    def ended_evaluations(self) -> list[tuple[str, str, int]]:
+        """Evaluations whose session was live in the previous report and is closed now: session, run, exit status."""
+        ended = []
+        for session in self._store.sessions:
+            name = str(session.get("name", ""))
+            if not name.startswith("eval_"):
+                continue
+            if not session.get("dead"):
+                self._evaluating.add(name)
+            elif name in self._evaluating:
+                self._evaluating.discard(name)
+                ended.append((name, name.removeprefix("eval_"), int(session.get("exit_status") or 0)))
+        return ended
+
+    def ignore_evaluation(self, session: str) -> None:
+        """Do not report the end of this evaluation: the user killed it."""
+        self._evaluating.discard(session)

@@ -1,0 +1,75 @@
+"""A run as the list of runs shows it. No Textual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_train.run_dir import LIVE_STATES
+from grpo_train.run_dir.files import parse_time, to_float
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """Summary of one run. Unknown values are None or empty."""
+
+    name: str
+    state: str
+    host: str = ""
+    """Set if a live run is on another host than the agent's."""
+    step: int = 0
+    total_steps: int | None = None
+    reward: float | None = None
+    step_seconds: float | None = None
+    logged_at: float | None = None
+    """Times are seconds since the epoch on the box's clock."""
+    run_seconds: float | None = None
+    updated_at: float | None = None
+    stage: str = ""
+    error: dict[str, Any] = field(default_factory=dict)
+    restarts: int = 0
+    nproc: int | None = None
+    stop_requested: bool = False
+    layout: str = "run"
+    device: str = ""
+    """Device that trains, such as ``NVIDIA H200`` or ``CPU``."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in LIVE_STATES
+
+    @classmethod
+    def from_summary(cls, row: dict[str, Any]) -> RunRow:
+        """From a row of ``RunDir.summary()``, with any field missing or of another type."""
+        error = row.get("error")
+        return cls(
+            name=str(row.get("run", "")),
+            state=str(row.get("state", "")),
+            host=str(row.get("host") or ""),
+            step=_integer(row.get("step")) or 0,
+            total_steps=_integer(row.get("total_steps")),
+            reward=to_float(row.get("reward")),
+            step_seconds=to_float(row.get("step_seconds")),
+            logged_at=_time(row.get("logged_at")),
+            run_seconds=to_float(row.get("run_seconds")),
+            updated_at=_time(row.get("updated_at")),
+            stage=str(row.get("stage") or ""),
+            error=error if isinstance(error, dict) else {"summary": str(error)} if error else {},
+            restarts=_integer(row.get("restarts")) or 0,
+            nproc=_integer(row.get("nproc")),
+            stop_requested=bool(row.get("stop_asked")),
+            layout=str(row.get("layout", "run")),
+            device=str(row.get("device") or ""),
+        )
+
+
+def _integer(value: Any) -> int | None:
+    found = to_float(value)
+    return None if found is None else int(found)
+
+
+def _time(value: Any) -> float | None:
+    try:
+        return parse_time(str(value)) if value else None
+    except ValueError:
+        return None

@@ -1,0 +1,28 @@
+"""What the command line asks of the app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remote.boxes import Box
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one start of the app."""
+
+    box: Box
+    boxes_file: Path | None = None
+    config_dir: Path | None = None
+    """Folder with training configs; None: see :func:`grpo_train.run_dir.configs.config_folder`."""
+    demo_root: Path | None = None
+    readonly: bool = False
+    keymap: Mapping[str, str] = field(default_factory=dict)
+    reload_box: Callable[[Box], Box] = lambda box: box
+    """The current entry of boxes.yaml for a box; the box itself without one. Raises BoxesError."""
+
+    @property
+    def demo(self) -> bool:
+        return self.demo_root is not None

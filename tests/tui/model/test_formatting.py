@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_train.run_dir import END_STATES, LIVE_STATES
+from grpo_train.run_dir.display import STATES, duration, state_label
+from grpo_tui.model.formatting import (
+    bar,
+    compact_number,
+    metric_value,
+    one_line,
+    padded,
+    printable,
+    short_age,
+    shortened,
+    tick_labels,
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (59.9, "59 s"),
+        (350, "5 m 50 s"),
+        (2460, "41 m"),
+        (11_100, "3 h 05 m"),
+        (187_200, "2 d 4 h"),
+        (math.inf, "–"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_short_age() -> None:
+    assert [short_age(age) for age in (None, 8, 61, 7300, 200_000)] == ["–", "8s", "1m", "2h", "2d"]
+
+
+@given(st.floats())
+def test_compact_number_fits_its_column(value: float) -> None:
+    assert 1 <= len(compact_number(value)) <= 7
+    assert metric_value(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.61, "0.61"), (1e-6, "1e-6"), (12_345, "12.35k"), (-0.002, "-0.002"), (math.nan, "NaN"), (212.0, "212")],
+)
+def test_compact_number(value: float, text: str) -> None:
+    assert compact_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-0.3478, "-0.348"), (-0.0348, "-0.035"), (-0.99996, "-1"), (-0.5, "-0.5"), (0.3478, "0.3478")]
+)
+def test_narrow_number_keeps_two_digits(value: float, text: str) -> None:
+    assert compact_number(value, 6) == text
+
+
+def test_ticks_have_the_same_decimals() -> None:
+    assert tick_labels([-0.0075, -0.005, -0.0025, 0.0, 0.0025]) == ["-0.0075", "-0.0050", "-0.0025", "0", "0.0025"]
+    assert tick_labels([1.0, 1.5, 2.0]) == ["1.0", "1.5", "2.0"]
+    assert tick_labels([20.0, 20.5]) == ["20.0", "20.5"]
+    assert tick_labels([0.0, 50_000.0, 100_000.0]) == ["0", "50k", "100k"]
+    assert tick_labels([1e-9, 2e-9]) == ["1e-9", "2e-9"]
+    assert tick_labels([0.25]) == ["0.25"]
+
+
+@given(st.floats(), st.integers(1, 60))
+def test_bar_has_its_width(share: float, width: int) -> None:
+    filled, rest = bar(share, width)
+    assert len(filled) + len(rest) == width
+
+
+def test_every_state_has_a_label() -> None:
+    assert {*LIVE_STATES, *END_STATES, "lost", "old layout"} <= set(STATES)
+    assert state_label("running", "h200-b")[1] == "running on h200-b"
+    assert state_label("something new") == ("?", "something new", "warn")
+
+
+@given(st.text(max_size=40), st.integers(0, 30))
+def test_shortened_text_fits_its_cells(text: str, width: int) -> None:
+    from rich.cells import cell_len
+
+    assert cell_len(shortened(text, width)) <= max(1, width)
+    assert cell_len(padded(shortened(text, width), width)) >= width
+
+
+def test_shortened_name_keeps_its_end() -> None:
+    assert shortened("run_of_yesterday_17", 12) == "run…erday_17"
+    assert shortened("日本語の実験の名前_17", 12).endswith("_17")
+
+
+@given(st.text())
+def test_printable_text_cannot_steer_the_terminal(text: str) -> None:
+    assert printable(text).isprintable()
+    assert one_line(text).isprintable()
+
+
+def test_escape_sequences_are_removed() -> None:
+    assert one_line("\x1b[31mred\x1b[0m\tand \x1b]0;title\x07bell\x07") == "red and bell·"

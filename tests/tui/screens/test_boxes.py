@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.widgets import Input, OptionList
+
+from grpo_tui.screens.boxes import AddBoxScreen, BoxesScreen
+from grpo_tui.screens.dialog import HostKeyScreen
+from remote.events import HostKeyAsked
+from tests.tui.conftest import Start
+
+
+async def test_host_key(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        for keys, answer in ((["enter"], False), (["tab", "enter"], True)):
+            session.client.on_event(HostKeyAsked("192.0.2.10", "ssh-ed25519", "SHA256:abcdef"))
+            await session.until(lambda: isinstance(session.app.screen, HostKeyScreen))
+            await session.until_text("SHA256:abcdef", "First connection")
+            await session.press(*keys)
+            await session.until(lambda answer=answer: session.client.host_key_answers[-1:] == [answer])
+
+
+async def test_switch_and_add_boxes(start: Start, boxes_file: Path) -> None:
+    async with start(wait="87/200", boxes_file=boxes_file) as session:
+        first = session.client
+        await session.press("b")
+        await session.until(lambda: isinstance(session.app.screen, BoxesScreen))
+        await session.until_text("h200-b", "192.0.2.11", "this machine")
+        assert session.app.screen.query_one(OptionList).highlighted == 0
+        await session.press("down", "enter")
+        await session.until(lambda: len(session.clients) == 2 and first.closed)
+        await session.until_text("h200-b", "87/200")
+        await session.press("b")
+        await session.until(lambda: isinstance(session.app.screen, BoxesScreen))
+        await session.press("tab", "tab", "enter")
+        await session.until(lambda: isinstance(session.app.screen, AddBoxScreen))
+        await session.press(*"h200-a", "enter")
+        await session.until_text("host: required")
+        session.app.screen.query_one("#box-host", Input).value = "192.0.2.99"
+        await session.press("enter")
+        await session.until_text("named 'h200-a' already exists")
+        session.app.screen.query_one("#box-name", Input).value = "third"
+        session.app.screen.query_one("#box-price_per_hour", Input).value = "$1.99"
+        await session.press("enter")
+        await session.until(lambda: len(session.clients) == 3)
+        await session.until_text("third", "$1.99/h")
+        assert "192.0.2.99" in boxes_file.read_text()

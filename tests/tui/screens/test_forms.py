@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import gc
+
+import pytest
+from textual.widgets import Button, Input
+
+from grpo_tui.forms.evaluate import EvalScreen
+from grpo_tui.forms.launch import LaunchScreen
+from grpo_tui.screens.home import HomeScreen
+from tests.tui.conftest import Start, fill, opened
+from tests.tui.fake import knowing_box
+
+
+async def test_enter_during_the_check_focuses_the_button(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        await session.until_text("--steps latest")
+        session.app.screen.query_one("#dataset", Input).focus()
+        await session.pilot.press(*"gsm8k", "enter", "enter")  # faster than the check
+        assert not [order for order in session.client.asked_for("evaluate") if not order["dry_run"]]
+        await session.until(lambda: session.app.screen.query_one("#go", Button).has_focus)
+        await session.pilot.press("enter", "enter", "enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        orders = [order for order in session.client.asked_for("evaluate") if not order["dry_run"]]
+        assert [order["eval_dataset"] for order in orders] == ["gsm8k"]
+
+
+async def test_unchecked_input_is_never_sent(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        go = session.app.screen.query_one("#go", Button)
+        await session.until(lambda: not go.disabled)
+        fill(session, "overrides", "run.seed=1")
+        go.press()  # before anybody was told of the change
+        await session.pilot.pause(0.1)
+        assert not [order for order in session.client.asked_for("launch") if not order["dry_run"]]
+        await session.until(lambda: not go.disabled)
+        go.press()
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        orders = [order for order in session.client.asked_for("launch") if not order["dry_run"]]
+        assert [order["overrides"] for order in orders] == [["run.seed=1"]]
+
+
+@pytest.mark.filterwarnings("error")
+async def test_quit_right_after_another_key(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await session.app.action_act("launch")
+        await session.app.action_act("quit")  # before the form could open
+    gc.collect()  # a coroutine that nobody awaited would be told of here
+
+
+async def test_escape_cancels_a_form(start: Start) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        for key, screen in (("e", EvalScreen), ("n", LaunchScreen)):
+            await opened(session, key, screen)
+            await session.press("escape")
+            await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        await session.pilot.pause(0.4)  # longer than a field's rest
+        assert not [order for order in session.client.asked_for("launch") if not order["dry_run"]]
+        assert session.notifications() == ""
+
+
+async def test_form_survives_resizing(start: Start) -> None:
+    async with start(knowing_box, size=(120, 40), wait="87/200") as session:
+        await opened(session, "e", EvalScreen)
+        fill(session, "samples", "8")
+        for size in ((60, 18), (80, 24), (200, 60), (30, 8), (120, 40)):
+            await session.pilot.resize_terminal(*size)
+            await session.pilot.pause()
+        await session.until_text("Evaluate", "exact command")
+        assert session.app.screen.query_one("#samples", Input).value == "8"

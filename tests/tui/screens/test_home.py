@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grpo_tui.screens.help import HelpScreen
+from grpo_tui.widgets.lines_panel import LinesPanel
+from remote.events import Link, LinkChanged
+from tests.tui.conftest import Start
+from tests.tui.fake import (
+    LOGS,
+    RUN,
+    FakeClient,
+    ailing_rows,
+    jsonl,
+    knowing_box,
+    learning_box,
+    rollout_rows,
+    summary,
+    train_rows,
+)
+
+
+async def test_home_follows_the_live_run(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.until_text("step_20", ".710", "reward", "step 87", "correct answer", "no GPU on this box")
+        assert sorted(session.client.follows.values()) == sorted(
+            f"{LOGS}/{name}" for name in ("train_log.jsonl", "events.jsonl", "rollouts.jsonl", "console.log")
+        )
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(91)[87:]))
+        await session.until_text("91/200", "step 91")
+        session.client.append(f"{LOGS}/rollouts.jsonl", jsonl(rollout_rows(91, 1)))
+        await session.until(lambda: "step 91   correct answer" in session.text())
+
+
+async def test_device_is_in_the_header(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client).runs[0]["device"] = "NVIDIA H200"
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("running · H200")
+
+
+async def test_engine_of_another_version_is_named(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        mismatch = {"name": "engine", "ok": False, "detail": "box engine 0.0.9, app 0.2.0", "hint": "on the box: make"}
+        learning_box(client).answers["doctor"] = {"checks": [mismatch], "ok": False}
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("▲ box engine 0.0.9, app 0.2.0 · on the box: make")
+
+
+async def test_all_bytes_are_credited(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.until(
+            lambda: sum(session.client.consumed_bytes.values()) == sum(map(len, session.client.files.values()))
+        )
+
+
+async def test_only_the_selected_run_is_followed(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("down")
+        await session.until_text("run_2026-11-20_22-10-41  finished")
+        await session.until(lambda: all("22-10-41" in path for path in session.client.follows.values()))
+        await session.press("down")
+        screen = await session.until_text("rank 1 was killed by SIGKILL", "torch.OutOfMemoryError", "press r to resume")
+        assert "crashed" in screen
+
+
+async def test_cursor_stays_on_its_run(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("down")
+        session.client.runs.insert(0, summary("run_newer", "starting"))
+        session.client.report()
+        await session.until_text("run_newer")
+        assert session.app.store.selected == "run_2026-11-20_22-10-41"
+
+
+async def test_ended_run_is_announced(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        session.client.runs[0] = summary(RUN, "crashed", step=90, error={"summary": "rank 0: ValueError: x [y]"})
+        session.client.report()
+        await session.until(lambda: "crashed" in session.notifications())
+        assert "rank 0: ValueError: x [y]" in session.notifications()
+
+
+async def test_lost_link_does_not_end_the_run(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        session.client.on_event(LinkChanged(Link.LOST, "no word for 15 s", retry_in_s=4.0))
+        await session.until_text("link lost", "retrying in 4 s", "runs continue", "running when last seen")
+        await session.press("s")
+        assert "not connected to the box" in session.notifications()
+        assert not session.client.asked_for("stop")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (60, 16), (240, 70)])
+async def test_home_fits_every_size(start: Start, size: tuple[int, int]) -> None:
+    async with start(size=size, wait="87/200") as session:
+        screen = await session.until_text("reward", "running" if size[0] > 60 else RUN[:12], "quit")
+        assert max(map(len, screen.splitlines())) <= size[0]
+        assert session.app.export_screenshot().startswith("<svg")
+        shown = {chart.id for chart in session.app.screen.query(".chart") if chart.display}
+        assert len(shown) == (2 if size[1] < 32 else 6 if size[0] >= 170 else 4)
+
+
+async def test_compact_home_has_more_log_tabs(start: Start) -> None:
+    async with start(size=(80, 24), wait="87/200") as session:
+        console, health = ["[087] step 87 done"], ["no health logged"]
+        for words in (console, ["→"], ["correct answer"], ["step_20", ".710"], health, ["step 87"]):
+            await session.press("l")
+            if words == ["[087] step 87 done"]:
+                words = ["UserWarning"]
+            await session.until_text(*words)
+
+
+async def test_zoom_and_back(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("tab", "tab", "enter")
+        await session.until(lambda: session.app.screen.maximized is not None)
+        assert session.app.screen.maximized.id == "chart-reward"
+        await session.until(lambda: session.app.screen.query_one("#chart-reward").size.height > 30)
+        await session.press("escape")
+        await session.until(lambda: session.app.screen.maximized is None)
+        await session.press("m")
+        assert "raw curves" in session.notifications()
+
+
+async def test_nan_is_shown(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl(
+            [
+                {"step": step, "time": train_rows(1)[0]["time"], "reward": float("nan"), "loss": float("nan")}
+                for step in range(1, 88)
+            ]
+        )
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("reward  NaN", "×")
+
+
+async def test_stage_bar_leaves_out_idle_stages(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        rows = [{**row, "time/reward": 0.0} for row in ailing_rows(87)]
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+
+    async with start(script, size=(200, 60), wait="87/200") as session:
+        await session.until_text("rollout 1.9", "score 0.4")
+        assert "reward" not in [name for name, _ in session.app.store.stage_times()]
+
+
+async def test_older_completions_can_be_browsed(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.until_text("correct answer")
+        session.app.screen.query_one("#completion", LinesPanel).focus()
+        await session.press("left", "left")
+        await session.until_text("2 back")
+        await session.press("right", "right")
+        await session.until(lambda: "back" not in session.text())
+
+
+async def test_filter_hides_runs(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("slash", *"crash")
+        await session.until_text("/crash", "1 of 4")
+        await session.press("enter", "escape")
+        await session.until(lambda: "1 of 4" not in session.text())
+
+
+async def test_filter_selects_a_matching_run(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("slash", *"crash", "enter")
+        await session.until_text("crashed", "rank 1 was killed by SIGKILL")
+        assert session.app.store.run is not None
+        assert session.app.store.run.state == "crashed"
+
+
+async def test_filter_text_is_not_markup(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("slash", *"[red", "enter")
+        await session.until_text("runs /[red 0 of 4", "no runs match /[red")
+        assert session.app.store.selected == RUN
+
+
+async def test_run_text_cannot_steer_the_terminal(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        error = {"summary": "\x1b[31mboom", "console_tail": ["\x1b[2J\x1b[1;1Hsteered [/] [red]", "\ttab\x07"]}
+        client.runs[0] = summary("n" * 120, "crashed", error=error)
+
+    async with start(script, size=(80, 24)) as session:
+        screen = await session.until_text("boom", "steered [/] [red]", "nnn…", "crashed")
+        assert "\x1b" not in screen
+        assert "[31m" not in screen
+
+
+async def test_long_error_summary_is_shown_in_full(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        why = "model.backbone 'nosuchmodel' is no model directory (with a config.json), hub id or preset; " * 2 + "END"
+        client.runs = [summary("r1", "crashed", error={"summary": why})]
+
+    async with start(script) as session:
+        screen = await session.until_text("model.backbone", "END")
+        assert "press r" not in screen
+
+
+async def test_key_bar_can_be_clicked(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        line = session.text().splitlines()[-1]
+        await session.pilot.click("#keys", offset=(line.index("help"), 0))
+        await session.until(lambda: isinstance(session.app.screen, HelpScreen))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (110, 30), (104, 24)])
+async def test_tab_names_are_not_cut(start: Start, size: tuple[int, int]) -> None:
+    async with start(knowing_box, size=size, wait="87/200") as session:
+        tabs = ("train_log", "console", "rollouts", "completion", "checkpoints", "health ")
+        await session.until(lambda: any(all(tab in line for tab in tabs) for line in session.text().splitlines()))
+
+
+@pytest.mark.parametrize(("size", "beside"), [((120, 40), False), ((200, 60), True)])
+async def test_second_dataset_is_not_cut(start: Start, size: tuple[int, int], beside: bool) -> None:
+    def results(name: str, accuracy: float) -> dict[str, Any]:
+        row = {
+            "status": "ok",
+            "accuracy": str(accuracy),
+            "ci_low": str(accuracy - 0.03),
+            "ci_high": str(accuracy + 0.03),
+        }
+        return {"name": f"run_gsm8k_demo_{name}", "metrics": [{"step": "10", **row}]}
+
+    def script(client: FakeClient) -> None:
+        found = [results("addition", 0.571), results("gsm8k", 0.123)]
+        learning_box(client).answers["show_run"] = {"checkpoints": [{"step": 10}, {"step": 5}], "evaluations": found}
+
+    async with start(script, size=size, wait="87/200") as session:
+        screen = await session.until_text(".571 ±.030 addition", ".123 ±.030 gsm8k", "not evaluated")
+        assert (".571 ±.030 addition  .123" in screen) is beside
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+async def test_finished_run_suggests_an_evaluation(start: Start, evaluated: bool) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        if not evaluated:
+            client.answers["show_run"] = {"checkpoints": [{"step": 10}], "evaluations": []}
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("step_10")
+        session.client.runs[0].update(state="finished", step=200)
+        session.client.report()
+        await session.until(lambda: "finished" in session.notifications())
+        assert ("press e to evaluate its checkpoints" in session.notifications()) is not evaluated
+
+
+async def test_rewards_are_aligned(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        for row, reward in zip(client.runs, (1.93, -0.45312, 12.5, -123.4567), strict=True):
+            row["reward"] = reward
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("  1.930", " -0.453", "   12.5", " -123.5")

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pytest
+from textual.widgets import Button, Input, Select, TextArea
+
+from grpo_tui.forms.launch import LaunchScreen
+from grpo_tui.screens.home import HomeScreen
+from remote.protocol import RemoteError
+from tests.tui.conftest import Start, fill, opened, problem
+from tests.tui.fake import RUN, FakeClient, knowing_box, learning_box
+
+
+async def test_launch(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("n")
+        await session.until(lambda: isinstance(session.app.screen, LaunchScreen))
+        await session.until_text("/opt/grpo-train supervise run_new", "shell equivalent", "5 steps of 32 prompts")
+        session.app.screen.query_one("#overrides", Input).value = "run.total_steps=9 run.save_evry=1"
+        await session.until_text("unknown key 'run.save_evry'; did you mean run.save_every?")
+        assert session.app.screen.query_one("#go").disabled
+        session.app.screen.query_one("#overrides", Input).value = "run.total_steps=9"
+        session.app.screen.query_one("#nproc", Input).value = "2"
+        session.app.screen.query_one("#run-name", Input).value = "mine"
+        await session.until_text("supervise mine", "9 steps of 32 prompts", "2 processes")
+        checkpoints = session.app.screen.query_one("#ckpt", Select)
+        checkpoints.value = f"training_runs/{RUN}/training_state/step_30"
+        await session.until(lambda: session.client.asked_for("launch")[-1].get("ckpt"))
+        await session.until(lambda: not session.app.screen.query_one("#go").disabled)
+        session.app.screen.query_one("#go").focus()
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        order = session.client.asked_for("launch")[-1]
+        assert order["dry_run"] is False
+        assert (order["nproc"], order["run_name"], order["overrides"]) == (2, "mine", ["run.total_steps=9"])
+        assert order["ckpt"].endswith("step_30")
+        keys = {params["idempotency_key"] for params in session.client.asked_for("launch")}
+        assert len(keys) == 1, "a repeated launch must be known as the same"
+        await session.until(lambda: session.app.store.selected == "mine")
+        assert "mine launched" in session.notifications()
+
+
+async def test_weights_on_the_box_are_offered(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        weights = {"name": "mine/step_10", "path": "lora_checkpoints/mine/step_10", "kind": "adapter", "modified": ""}
+        learning_box(client).answers["list_weights"] = {"weights": [weights]}
+
+    async with start(script, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        select = session.app.screen.query_one("#ckpt", Select)
+        await session.until(lambda: ("mine/step_10  (adapter)", "lora_checkpoints/mine/step_10") in select._options)
+        select.value = "lora_checkpoints/mine/step_10"
+        await session.until(
+            lambda: session.client.asked_for("launch")[-1].get("ckpt") == "lora_checkpoints/mine/step_10"
+        )
+
+
+async def test_path_of_weights_is_checked_by_the_box(start: Start) -> None:
+    def check(client: FakeClient, params: dict[str, str]) -> dict[str, str]:
+        right = params["path"] == "/data/model"
+        return {"path": params["path"], "kind": "model" * right, "problem": "" if right else "not a directory"}
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).answers["check_weights"] = check
+
+    async with start(script, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        await session.until_text("5 steps of 32 prompts")
+        session.app.screen.query_one("#ckpt", Select).value = "path"
+        await session.until_text("start from: enter a directory on the box")
+        fill(session, "ckpt-path", "/data/modle")
+        await session.until(lambda: "start from: /data/modle: not a directory" in problem(session))
+        assert session.app.screen.query_one("#go").disabled
+        fill(session, "ckpt-path", "/data/model")
+        await session.until(lambda: not session.app.screen.query_one("#go").disabled)
+        assert session.client.asked_for("launch")[-1]["ckpt"] == "/data/model"
+
+
+async def test_overrides_are_split_like_in_a_shell(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("n")
+        await session.until_text("5 steps of 32 prompts")
+        session.app.screen.query_one("#overrides", Input).value = "'task.path=/my data"
+        await session.until_text("overrides: no closing quotation", "quote a value with spaces")
+        assert session.app.screen.query_one("#go").disabled
+        session.app.screen.query_one("#overrides", Input).value = "'task.path=/my data' run.total_steps=9"
+        await session.until_text("9 steps of 32 prompts")
+        assert session.client.asked_for("launch")[-1]["overrides"] == ["task.path=/my data", "run.total_steps=9"]
+
+
+async def test_form_scrolls_on_tiny_screens(start: Start) -> None:
+    async with start(size=(60, 15), wait="87/200") as session:
+        await session.press("n")
+        screen = await session.until_text("5 steps of", "supervise run_new", "Cancel", "Launch")
+        assert "run name" not in screen
+        session.app.screen.query_one("#run-name").focus()
+        await session.until_text("run name", "Cancel", "Launch")
+
+
+async def test_edited_config_is_validated(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("n")
+        await session.until_text("5 steps of 32 prompts")
+        session.app.screen.query_one("#text", TextArea).text = "run:\n  total_steps: many\n"
+        await session.until_text("line 2", "total_steps")
+        session.app.screen.query_one("#text", TextArea).text = "rollout:\n  buffer_size: 7\n"
+        await session.until_text("rollout.buffer_size 7 is not divisible")
+
+
+async def test_refused_launch_stays_in_the_form(start: Start) -> None:
+    def refuse(client: FakeClient, params: dict) -> dict:  # type: ignore[type-arg]
+        raise RemoteError("no_tmux", "tmux is not installed on this box", "sudo apt-get install -y tmux")
+
+    async with start(wait="87/200") as session:
+        session.client.answers["launch"] = refuse
+        await session.press("n")
+        await session.until_text("tmux is not installed on this box", "sudo apt-get install -y tmux")
+        await session.press("escape")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("task: {name: aditon}\n", "task.name: unknown task 'aditon' on this box; did you mean addition?"),
+        (
+            "eval: {datasets: [gsm8k, mpbb]}\n",
+            "eval.datasets: unknown task 'mpbb' on this box; did you mean mbpp?",
+        ),
+    ],
+)
+async def test_misspelled_task_is_flagged(start: Start, config: str, words: str) -> None:
+    async with start(knowing_box, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        await session.until(lambda: session.app.screen.query_one("#text", TextArea).text)
+        session.app.screen.query_one("#text", TextArea).text = config
+        await session.until(lambda: words in problem(session), words)
+        assert session.app.screen.query_one("#go", Button).disabled
+        session.app.screen.query_one("#text", TextArea).text = "task: {name: addition}\n"
+        await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled)
+
+
+@pytest.mark.parametrize(("size", "shown"), [((120, 40), 5), ((80, 24), 2)])
+async def test_many_problems_are_counted(start: Start, size: tuple[int, int], shown: int) -> None:
+    async with start(knowing_box, size=size, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        await session.until(lambda: session.app.screen.query_one("#text", TextArea).text)
+        session.app.screen.query_one("#text", TextArea).text = "".join(f"nonsense{number}: 1\n" for number in range(9))
+        await session.until(lambda: "unknown key" in problem(session))
+        words = problem(session).splitlines()
+        assert (len(words), words[-1]) == (shown + 1, f"… and {9 - shown} more")

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from grpo_tui.widgets.lines_panel import LinesPanel
+from tests.tui.conftest import Start, logs_of
+from tests.tui.fake import LOGS, FakeClient, jsonl, learning_box, train_rows
+
+
+async def test_new_lines_do_not_move_the_reader(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        panel = session.app.screen.query_one("#log", LinesPanel)
+        await session.until(lambda: panel.scroll_offset.y > 0)
+        panel.focus()
+        await session.press("pageup", "pageup")
+        await session.until(lambda: panel._anchor is not None)
+        before = panel._anchor
+        top = panel.render_line(0).text
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(120)[87:]))
+        await session.until_text("paused, 33 new")
+        assert panel._anchor == before
+        assert panel.render_line(0).text == top
+        await session.press("end")
+        await session.until(lambda: panel._anchor is None and "step 120" in session.text())
+
+
+async def test_dropped_lines_do_not_move_the_reader(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_tui.model.run_logs.ROWS_KEPT", 100)
+    async with start(wait="87/200") as session:
+        panel = session.app.screen.query_one("#log", LinesPanel)
+        await session.until(lambda: panel.scroll_offset.y > 0)
+        panel.focus()
+        await session.press("pageup")
+        await session.until(lambda: panel._anchor is not None)
+        top = panel.render_line(0).text
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(130)[87:]))
+        await session.until(lambda: logs_of(session).rows.first == 30)
+        await session.pilot.pause(0.5)
+        assert panel.render_line(0).text == top
+
+
+async def test_very_long_line_is_truncated(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        client.files[f"{LOGS}/console.log"] = b"x" * 900_000 + b"\nlast line\n"
+
+    async with start(script, wait="87/200") as session:
+        await session.press("l")
+        await session.until_text("xxxx", "last line")

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.forms.evaluate import EvalScreen
+from grpo_tui.screens.help import HelpScreen
+from grpo_tui.screens.home import HomeScreen
+from tests.tui.conftest import Start
+from tests.tui.fake import RUN
+
+
+async def test_ctrl_c_does_not_quit(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("ctrl+c")
+        await session.until(lambda: "Ctrl+Q quits" in session.notifications())
+        assert session.app.is_running
+
+
+async def test_help_lists_every_action(start: Start) -> None:
+    async with start(wait="87/200", size=(120, 60)) as session:
+        await session.press("question_mark")
+        await session.until(lambda: isinstance(session.app.screen, HelpScreen))
+        await session.until_text(*(action.help for action in ACTIONS))
+        await session.press("escape")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+
+
+async def test_palette_lists_every_action(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        offered = {command.title for command in session.app.get_system_commands(session.app.screen)}
+        assert {action.label for action in ACTIONS if action.id != "palette"} <= offered
+        assert {"screenshot", "theme"} <= offered
+        await session.press("colon")
+        await session.until_text("Search for commands")
+        await session.press(*"evaluate check", "enter")
+        await session.until(lambda: isinstance(session.app.screen, EvalScreen))
+
+
+async def test_quit_names_the_live_runs(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("q")
+        await session.until(lambda: not session.app.is_running or session.app._exit)
+        words = str(session.app._exit_renderables)
+        assert "continues on box h200-a" in words
+        assert RUN in words
+        assert not session.client.asked_for("kill")
+    assert session.client.closed
+
+
+async def test_keymap_changes_key_and_key_bar(start: Start) -> None:
+    keymap = {"help": "f5"}
+    async with start(wait="87/200", keymap=keymap) as session:
+        assert "f5 help" in session.text()
+        await session.press("f5")
+        await session.until(lambda: isinstance(session.app.screen, HelpScreen))

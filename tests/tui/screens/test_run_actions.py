@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+
+from grpo_tui.screens.dialog import AttachScreen, ConfirmScreen, MessageScreen
+from grpo_tui.screens.home import HomeScreen
+from remote.boxes import Box
+from remote.protocol import RemoteError
+from tests.tui.conftest import Start, opened
+from tests.tui.fake import RUN, FakeClient, learning_box
+
+
+async def test_stop(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("s")
+        await session.until(lambda: session.client.asked_for("stop"))
+        assert session.client.asked_for("stop")[0]["run"] == RUN
+        await session.until(lambda: "stop requested" in session.notifications())
+        assert "step 88" in session.notifications()
+        session.client.runs[0]["stop_asked"] = True
+        session.client.report()
+        await session.until_text("stopping")
+        await session.press("s")
+        await session.until(lambda: "already requested" in session.notifications())
+        assert len(session.client.asked_for("stop")) == 1
+
+
+async def test_refused_request_is_a_dialog(start: Start) -> None:
+    def refuse(client: FakeClient, params: dict) -> dict:  # type: ignore[type-arg]
+        raise RemoteError("disk", "the disk is full [0 bytes left]", "free some space")
+
+    async with start(wait="87/200") as session:
+        session.client.answers["stop"] = refuse
+        await session.press("s")
+        await session.until(lambda: isinstance(session.app.screen, MessageScreen))
+        await session.until_text("the disk is full [0 bytes left]", "free some space")
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+
+
+async def test_kill_of_a_finished_run_ends_its_evaluation(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        run = "run_2026-11-20_22-10-41"
+        session.client.sessions.append({"name": f"eval_{run}", "run": run, "dead": False})
+        session.client.report()
+        await session.press("down")
+        await session.until_text(f"{run}  finished", "evaluating")
+        await session.press("k")
+        await session.until(lambda: isinstance(session.app.screen, ConfirmScreen))
+        await session.until_text("Kill the evaluation of")
+        await session.press("tab", "enter")
+        await session.until(lambda: session.client.asked_for("kill"))
+        order = session.client.asked_for("kill")[-1]
+        assert (order["session"], order.get("run")) == (f"eval_{run}", None)
+        await session.until(lambda: f"evaluation of {run} killed" in session.notifications())
+
+
+async def test_kill_asks_with_focus_on_cancel(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.until_text("step_30")
+        await session.press("k")
+        await session.until(lambda: isinstance(session.app.screen, ConfirmScreen))
+        await session.until_text(RUN, "h200-a", "step 87", "57 steps since the last checkpoint")
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        assert not session.client.asked_for("kill")
+        await session.press("k")
+        await session.until(lambda: isinstance(session.app.screen, ConfirmScreen))
+        await session.press("tab", "enter")
+        await session.until(lambda: session.client.asked_for("kill"))
+        await session.until(lambda: "no process is left" in session.notifications())
+
+
+async def test_attach_names_the_detach_keys(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TMUX", raising=False)
+    monkeypatch.setattr("grpo_tui.attach.tmux_prefix", lambda socket: "C-a")
+    async with start(wait="87/200", box=Box("local", kind="local", tmux_socket="jobs")) as session:
+        await session.press("a")
+        await session.until(lambda: isinstance(session.app.screen, AttachScreen))
+        await session.until_text("ctrl+a d", RUN)
+        await session.press("enter")
+        await session.until(lambda: session.foreground)
+        assert session.foreground[0][-5:] == ["-L", "jobs", "attach-session", "-t", f"={RUN}"]
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+
+
+async def test_failed_attach_keeps_the_app_running(start: Start) -> None:
+    def explode(argv: list[str]) -> int:
+        raise FileNotFoundError("no tmux here")
+
+    async with start(wait="87/200", box=Box("local", kind="local"), foreground=explode) as session:
+        await session.press("a")
+        await session.until(lambda: isinstance(session.app.screen, AttachScreen))
+        await session.press("enter")
+        await session.until_text("cannot attach", "no tmux here")
+
+
+async def test_readonly_sends_no_changes(start: Start) -> None:
+    async with start(wait="87/200", readonly=True) as session:
+        await session.press("n", "s", "k")
+        await session.until(lambda: session.notifications().count("--readonly") >= 3)
+        assert isinstance(session.app.screen, HomeScreen)
+        with pytest.raises(RemoteError, match="--readonly"):
+            await session.app.ask("kill", run=RUN)
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ([], "You lose 87 steps (no checkpoint saved yet)."),
+        ([80], "You lose 7 steps since the last checkpoint (step_80)."),
+        ([86], "You lose 1 step since the last checkpoint (step_86)."),
+        ([87], "No steps are lost."),
+    ],
+)
+async def test_kill_names_the_lost_steps(start: Start, saved: list[int], words: str) -> None:
+    def script(client: FakeClient) -> None:
+        shown = {"checkpoints": [{"step": step} for step in saved], "evaluations": []}
+        learning_box(client).answers["show_run"] = shown
+
+    async with start(script, wait="87/200") as session:
+        await session.until(lambda: session.app.store.shown_at is not None)
+        await opened(session, "k", ConfirmScreen)
+        await session.until_text(words)
+        await session.press("enter")  # Cancel has the focus
+        assert not session.client.asked_for("kill")
+
+
+async def test_long_message_scrolls(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        session.app.show_error("trouble", RemoteError("long", "\n".join(f"line {n}" for n in range(80)), "the way out"))
+        await session.until(lambda: isinstance(session.app.screen, MessageScreen))
+        await session.until_text("line 0")
+        for _ in range(12):
+            await session.press("pagedown")
+        await session.until_text("the way out")
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
