@@ -1,77 +1,94 @@
-"""The commands of evaluation: ``grpo-train eval``, ``regrade`` and ``compare``. No torch in this process."""
+"""``grpo-train eval``, ``regrade`` and ``compare``: evaluate checkpoints and compare their results."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from grpo_train.config import ConfigError
-from grpo_train.policy.locate import PolicyError
-from grpo_train.run_dir import RunDirError, resolve_root
-from grpo_train.tasks import TaskError
+from grpo_train.cli.options import Root, TrainingRun
+from grpo_train.cli.output import fail, on_terminal, table
+from grpo_train.evaluation.output import Output, TerminalOutput
+from grpo_train.run_dir import resolve_root
+from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.files import to_json
 from grpo_train.train.preflight import check_engine
 
-Root = Annotated[Path | None, typer.Option(help="Where runs live (default: LOCALFS_ROOT, else /lambda/nfs/localfs).")]
-BATCH_SIZE = "Completions generated at once (default 32), or auto: what free memory holds."
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; progress goes to stderr.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``grpo-train``."""
+    app.command("eval", rich_help_panel="Evaluate")(evaluate)
+    app.command("regrade", rich_help_panel="Evaluate")(regrade)
+    app.command("compare", rich_help_panel="Evaluate")(compare)
 
 
 def evaluate(
     training_run: Annotated[
-        str | None, typer.Option(help="The run's name or path; not needed where --ckpt-path is a step of a run.")
+        str | None, typer.Option(help="Run name or path (optional if --ckpt-path is a step of a run).")
     ] = None,
     steps: Annotated[
-        str, typer.Option(help="all, latest, final, or step numbers: 0,5,10 (0: the model it started from).")
+        str, typer.Option(help="all, latest, final or step numbers: 0,5,10 (0: the model the run started from).")
     ] = "all",
     eval_dataset: Annotated[
-        list[str] | None, typer.Option(help="A task's name (default: the run's own task); repeatable.")
+        list[str] | None, typer.Option(help="Task to evaluate on (default: the run's task; repeatable).")
     ] = None,
-    eval_path: Annotated[str | None, typer.Option(help="The dataset's file or directory (default: task.path).")] = None,
+    eval_path: Annotated[
+        str | None, typer.Option(help="File or directory of the dataset (default: task.path).")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="test (default), validation or train.")] = None,
     subset_frac: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Share of the split; larger shares contain smaller ones.")
+        float | None, typer.Option(min=0.0, max=1.0, help="Share of the split (seeded, nested subsets).")
     ] = None,
-    num_problems: Annotated[int | None, typer.Option(min=1, help="At most so many problems, nested likewise.")] = None,
-    batch_size: Annotated[str | None, typer.Option(metavar="N|auto", help=BATCH_SIZE)] = None,
+    num_problems: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of problems (seeded, nested subsets).")
+    ] = None,
+    batch_size: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Completions per batch (default: 32); auto fills free memory.")
+    ] = None,
     max_completion_length: Annotated[int | None, typer.Option(min=1, help="Generation budget in tokens.")] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="0 = greedy (default: the task's own: 0; mbpp 0.2).")
+        float | None, typer.Option(min=0.0, help="0 = greedy (default: the task's: 0, mbpp 0.2).")
     ] = None,
-    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling threshold.")] = None,
     num_samples: Annotated[
-        int | None, typer.Option(min=1, help="Completions of each problem, for pass@k and maj@k.")
+        int | None, typer.Option(min=1, help="Completions per problem, for pass@k and maj@k.")
     ] = None,
     opponent: Annotated[
-        list[str] | None,
-        typer.Option(help="Games: who is played against, by name or a checkpoint's directory; repeatable."),
+        list[str] | None, typer.Option(help="Opponent in a game: a player or a checkpoint directory (repeatable).")
     ] = None,
-    nproc: Annotated[int | None, typer.Option(min=1, help="Processes, one a GPU; each takes its share.")] = None,
-    timeout: Annotated[float | None, typer.Option(min=0.0, help="Seconds that one step may take.")] = None,
+    nproc: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes, one per GPU; each takes a share of the problems.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.0, help="Time limit per step, in seconds.")] = None,
     ckpt_path: Annotated[
-        Path | None, typer.Option(help="Evaluate this checkpoint directory instead of a step of the run.")
+        Path | None, typer.Option(help="Checkpoint directory to evaluate instead of the run's steps.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of --ckpt-path in the results.")] = None,
-    base: Annotated[str | None, typer.Option(help="Base model of an adapter, where the recorded one moved.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the --ckpt-path results.")] = None,
+    base: Annotated[str | None, typer.Option(help="Base model of an adapter, if the recorded one has moved.")] = None,
+    as_json: AsJson = False,
     root: Root = None,
 ) -> None:
-    """Evaluate checkpoints of a run in processes of their own. Interrupted, it goes on where it was when run again."""
-    from grpo_train.evaluation.runner import EvalError, EvalRequest, run_evaluations
+    """Evaluate checkpoints of a run in separate processes.
 
-    if training_run is None:
-        folder = ckpt_path.expanduser().absolute().parent if ckpt_path else Path()
-        if folder.name != "training_state":
-            _fail("say which run it belongs to: --training-run RUN")
-        training_run = str(folder.parent)
+    Completed steps are skipped; rerun the command to continue after an interruption.
+    """
+    from grpo_train.evaluation.request import EvalRequest
+    from grpo_train.evaluation.runner import run_evaluations
+
     if name is not None and ckpt_path is None:
-        _fail("--name says what --ckpt-path is called in the results: give it with --ckpt-path")
+        fail("--name needs --ckpt-path", 2)
     if eval_path and len(eval_dataset or []) > 1:
-        _fail("--eval-path is the place of one dataset: give it with one --eval-dataset")
+        fail("--eval-path needs exactly one --eval-dataset", 2)
     datasets: list[str | None] = [*dict.fromkeys(eval_dataset or [])] or [None]
     requests = [
         EvalRequest(
-            training_run=str(training_run),
+            training_run=training_run,
             steps=steps,
             dataset=dataset,
             dataset_path=eval_path,
@@ -92,58 +109,82 @@ def evaluate(
         )
         for dataset in datasets
     ]
+    interactive = on_terminal() and not as_json
     try:
         check_engine()
-        raise typer.Exit(run_evaluations(resolve_root(root), requests))
-    except (ConfigError, RunDirError, TaskError, PolicyError, EvalError) as error:
-        _fail(error)
+        with TerminalOutput() if interactive else nullcontext(Output(sys.stderr if as_json else None)) as output:
+            outcomes = run_evaluations(resolve_root(root), requests, output)
+    except UserError as error:
+        fail(error, 2)
+    if as_json:
+        print(to_json({"evaluations": [asdict(outcome) for outcome in outcomes]}), flush=True)
+    raise typer.Exit(max(outcome.exit_code for outcome in outcomes))
 
 
 def regrade(
-    training_run: Annotated[str, typer.Option(help="The run's name or path.")],
+    training_run: TrainingRun,
     eval_dataset: Annotated[
-        list[str] | None, typer.Option(help="A task's name (default: all that was evaluated); repeatable.")
+        list[str] | None, typer.Option(help="Task name or label (default: all that were evaluated; repeatable).")
     ] = None,
-    eval_path: Annotated[str | None, typer.Option(help="Where the dataset's file is by now.")] = None,
+    eval_path: Annotated[str | None, typer.Option(help="Current path of the dataset.")] = None,
+    as_json: AsJson = False,
     root: Root = None,
 ) -> None:
-    """Judge stored completions again, without a GPU, and say what changed."""
-    from grpo_train.evaluation.plan import EvalError
-    from grpo_train.evaluation.regrade import regrade as judge_again
+    """Judge stored completions again, without a GPU, and list the verdicts that changed."""
+    from grpo_train.evaluation.regrade import Regraded
+    from grpo_train.evaluation.regrade import regrade as regrade_run
 
+    steps: list[dict[str, Any]] = []
+    errors: list[dict[str, Any]] = []
     try:
-        for step in judge_again(resolve_root(root), training_run, eval_dataset or [], eval_path):
-            print("\n".join(step.lines()), flush=True)
-    except (ConfigError, RunDirError, TaskError, EvalError) as error:
-        _fail(error)
+        for step in regrade_run(resolve_root(root), training_run, eval_dataset or [], eval_path):
+            if isinstance(step, Regraded):
+                steps.append(asdict(step))
+                print("\n".join(step.lines()), file=sys.stderr if as_json else sys.stdout, flush=True)
+            else:
+                errors.append({"name": step.name, "step": step.step, "error": step.error, "code": step.code})
+    except UserError as error:
+        fail(error, 2)
+    if as_json:
+        print(to_json({"steps": steps, "errors": errors}))
+    _exit_with([f"{each['name']}: {each['error']}" for each in errors])
 
 
 def compare(
-    training_run: Annotated[str, typer.Option(help="The run's name or path.")],
-    steps: Annotated[str, typer.Option(help="Evaluated steps; each is compared with the first: 0,10,20.")],
+    training_run: TrainingRun,
+    steps: Annotated[str, typer.Option(help="Evaluated steps; the others are compared with the first: 0,10,20.")],
     eval_dataset: Annotated[
-        list[str] | None, typer.Option(help="A dataset's name in the evaluation trees (default: all); repeatable.")
+        list[str] | None, typer.Option(help="Dataset label (default: all that were evaluated; repeatable).")
     ] = None,
+    as_json: AsJson = False,
     root: Root = None,
 ) -> None:
-    """Compare evaluated steps problem by problem: the difference with its interval, what was gained and lost."""
-    from grpo_train.evaluation.plan import EvalError
-    from grpo_train.evaluation.report.compare import steps_compared
+    """Compare evaluated steps problem by problem, with 95 % intervals and McNemar's test."""
+    from grpo_train.evaluation.report.compare import compare_steps
 
-    names = [word.strip() for word in steps.split(",") if word.strip()]
+    names = [part.strip() for part in steps.split(",") if part.strip()]
     try:
-        print("\n".join(steps_compared(resolve_root(root), training_run, names, eval_dataset or [])))
-    except (ConfigError, RunDirError, EvalError) as error:
-        _fail(error)
+        comparisons, errors = compare_steps(resolve_root(root), training_run, names, eval_dataset or [])
+    except UserError as error:
+        fail(error, 2)
+    if as_json:
+        failures = [{"error": str(error), "code": error.code} for error in errors]
+        print(to_json({"comparisons": [asdict(each) for each in comparisons], "errors": failures}))
+    else:
+        columns = ["dataset", "step", "against", "accuracy", "difference", "95 % interval", "gained", "lost", "n", "p"]
+        rows = [
+            [
+                each.dataset, each.name, each.reference, f"{each.accuracy:.4f}", f"{each.difference:+.4f}",
+                f"[{each.low:+.4f}, {each.high:+.4f}]", str(each.gained), str(each.lost), str(each.n),
+                f"{each.p_value:.3g}",
+            ]
+            for each in comparisons
+        ]  # fmt: skip
+        table(columns, rows, plain=[f"{each.dataset} {each.name}: {each.text()}" for each in comparisons])
+    _exit_with([str(error) for error in errors])
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``grpo-train``."""
-    app.command("eval")(evaluate)
-    app.command("regrade")(regrade)
-    app.command("compare")(compare)
-
-
-def _fail(message: object) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    raise typer.Exit(2)
+def _exit_with(errors: list[str]) -> None:
+    for error in errors:
+        print(f"error: {error}", file=sys.stderr)
+    raise typer.Exit(1 if errors else 0)

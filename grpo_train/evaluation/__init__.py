@@ -1,1 +1,1 @@
-"""Evaluation: checkpoints in; metrics.csv, completions.jsonl and summary.json out. Never inside a training process."""
+"""Evaluation of checkpoints, outside the training process: writes metrics.csv, completions.jsonl, summary.json."""

@@ -1,7 +1,7 @@
-"""The parent of an evaluation: starts the evaluating processes, watches them, puts their samples together. Torch-free.
+"""The parent of an evaluation: runs the evaluating processes, and assembles their samples into results. Torch-free.
 
-A step whose evaluation hangs or dies is ended and reported; the processes are started anew for the steps that are left.
-What was generated stays beside the results (:mod:`.partial`) until the step is complete.
+If a step hangs or its process dies, the step is reported as failed and the processes are restarted for the remaining
+steps. Samples are kept (:mod:`grpo_train.evaluation.results.partial`) until the step is complete.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
@@ -20,36 +20,30 @@ from typing import Any
 import yaml
 
 from grpo_train.config.schema import Config
-from grpo_train.evaluation.plan import (
-    EvalError,
-    EvalPlan,
-    EvalRequest,
-    Skipped,
-    Target,
-    announced,
-    make_plan,
-    problems_of,
-    task_of,
-)
-from grpo_train.evaluation.report.compare import words
-from grpo_train.evaluation.report.files import (
-    TABLE,
-    consolidate,
-    facts_of,
-    is_complete,
-    join,
-    key_at,
-    settings_of,
-    write_step,
-)
+from grpo_train.evaluation.output import Output
+from grpo_train.evaluation.plan import EvalPlan, make_plan, paths_in_use, problems_of, task_of
+from grpo_train.evaluation.report.compare import Summary, stored_comparisons
 from grpo_train.evaluation.report.match_table import match_lines
+from grpo_train.evaluation.report.step import facts_of, join_samples, settings_of, write_step
+from grpo_train.evaluation.report.table import consolidate
+from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.results.keys import key_of
 from grpo_train.evaluation.results.log import log_evaluation
 from grpo_train.evaluation.results.partial import Partial
-from grpo_train.evaluation.results.stored import SUPERSEDED, aside_of, bring_back, problem_of, restore_torn, set_aside
-from grpo_train.evaluation.workers.pool import Children, refuse_busy
-from grpo_train.policy.locate import PolicyError
-from grpo_train.run_dir import RunDir, StatusWriter, prepare_root, read_table
+from grpo_train.evaluation.results.stored import (
+    SUPERSEDED,
+    aside_of,
+    bring_back,
+    is_complete,
+    key_at,
+    problem_of,
+    restore_torn,
+    set_aside,
+)
+from grpo_train.evaluation.targets import Target, Unfinished
+from grpo_train.evaluation.workers.pool import WorkerPool, check_gpus
+from grpo_train.run_dir import TABLE, RunDir, StatusWriter, prepare_root
+from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, read_json, utc_now
 from grpo_train.run_dir.processes import (
     PARENT_VARIABLE,
@@ -60,66 +54,70 @@ from grpo_train.run_dir.processes import (
     run_id_of,
 )
 from grpo_train.run_dir.removal import exists_after_removal
-from grpo_train.sandbox import SandboxError
 from grpo_train.tasks import Problem, Task
 
-__all__ = ["EvalError", "EvalRequest", "run_evaluation", "run_evaluations"]
-
 HEARTBEAT_S = 2.0
+INTERRUPTED = 130
+"""Exit code of an evaluation that a signal stopped."""
 
 
-def run_evaluation(root: Path, request: EvalRequest) -> int:
-    """Evaluate as asked; returns an exit code. Raises EvalError, RunDirError, ConfigError.
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of one evaluation."""
 
-    0: every step that was still there was evaluated; 1: one failed, or none was there any more; 130: it was stopped.
+    run: str
+    dataset: str
+    folder: str
+    state: str
+    """``finished``, ``stopped`` or ``crashed``."""
+    exit_code: int
+    """0: every step that still existed was evaluated; 1: a step failed, or none existed; 130: stopped."""
+    steps: list[dict[str, Any]]
+    """A row per requested step: the columns of the table, and for results ``seconds``, ``comparisons``, ``matches``."""
+
+
+def run_evaluations(root: Path, requests: Sequence[EvalRequest], output: Output | None = None) -> list[Outcome]:
+    """Run evaluations one after the other; none starts if any request is invalid, none follows one that was stopped.
+
+    Raises EvalError, RunDirError, ConfigError, PolicyError.
     """
-    return _evaluate(*make_plan(root, request))
-
-
-def run_evaluations(root: Path, requests: Sequence[EvalRequest]) -> int:
-    """Several evaluations one after the other, nothing begun where one is refused; returns the worst exit code."""
-    worst = 0
-    for plan, skipped in [make_plan(root, request) for request in requests]:
-        code = _evaluate(plan, skipped)
-        worst = max(worst, code)
-        if code == 130:
+    outcomes = []
+    for plan, unusable in [make_plan(root, request) for request in requests]:
+        outcomes.append(_evaluate(plan, unusable, output or Output()))
+        if outcomes[-1].exit_code == INTERRUPTED:
             break
-    return worst
+    return outcomes
 
 
-def _evaluate(plan: EvalPlan, skipped: list[Skipped]) -> int:
+def _evaluate(plan: EvalPlan, unusable: list[Unfinished], output: Output) -> Outcome:
     prepare_root(Path(plan.root))
-    refuse_busy(os.environ, int(plan.config["eval"].get("nproc", 1)))
+    check_gpus(Config.model_validate(plan.config), os.environ)
     folder = Path(plan.folder)
     folder.mkdir(parents=True, exist_ok=True)
     status = StatusWriter(folder, training_run=plan.run, dataset=plan.label)
-    evaluation = _Evaluation(plan, skipped, folder, status)
     try:
-        return evaluation.run()
+        return Evaluation(plan, unusable, status, output).run()
     except Exception as error:
         with suppress(OSError):  # the disk may be what failed
-            told = str(error) or type(error).__name__
-            status.update(state="crashed", exit_code=1, error={"summary": told}, progress=None, pending=[])
+            summary = {"summary": str(error) or type(error).__name__, "code": code_of(error)}
+            status.update(state="crashed", exit_code=1, error=summary, progress=None, pending=[])
         raise
     finally:
         status.close()
 
 
-def say(text: str) -> None:
-    """Print it. Where nobody listens any more (a closed terminal, a pipe to head) the evaluation goes on."""
-    with suppress(OSError):
-        print(text, flush=True)
+class Evaluation:
+    """One evaluation from its plan to its tables."""
 
-
-class _Evaluation:
-    def __init__(self, plan: EvalPlan, skipped: list[Skipped], folder: Path, status: StatusWriter) -> None:
-        self._plan, self._folder, self._status = plan, folder, status
-        self._failed = list(skipped)
+    def __init__(self, plan: EvalPlan, unusable: Sequence[Unfinished], status: StatusWriter, output: Output) -> None:
+        self._plan, self._status, self._output = plan, status, output
+        self._folder = Path(plan.folder)
+        self._failed = list(unusable)
         self._done: set[str] = set()
-        """Names whose results are there, under the settings that were asked for."""
+        """Names with complete results under the requested settings."""
         self._stopped = False
-        # The supervisor's own evaluations carry its run's id, so that it finds them.
-        self._run_id = os.environ.get(RUN_ID_VARIABLE) or run_id_of(folder)
+        # An evaluation started by a supervisor carries its run's ID, so that the supervisor finds it.
+        self._run_id = os.environ.get(RUN_ID_VARIABLE) or run_id_of(self._folder)
 
     @cached_property
     def _config(self) -> Config:
@@ -133,66 +131,95 @@ class _Evaluation:
     def _problems(self) -> list[Problem]:
         return problems_of(self._plan, self._config, self._task)
 
-    def run(self) -> int:
+    @property
+    def _samples(self) -> int:
+        """Samples per step."""
+        return len(self._plan.indices) * self._config.eval.num_samples
+
+    def run(self) -> Outcome:
+        """Evaluate every target, and write the tables and the final status."""
         plan = self._plan
         become_subreaper()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
-        if PARENT_VARIABLE in os.environ:  # a supervisor's own evaluation ends with it
+        for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signal_number, self._on_signal)
+        if PARENT_VARIABLE in os.environ:  # an evaluation started by a supervisor ends with it
             die_with_parent()
         for failure in self._failed:
-            say(f"{failure.name}: cannot be evaluated: {failure.reason}")
+            self._output.line(f"{failure.name}: cannot be evaluated: {failure.error}")
         restore_torn(self._folder)
         self._status.update(
             state="evaluating",
             started_at=utc_now(),
             exit_code=None,
-            targets=[t.name for t in plan.targets],
-            pending=announced(plan, plan.targets),
+            targets=[target.name for target in plan.targets],
+            pending=paths_in_use(plan, plan.targets),
             failures=[],
             skipped=[],
         )
-        # Announced first, looked after: what a training run removed before it could know is left out.
-        left = [target for target in plan.targets if self._is_there(target)]
-        settings = {
+        # Check after the announcement: training may have removed a checkpoint before it could see it.
+        left = [target for target in plan.targets if self._exists(target)]
+        atomic_write(self._folder / "eval_config.yaml", yaml.safe_dump(self._settings(), sort_keys=False))
+        while left and not self._stopped:
+            settled = self._run_workers(replace(plan, targets=left))
+            left = [target for target in left if target.name not in settled]
+        return self._finish_run()
+
+    def _settings(self) -> dict[str, Any]:
+        """The content of eval_config.yaml."""
+        plan = self._plan
+        config = plan.config
+        return {
             "training_run": plan.run,
             "dataset": plan.label,
             "problems": len(plan.indices),
-            "task": plan.config["task"],
-            "eval": plan.config["eval"],
-            "max_completion_length": _budget(plan.config),
-            "seed": plan.config["run"]["seed"],
+            "task": config["task"],
+            "eval": config["eval"],
+            "max_completion_length": config["eval"]["max_completion_length"]
+            or config["rollout"]["max_completion_length"],
+            "seed": config["run"]["seed"],
         }
-        atomic_write(self._folder / "eval_config.yaml", yaml.safe_dump(settings, sort_keys=False))
-        while left and not self._stopped:
-            done = self._run_child(replace(plan, targets=left))
-            left = [target for target in left if target.name not in done]
-        self._consolidate()
-        skipped, failures = (
-            [{"name": f.name, "step": f.step, "reason": f.reason} for f in self._failed if f.vanished == vanished]
-            for vanished in (True, False)
-        )
-        nothing = len(skipped) == len(plan.targets) > 0
+
+    def _finish_run(self) -> Outcome:
+        """Write the tables and the final status."""
+        plan = self._plan
+        unfinished = self._unfinished()
+        summaries = consolidate(self._folder, plan.label, unfinished)
+        skipped = [failure for failure in self._failed if failure.status == "skipped"]
+        failures = [failure for failure in self._failed if failure.status != "skipped"]
+        nothing_left = len(skipped) == len(plan.targets) > 0
         state = "stopped" if self._stopped else "crashed" if failures else "finished"
-        code = 130 if self._stopped else 1 if failures or nothing else 0
-        told = failures or (skipped if nothing else [])
-        error = {"summary": f"{told[0]['name']}: {told[0]['reason']}"} if told else None
+        exit_code = INTERRUPTED if self._stopped else 1 if failures or nothing_left else 0
+        first = next(iter(failures or (skipped if nothing_left else [])), None)
         self._status.update(
             state=state,
-            exit_code=min(code, 1),
-            failures=failures,
-            skipped=skipped,
-            error=error,
+            exit_code=min(exit_code, 1),
+            failures=[_failure(failure) for failure in failures],
+            skipped=[_failure(failure) for failure in skipped],
+            error={"summary": f"{first.name}: {first.error}", "code": first.code} if first else None,
             progress=None,
             pending=[],
         )
-        self._summarise()
-        return code
+        targets = {target.name: target for target in plan.targets if target.name in self._done}
+        steps = []
+        for summary in summaries:
+            if target := targets.get(summary["metrics"]["name"]):
+                steps.append(self._result_row(target, summary))
+                self._print_result(steps[-1], summary)
+        for each in unfinished:
+            if each.status == "partial":
+                self._output.line(f"{each.name}: incomplete: {each.done} of {each.total} samples done")
+        self._output.line(f"wrote {self._folder / TABLE}")
+        steps += [{"dataset": plan.label, **asdict(each)} for each in unfinished]
+        steps.sort(key=lambda row: (row["step"], row["name"]))
+        return Outcome(plan.run, plan.label, plan.folder, state, exit_code, steps)
 
-    # one round ---------------------------------------------------------------------------------------------------
+    # -------------------------------------------------------------------------------------------------- one round
 
-    def _run_child(self, plan: EvalPlan) -> set[str]:
-        """One round of processes over the steps that are left; returns the names that are settled, done or failed."""
+    def _run_workers(self, plan: EvalPlan) -> set[str]:
+        """One round of processes over the remaining steps; returns the names that are settled, done or failed.
+
+        The round ends early when a process dies or hangs.
+        """
         settled: set[str] = set()
         todo = [keyed for target in plan.targets if (keyed := self._prepare(target, settled))]
         self._release(plan, settled)
@@ -200,65 +227,68 @@ class _Evaluation:
             return settled
         plan = replace(plan, targets=todo)
         nproc = self._config.eval.nproc
-        children = Children(plan, self._run_id, nproc, self._config.eval.timeout)
-        began = {target.name: time.monotonic() for target in todo[:1]}
+        workers = WorkerPool(plan, self._run_id, nproc, self._config.eval.timeout)
+        started = {todo[0].name: time.monotonic()}
         finished_by: dict[str, set[int]] = {target.name: set() for target in todo}
-        beat = 0.0
+        samples_done: dict[tuple[int, str], int] = {}
+        heartbeat = 0.0
         try:
-            while children.are_there and not self._stopped:
-                if time.monotonic() > beat:
+            while workers.is_alive and not self._stopped:
+                if time.monotonic() > heartbeat:
                     self._status.update()
-                    beat = time.monotonic() + HEARTBEAT_S
-                for child, event in children.events():
-                    name = str(event.get("name", child.current))
+                    heartbeat = time.monotonic() + HEARTBEAT_S
+                for worker, event in workers.events():
+                    name = str(event.get("name", worker.current))
                     if event["event"] == "started":
-                        began.setdefault(name, time.monotonic())
+                        started.setdefault(name, time.monotonic())
                     elif event["event"] == "progress":
-                        self._status.fields["progress"] = children.progress(name)
+                        self._status.fields["progress"] = workers.progress(name)
+                        samples_done[worker.rank, name] = event["done"]
+                        self._output.progress(name, sum(samples_done.values()), len(todo) * self._samples)
                     elif event["event"] == "done":
-                        finished_by[name].add(child.number)
+                        finished_by[name].add(worker.rank)
                         if len(finished_by[name]) == nproc and name not in settled:
                             target = next(target for target in todo if target.name == name)
-                            self._finish(target, time.monotonic() - began[name])
+                            self._finish_step(target, time.monotonic() - started[name])
                             self._settle(plan, name, settled)
                     elif name not in settled:
-                        self._fail(name, str(event["reason"]))
+                        self._fail(name, str(event["error"]), str(event["code"]))
                         self._settle(plan, name, settled)
                     if event["event"] == "ended":
                         return settled
         finally:
-            children.end()
+            workers.end()
             if self._run_id == run_id_of(self._folder):
                 kill_all(self._run_id, exclude=frozenset({os.getpid()}))
             restore_torn(self._folder)
         return settled
 
     def _prepare(self, target: Target, settled: set[str]) -> Target | None:
-        """The target with its key, a place for its samples made; None where nothing is to be done, or can be."""
+        """The target with its cache key and a directory for its samples; None if it is settled already."""
         try:
             key = key_of(self._plan, target, self._config, self._task, self._problems)
-        except (PolicyError, SandboxError, OSError) as error:
-            self._fail(target.name, str(error))
+        except (UserError, OSError) as error:
+            self._fail(target.name, str(error), code_of(error))
             settled.add(target.name)
             return None
-        final = self._plan.final(target)
+        final = self._plan.result_folder(target)
         if problem := problem_of(final):
-            say(f"{target.name}: is evaluated again: {problem}")
+            self._output.line(f"{target.name}: evaluating again: {problem}")
         if is_complete(final, key) or self._bring_back(final, key):
-            say(f"{target.name}: is complete already, nothing of it changed")
+            self._output.line(f"{target.name}: already complete, nothing changed")
             settled.add(target.name)
             self._done.add(target.name)
             return None
         earlier = key_at(final)
         if earlier and earlier.get("samples") != key["samples"]:
-            say(f"{target.name}: its results under other settings will be kept in {self._folder / SUPERSEDED}")
+            self._output.line(f"{target.name}: keeping results of other settings in {self._folder / SUPERSEDED}")
         partial = Partial.beside(final)
-        if partial.open(key) and (have := len(partial.completions())):
-            say(f"{target.name}: goes on with {have} of {self._samples} samples that are there")
+        if partial.open(key) and (done := len(partial.completions())):
+            self._output.line(f"{target.name}: resuming: {done} of {self._samples} samples done")
         return replace(target, key=key)
 
     def _bring_back(self, final: Path, key: dict[str, Any]) -> bool:
-        """Whether complete results of this key had been set aside and are back, those that were there set aside."""
+        """Restore complete results of this key that were set aside, setting the current ones aside; False if none."""
         aside = aside_of(final, key)
         if aside is None or not is_complete(aside, key):
             return False
@@ -266,96 +296,93 @@ class _Evaluation:
             set_aside(final, earlier)
         return bring_back(final, key)
 
-    def _finish(self, target: Target, seconds: float) -> None:
-        """Every process has done its share: the step's files, and the tables."""
-        partial = Partial.beside(self._plan.final(target))
+    def _finish_step(self, target: Target, seconds: float) -> None:
+        """Write a step's files and the tables, once every process has finished its share."""
+        final = self._plan.result_folder(target)
+        partial = Partial.beside(final)
         layout = partial.layout() or {}
         samples = self._config.eval.num_samples
         try:
-            rows = join(target.step, self._problems, samples, partial.completions(), partial.verdicts())
+            rows = join_samples(target.step, self._problems, samples, partial.completions(), partial.verdicts())
         except KeyError as error:
-            self._fail(target.name, f"sample {error} is missing in {partial.path}")
+            self._fail(target.name, f"sample {error} is missing in {partial.path}", "internal")
             return
         timing = {"seconds": round(seconds, 3), "finished_at": utc_now(), "processes": self._config.eval.nproc}
         settings = settings_of(self._plan, target, self._config, self._task, layout)
         facts = facts_of(self._plan, target, self._config, self._task, layout)
-        metrics = write_step(self._plan.final(target), rows, settings, target.key, facts, timing)
+        metrics = write_step(final, rows, settings, target.key, facts, timing)
         partial.remove()
         self._done.add(target.name)
-        self._consolidate()
+        consolidate(self._folder, self._plan.label, self._unfinished())
         run = RunDir(Path(self._plan.root) / "training_runs" / self._plan.run)
-        log_evaluation(run, self._task, metrics, target.key, board=self._config.tracking.tensorboard)
+        log_evaluation(run, self._task, metrics, target.key, tensorboard=self._config.tracking.tensorboard)
 
     def _settle(self, plan: EvalPlan, name: str, settled: set[str]) -> None:
         settled.add(name)
         self._release(plan, settled)
 
     def _release(self, plan: EvalPlan, settled: set[str]) -> None:
-        """Say what is still to be read: a training run may remove the rest."""
+        """Announce the paths still in use: training may remove the others."""
         left = [target for target in plan.targets if target.name not in settled]
-        self._status.update(pending=announced(plan, left) if left else [])
+        self._status.update(pending=paths_in_use(plan, left) if left else [])
 
-    # what went wrong ---------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------- failures
 
-    def _is_there(self, target: Target) -> bool:
-        """Whether a checkpoint is there; where it is not, that is noted."""
+    def _exists(self, target: Target) -> bool:
+        """Whether a checkpoint exists; a missing one is recorded as skipped."""
         if exists_after_removal(Path(target.path)):
             return True
-        reason = "it is gone: removed after it was asked for (by hand, or by run.keep_last of its training run)"
-        self._note(Skipped(target.name, target.step, reason, vanished=True))
+        error = "removed after it was requested (manually, or by run.keep_last of its training run)"
+        self._record(Unfinished(target.name, target.step, "skipped", error, "no_checkpoint"))
         return False
 
-    def _fail(self, name: str, reason: str) -> None:
+    def _fail(self, name: str, error: str, code: str) -> None:
         target = next(target for target in self._plan.targets if target.name == name)
-        if self._is_there(target):
-            self._note(Skipped(name, target.step, reason))
+        if self._exists(target):
+            self._record(Unfinished(name, target.step, "failed", error, code))
 
-    def _note(self, skipped: Skipped) -> None:
-        self._failed.append(skipped)
-        say(f"{skipped.name}: {skipped.status}")
+    def _record(self, failure: Unfinished) -> None:
+        self._failed.append(failure)
+        self._output.line(f"{failure.name}: {failure.status}: {failure.error}")
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, signal_number: int, frame: FrameType | None) -> None:
         self._stopped = True
-        say("stopping the evaluation; the steps that are done are kept, the others go on when it is run again")
+        self._output.line("stopping the evaluation; completed steps are kept, rerun the command to continue the others")
 
-    # words -------------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------------------------------------------- results
 
-    @property
-    def _samples(self) -> int:
-        return len(self._plan.indices) * self._config.eval.num_samples
-
-    def _consolidate(self) -> None:
-        """The table: every result, what failed, and what was begun and how far it is."""
-        without = {failure.name: (failure.step, failure.status) for failure in self._failed}
+    def _unfinished(self) -> list[Unfinished]:
+        """The requested steps without results so far: failed, skipped or partial."""
+        failed = {failure.name for failure in self._failed}
+        found = list(self._failed)
         for target in self._plan.targets:
-            partial = Partial.beside(self._plan.final(target))
-            if target.name not in without and partial.path.is_dir():
-                told = f"partial: {len(partial.completions())} of {self._samples} samples"
-                without[target.name] = (target.step, told)
-        consolidate(self._folder, self._plan.label, without)
+            if target.name not in failed | self._done:
+                done = len(Partial.beside(self._plan.result_folder(target)).completions())
+                found.append(Unfinished(target.name, target.step, "partial", done=done, total=self._samples))
+        return found
 
-    def _summarise(self) -> None:
-        wanted = {target.name: target for target in self._plan.targets if target.name in self._done}
-        for row in read_table(self._folder):
-            if row["name"] not in wanted or row["status"] != "ok":
-                continue
-            folder = self._plan.final(wanted[row["name"]])
-            seconds = (read_json(folder / "timing.json") or {}).get("seconds", 0.0)
-            say(
-                f"{row['name']}: accuracy {float(row['accuracy']):.4f} [{float(row['ci_low']):.4f}, "
-                f"{float(row['ci_high']):.4f}]  {row['correct']}/{row['n']}  {seconds:.1f} s"
-            )
-            summary = read_json(folder / "summary.json") or {}
-            told = match_lines(summary.get("matches", []))
-            for line in [*told, *dict.fromkeys(filter(None, (words(summary, word) for word in ("previous", "base"))))]:
-                say(f"  {line}")
-        said = {*self._done, *(failure.name for failure in self._failed)}
-        for target in self._plan.targets:
-            if target.name not in said:
-                have = len(Partial.beside(self._plan.final(target)).completions())
-                say(f"{target.name}: is not done: {have} of {self._samples} samples are there")
-        say(f"wrote {self._folder / TABLE}")
+    def _result_row(self, target: Target, summary: Summary) -> dict[str, Any]:
+        timing = read_json(self._plan.result_folder(target) / "timing.json") or {}
+        metrics = summary["metrics"]
+        return {
+            **metrics,
+            "done": metrics["n"],
+            "total": metrics["n"],
+            "seconds": timing.get("seconds", 0.0),
+            "comparisons": [asdict(comparison) for comparison in stored_comparisons(summary)],
+            "matches": summary.get("matches", []),
+        }
+
+    def _print_result(self, row: Mapping[str, Any], summary: Summary) -> None:
+        self._output.line(
+            f"{row['name']}: accuracy {row['accuracy']:.4f} [{row['ci_low']:.4f}, {row['ci_high']:.4f}]  "
+            f"{row['correct']}/{row['n']}  {row['seconds']:.1f} s"
+        )
+        comparisons = [comparison.text() for comparison in stored_comparisons(summary)]
+        for line in [*match_lines(row["matches"]), *comparisons]:
+            self._output.line(f"  {line}")
 
 
-def _budget(config: dict[str, Any]) -> int:
-    return int(config["eval"]["max_completion_length"] or config["rollout"]["max_completion_length"])
+def _failure(failure: Unfinished) -> dict[str, Any]:
+    """A failure as status.json lists it."""
+    return {name: getattr(failure, name) for name in ("name", "step", "error", "code")}

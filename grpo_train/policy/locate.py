@@ -91,7 +91,7 @@ def check_weights(path: Path, adapter: str | None = None) -> Path:
     """
     checkpoint = path.parent if path.name == "model" else path
     if reason := weights_problem(checkpoint):
-        raise PolicyError(f"checkpoint {checkpoint} cannot be used: {reason}")
+        raise PolicyError(f"checkpoint {checkpoint} cannot be used: {reason}", code="bad_checkpoint")
     folder = model_folder(path)
     if adapter == "none" and adapter_of(folder) == "lora":
         raise PolicyError(

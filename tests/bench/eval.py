@@ -77,7 +77,7 @@ def make_prompts(kind: str, count: int) -> list[str]:
 
 def ours() -> Callable[[list[str]], list[str]]:
     """What an evaluating process does between its prompts and its texts."""
-    from grpo_train.evaluation.workers.single_turn import BATCHES
+    from grpo_train.evaluation.workers.single_turn import CHUNK_BATCHES
     from grpo_train.rollout.transformers_backend import TransformersBackend
 
     model, tokenizer = make_model()
@@ -87,8 +87,8 @@ def ours() -> Callable[[list[str]], list[str]]:
         ids = tokenizer(prompts)["input_ids"]
         order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
         texts: dict[int, str] = {}
-        for first in range(0, len(order), BATCH * BATCHES):
-            chosen = order[first : first + BATCH * BATCHES]
+        for first in range(0, len(order), BATCH * CHUNK_BATCHES):
+            chosen = order[first : first + BATCH * CHUNK_BATCHES]
             found = backend.generate(
                 [ids[number] for number in chosen],
                 seeds=[0] * len(chosen),

@@ -1,4 +1,4 @@
-"""A run whose checkpoints the tests evaluate."""
+"""Trained runs for evaluation tests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,17 @@ def trained(make_root: Callable[[], Path]) -> RunDir:
 
 
 @pytest.fixture(scope="module")
+def three_steps(make_root: Callable[[], Path]) -> RunDir:
+    """Three steps of an adapter on additions; not to be changed."""
+    from tests.support.engine import train_here, write_config
+
+    root = make_root()
+    return train_here(root, write_config(root, run__total_steps=3, model__adapter="lora"), "trained")
+
+
+@pytest.fixture(scope="module")
 def whole(trained: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of step 2, evaluated without interruption."""
+    """The result files of step 2, evaluated without interruption."""
     from tests.support.evaluating import SAMPLED, copy_of, evaluate_here, files_of, step_of
 
     run = copy_of(trained, tmp_path_factory.mktemp("whole"))

@@ -1,4 +1,4 @@
-"""Matches: what is known exactly comes out, and a checkpoint plays the same match whatever is played beside it."""
+"""Matches: known results are reproduced, and a match does not depend on the matches beside it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ import pytest
 from grpo_train.config.schema import Config
 from grpo_train.config.schema import Task as TaskConfig
 from grpo_train.evaluation.opponents import opponents_of, pairing
-from grpo_train.evaluation.plan import EvalRequest, Target, announced, make_plan, problems_of
+from grpo_train.evaluation.plan import make_plan, paths_in_use, problems_of
 from grpo_train.evaluation.report.match_table import match_lines, match_table
 from grpo_train.evaluation.report.statistics import wilson_interval
-from grpo_train.evaluation.workers.matches import Matches, Player, Table, Written, play_matches, program
+from grpo_train.evaluation.request import EvalRequest
+from grpo_train.evaluation.targets import Target
+from grpo_train.evaluation.workers.matches import Matches, Player, Reply, Table, play_matches, scripted_player
 from grpo_train.games import OPPONENTS, Match, load_opponent
 from grpo_train.games.best import best_return
 from grpo_train.games.transcript import Transcript, as_text
@@ -37,22 +39,22 @@ def game_task(name: str) -> SelfPlayTask:
 
 
 def played(name: str, model: Player, opponent: str, count: int, player: Player | None = None) -> list[dict[str, Any]]:
-    """Judged matches of ``model``, half of them in either role."""
+    """Judged matches of ``model``, half of them in each role."""
     task = game_task(name)
     problems = [task.problem("test", index) for index in range(count)]
     tables = [
         Table(seed_of(0, name, p.index, 0), task.match(p), Transcript(pairing(p.index, [opponent])[1], opponent))
         for p in problems
     ]
-    play_matches(task, tables, model, {opponent: player or program(load_opponent(name, opponent))})
+    play_matches(task, tables, model, {opponent: player or scripted_player(load_opponent(name, opponent))})
     texts = [table.transcript.dump(task.game) for table in tables]
     return [asdict(task.judge(Attempt(p, text))) for p, text in zip(problems, texts, strict=True)]
 
 
-# ---------------------------------------------------------------------------------------- what is known exactly
+# ------------------------------------------------------------------------------------------------- known results
 
 
-def test_nobody_gets_more_than_this_out_of_the_known_players() -> None:
+def test_best_returns_against_known_players() -> None:
     bounds = {
         (name, each.name): tuple(best_return(name, each.name, role) for role in (0, 1))
         for name in OPPONENTS
@@ -73,9 +75,9 @@ def table_of(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, 
     return {(line["opponent"], line["role"]): line for line in match_table(rows)}
 
 
-def test_random_against_random_is_what_it_must_be() -> None:
-    """58.49 % for X, 28.81 % for O, 12.70 % draws: five standard errors of a thousand matches are 8 %."""
-    rows = played("tictactoe", program(load_opponent("tictactoe", "random")), "random", 2000)
+def test_random_against_random() -> None:
+    """X wins 58.49 %, O 28.81 %, 12.70 % are draws; five standard errors of a thousand matches are 8 %."""
+    rows = played("tictactoe", scripted_player(load_opponent("tictactoe", "random")), "random", 2000)
     table = table_of(rows)
     for role, win, loss in (("X", 0.5849, 0.2881), ("O", 0.2881, 0.5849)):
         line = table["random", role]
@@ -89,8 +91,8 @@ def test_random_against_random_is_what_it_must_be() -> None:
     assert all(row["formatted"] for row in rows)
 
 
-def test_minimax_never_loses_and_draws_with_itself() -> None:
-    minimax = program(load_opponent("tictactoe", "minimax"))
+def test_minimax_never_loses() -> None:
+    minimax = scripted_player(load_opponent("tictactoe", "minimax"))
     table = table_of(played("tictactoe", minimax, "random", 400))
     assert table["random", "X"]["win"]["value"] == pytest.approx(0.9678, abs=0.07)
     assert table["random", "O"]["win"]["value"] == pytest.approx(0.7775, abs=0.14)
@@ -100,19 +102,19 @@ def test_minimax_never_loses_and_draws_with_itself() -> None:
     assert alone["minimax", "X"]["draw"]["low"] == pytest.approx(wilson_interval(20, 20)[0])
 
 
-def test_the_equilibrium_of_kuhn_poker_holds_against_itself() -> None:
-    equilibrium = program(load_opponent("kuhn_poker", "equilibrium"))
+def test_kuhn_equilibrium_against_itself() -> None:
+    equilibrium = scripted_player(load_opponent("kuhn_poker", "equilibrium"))
     table = table_of(played("kuhn_poker", equilibrium, "equilibrium", 4000))
     for role in ("first", "second"):
         line = table["equilibrium", role]
         assert line["mean_return"]["low"] - 0.05 < line["best_return"] < line["mean_return"]["high"] + 0.05
 
 
-def test_invalid_moves_lose_and_those_of_the_opponent_win() -> None:
-    def mute(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Written]:
-        return [Written("?", 1) for _ in problems]
+def test_an_invalid_move_loses_the_match() -> None:
+    def mute(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
+        return [Reply("?", 1) for _ in problems]
 
-    good = program(load_opponent("tictactoe", "random"))
+    good = scripted_player(load_opponent("tictactoe", "random"))
     lost = table_of(played("tictactoe", mute, "random", 20))
     won = table_of(played("tictactoe", good, "silent", 20, player=mute))
     for line in lost.values():
@@ -125,7 +127,7 @@ def test_invalid_moves_lose_and_those_of_the_opponent_win() -> None:
     )
 
 
-def test_other_verdicts_are_no_matches() -> None:
+def test_other_verdicts_are_not_matches() -> None:
     assert match_table([{"facts": {}, "reason": "grader_error", "score": None}]) == []
 
 
@@ -133,14 +135,14 @@ def test_other_verdicts_are_no_matches() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_every_opponent_is_met_equally_often_in_both_roles(count: int) -> None:
-    names = [f"opponent {number}" for number in range(count)]
+def test_pairings_are_balanced(count: int) -> None:
+    names = [f"opponent {index}" for index in range(count)]
     met = Counter(pairing(index, names) for index in range(60 * count))
     assert set(met.values()) == {30}
     assert len(met) == 2 * count
 
 
-def test_opponents_are_the_games_own_or_those_named() -> None:
+def test_opponents_default_to_the_games_players() -> None:
     task = game_task("kuhn_poker")
     assert opponents_of(task, Config()) == ["random", "equilibrium"]
     named = Config.model_validate({"eval": {"opponents": ["equilibrium", "models/tiny", "equilibrium"]}})
@@ -149,7 +151,7 @@ def test_opponents_are_the_games_own_or_those_named() -> None:
         opponents_of(task, Config.model_validate({"eval": {"opponents": ["minimax"]}}))
 
 
-def test_a_match_does_not_depend_on_those_beside_it() -> None:
+def test_matches_are_independent() -> None:
     task = game_task("negotiation")
 
     def tables(indices: Sequence[int]) -> list[Table]:
@@ -158,13 +160,13 @@ def test_a_match_does_not_depend_on_those_beside_it() -> None:
             for index in indices
         ]
 
-    def drawn(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Written]:
+    def drawn(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
         return [
-            Written(as_text(random.Random(seed).choice(problem.data.legal_moves())))
+            Reply(as_text(random.Random(seed).choice(problem.data.legal_moves())))
             for problem, seed in zip(problems, seeds, strict=True)
         ]
 
-    players = {"random": program(load_opponent("negotiation", "random"))}
+    players = {"random": scripted_player(load_opponent("negotiation", "random"))}
     together, alone = tables(range(12)), [tables([index])[0] for index in range(12)]
     play_matches(task, together, drawn, players)
     for table in alone:
@@ -178,7 +180,7 @@ def test_a_match_does_not_depend_on_those_beside_it() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """Two steps of a model that hardly plays."""
+    """Two steps of a model that plays poorly."""
     from grpo_train.tiny.model import WarmStart, make_tiny_model
 
     root = tmp_path_factory.mktemp("root")
@@ -200,15 +202,15 @@ def players_of(run: RunDir, **changes: Any) -> tuple[Matches, list[Problem], Sel
     return Matches(target, plan, config, task, problems), problems, task
 
 
-def test_a_checkpoint_plays_in_chunks_of_any_size(run: RunDir) -> None:
+def test_chunk_size_does_not_change_matches(run: RunDir) -> None:
     whole, problems, task = players_of(run, batch_size=64)
     layout = whole.layout()
     assert layout["chunks"] == [list(range(24))]
     assert (layout["checkpoint"], layout["device"]) == ("training_runs/games/training_state/step_2", "cpu")
-    rows = whole.answer(range(24))
+    rows = whole.generate(range(24))
     parts, _, _ = players_of(run, batch_size=7)
     assert [len(chunk) for chunk in parts.layout()["chunks"]] == [7, 7, 7, 3]
-    again = [row for chunk in parts.layout()["chunks"] for row in parts.answer(chunk)]
+    again = [row for chunk in parts.layout()["chunks"] for row in parts.generate(chunk)]
     assert again == rows
     verdicts = [task.judge(Attempt(problem, row["completion"])) for problem, row in zip(problems, rows, strict=True)]
     assert {verdict.facts["opponent"] for verdict in verdicts} == {"random", "minimax"}
@@ -219,51 +221,50 @@ def test_a_checkpoint_plays_in_chunks_of_any_size(run: RunDir) -> None:
     assert first["game"] == "tictactoe"
 
 
-def test_a_checkpoint_plays_against_another(run: RunDir) -> None:
+def test_a_checkpoint_as_opponent(run: RunDir) -> None:
     past = "training_runs/games/training_state/step_1"
     matches, problems, task = players_of(run, opponents=[past])
-    rows = matches.answer(range(len(problems)))
+    rows = matches.generate(range(len(problems)))
     verdicts = [task.judge(Attempt(problem, row["completion"])) for problem, row in zip(problems, rows, strict=True)]
     assert {verdict.facts["opponent"] for verdict in verdicts} == {past}
     table = match_table([asdict(verdict) for verdict in verdicts])
     assert sum(line["n"] for line in table) == 24
     greedy, _, _ = players_of(run, opponents=[past], temperature=0.0)
-    assert len({row["completion"] for row in greedy.answer(range(len(problems)))}) <= 2
+    assert len({row["completion"] for row in greedy.generate(range(len(problems)))}) <= 2
 
 
-def test_an_opponent_that_is_not_there_is_named(run: RunDir, tmp_path: Path) -> None:
+def test_a_missing_opponent_is_named(run: RunDir, tmp_path: Path) -> None:
     from grpo_train.policy.locate import PolicyError
 
     matches, _, _ = players_of(run, opponents=[str(tmp_path / "nothing")])
     with pytest.raises(PolicyError, match=r"eval.opponents '.*nothing'"):
-        matches.answer([0])
+        matches.generate([0])
 
 
-def test_grpo_train_eval_plays_and_says_who_won(run: RunDir) -> None:
+def test_eval_command_prints_the_match_table(run: RunDir) -> None:
     past = "training_runs/games/training_state/step_1"
-    words = ["eval", "--training-run", "games", "--steps", "2", "--num-problems", "24"]
-    done = grpo_train(*words, "--opponent", "random", "--opponent", past, root=run.root)
+    command = ["eval", "--training-run", "games", "--steps", "2", "--num-problems", "24"]
+    done = grpo_train(*command, "--opponent", "random", "--opponent", past, root=run.root)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = run.root / "eval_runs" / "games_tictactoe" / "step_2_tictactoe"
     summary = json.loads((folder / "summary.json").read_text())
     cells = [(line["opponent"], line["role"]) for line in summary["matches"]]
     assert cells == [(opponent, role) for opponent in ("random", past) for role in ("X", "O")]
     assert sum(line["n"] for line in summary["matches"]) == 24
-    told = match_lines(summary["matches"])
-    assert all(f"  {line}\n" in done.stdout for line in told)
+    assert all(f"  {line}\n" in done.stdout for line in match_lines(summary["matches"]))
     rows = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
     assert summary["matches"] == match_table(rows)
     assert summary["metrics"]["accuracy"] == sum(row["reason"] in ("won", "drawn", "forfeited") for row in rows) / 24
     assert summary["metrics"]["temperature"] == 1.0
-    assert grpo_train(*words, "--opponent", "random", "--opponent", past, root=run.root).stdout.startswith(
-        "step_2: is complete already"
+    assert grpo_train(*command, "--opponent", "random", "--opponent", past, root=run.root).stdout.startswith(
+        "step_2: already complete"
     )
-    refused = grpo_train(*words, "--opponent", "maximin", root=run.root)
+    refused = grpo_train(*command, "--opponent", "maximin", root=run.root)
     assert refused.returncode == 2
-    assert "eval.opponents: 'maximin' is neither one of random, minimax nor a checkpoint's" in refused.stderr
+    assert "eval.opponents: 'maximin' is neither one of random, minimax nor a checkpoint directory" in refused.stderr
 
 
-def test_an_opponent_is_not_removed_while_it_is_needed(run: RunDir) -> None:
+def test_opponents_in_use_are_not_removed(run: RunDir) -> None:
     past = "training_runs/games/training_state/step_1"
     plan, _ = make_plan(run.root, EvalRequest("games", steps="2", opponents=["random", past]))
-    assert announced(plan, plan.targets) == ["training_runs/games/training_state/step_2", past]
+    assert paths_in_use(plan, plan.targets) == ["training_runs/games/training_state/step_2", past]

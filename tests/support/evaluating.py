@@ -1,4 +1,4 @@
-"""Evaluations in the test's own process: the parent as it is, its children as function calls."""
+"""Evaluations in the test process: the real parent, with worker processes replaced by function calls."""
 
 from __future__ import annotations
 
@@ -14,53 +14,54 @@ import pytest
 
 from grpo_train.config.schema import Config
 from grpo_train.evaluation import runner
-from grpo_train.evaluation.plan import EvalPlan, EvalRequest, problems_of, task_of
+from grpo_train.evaluation.plan import EvalPlan, problems_of, task_of
+from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.results import partial
-from grpo_train.evaluation.workers import single_turn
-from grpo_train.evaluation.workers import worker as child
-from grpo_train.evaluation.workers.pool import Child, Event
+from grpo_train.evaluation.workers import single_turn, worker
+from grpo_train.evaluation.workers.pool import Event, Worker
 from grpo_train.run_dir import RunDir
 from tests.support.engine import run_of
 
 RESULTS = ("completions.jsonl", "metrics.csv", "summary.json")
-"""What an interrupted evaluation and one that was not write alike."""
-
-
+"""Files that an interrupted and an uninterrupted evaluation write identically."""
 SAMPLED: dict[str, Any] = {"num_problems": 12, "num_samples": 2, "temperature": 1.0, "batch_size": 2}
 """24 samples in 3 chunks of 8."""
 
 
 class Killed(BaseException):
-    """What a test raises where a process would have been killed."""
+    """Raised where a process would be killed."""
 
 
-class ChildrenHere:
-    """Stands in for :class:`grpo_train.evaluation.workers.pool.Children`: one after the other, here."""
+class InProcessPool:
+    """Replacement for :class:`grpo_train.evaluation.workers.pool.WorkerPool`: one rank after the other, in process."""
 
     def __init__(self, plan: EvalPlan, run_id: str, nproc: int, timeout: float) -> None:
         self._plan, self._nproc = plan, nproc
-        self.are_there = True
-        self._progress: dict[str, Any] = {}
+        self.is_alive = True
+        self._progress: dict[str, int] = {}
 
-    def events(self, wait_s: float = 0.2) -> Iterator[tuple[Child, Event]]:
-        self.are_there = False
+    def events(self, wait_s: float = 0.2) -> Iterator[tuple[Worker, Event]]:
+        self.is_alive = False
         config = Config.model_validate(self._plan.config)
         task = task_of(config)
         problems = problems_of(self._plan, config, task)
-        said: list[Event] = []
-        for number in range(self._nproc):
-            here: Any = Child(number, None, 0, 0.0, "", set())  # type: ignore[arg-type]
+        for rank in range(self._nproc):
+            here: Any = Worker(rank, None, 0, 0.0, "", set())  # type: ignore[arg-type]
             for target in self._plan.targets:
+                reported: list[Event] = []
                 yield here, {"event": "started", "name": target.name}
 
                 def report(event: str, **fields: Any) -> None:
-                    said.append({"event": event, **fields})
+                    reported.append({"event": event, **fields})  # noqa: B023
 
-                child.evaluate(target, self._plan, config, task, problems, report, number, self._nproc)
+                worker.evaluate(target, self._plan, config, task, problems, report, rank, self._nproc)
+                for event in reported:
+                    self._progress = {"done": event["done"], "total": event["total"]}
+                    yield here, event
                 yield here, {"event": "done", "name": target.name}
 
     def progress(self, name: str) -> dict[str, Any]:
-        return self._progress
+        return {"name": name, **self._progress}
 
     def end(self) -> None:
         pass
@@ -68,12 +69,12 @@ class ChildrenHere:
 
 @contextmanager
 def in_this_process() -> Iterator[None]:
-    """Evaluations asked of :mod:`grpo_train.evaluation.runner` stay in this process."""
+    """Keep evaluations of :mod:`grpo_train.evaluation.runner` in this process."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = [signal.getsignal(number) for number in numbers]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "become_subreaper", lambda: None)
-        patch.setattr(runner, "Children", ChildrenHere)
+        patch.setattr(runner, "WorkerPool", InProcessPool)
         try:
             yield
         finally:
@@ -82,13 +83,19 @@ def in_this_process() -> Iterator[None]:
 
 
 def evaluate_here(root: Path, run: str, **request: Any) -> int:
-    """``grpo-train eval`` without a process of its own; returns its exit code."""
+    """``grpo-train eval`` in this process; returns its exit code."""
+    return outcome_of(root, run, **request).exit_code
+
+
+def outcome_of(root: Path, run: str | None, **request: Any) -> runner.Outcome:
+    """``grpo-train eval`` in this process; returns its outcome."""
     with in_this_process():
-        return runner.run_evaluation(root, EvalRequest(run, **request))
+        (outcome,) = runner.run_evaluations(root, [EvalRequest(run, **request)])
+    return outcome
 
 
 def files_of(step: Path) -> dict[str, bytes]:
-    """The bytes of a step's results."""
+    """Content of a step's result files."""
     return {name: (step / name).read_bytes() for name in RESULTS}
 
 
@@ -105,21 +112,21 @@ def partial_of(run: RunDir, step: int = 2) -> partial.Partial:
     return partial.Partial.beside(step_of(run, step))
 
 
-def generated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every item that is generated from now on."""
+def record_generated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that receives every item generated from now on."""
     items: list[int] = []
-    original = single_turn.SingleTurn.answer
+    original = single_turn.SingleTurn.generate
 
-    def answer(self: Any, chosen: Any) -> Any:
+    def generate(self: Any, chosen: Any) -> Any:
         items.extend(chosen)
         return original(self, chosen)
 
-    monkeypatch.setattr(single_turn.SingleTurn, "answer", answer)
+    monkeypatch.setattr(single_turn.SingleTurn, "generate", generate)
     return items
 
 
 def evaluate_until(run: RunDir, writes: int, torn: bool) -> bool:
-    """Evaluate step 2 and be killed at write ``writes`` (half of it on disk if ``torn``); True where it came so far."""
+    """Evaluate step 2 with a kill at write ``writes``, half of it on disk if ``torn``; False if it finished before."""
     left = writes
     original = partial._append
 

@@ -20,8 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.evaluation import runner
-from grpo_train.evaluation.plan import EvalPlan, EvalRequest, Skipped, Target, announced
-from grpo_train.run_dir import Checkpoint, RunDir, StatusWriter, create_run, problem_of
+from grpo_train.evaluation.output import Output
+from grpo_train.evaluation.plan import EvalPlan, paths_in_use
+from grpo_train.evaluation.request import EvalRequest
+from grpo_train.evaluation.targets import Target, Unfinished
+from grpo_train.run_dir import Checkpoint, RunDir, StatusWriter, create_run, problem_of, read_table
 from grpo_train.run_dir.files import atomic_symlink, read_json, utc_now
 from grpo_train.run_dir.processes import boot_id, identity, run_id_of
 from grpo_train.run_dir.removal import exists_after_removal, hidden_name, remove_leftovers
@@ -314,9 +317,9 @@ def evaluate_here(
 ) -> tuple[int, dict[str, Any]]:
     """Run an evaluation whose child is a function; returns its exit code and its last status."""
     monkeypatch.setattr(runner, "make_plan", lambda root, request: (plan, []))
-    monkeypatch.setattr(runner._Evaluation, "_run_child", child)
-    code = runner.run_evaluation(run.root, EvalRequest(run.name))
-    return code, read_json(Path(plan.folder) / "status.json") or {}
+    monkeypatch.setattr(runner.Evaluation, "_run_workers", child)
+    (outcome,) = runner.run_evaluations(run.root, [EvalRequest(run.name)])
+    return outcome.exit_code, read_json(Path(plan.folder) / "status.json") or {}
 
 
 def test_what_is_to_be_read_is_announced_before_it_is_looked_at_and_until_it_is_done(
@@ -350,8 +353,9 @@ def test_a_step_that_was_removed_in_between_is_left_out_and_nothing_failed(
     code, status = evaluate_here(run, monkeypatch, plan, child)
     assert (code, status["state"], status["failures"], asked) == (0, "finished", [], ["step_5"])
     assert status["skipped"][0]["name"] == "step_2"
-    assert "step_2: skipped: it is gone: removed after it was asked for" in capfd.readouterr().out
-    assert 'step_2,addition,"skipped: it is gone' in (Path(plan.folder) / "consolidated_metrics.csv").read_text()
+    assert "step_2: skipped: removed after it was requested" in capfd.readouterr().out
+    (row,) = [row for row in read_table(Path(plan.folder)) if row["name"] == "step_2"]
+    assert (row["status"], row["code"]) == ("skipped", "no_checkpoint")
 
 
 def test_an_evaluation_whose_every_step_is_gone_says_so(
@@ -361,7 +365,7 @@ def test_an_evaluation_whose_every_step_is_gone_says_so(
     prune_checkpoints(run, keep_last=1, keep_every=0)
     code, status = evaluate_here(run, monkeypatch, plan, lambda self, plan: set())
     assert (code, status["state"], status["exit_code"]) == (1, "finished", 1)
-    assert status["error"]["summary"].startswith("step_1: it is gone")
+    assert status["error"]["summary"].startswith("step_1: removed after")
 
 
 def test_a_step_that_goes_while_it_is_read_did_not_fail(run: RunDir) -> None:
@@ -369,13 +373,13 @@ def test_a_step_that_goes_while_it_is_read_did_not_fail(run: RunDir) -> None:
     plan = plan_of(run, 1, 2)
     Path(plan.folder).mkdir(parents=True)
     status = StatusWriter(Path(plan.folder), training_run=run.name)
-    evaluation = runner._Evaluation(plan, [], Path(plan.folder), status)
+    evaluation = runner.Evaluation(plan, [], status, Output())
     shutil.rmtree(run.training_state / "step_1")
-    evaluation._fail("step_1", "FileNotFoundError: model.safetensors")
-    evaluation._fail("step_2", "timed out after 1 s")
+    evaluation._fail("step_1", "FileNotFoundError: model.safetensors", "io")
+    evaluation._fail("step_2", "timed out after 1 s", "timeout")
     status.close()
-    assert [failure.vanished for failure in evaluation._failed] == [True, False]
-    assert evaluation._failed[1] == Skipped("step_2", 2, "timed out after 1 s")
+    assert [failure.status for failure in evaluation._failed] == ["skipped", "failed"]
+    assert evaluation._failed[1] == Unfinished("step_2", 2, "failed", "timed out after 1 s", "timeout")
 
 
 def test_all_that_an_evaluation_reads_is_announced(run: RunDir, tmp_path: Path) -> None:
@@ -391,7 +395,7 @@ def test_all_that_an_evaluation_reads_is_announced(run: RunDir, tmp_path: Path) 
         Target("mine", 9, str(outside)),
     ]
     inside = "training_runs/one/training_state"
-    assert announced(plan, targets) == [f"{inside}/step_5", str(outside), f"{inside}/step_1/model"]
+    assert paths_in_use(plan, targets) == [f"{inside}/step_5", str(outside), f"{inside}/step_1/model"]
 
 
 def test_a_real_evaluation_keeps_what_it_is_going_to_read_until_it_is_killed(make_root: Callable[[], Path]) -> None:

@@ -1,1 +1,1 @@
-"""From judged samples to numbers, tables and comparisons. Torch-free."""
+"""Reports: statistics of judged samples, result files, tables and comparisons. Torch-free."""

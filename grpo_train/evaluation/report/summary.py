@@ -1,17 +1,17 @@
-"""From a checkpoint's judged samples to its numbers: the row of metrics.csv, and summary.json. Torch-free and pure.
+"""Metrics of a checkpoint's judged samples: the row of metrics.csv, and summary.json. Torch-free, pure functions.
 
-summary.json, besides ``metrics`` (the row):
+summary.json holds ``metrics`` (the row) and:
 
-- ``status``: "complete"; ``key``: what the samples depend on; ``run``: where they were made;
-- ``pass_at_k``, ``maj_at_k`` ({k: value, low, high}; several samples a problem), ``invalid_rate`` (samples without an
-  answer: they do not vote);
-- ``solve_rates``: problems by how many of their samples are right, 0 to num_samples;
-- ``reasons``: samples by the verdict's reason; ``rates``: truncated, grader errors, timeouts;
-- ``length``: percentiles and histogram of all, and percentiles of right and wrong ones, in tokens;
-- ``indicators``: means of what the task measures beside the verdict (hacking/*, sandbox/*), and ``strict_gap``, the
-  flexible accuracy less the strict one; ``isolation``: samples by the sandbox's strength;
-- ``matches``, where the task is a game: see :mod:`.match_table`;
-- ``previous``, ``base``: compared with the nearest earlier evaluated step, and with step 0, see :mod:`.compare`.
+- ``status``: "complete"; ``key``: the cache key; ``run``: device and library versions;
+- ``pass_at_k``, ``maj_at_k`` ({k: value, low, high}; several samples per problem), ``invalid_rate`` (samples without an
+  answer, which do not vote);
+- ``solve_rates``: number of problems by number of correct samples, 0 to num_samples;
+- ``reasons``: samples by verdict reason; ``rates``: truncated, grader errors, timeouts;
+- ``length``: percentiles and histogram in tokens, and percentiles of correct (``right``) and wrong samples;
+- ``indicators``: means of the task's other metrics (hacking/*, sandbox/*), and ``strict_gap``, the flexible accuracy
+  minus the strict one; ``isolation``: samples by isolation level of the sandbox;
+- ``matches`` for games, see :mod:`.match_table`;
+- ``previous``, ``base``: comparisons with the nearest earlier evaluated step and with step 0, see :mod:`.compare`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from grpo_train.evaluation.report.statistics import (
     bootstrap_share,
     estimate_share,
     histogram,
-    ks,
     majority_at_k,
     pass_at_k,
     percentiles,
+    reported_ks,
 )
 from grpo_train.rewards.number_parser import parse_number
 from grpo_train.tasks.shared.base import means
@@ -41,18 +41,18 @@ SETTINGS = (
     "step", "name", "dataset", "subset_frac", "temperature", "max_completion_length", "batch_size", "split",
     "num_samples", "top_p",
 )  # fmt: skip
-"""What of a row is asked for, not measured."""
+"""Entries of the row that are settings, not measurements."""
 COLUMNS = (
     "step", "name", "dataset", "status", "accuracy", "ci_low", "ci_high", "correct", "n", "format_rate",
     "truncated_rate", "mean_length", "subset_frac", "temperature", "max_completion_length", "batch_size",
     "flexible_accuracy", "flexible_ci_low", "flexible_ci_high", "split", "problems", "num_samples", "top_p",
-    "grader_error_rate", "timeout_rate",
+    "grader_error_rate", "timeout_rate", "done", "total", "error", "code",
 )  # fmt: skip
-"""Columns of metrics.csv and consolidated_metrics.csv; pass@k and maj@k follow where there are several samples."""
+"""Columns of metrics.csv and consolidated_metrics.csv; pass@k and maj@k follow for several samples per problem."""
 
 
 def by_problem(rows: Sequence[Row], samples: int) -> list[Sequence[Row]]:
-    """The rows of each problem; they lie side by side."""
+    """Rows grouped by problem; a problem's rows are adjacent."""
     return [rows[first : first + samples] for first in range(0, len(rows), samples)]
 
 
@@ -60,7 +60,7 @@ def metrics_of(rows: Sequence[Row], settings: Mapping[str, Any]) -> dict[str, An
     """The row of metrics.csv.
 
     Args:
-        rows: every sample with its verdict, by problem and sample.
+        rows: all judged samples, by problem and sample.
         settings: :data:`SETTINGS`.
     """
     problems = by_problem(rows, settings["num_samples"])
@@ -94,23 +94,21 @@ def metrics_of(rows: Sequence[Row], settings: Mapping[str, Any]) -> dict[str, An
 
 
 def pass_curve(problems: Sequence[Sequence[Row]]) -> dict[int, Estimate]:
-    """pass@k with its interval for each k worth a number; nothing at one sample a problem."""
+    """pass@k with its interval for each reported k; {} for one sample per problem."""
     n = len(problems[0])
-    right = [sum(row["correct"] for row in group) for group in problems]
-    return {k: bootstrap_share([pass_at_k(n, c, k) for c in right]) for k in ks(n)} if n > 1 else {}
+    correct = [sum(row["correct"] for row in group) for group in problems]
+    return {k: bootstrap_share([pass_at_k(n, c, k) for c in correct]) for k in reported_ks(n)} if n > 1 else {}
 
 
 def majority_curve(problems: Sequence[Sequence[Row]]) -> dict[int, Estimate]:
-    """maj@k with its interval for each k worth a number; nothing at one sample a problem."""
+    """maj@k with its interval for each reported k; {} for one sample per problem."""
     n = len(problems[0])
-    answers = [[voted(row) for row in group] for group in problems]
-    right = [[bool(row["correct"]) for row in group] for group in problems]
-    pairs = list(zip(answers, right, strict=True))
-    return {k: bootstrap_share([majority_at_k(a, r, k) for a, r in pairs]) for k in ks(n)} if n > 1 else {}
+    pairs = [([vote(row) for row in group], [bool(row["correct"]) for row in group]) for group in problems]
+    return {k: bootstrap_share([majority_at_k(*pair, k) for pair in pairs]) for k in reported_ks(n)} if n > 1 else {}
 
 
-def voted(row: Row) -> str | None:
-    """What a sample votes for: its answer where the format is right, numbers by their value ("7" and "7.0" are one)."""
+def vote(row: Row) -> str | None:
+    """The answer a sample votes for: numbers by value ("7" and "7.0" agree); None if the format is wrong."""
     if not row["formatted"] or row["answer"] is None:
         return None
     value = parse_number(row["answer"])
@@ -120,7 +118,7 @@ def voted(row: Row) -> str | None:
 def summary_of(
     rows: Sequence[Row], metrics: Mapping[str, Any], key: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """summary.json, but for the comparisons. ``facts``: what is known of the checkpoint, the machine, the settings."""
+    """summary.json without the comparisons. ``facts`` describe checkpoint, machine and settings."""
     samples, budget = metrics["num_samples"], metrics["max_completion_length"]
     problems = by_problem(rows, samples)
     solved = Counter(sum(row["correct"] for row in group) for group in problems)
@@ -134,8 +132,8 @@ def summary_of(
         "metrics": dict(metrics),
         "pass_at_k": {str(k): asdict(estimate) for k, estimate in pass_curve(problems).items()},
         "maj_at_k": {str(k): asdict(estimate) for k, estimate in majority_curve(problems).items()},
-        "invalid_rate": sum(voted(row) is None for row in rows) / len(rows),
-        "solve_rates": [solved[right] for right in range(samples + 1)],
+        "invalid_rate": sum(vote(row) is None for row in rows) / len(rows),
+        "solve_rates": [solved[correct] for correct in range(samples + 1)],
         "reasons": dict(sorted(Counter(row["reason"] for row in rows).items())),
         "rates": {name: metrics[f"{name}_rate"] for name in ("truncated", "grader_error", "timeout")},
         "length": {

@@ -1,1 +1,1 @@
-"""What evaluations store: keys, partial and complete results, the log."""
+"""Stored evaluations: cache keys, unfinished and complete results, the evaluation log."""

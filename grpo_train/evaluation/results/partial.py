@@ -1,16 +1,16 @@
-"""What an unfinished evaluation has so far: a hidden directory beside the step's final place. Torch-free.
+"""Samples of an unfinished evaluation: a hidden directory beside the step's final one. Torch-free.
 
     .step_10_gsm8k_r1_template.partial/
-      key.json           what the samples belong to; a directory with another key is never added to
-      layout.json        which samples are generated together, and on what machine; written once, by the first process
-      completions.I.jsonl  process I: what the model said, a chunk at a time
-      verdicts.I.jsonl     process I: what the task says about it
+      key.json             cache key of the samples; a directory with another key is never added to
+      layout.json          which samples are generated together, on what machine; written once, by the first process
+      completions.I.jsonl  process I: completions, one chunk at a time
+      verdicts.I.jsonl     process I: verdicts
 
-Samples of other settings wait in ``superseded/`` until these are asked for again (:mod:`.stored`).
+Samples of other settings are kept in ``superseded/`` (:mod:`.stored`).
 
-Must: a kill at any instruction costs at most what was not written yet. A chunk of completions counts once the line
-that ends it is there; whatever follows the last such line is cut off and made again, as a whole, because samples are a
-pure function of the chunk they are generated in (and of nothing else). A verdict is a pure function of a completion.
+Invariant: a kill at any instruction costs at most what was not written yet. A chunk of completions counts once the
+line that ends it is on disk; anything after the last such line is cut off and generated again, the whole chunk at once,
+because samples are a pure function of their chunk. A verdict is a pure function of a completion.
 """
 
 from __future__ import annotations
@@ -23,41 +23,44 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.evaluation.results.stored import bring_back, set_aside
+from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, fsync_directory, read_json, remove_tree, to_json
 
 
-class PartialError(Exception):
-    """A directory of samples that belong to something else, or that cannot be written."""
+class PartialError(UserError):
+    """Samples that belong to another evaluation, or that cannot be written."""
+
+    code = "bad_evaluation"
 
 
 class Partial:
-    """The directory; made by the parent, written by its children, each in files of its own."""
+    """The directory: created by the parent, written by its workers, each to its own files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def beside(cls, final: Path) -> Partial:
-        """The place for the samples of a step whose results will be ``final``."""
+        """The directory for samples of a step whose results go to ``final``."""
         return cls(final.with_name(f".{final.name}.partial"))
 
     def open(self, key: Mapping[str, Any]) -> bool:
-        """Make it hold samples of ``key`` and nothing else; True where there are some already.
+        """Prepare the directory for samples of ``key`` only; True if it already has some.
 
-        Completions whose key is the same are kept where only the grading differs: they are judged again.
+        If only the grading differs, completions are kept and their verdicts removed.
         """
-        have = read_json(self.path / "key.json")
+        found = read_json(self.path / "key.json")
         if self.layout() is None:
-            (self.path / "layout.json").unlink(missing_ok=True)  # damaged: nobody could agree on another
-        if have == key:
+            (self.path / "layout.json").unlink(missing_ok=True)  # damaged
+        if found == key:
             return self.layout() is not None
-        kept = have is not None and have.get("samples") == key["samples"]
+        kept = found is not None and found.get("samples") == key["samples"]
         if kept:
             for file in self.path.glob("verdicts.*.jsonl"):
                 file.unlink()
         else:
-            if have is not None and self.completions():
-                set_aside(self.path, have)
+            if found is not None and self.completions():
+                set_aside(self.path, found)
             remove_tree(self.path)
             if bring_back(self.path, key):
                 return self.open(key)
@@ -66,38 +69,38 @@ class Partial:
         return kept
 
     def check(self, key: Mapping[str, Any]) -> None:
-        """Raise PartialError where the directory holds samples of another key."""
+        """Raise PartialError if the directory holds samples of another key."""
         if read_json(self.path / "key.json") != key:
-            raise PartialError(f"{self.path} holds samples of another evaluation: they are not mixed")
+            raise PartialError(f"{self.path} holds samples of another evaluation")
 
     def layout(self) -> dict[str, Any] | None:
-        """What was agreed on, or None."""
+        """The layout, or None before :meth:`agree`."""
         return read_json(self.path / "layout.json")
 
     def agree(self, layout: Mapping[str, Any]) -> dict[str, Any]:
-        """Propose a layout; returns the one that holds: the first that was proposed, by whichever process."""
-        mine = self.path / f".layout.{os.getpid()}.{secrets.token_hex(4)}"
-        atomic_write(mine, to_json(layout) + "\n")
+        """Propose a layout; returns the first one proposed by any process, which applies to all."""
+        draft = self.path / f".layout.{os.getpid()}.{secrets.token_hex(4)}"
+        atomic_write(draft, to_json(layout) + "\n")
         try:
-            os.link(mine, self.path / "layout.json")
+            os.link(draft, self.path / "layout.json")
         except FileExistsError:
             pass
         finally:
-            mine.unlink()
+            draft.unlink()
         fsync_directory(self.path)
         agreed = self.layout()
         assert agreed is not None
         return agreed
 
     def completions(self) -> dict[int, dict[str, Any]]:
-        """Every finished chunk's samples, by their number."""
+        """Samples of every finished chunk, by item."""
         rows: dict[int, dict[str, Any]] = {}
         for file in sorted(self.path.glob("completions.*.jsonl")):
             rows |= _whole_chunks(file)[0]
         return rows
 
     def verdicts(self) -> dict[int, dict[str, Any]]:
-        """Every verdict, by its sample's number."""
+        """Verdicts, by item."""
         rows: dict[int, dict[str, Any]] = {}
         for file in sorted(self.path.glob("verdicts.*.jsonl")):
             rows |= {row["item"]: row for row, _ in _lines(file)}
@@ -108,20 +111,19 @@ class Partial:
 
 
 class PartialWriter:
-    """One process's two files."""
+    """The two files of one worker. Creating it cuts off incomplete lines and chunks."""
 
-    def __init__(self, partial: Partial, process: int) -> None:
-        """Cut off what a kill tore."""
+    def __init__(self, partial: Partial, rank: int) -> None:
         self._path = partial.path
-        self._completions = _appendable(partial.path / f"completions.{process}.jsonl", chunks=True)
-        self._verdicts = _appendable(partial.path / f"verdicts.{process}.jsonl", chunks=False)
+        self._completions = _appendable(partial.path / f"completions.{rank}.jsonl", chunks=True)
+        self._verdicts = _appendable(partial.path / f"verdicts.{rank}.jsonl", chunks=False)
 
-    def chunk(self, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append the samples of a chunk and the line that ends it; on disk when this returns. Raises PartialError."""
-        self._append(self._completions, [*rows, {"chunk": number, "samples": len(rows)}])
+    def chunk(self, index: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append a chunk's samples and the line that ends it, durably. Raises PartialError."""
+        self._append(self._completions, [*rows, {"chunk": index, "samples": len(rows)}])
 
     def verdicts(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append verdicts; on disk when this returns. Raises PartialError."""
+        """Append verdicts, durably. Raises PartialError."""
         if rows:
             self._append(self._verdicts, rows)
 
@@ -129,8 +131,9 @@ class PartialWriter:
         try:
             _append(descriptor, rows)
         except OSError as error:
-            kept = "what was written before is kept: make room and run the evaluation again"
-            raise PartialError(f"cannot write to {self._path}: {error.strerror or error} ({kept})") from error
+            hint = "earlier samples are kept; free disk space and rerun the evaluation"
+            message = f"cannot write to {self._path}: {error.strerror or error} ({hint})"
+            raise PartialError(message, code=code_of(error)) from error
 
     def close(self) -> None:
         for descriptor in (self._completions, self._verdicts):
@@ -138,7 +141,7 @@ class PartialWriter:
 
 
 def _appendable(path: Path, *, chunks: bool) -> int:
-    """A descriptor at the end of what is whole in a file; the rest is cut off."""
+    """A descriptor at the end of a file's whole lines or chunks; the rest is cut off."""
     whole = 0
     if path.exists():
         whole = _whole_chunks(path)[1] if chunks else max((end for _, end in _lines(path)), default=0)
@@ -155,7 +158,7 @@ def _append(descriptor: int, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _lines(path: Path) -> list[tuple[dict[str, Any], int]]:
-    """The whole lines from the file's beginning, each with the offset of its end."""
+    """The whole lines from the start of a file, each with the offset of its end."""
     rows: list[tuple[dict[str, Any], int]] = []
     end = 0
     with path.open("rb") as file:
@@ -164,7 +167,7 @@ def _lines(path: Path) -> list[tuple[dict[str, Any], int]]:
                 break
             try:
                 row = json.loads(line)
-            except ValueError:  # a block that the crash of a machine left empty
+            except ValueError:  # for example a block of zeros after a machine crash
                 break
             if not isinstance(row, dict) or not row.keys() & {"item", "chunk"}:
                 break
@@ -174,14 +177,14 @@ def _lines(path: Path) -> list[tuple[dict[str, Any], int]]:
 
 
 def _whole_chunks(path: Path) -> tuple[dict[int, dict[str, Any]], int]:
-    """The samples of the chunks that have their last line, and the bytes they take."""
+    """Samples of the finished chunks, by item, and the length of those chunks in bytes."""
     samples: dict[int, dict[str, Any]] = {}
-    open_chunk: list[dict[str, Any]] = []
+    current: list[dict[str, Any]] = []
     whole = 0
     for row, end in _lines(path):
         if "chunk" not in row:
-            open_chunk.append(row)
+            current.append(row)
             continue
-        samples |= {sample["item"]: sample for sample in open_chunk}
-        open_chunk, whole = [], end
+        samples |= {sample["item"]: sample for sample in current}
+        current, whole = [], end
     return samples, whole

@@ -1,7 +1,7 @@
-"""A checkpoint's results as they lie on disk: read, and refused where they are damaged. Torch-free.
+"""A checkpoint's stored results: reading them, detecting damage, setting them aside. Torch-free.
 
-Results that other settings replace are kept in ``superseded/`` of the tree, named by what their samples depend on, and
-come back from there when they are asked for again.
+Results replaced by results of other settings are kept in ``superseded/`` of the tree, named by the key of their
+samples, and restored when those settings are requested again.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_train.evaluation.results.keys import digest
+from grpo_train.evaluation.judging import GRADER_ERROR
+from grpo_train.evaluation.results.grading_key import digest
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import fsync_directory, read_json, remove_tree
 from grpo_train.run_dir.formats import current_row
 
 SUPERSEDED = "superseded"
-AGAIN = "evaluate the step again (grpo-train eval)"
-"""The way out of damage."""
-ROW = frozenset({"index", "correct"})
-"""What every line of completions.jsonl has had from the first."""
+RERUN_HINT = "evaluate the step again (grpo-train eval)"
+ROW_KEYS = frozenset({"index", "correct"})
+"""Keys that every line of completions.jsonl has in every format."""
 
 
-class DamagedError(Exception):
-    """Results that are there and cannot be used; says which file and what is wrong with it. The way out: AGAIN."""
+class DamagedError(UserError):
+    """Damaged results; the message names the file and the defect, :data:`RERUN_HINT` says what to do."""
+
+    code = "bad_evaluation"
 
 
-def read_summary(place: Path) -> dict[str, Any] | None:
-    """A step's summary.json; None where there is none. Raises DamagedError."""
-    file = place / "summary.json"
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """A step's summary.json; None if missing. Raises DamagedError."""
+    file = folder / "summary.json"
     if not file.exists():
         return None
     summary = read_json(file)
@@ -39,25 +42,25 @@ def read_summary(place: Path) -> dict[str, Any] | None:
     return {**summary, "metrics": current_row(metrics)}
 
 
-def read_rows(place: Path) -> list[dict[str, Any]]:
+def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The lines of a step's completions.jsonl, as many as its summary counts. Raises DamagedError."""
-    file = place / "completions.jsonl"
-    summary = read_summary(place) or {}
+    file = folder / "completions.jsonl"
+    summary = read_summary(folder) or {}
     try:
-        # Not splitlines: what a model says may hold U+2028, which ends no line of JSON.
+        # Not splitlines: completions may contain U+2028, which does not end a line of JSON.
         *lines, rest = file.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError as error:
         raise DamagedError(f"{file} is missing") from error
     except UnicodeDecodeError as error:
-        raise DamagedError(f"{file} is no text") from error
+        raise DamagedError(f"{file} is not UTF-8 text") from error
     rows = []
-    for number, line in enumerate([*lines, *([rest] if rest else [])], 1):
+    for line_number, line in enumerate([*lines, *([rest] if rest else [])], 1):
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise DamagedError(f"{file}, line {number} is damaged") from error
-        if not isinstance(row, dict) or not row.keys() >= ROW:
-            raise DamagedError(f"{file}, line {number} is no sample")
+            raise DamagedError(f"{file}, line {line_number} is damaged") from error
+        if not isinstance(row, dict) or not row.keys() >= ROW_KEYS:
+            raise DamagedError(f"{file}, line {line_number} is not a sample")
         rows.append(current_row(row))
     expected = summary["metrics"]["n"] if summary else 0
     if len(rows) != expected:
@@ -65,60 +68,78 @@ def read_rows(place: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def problem_of(place: Path) -> str:
-    """What is wrong with a step's results; "" where nothing is, or where there are none."""
+def problem_of(folder: Path) -> str:
+    """The defect of a step's results; "" for intact or missing results."""
     try:
-        if read_summary(place) is not None:
-            read_rows(place)
+        if read_summary(folder) is not None:
+            read_rows(folder)
     except DamagedError as error:
         return str(error)
     return ""
 
 
+def key_at(folder: Path) -> dict[str, Any] | None:
+    """Cache key of the results in a directory; {} if they do not record one, None without results."""
+    if not folder.exists():
+        return None
+    try:
+        return dict((read_summary(folder) or {}).get("key") or {})
+    except DamagedError:
+        return {}
+
+
+def is_complete(folder: Path, key: Mapping[str, Any]) -> bool:
+    """Whether a directory holds intact results of exactly this key, without grader failures."""
+    if problem_of(folder):
+        return False
+    summary = read_json(folder / "summary.json") or {}
+    return summary.get("key") == key and GRADER_ERROR not in summary.get("reasons", {})
+
+
 def steps_of(folder: Path, label: str) -> list[Path]:
-    """The directories of a tree's results, damaged ones among them."""
+    """The result directories of a tree, including damaged ones."""
     found = (path.parent for path in folder.glob(f"*_{label}/summary.json"))
-    return sorted(place for place in found if not place.name.startswith("."))
+    return sorted(path for path in found if not path.name.startswith("."))
 
 
-def name_and_step(place: Path, label: str) -> tuple[str, int]:
-    """What the results of a directory are called, and their step as far as the name says it."""
-    name = place.name.removesuffix(f"_{label}")
+def name_and_step(folder: Path, label: str) -> tuple[str, int]:
+    """Name and step of a result directory; step 0 for a custom name."""
+    name = folder.name.removesuffix(f"_{label}")
     match = re.fullmatch(r"step_(\d+)", name)
     return name, int(match[1]) if match else 0
 
 
-def set_aside(place: Path, key: Mapping[str, Any]) -> None:
-    """Move a directory of results or samples, which have this key, to ``superseded/``."""
-    aside = _aside(place, key)
+def set_aside(folder: Path, key: Mapping[str, Any]) -> None:
+    """Move a directory of results or samples with this key to ``superseded/``."""
+    aside = _aside(folder, key)
     aside.parent.mkdir(exist_ok=True)
-    remove_tree(aside)  # of the same samples
-    place.rename(aside)
+    remove_tree(aside)  # holds the same samples
+    folder.rename(aside)
     fsync_directory(aside.parent)
 
 
-def bring_back(place: Path, key: Mapping[str, Any]) -> bool:
-    """Move what was set aside under this key's samples back to ``place``, which is free; False where there is none."""
-    aside = _aside(place, key)
+def bring_back(folder: Path, key: Mapping[str, Any]) -> bool:
+    """Move the samples of this key from ``superseded/`` back to ``folder``, which must not exist; False if none."""
+    aside = _aside(folder, key)
     if not aside.is_dir():
         return False
-    aside.rename(place)
-    fsync_directory(place.parent)
+    aside.rename(folder)
+    fsync_directory(folder.parent)
     return True
 
 
-def aside_of(place: Path, key: Mapping[str, Any]) -> Path | None:
-    """Where results of this key's samples are set aside; None where there are none."""
-    aside = _aside(place, key)
+def aside_of(folder: Path, key: Mapping[str, Any]) -> Path | None:
+    """The directory in ``superseded/`` with the samples of this key; None if missing."""
+    aside = _aside(folder, key)
     return aside if aside.is_dir() else None
 
 
 def restore_torn(folder: Path) -> None:
-    """Undo what a kill left between a step's old results and its new ones: the old ones come back, drafts go."""
+    """Repair a kill between the two renames of a replacement: restore old results, remove drafts."""
     for old in folder.glob(".*.old"):
-        place = old.with_name(re.sub(r"^\.(.*)\.[0-9a-f]{8}\.old$", r"\1", old.name))
-        if not place.exists() and place != old:
-            old.rename(place)
+        final = old.with_name(re.sub(r"^\.(.*)\.[0-9a-f]{8}\.old$", r"\1", old.name))
+        if not final.exists() and final != old:
+            old.rename(final)
         else:
             remove_tree(old)
     for draft in folder.glob(".*.tmp"):
@@ -128,5 +149,5 @@ def restore_torn(folder: Path) -> None:
             draft.unlink()
 
 
-def _aside(place: Path, key: Mapping[str, Any]) -> Path:
-    return place.parent / SUPERSEDED / f"{place.name}_{digest(key.get('samples'))[:12]}"
+def _aside(folder: Path, key: Mapping[str, Any]) -> Path:
+    return folder.parent / SUPERSEDED / f"{folder.name}_{digest(key.get('samples'))[:12]}"

@@ -1,1 +1,1 @@
-"""The processes that evaluate: one loads a checkpoint, answers its share of the problems and judges."""
+"""Evaluating processes: each loads a checkpoint, generates its share of the samples, and judges them."""

@@ -1,4 +1,4 @@
-"""How many completions fit into memory at once: an estimate before, and half of it where that was too much."""
+"""Automatic batch size: the number of completions that fit into memory at once, estimated before generating."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from typing import Any
 
 import torch
 
-SHARE = {"cuda": 0.85, "cpu": 0.4}
-"""Of the free memory that a batch may take by the estimate; on a CPU others want some of it as well."""
-MOST = {"cuda": 4096, "cpu": 256}
-"""Beyond this a larger batch makes nothing faster."""
+MEMORY_SHARE = {"cuda": 0.85, "cpu": 0.4}
+"""Share of the free memory that a batch may use; on a CPU other processes need some of it."""
+MAX_BATCH = {"cuda": 4096, "cpu": 256}
+"""A larger batch is not faster."""
 CACHE_COPIES = 1.25
-"""A growing cache holds an old and a new tensor of one layer at a time, and pieces that do not fit again."""
+"""A growing cache holds an old and a new tensor of one layer at a time, and fragments."""
 LOGIT_BYTES = 4 + 4 + 4 + 4 + 8
-"""A vocabulary entry of one row: logits in float32, divided, as log-probabilities, as probabilities, cumulated in
-float64."""
+"""Per vocabulary entry of one row: logits in float32, scaled, as log-probabilities, as probabilities, and their
+cumulative sum in float64."""
 
 
 def automatic_batch_size(model: Any, device: torch.device, longest_prompt: int, budget: int, items: int) -> int:
-    """The batch size for ``eval.batch_size: auto``: what fits by :func:`bytes_per_completion`, at least 1."""
-    room = free_bytes(device) * SHARE[device.type]
-    fits = int(room // bytes_per_completion(model, longest_prompt, budget))
-    return max(1, min(fits, MOST[device.type], items))
+    """Batch size for ``eval.batch_size: auto``: what fits by :func:`bytes_per_completion`, at least 1.
+
+    ``longest_prompt`` and ``budget`` (of a completion) are in tokens; ``items`` is the number of completions needed.
+    """
+    available = free_bytes(device) * MEMORY_SHARE[device.type]
+    fits = int(available // bytes_per_completion(model, longest_prompt, budget))
+    return max(1, min(fits, MAX_BATCH[device.type], items))
 
 
 def bytes_per_completion(model: Any, prompt: int, budget: int) -> float:
@@ -32,15 +35,15 @@ def bytes_per_completion(model: Any, prompt: int, budget: int) -> float:
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-    number = inner.dtype.itemsize
-    cache = 2 * config.num_hidden_layers * kv_heads * head_dim * number * (prompt + budget) * CACHE_COPIES
+    itemsize = inner.dtype.itemsize
+    cache = 2 * config.num_hidden_layers * kv_heads * head_dim * itemsize * (prompt + budget) * CACHE_COPIES
     width = 4 * config.hidden_size + 3 * int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
-    mask = 1 + number  # a byte a pair of positions, and what the kernel makes of it; eager attention needs more
-    return float(cache + config.vocab_size * LOGIT_BYTES + prompt * (width * number + prompt * mask))
+    mask = 1 + itemsize  # a byte per pair of positions, and the kernel's copy of it; eager attention needs more
+    return float(cache + config.vocab_size * LOGIT_BYTES + prompt * (width * itemsize + prompt * mask))
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that may be taken: of the GPU, or of this machine and the container this process is in."""
+    """Free memory in bytes: of the GPU, or of this machine and the container the process runs in."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -1,4 +1,4 @@
-"""The evaluating processes, seen from their parent: started, listened to, ended. Torch-free."""
+"""The evaluating processes as seen by their parent: started, followed, ended. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,88 +14,94 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_train.evaluation.plan import EvalError, EvalPlan
+from grpo_train.config.schema import Config
+from grpo_train.evaluation.plan import EvalPlan
+from grpo_train.evaluation.request import EvalError
+from grpo_train.policy.device import check_device
 from grpo_train.run_dir.files import atomic_write
+from grpo_train.run_dir.gpus import read_gpus
 from grpo_train.run_dir.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, run_id_in
 
 Event = dict[str, Any]
 
 
 @dataclass
-class Child:
-    """One process and what it was heard to say."""
+class Worker:
+    """One evaluating process and what it has reported."""
 
-    number: int
+    rank: int
     process: subprocess.Popen[bytes]
     channel: int
     deadline: float
     current: str
-    """The target it is at."""
+    """Name of the target in progress."""
     left: set[str]
-    """Targets it has not settled yet."""
+    """Names of the targets it has neither finished nor failed."""
     rest: bytes = b""
     progress: dict[str, int] = field(default_factory=dict)
 
 
-class Children:
-    """``nproc`` processes over the same targets, each with a device of its own."""
+class WorkerPool:
+    """``nproc`` processes over the same targets, each on its own device."""
 
     def __init__(self, plan: EvalPlan, run_id: str, nproc: int, timeout: float) -> None:
-        """``run_id``: what they carry in their environment, so that they are found. ``timeout``: seconds per target."""
+        """``run_id`` marks the processes in their environment; ``timeout`` is in seconds per target."""
         self._timeout = timeout
-        # In the tree, which one evaluation holds at a time: what a killed one left is replaced.
+        # One evaluation at a time holds this tree, so a leftover plan may be replaced.
         self._plan_file = Path(plan.folder) / ".plan.json"
         atomic_write(self._plan_file, json.dumps(plan.to_json()))
-        self._alive = [self._start(plan, run_id, number, nproc) for number in range(nproc)]
-        self.all = list(self._alive)
+        self._alive = [self._start(plan, run_id, rank, nproc) for rank in range(nproc)]
+        self._workers = list(self._alive)
 
-    def events(self, wait_s: float = 0.2) -> Iterator[tuple[Child, Event]]:
-        """What was said within the next moment. A process that has ended says ``{"event": "ended", "reason": …}``,
-        where it ended too early; one that took too long is told of in the same way.
+    def events(self, wait_s: float = 0.2) -> Iterator[tuple[Worker, Event]]:
+        """Events of the next moment.
+
+        ``{"event": "ended", "error", "code"}`` follows the last event of a process that ended too early or ran out of
+        time.
         """
-        late = [child for child in self._alive if time.monotonic() > child.deadline]
-        for child in late:
-            yield child, {"event": "ended", "reason": f"timed out after {self._timeout:g} s (eval.timeout)"}
-        ready, _, _ = select.select([child.channel for child in self._alive], [], [], wait_s)
-        for child in [child for child in self._alive if child.channel in ready]:
-            data = os.read(child.channel, 65_536)
+        for worker in [worker for worker in self._alive if time.monotonic() > worker.deadline]:
+            error = f"timed out after {self._timeout:g} s (eval.timeout)"
+            yield worker, {"event": "ended", "error": error, "code": "timeout"}
+        ready, _, _ = select.select([worker.channel for worker in self._alive], [], [], wait_s)
+        for worker in [worker for worker in self._alive if worker.channel in ready]:
+            data = os.read(worker.channel, 65_536)
             if not data:
-                self._alive.remove(child)
-                code = child.process.wait()
-                if child.left:
-                    yield child, {"event": "ended", "reason": _ending(code)}
+                self._alive.remove(worker)
+                exit_code = worker.process.wait()
+                if worker.left:
+                    yield worker, {"event": "ended", **_failure(exit_code)}
                 continue
-            *lines, child.rest = (child.rest + data).split(b"\n")
+            *lines, worker.rest = (worker.rest + data).split(b"\n")
             for event in map(json.loads, lines):
                 if event["event"] == "started":
-                    child.current, child.deadline = event["name"], time.monotonic() + self._timeout
-                    child.progress = {}
+                    worker.current, worker.deadline = event["name"], time.monotonic() + self._timeout
+                    worker.progress = {}
                 elif event["event"] == "progress":
-                    child.progress = {"done": event["done"], "total": event["total"]}
+                    worker.progress = {"done": event["done"], "total": event["total"]}
                 else:
-                    child.left.discard(event["name"])
-                yield child, event
+                    worker.left.discard(event["name"])
+                yield worker, event
 
     @property
-    def are_there(self) -> bool:
-        """Whether any of them may still say something."""
+    def is_alive(self) -> bool:
+        """Whether any process may still report."""
         return bool(self._alive)
 
     def progress(self, name: str) -> dict[str, Any]:
-        """How far a target is, over all of them."""
-        found = [child.progress for child in self.all if child.current == name and child.progress]
-        return {"name": name, **{word: sum(each[word] for each in found) for word in ("done", "total")}}
+        """Progress of a target over all processes: name, done, total (samples)."""
+        found = [worker.progress for worker in self._workers if worker.current == name and worker.progress]
+        return {"name": name, **{count: sum(each[count] for each in found) for count in ("done", "total")}}
 
     def end(self) -> None:
-        """Kill what is left and clear away."""
-        for child in self.all:
-            if child in self._alive:
-                child.process.kill()
-            child.process.wait()
-            os.close(child.channel)
+        """Kill the processes that are left, and clean up."""
+        for worker in self._workers:
+            if worker in self._alive:
+                worker.process.kill()
+            worker.process.wait()
+            os.close(worker.channel)
         self._plan_file.unlink(missing_ok=True)
 
-    def _start(self, plan: EvalPlan, run_id: str, number: int, nproc: int) -> Child:
+    def _start(self, plan: EvalPlan, run_id: str, rank: int, nproc: int) -> Worker:
         read_end, write_end = os.pipe()
         environment = {
             **os.environ,
@@ -104,13 +110,13 @@ class Children:
             "PYTHONUNBUFFERED": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "OMP_WAIT_POLICY": "passive",
-            "CUDA_VISIBLE_DEVICES": devices(os.environ, nproc)[number],
+            "CUDA_VISIBLE_DEVICES": devices(os.environ, nproc)[rank],
         }
         if nproc > 1:
             environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // nproc)))
-        words = [str(self._plan_file), str(write_end), str(number), str(nproc)]
+        arguments = [str(self._plan_file), str(write_end), str(rank), str(nproc)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "grpo_train.evaluation.workers.worker", *words],
+            [sys.executable, "-m", "grpo_train.evaluation.workers.worker", *arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=(write_end,),
             env=environment,
@@ -118,45 +124,52 @@ class Children:
         )
         os.close(write_end)
         names = [target.name for target in plan.targets]
-        return Child(number, process, read_end, time.monotonic() + self._timeout, names[0], set(names))
+        return Worker(rank, process, read_end, time.monotonic() + self._timeout, names[0], set(names))
 
 
 def devices(environment: Mapping[str, str], nproc: int) -> list[str]:
-    """The GPU of each process: the first visible ones. Raises EvalError where fewer are visible."""
-    listed = environment.get("CUDA_VISIBLE_DEVICES")
-    visible = [name.strip() for name in listed.split(",")] if listed else [str(number) for number in range(nproc)]
+    """The GPU of each process, an index or a UUID: the first visible ones; "" where GPUs are hidden.
+
+    Raises EvalError if too few are visible.
+    """
+    setting = environment.get("CUDA_VISIBLE_DEVICES")
+    if setting is not None and not setting.strip():
+        return [""] * nproc
+    visible = [name.strip() for name in setting.split(",")] if setting else [str(index) for index in range(nproc)]
     if len(visible) < nproc:
-        raise EvalError(f"eval.nproc {nproc}: CUDA_VISIBLE_DEVICES names {len(visible)} device(s) ({listed})")
+        raise EvalError(f"eval.nproc {nproc}: CUDA_VISIBLE_DEVICES lists {len(visible)} device(s) ({setting})")
     return visible[:nproc]
 
 
-def refuse_busy(environment: Mapping[str, str], nproc: int) -> None:
-    """Raise EvalError when a GPU is not there, or is training a run (a supervisor's own evaluation comes after)."""
-    wanted = devices(environment, nproc)
-    there = _nvidia_smi("--query-gpu=index")
-    if there is not None and len(there) < nproc:
-        raise EvalError(f"eval.nproc {nproc}: this machine has {len(there)} GPU(s)")
+def check_gpus(config: Config, environment: Mapping[str, str]) -> None:
+    """Refuse GPUs that are missing, unusable by torch, or training a run. Raises EvalError, PolicyError.
+
+    An evaluation started by a supervisor is checked only for their number: its run has passed the other checks, and
+    its training process has ended.
+    """
+    nproc = config.eval.nproc
+    wanted = list(filter(None, devices(environment, nproc)))
+    gpus = read_gpus() if wanted else []
+    if gpus and len(gpus) < nproc:
+        raise EvalError(f"eval.nproc {nproc}: this machine has {len(gpus)} GPU(s)", code="no_gpu")
     if environment.get(RUN_ID_VARIABLE):
         return
-    for device in wanted:
-        for pid in filter(str.isdigit, _nvidia_smi("--query-compute-apps=pid", f"--id={device}") or []):
-            owner = run_id_in(int(pid))
-            if owner and Path(owner).parent.name != "eval_runs":
+    if wanted:
+        check_device(config.model.device, nproc)
+    for gpu in gpus:
+        if not any(gpu.index == int(name) if name.isdigit() else gpu.uuid.startswith(name) for name in wanted):
+            continue
+        for run in filter(None, map(run_id_in, gpu.pids)):
+            if Path(run).parent.name != "eval_runs":
                 raise EvalError(
-                    f"GPU {device} is training {owner}: stop it first (grpo-train stop --training-run {owner}), "
-                    "or choose another with CUDA_VISIBLE_DEVICES"
+                    f"GPU {gpu.index} is training {run}: stop it first (grpo-train stop --training-run {run}), "
+                    "or select another GPU with CUDA_VISIBLE_DEVICES",
+                    code="busy",
                 )
 
 
-def _nvidia_smi(*query: str) -> list[str] | None:
-    """A query's answer in words, or None where there is no GPU."""
-    command = ["nvidia-smi", *query, "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.split() if done.returncode == 0 else None
-
-
-def _ending(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+def _failure(exit_code: int) -> dict[str, str]:
+    """Error and code of a process that ended too early."""
+    if exit_code < 0:
+        return {"error": f"was killed by {signal.Signals(-exit_code).name}", "code": "killed"}
+    return {"error": f"ended with exit code {exit_code}", "code": "internal"}

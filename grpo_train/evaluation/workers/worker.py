@@ -1,8 +1,8 @@
-"""An evaluating process: loads each checkpoint, answers its share of the problems and judges what was said.
+"""An evaluating process: generates and judges its share of every target's samples.
 
-Started by :mod:`grpo_train.evaluation.runner` with a plan's file, the descriptor to report on, its number and how many
-there are. Several of them share nothing but the plan and the directory of unfinished samples: each takes every n-th
-chunk, and none waits for another.
+Started by :mod:`grpo_train.evaluation.workers.pool` as ``worker PLAN_FILE CHANNEL RANK NPROC``; events go to the
+descriptor CHANNEL as JSON lines. Processes share only the plan and the directory of unfinished samples: each takes
+every NPROC-th chunk, and none waits for another.
 """
 
 from __future__ import annotations
@@ -21,33 +21,35 @@ import torch
 
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.judging import Judges, attempt_of, settled
-from grpo_train.evaluation.plan import EvalPlan, Target, problems_of, task_of
-from grpo_train.evaluation.results.partial import Partial, PartialError, PartialWriter
+from grpo_train.evaluation.plan import EvalPlan, problems_of, task_of
+from grpo_train.evaluation.results.partial import Partial, PartialWriter
+from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.matches import Matches
 from grpo_train.evaluation.workers.single_turn import SingleTurn
-from grpo_train.policy.locate import PolicyError
+from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.processes import die_with_parent
-from grpo_train.tasks import Problem, Task, TaskError
+from grpo_train.tasks import Problem, Task
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 
 Report = Callable[..., None]
+"""``report(event, **fields)`` sends an event to the parent."""
 
 
-class Answers(Protocol):
-    """Who answers: :class:`~grpo_train.evaluation.workers.single_turn.SingleTurn`, or what plays a task's matches."""
+class SampleSource(Protocol):
+    """Source of a target's samples."""
 
     def layout(self) -> dict[str, Any]:
-        """``chunks``: lists of items that are generated together, and facts of the machine for the summary."""
+        """``chunks``: lists of items generated together; and facts about the machine for the summary."""
 
-    def answer(self, items: Sequence[int]) -> list[dict[str, Any]]:
-        """For each item its row: item, seed, completion, length, truncated."""
+    def generate(self, items: Sequence[int]) -> list[dict[str, Any]]:
+        """A row per item: item, seed, completion, length, truncated."""
 
 
 def main() -> int:
-    """Evaluate every target of the plan; a step that raises is reported and the next one goes on."""
+    """Evaluate every target of the plan; a failing target is reported, and the next one starts."""
     die_with_parent(signal.SIGKILL)
     plan = EvalPlan.from_json(json.loads(Path(sys.argv[1]).read_text()))
-    channel, process, processes = (int(word) for word in sys.argv[2:5])
+    channel, rank, nproc = (int(argument) for argument in sys.argv[2:5])
 
     def report(event: str, **fields: Any) -> None:
         os.write(channel, (json.dumps({"event": event, **fields}) + "\n").encode())
@@ -58,14 +60,14 @@ def main() -> int:
     for target in plan.targets:
         report("started", name=target.name)
         try:
-            evaluate(target, plan, config, task, problems, report, process, processes)
+            evaluate(target, plan, config, task, problems, report, rank, nproc)
             report("done", name=target.name)
         except Exception as error:  # one step must not cost the others
-            told = isinstance(error, (PolicyError, TaskError, PartialError))
-            if not told:
+            if not isinstance(error, UserError):
                 traceback.print_exc()
-            report("failed", name=target.name, reason=f"{error}" if told else f"{type(error).__name__}: {error}")
-        gc.collect()  # models hold themselves in cycles
+            text = f"{error}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            report("failed", name=target.name, error=text, code=code_of(error))
+        gc.collect()  # models contain reference cycles
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     return 0
@@ -78,37 +80,33 @@ def evaluate(
     task: Task,
     problems: Sequence[Problem],
     report: Report,
-    process: int = 0,
-    processes: int = 1,
+    rank: int,
+    nproc: int,
 ) -> None:
-    """Make what is missing of this process's share of a checkpoint's samples and verdicts."""
-    partial = Partial.beside(plan.final(target))
+    """Generate and judge the missing samples of this process's share of a checkpoint."""
+    partial = Partial.beside(plan.result_folder(target))
     partial.check(target.key)
-    answers = who_answers(target, plan, config, task, problems)
-    layout = partial.layout() or partial.agree(answers.layout())
-    have = partial.completions()
+    source = source_of(target, plan, config, task, problems)
+    layout = partial.layout() or partial.agree(source.layout())
+    finished = partial.completions()
     judged = settled(partial.verdicts().values())
-    mine = list(enumerate(layout["chunks"]))[process::processes]
-    total = sum(len(items) for _, items in mine)
+    share = list(enumerate(layout["chunks"]))[rank::nproc]
+    total = sum(len(items) for _, items in share)
     done = 0
-    writer = PartialWriter(partial, process)
-    threads = config.sandbox.workers or max(1, len(os.sched_getaffinity(0)) // processes)
+    writer = PartialWriter(partial, rank)
+    threads = config.sandbox.workers or max(1, len(os.sched_getaffinity(0)) // nproc)
     try:
         with Judges(task, threads) as judges:
-
-            def judge(rows: Sequence[dict[str, Any]]) -> None:
-                for row in rows:
-                    problem, sample = divmod(row["item"], config.eval.num_samples)
-                    if row["item"] not in judged:
-                        judges.submit(row["item"], attempt_of(problems[problem], sample, plan.label, row))
-
-            for number, items in mine:
-                if not all(item in have for item in items):
-                    rows = answers.answer(items)
-                    writer.chunk(number, rows)
-                    judge(rows)
+            for index, items in share:
+                if all(item in finished for item in items):
+                    rows = [finished[item] for item in items]
                 else:
-                    judge([have[item] for item in items])
+                    rows = source.generate(items)
+                    writer.chunk(index, rows)
+                for row in rows:
+                    position, sample = divmod(row["item"], config.eval.num_samples)
+                    if row["item"] not in judged:
+                        judges.submit(row["item"], attempt_of(problems[position], sample, plan.label, row))
                 writer.verdicts(judges.done())
                 done += len(items)
                 report("progress", name=target.name, done=done, total=total)
@@ -117,8 +115,8 @@ def evaluate(
         writer.close()
 
 
-def who_answers(target: Target, plan: EvalPlan, config: Config, task: Task, problems: Sequence[Problem]) -> Answers:
-    """The model, once a prompt; where the task is a game, the model and its opponents."""
+def source_of(target: Target, plan: EvalPlan, config: Config, task: Task, problems: Sequence[Problem]) -> SampleSource:
+    """The sample source for a task: matches for a game, else single-turn completions."""
     if isinstance(task, SelfPlayTask):
         return Matches(target, plan, config, task, problems)
     return SingleTurn(target, plan, config, task, problems)

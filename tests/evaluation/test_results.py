@@ -1,4 +1,4 @@
-"""What an evaluation writes and says of a checkpoint, and under which settings."""
+"""Results of an evaluation: summaries, comparisons, logs, and the automatic batch size."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from grpo_train.evaluation.plan import EvalError, EvalRequest, environment_overrides, make_plan
-from grpo_train.evaluation.report import files as results
-from grpo_train.evaluation.report.compare import steps_compared
+from grpo_train.evaluation.report import step as step_files
+from grpo_train.evaluation.report.compare import compare_steps
+from grpo_train.evaluation.request import EvalError
 from grpo_train.evaluation.workers import single_turn
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import RunDir
@@ -22,17 +22,15 @@ from tests.support.evaluating import (
     step_of,
 )
 
-# -------------------------------------------------------------------------------------------------------- the results
 
-
-def test_a_summary_says_what_a_dashboard_shows(run: RunDir) -> None:
+def test_summary_is_consistent_with_the_samples(run: RunDir) -> None:
     assert evaluate_here(run.root, "trained", steps="1,2", **{**SAMPLED, "num_samples": 4}) == 0
     one, two = (read_json(step_of(run, step) / "summary.json") or {} for step in (1, 2))
     rows = [row for _, row in read_jsonl(step_of(run) / "completions.jsonl")]
     assert [(row["index"], row["sample"]) for row in rows] == sorted((row["index"], row["sample"]) for row in rows)
     assert len({row["seed"] for row in rows}) == 48
     assert sum(two["solve_rates"]) == 12
-    assert sum(right * count for right, count in enumerate(two["solve_rates"])) == two["metrics"]["correct"]
+    assert sum(correct * count for correct, count in enumerate(two["solve_rates"])) == two["metrics"]["correct"]
     assert sum(two["reasons"].values()) == two["metrics"]["n"] == 48
     assert sum(two["length"]["histogram"]["counts"]) == 48
     assert set(two["pass_at_k"]) == set(two["maj_at_k"]) == {"1", "2", "4"}
@@ -48,8 +46,8 @@ def test_a_summary_says_what_a_dashboard_shows(run: RunDir) -> None:
     assert len(previous["gained"]) + len(previous["lost"]) <= 12
 
 
-def test_a_step_between_becomes_the_previous_one(run: RunDir) -> None:
-    """step_0 as well: the model that the run started from is what later steps are compared with."""
+def test_previous_is_the_nearest_earlier_step(run: RunDir) -> None:
+    """Step 0, the model the run started from, is ``base``."""
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
     assert evaluate_here(run.root, "trained", steps="0", **SAMPLED) == 0
     two = read_json(step_of(run) / "summary.json") or {}
@@ -59,30 +57,33 @@ def test_a_step_between_becomes_the_previous_one(run: RunDir) -> None:
     assert (two["previous"]["name"], two["base"]["name"]) == ("step_1", "step_0")
     assert evaluate_here(run.root, "trained", steps="1", **{**SAMPLED, "temperature": 0.5}) == 0
     two = read_json(step_of(run) / "summary.json") or {}
-    assert two["previous"]["name"] == "step_0", "other settings are no comparison"
+    assert two["previous"]["name"] == "step_0", "other settings are not comparable"
 
 
-def test_two_steps_are_compared_when_asked(run: RunDir) -> None:
+def test_compare_steps(run: RunDir) -> None:
     with pytest.raises(EvalError, match="step_1 of trained has not been evaluated"):
-        steps_compared(run.root, "trained", ["1", "2"])
+        compare_steps(run.root, "trained", ["1", "2"])
     assert evaluate_here(run.root, "trained", steps="1,2", **SAMPLED) == 0
     previous = (read_json(step_of(run) / "summary.json") or {})["previous"]
-    (line,) = steps_compared(run.root, "trained", ["1", "2"])
-    assert line.startswith(f"addition step_2: {previous['difference']['value']:+.4f} [")
-    assert f"against step_1: {len(previous['gained'])} gained, {len(previous['lost'])} lost of 12" in line
+    (found,), errors = compare_steps(run.root, "trained", ["1", "2"])
+    assert (found.dataset, found.name, found.reference, errors) == ("addition", "step_2", "step_1", [])
+    assert found.difference == previous["difference"]["value"]
+    assert found.text().startswith(f"{previous['difference']['value']:+.4f} [")
+    assert f"against step_1: {len(previous['gained'])} gained, {len(previous['lost'])} lost of 12" in found.text()
     with pytest.raises(EvalError, match="step_7 has not been evaluated on addition"):
-        steps_compared(run.root, "trained", ["1", "7"])
-    with pytest.raises(EvalError, match=r"has not been evaluated on adition .*; there are evaluations on addition"):
-        steps_compared(run.root, "trained", ["1", "2"], ["adition"])
-    with pytest.raises(EvalError, match="wants at least two"):
-        steps_compared(run.root, "trained", ["1", "01"])
-    assert len(steps_compared(run.root, "trained", ["1", "7", "2"])) == 2, "what cannot be compared costs nothing else"
+        compare_steps(run.root, "trained", ["1", "7"])
+    with pytest.raises(EvalError, match=r"has not been evaluated on adition .*; evaluated datasets: addition"):
+        compare_steps(run.root, "trained", ["1", "2"], ["adition"])
+    with pytest.raises(EvalError, match="needs at least two"):
+        compare_steps(run.root, "trained", ["1", "01"])
+    found_steps, (error,) = compare_steps(run.root, "trained", ["1", "7", "2"])
+    assert ([each.name for each in found_steps], error.code) == (["step_2"], "bad_evaluation")
     assert evaluate_here(run.root, "trained", steps="1", **{**SAMPLED, "temperature": 0.5}) == 0
     with pytest.raises(EvalError, match="under different settings"):
-        steps_compared(run.root, "trained", ["1", "2"])
+        compare_steps(run.root, "trained", ["1", "2"])
 
 
-def test_the_training_run_has_a_line_for_each_evaluated_step(run: RunDir) -> None:
+def test_eval_log_has_one_line_per_step(run: RunDir) -> None:
     for _ in range(2):
         assert evaluate_here(run.root, "trained", steps="1,2", **SAMPLED) == 0
     lines = [row for _, row in read_jsonl(run.logs / "eval_log.jsonl")]
@@ -95,7 +96,7 @@ def test_the_training_run_has_a_line_for_each_evaluated_step(run: RunDir) -> Non
     assert not list((run.path / "tensorboard").glob("*/*")), "tracking.tensorboard is off"
 
 
-def test_scalars_for_tensorboard(tmp_path: Path) -> None:
+def test_tensorboard_scalars(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from grpo_train.evaluation.results.log import scalars_of, write_scalars
@@ -116,10 +117,10 @@ def test_scalars_for_tensorboard(tmp_path: Path) -> None:
     assert (event.step, event.value) == (10, 0.25)
 
 
-# --------------------------------------------------------------------------------------------------------- settings
+# ------------------------------------------------------------------------------------------------------- batch size
 
 
-def test_memory_that_runs_out_halves_the_batch(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_halves_the_batch(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     original = TransformersBackend._flow
@@ -136,7 +137,7 @@ def test_memory_that_runs_out_halves_the_batch(run: RunDir, monkeypatch: pytest.
     assert sizes == [5, 3, 2, 2]
 
 
-def test_an_automatic_batch_size_fills_free_memory(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_automatic_batch_size_fills_free_memory(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -149,7 +150,7 @@ def test_an_automatic_batch_size_fills_free_memory(tiny_model: Path, monkeypatch
         2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
     )
     assert each > cache * 4 * 100
-    monkeypatch.setattr(memory, "free_bytes", lambda device: int(each * 50 / memory.SHARE["cpu"]))
+    monkeypatch.setattr(memory, "free_bytes", lambda device: int(each * 50 / memory.MEMORY_SHARE["cpu"]))
     assert memory.automatic_batch_size(model, cpu, 10, 90, 1000) in (49, 50)
     assert memory.automatic_batch_size(model, cpu, 10, 90, 7) == 7
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
@@ -158,9 +159,7 @@ def test_an_automatic_batch_size_fills_free_memory(tiny_model: Path, monkeypatch
     assert memory.free_bytes(cpu) > 1 << 20
 
 
-def test_an_automatic_batch_size_stays_what_it_was_after_an_interruption(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_automatic_batch_size_survives_a_resume(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_turn, "automatic_batch_size", lambda *_: 7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SAMPLED, "batch_size", "auto")
@@ -170,39 +169,9 @@ def test_an_automatic_batch_size_stays_what_it_was_after_an_interruption(
     assert (read_json(step_of(run) / "summary.json") or {})["metrics"]["batch_size"] == 7
 
 
-@pytest.mark.parametrize(
-    ("variables", "found"),
-    [
-        ({}, {"task": {}, "eval": {}}),
-        ({"MBPP_EVAL_NUM_QUESTIONS": "20", "MBPP_EVAL_TEMPERATURE": "0"},
-         {"eval": {"num_problems": 20, "temperature": 0}}),
-        ({"MBPP_DATASET_PATH": "/data", "MBPP_EVAL_TIMEOUT_SECONDS": "2.5"},
-         {"task": {"path": "/data"}, "eval": {"problem_seconds": 2.5}}),
-    ],
-)  # fmt: skip
-def test_mbpps_variables(variables: dict[str, str], found: dict[str, Any]) -> None:
-    assert environment_overrides(variables) == {"task": {}, "eval": {}, **found}
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [{"MBPP_EVAL_NUM_QUESTIONS": "many"}, {"MBPP_EVAL_NUM_QUESTIONS": "0"}, {"MBPP_EVAL_TEMPERATURE": "-1"},
-     {"MBPP_EVAL_TIMEOUT_SECONDS": "soon"}],
-)  # fmt: skip
-def test_a_variable_that_is_none_is_named(variables: dict[str, str]) -> None:
-    (name,) = variables
-    with pytest.raises(EvalError, match=f"{name}={variables[name]}"):
-        environment_overrides(variables)
-
-
-def test_several_greedy_samples_are_refused(run: RunDir) -> None:
-    with pytest.raises(EvalError, match="at temperature 0 they would all be the same"):
-        make_plan(run.root, EvalRequest("trained", num_samples=4))
-
-
-def test_a_result_is_replaced_whole(run: RunDir) -> None:
+def test_results_are_replaced_as_a_whole(run: RunDir) -> None:
     folder = step_of(run)
-    results._replace(folder, {"a": "1"})
-    results._replace(folder, {"b": "2"})
+    step_files._replace(folder, {"a": "1"})
+    step_files._replace(folder, {"b": "2"})
     assert [path.name for path in folder.iterdir()] == ["b"]
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(f".{folder.name}")] == []

@@ -1,4 +1,4 @@
-"""Unfinished evaluations on disk: what is torn is cut off, what belongs to something else is not added to."""
+"""Samples of unfinished evaluations on disk: incomplete chunks are cut off, other samples are never mixed in."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def write(partial: Partial) -> None:
     writer.close()
 
 
-def test_it_lies_hidden_beside_the_results(partial: Partial) -> None:
+def test_directory_is_hidden_beside_the_results(partial: Partial) -> None:
     assert partial.path.name == ".step_1_addition.partial"
 
 
-def test_wherever_a_file_is_torn_only_whole_chunks_count(partial: Partial) -> None:
+def test_only_whole_chunks_of_a_torn_file_count(partial: Partial) -> None:
     write(partial)
     file = partial.path / "completions.0.jsonl"
     whole = file.read_bytes()
@@ -50,7 +50,7 @@ def test_wherever_a_file_is_torn_only_whole_chunks_count(partial: Partial) -> No
         assert file.read_bytes() == (whole if size == len(whole) else whole[:first] if size >= first else b"")
 
 
-def test_what_follows_a_torn_chunk_is_whole(partial: Partial) -> None:
+def test_a_torn_chunk_is_overwritten(partial: Partial) -> None:
     write(partial)
     file = partial.path / "completions.0.jsonl"
     whole = file.read_bytes()
@@ -70,8 +70,8 @@ def test_a_torn_verdict_is_cut_off(partial: Partial) -> None:
     assert set(partial.verdicts()) == {4}
 
 
-def test_a_block_of_zeros_is_torn_too(partial: Partial) -> None:
-    """What some file systems leave of the last write when the machine goes down."""
+def test_a_block_of_zeros_is_cut_off(partial: Partial) -> None:
+    """Some file systems leave one after a machine crash."""
     write(partial)
     file = partial.path / "completions.0.jsonl"
     file.write_bytes(file.read_bytes() + b"\0" * 40 + b"\n")
@@ -81,7 +81,7 @@ def test_a_block_of_zeros_is_torn_too(partial: Partial) -> None:
 
 
 @pytest.mark.parametrize("line", ["5", "[]", '{"foo": 1}', "null"])
-def test_what_is_no_sample_ends_what_is_whole(partial: Partial, line: str) -> None:
+def test_a_foreign_line_ends_the_samples(partial: Partial, line: str) -> None:
     write(partial)
     for file in ("completions.0.jsonl", "verdicts.0.jsonl"):
         with (partial.path / file).open("a") as more:
@@ -90,34 +90,35 @@ def test_what_is_no_sample_ends_what_is_whole(partial: Partial, line: str) -> No
     assert set(partial.verdicts()) == {2, 4}
 
 
-def test_a_damaged_layout_is_agreed_on_anew(partial: Partial) -> None:
+def test_a_damaged_layout_is_replaced(partial: Partial) -> None:
     partial.agree({"batch_size": 4})
     (partial.path / "layout.json").write_text("{")
     partial.open(KEY)
     assert partial.agree({"batch_size": 8}) == {"batch_size": 8}
 
 
-def test_a_full_disk_is_said_with_the_way_out(partial: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_has_a_code_and_a_hint(partial: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int, rows: Any) -> None:
         raise OSError(28, "No space left on device")
 
     write(partial)
     monkeypatch.setattr(module, "_append", full)
     writer = PartialWriter(partial, 0)
-    with pytest.raises(PartialError, match=r"No space left on device .*make room and run the evaluation again"):
+    with pytest.raises(PartialError, match=r"No space left on device .*free disk space and rerun") as error:
         writer.chunk(2, samples(5))
+    assert error.value.code == "disk_full"
     writer.close()
     assert len(partial.completions()) == 5
 
 
-def test_the_first_layout_holds_for_all(partial: Partial) -> None:
+def test_the_first_layout_applies_to_all(partial: Partial) -> None:
     assert partial.layout() is None
     assert partial.agree({"batch_size": 4}) == {"batch_size": 4} == partial.agree({"batch_size": 8})
     assert partial.layout() == {"batch_size": 4}
     assert [path.name for path in partial.path.glob(".*")] == []
 
 
-def test_the_same_key_goes_on(partial: Partial) -> None:
+def test_the_same_key_keeps_its_samples(partial: Partial) -> None:
     partial.agree({})
     write(partial)
     assert partial.open(KEY)
@@ -125,7 +126,7 @@ def test_the_same_key_goes_on(partial: Partial) -> None:
     partial.check(KEY)
 
 
-def test_other_samples_start_afresh(partial: Partial) -> None:
+def test_another_key_starts_empty(partial: Partial) -> None:
     partial.agree({})
     write(partial)
     other = {**KEY, "samples": {"weights": "b"}}
@@ -133,18 +134,18 @@ def test_other_samples_start_afresh(partial: Partial) -> None:
         partial.check(other)
     assert not partial.open(other)
     assert (partial.completions(), partial.verdicts(), partial.layout()) == ({}, {}, None)
-    assert partial.open(KEY), "the first ones come back"
+    assert partial.open(KEY), "the first samples are restored"
     assert set(partial.completions()) == {0, 1, 2, 3, 4}
 
 
-def test_another_grader_keeps_what_was_said(partial: Partial) -> None:
+def test_another_grader_keeps_completions(partial: Partial) -> None:
     partial.agree({})
     write(partial)
     assert partial.open({**KEY, "grading": {"grader": "y"}})
     assert (len(partial.completions()), partial.verdicts()) == (5, {})
 
 
-def test_files_of_several_processes_are_one(partial: Partial) -> None:
+def test_files_of_several_processes_are_merged(partial: Partial) -> None:
     for process, items in enumerate([(0, 1), (2, 3)]):
         writer = PartialWriter(partial, process)
         writer.chunk(process, samples(*items))

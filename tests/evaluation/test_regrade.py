@@ -1,4 +1,4 @@
-"""Grading apart from generating: graders that fail, are slow, or are new."""
+"""Judging separately from generating: failing, slow and changed graders."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from grpo_train.evaluation.plan import EvalError
-from grpo_train.evaluation.results import keys
+from grpo_train.evaluation.regrade import Regraded, regrade
+from grpo_train.evaluation.request import EvalError
+from grpo_train.evaluation.results import grading_key
+from grpo_train.evaluation.targets import Unfinished
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_json, read_jsonl
 from grpo_train.tasks.addition import AdditionTask
@@ -20,22 +22,20 @@ from tests.support.evaluating import (
     evaluate_here,
     evaluate_until,
     files_of,
-    generated,
     partial_of,
+    record_generated,
     step_of,
 )
 
-# ------------------------------------------------------------------------------------------------------------ grading
 
-
-def test_a_failing_grader_is_no_wrong_answer(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_grader_is_not_a_wrong_answer(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {"left": 3}
     original = AdditionTask.judge
 
     def judge(self: AdditionTask, attempt: Attempt) -> Verdict:
         broken["left"] -= 1
         if broken["left"] >= 0:
-            raise OSError("no room for programs")
+            raise OSError("no space for programs")
         return original(self, attempt)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -48,10 +48,10 @@ def test_a_failing_grader_is_no_wrong_answer(run: RunDir, monkeypatch: pytest.Mo
     assert "grader_error" not in (read_json(step_of(run) / "summary.json") or {})["reasons"]
 
 
-def test_slow_judging_overlaps_and_says_the_same(
+def test_slow_judging_gives_the_same_verdicts(
     run: RunDir, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Judged on threads, the same verdicts; only the key says that programs may have been run."""
+    """On threads; only the key differs, because it includes the sandbox."""
     monkeypatch.setattr(AdditionTask, "slow", True)
     monkeypatch.setattr(AdditionTask, "__init__", _slow(AdditionTask.__init__))
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
@@ -65,15 +65,13 @@ def _slow(init: Any) -> Any:
     return made
 
 
-def test_regrading_with_the_same_grader_changes_no_byte_and_needs_no_torch(
-    run: RunDir, whole: dict[str, bytes]
-) -> None:
+def test_regrading_changes_no_byte_without_torch(run: RunDir, whole: dict[str, bytes]) -> None:
     assert evaluate_here(run.root, "trained", steps="1,2", **SAMPLED) == 0
     before = files_of(step_of(run))
     table = (step_of(run).parent / "consolidated_metrics.csv").read_bytes()
     program = (
         "import sys; sys.argv = ['grpo-train', 'regrade', '--training-run', 'trained']\n"
-        "from grpo_train.cli.commands import app\n"
+        "from grpo_train.cli import app\n"
         "try: app()\nfinally: assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], env=environment(run.root), capture_output=True, text=True)
@@ -84,15 +82,14 @@ def test_regrading_with_the_same_grader_changes_no_byte_and_needs_no_torch(
     assert [row["step"] for _, row in read_jsonl(run.logs / "eval_log.jsonl")] == [1, 2]
 
 
-def test_a_new_grader_is_applied_and_what_changed_is_said(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpo_train.evaluation.regrade import regrade
-
+def test_regrading_applies_a_new_grader(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
     old = (read_json(step_of(run) / "summary.json") or {})["metrics"]
-    items = generated(monkeypatch)
+    items = record_generated(monkeypatch)
     wrong = Verdict(correct=False, formatted=True, reason="wrong", answer="0")
     monkeypatch.setattr(AdditionTask, "judge", lambda self, attempt: wrong)
     (step,) = regrade(run.root, "trained")
+    assert isinstance(step, Regraded)
     new = (read_json(step_of(run) / "summary.json") or {})["metrics"]
     assert (new["correct"], new["format_rate"]) == (0, 1.0)
     assert new["mean_length"] == old["mean_length"]
@@ -101,24 +98,24 @@ def test_a_new_grader_is_applied_and_what_changed_is_said(run: RunDir, monkeypat
     assert items == []
 
 
-def test_a_changed_grader_judges_again_without_generating(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An evaluation that was interrupted before the grader was mended."""
+def test_a_changed_grader_reuses_completions(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an evaluation interrupted before the grader was fixed."""
     assert evaluate_until(run, 5, torn=False)
-    monkeypatch.setattr(keys, "grader_key", lambda task, config: "mended")
-    items = generated(monkeypatch)
-    there = set(partial_of(run).completions())
+    monkeypatch.setattr(grading_key, "grader_key", lambda task, config: "fixed")
+    items = record_generated(monkeypatch)
+    done = set(partial_of(run).completions())
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
-    assert set(items) == set(range(24)) - there
+    assert set(items) == set(range(24)) - done
 
 
-def test_regrading_refuses_other_data(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpo_train.evaluation.regrade import regrade
-
+def test_regrading_rejects_changed_problems(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EvalError, match="has no complete evaluation"):
         list(regrade(run.root, "trained"))
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
     monkeypatch.setattr("grpo_train.tasks.addition.prompt_of", lambda a, b: f"{a} plus {b} is ")
-    with pytest.raises(EvalError, match="asks other problems"):
-        list(regrade(run.root, "trained"))
+    (failure,) = regrade(run.root, "trained")
+    assert isinstance(failure, Unfinished)
+    assert (failure.name, failure.code) == ("step_2", "bad_evaluation")
+    assert "the problems of task addition have changed" in failure.error
     with pytest.raises(EvalError, match="no complete evaluation of mbpp"):
         list(regrade(run.root, "trained", ["mbpp"]))

@@ -1,0 +1,59 @@
+"""Cache keys: they change with everything samples and verdicts depend on, and with nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grpo_train.evaluation.plan import make_plan
+from grpo_train.evaluation.request import EvalRequest
+from grpo_train.evaluation.results import grading_key, keys
+from grpo_train.rollout import seed_of
+from grpo_train.run_dir import RunDir
+from grpo_train.tasks.addition import AdditionTask
+from tests.support.evaluating import SAMPLED
+
+
+def test_key_changes_with_every_relevant_setting(run: RunDir) -> None:
+    def key(step: int = 2, **request: Any) -> dict[str, Any]:
+        plan, _ = make_plan(run.root, EvalRequest("trained", steps=str(step), **{**SAMPLED, **request}))
+        config = keys.Config.model_validate(plan.config)
+        task = AdditionTask(name="addition", label="addition")
+        problems = [task.problem(config.eval.split, index) for index in plan.indices]
+        return keys.key_of(plan, plan.targets[0], config, task, problems)
+
+    first = key()
+    assert key() == first
+    assert key(batch_size=64) == first == key(nproc=2, timeout=5.0)
+    for other in ({"step": 1}, {"temperature": 0.5}, {"top_p": 0.9}, {"num_samples": 3}, {"num_problems": 7},
+                  {"max_completion_length": 9}, {"split": "train"}):  # fmt: skip
+        assert key(**other)["samples"] != first["samples"], other
+        assert key(**other)["grading"] == first["grading"], other
+    keys.folder_key.cache_clear()
+    tokenizer = next((run.root / "models" / "tiny").glob("tokenizer.json"))
+    tokenizer.write_text(tokenizer.read_text() + " ")
+    assert key()["samples"]["weights"] != first["samples"]["weights"]
+    keys.folder_key.cache_clear()
+
+
+def test_grader_key_covers_imported_sources(tmp_path: Path) -> None:
+    files: dict[Path, None] = {}
+    grading_key._gather(grading_key.PACKAGE / "tasks" / "addition.py", files, set())
+    names = {str(file.relative_to(grading_key.PACKAGE)) for file in files}
+    assert {"tasks/addition.py", "rewards/accuracy.py", "rewards/number_parser.py", "tasks/shared/base.py"} <= names
+    assert not names & {"tasks/gsm8k.py", "tasks/__init__.py", "config/schema.py"}
+    own, libraries = tmp_path / "mine.py", set[str]()
+    own.write_text("import json\nimport numpy as np\nfrom grpo_train.rewards.number import grade_number\n")
+    files.clear()
+    grading_key._gather(own, files, libraries)
+    assert libraries == {"numpy"}
+    assert own in files
+    assert grading_key.PACKAGE / "rewards" / "number.py" in files
+
+
+def test_every_sample_has_its_own_seed() -> None:
+    seeds = {seed_of(base, label, index, sample) for base in (0, 1) for label in ("a", "b")
+             for index in range(20) for sample in range(4)}  # fmt: skip
+    assert len(seeds) == 320
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert seed_of(3, "addition", 7, 1) == seed_of(3, "addition", 7, 1)
