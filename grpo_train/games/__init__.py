@@ -1,4 +1,4 @@
-"""Games for two, to train by self-play (SPIRAL, arXiv 2506.24119) and to evaluate against opponents known exactly."""
+"""Two-player games for self-play (SPIRAL, arXiv 2506.24119) and evaluation against exactly known opponents."""
 
 from collections.abc import Mapping
 
@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 GAMES: Mapping[str, Game] = {game.name: game for game in (TicTacToe(), KuhnPoker(), Negotiation())}
-"""By name."""
+"""Games by name."""
 
 
 def load_game(name: str) -> Game:
-    """The game of this name. Raises ValueError that names those there are."""
+    """Game by name. Raises ValueError for an unknown name."""
     if name not in GAMES:
-        raise ValueError(f"there is no game '{name}'; there are: {', '.join(GAMES)}")
+        raise ValueError(f"unknown game '{name}'; known: {', '.join(GAMES)}")
     return GAMES[name]

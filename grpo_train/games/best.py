@@ -1,4 +1,4 @@
-"""The most that anybody can get out of an opponent that is known exactly: what a model is measured against."""
+"""Highest achievable return against an exactly known opponent, the bound for a model's results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from grpo_train.games.tictactoe import TicTacToe, TicTacToeState
 
 
 def best_return(game: str, opponent: str, role: Role) -> Fraction | None:
-    """The highest average return that ``role`` can have against an opponent of :data:`~.opponents.OPPONENTS`.
+    """Highest average return of ``role`` against an opponent of :data:`~.opponents.OPPONENTS`.
 
-    None where it is not known: for any other player, and for the negotiation, in which the other side's values are
-    hidden.
+    None where unknown: for any other player, and for the negotiation, where the other side's values are hidden.
     """
     if opponent not in (each.name for each in OPPONENTS.get(game, ())):
         return None
@@ -30,7 +29,7 @@ def best_return(game: str, opponent: str, role: Role) -> Fraction | None:
 
 @cache
 def _tictactoe(state: TicTacToeState, opponent: Opponent, role: Role) -> Fraction:
-    """By expectimax: ``role`` takes its best move, the opponent's are weighed by their probabilities."""
+    """Expectimax: ``role`` takes its best move, the opponent's moves are weighted by their probabilities."""
     if state.returns is not None:
         return Fraction(state.returns[role])
     after = {move: state._after(move) for move in state.legal_moves()}
@@ -41,7 +40,7 @@ def _tictactoe(state: TicTacToeState, opponent: Opponent, role: Role) -> Fractio
 
 
 def _strategy(opponent: Opponent) -> Strategy:
-    """An opponent of Kuhn poker by information set."""
+    """Strategy of a Kuhn poker opponent by information set."""
     strategy: dict[str, Fraction] = {}
     frontier: list[KuhnPokerState] = list(KuhnPoker().deals())
     while frontier:

@@ -1,7 +1,7 @@
-"""Kuhn poker (Kuhn 1950, "A Simplified Two-Person Poker"), its equilibria, and how much a strategy loses to the best.
+"""Kuhn poker (Kuhn 1950, "A Simplified Two-Person Poker"), its equilibria and best responses.
 
-Returns are in chips. The -1.5 of an illegal move is less than the 2 that a called bet may lose, but nothing to gain:
-who folds loses 1, and nobody has to bet.
+Returns are in chips. An illegal move loses 1.5, less than the 2 of a lost called bet, but it is never an advantage:
+folding loses 1, and no player has to bet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CARDS = "JQK"
 """Lowest first."""
 NAMES = {"J": "Jack", "Q": "Queen", "K": "King"}
 LETTERS = {"check": "k", "bet": "b", "call": "c", "fold": "f"}
-"""The moves in compact style: poker's shorthand, in which c is a call and k a check."""
+"""Moves in compact style: poker shorthand, with c for call and k for check."""
 DONE = {"check": "checked", "bet": "bet", "call": "called", "fold": "folded"}
 RULES = (
     "You are playing Kuhn poker. The deck has three cards: Jack, Queen and King, the King is the highest. Each of the "
@@ -30,7 +30,7 @@ RULES = (
 )
 
 Strategy: TypeAlias = Mapping[str, Fraction]
-"""By information set (:attr:`KuhnPokerState.information_set`), the probability to put a chip in: to bet, or to call."""
+"""Probability of putting a chip in (bet or call) by information set (:attr:`KuhnPokerState.information_set`)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class KuhnPokerState(State):
     """A deal and the moves since."""
 
     cards: tuple[str, str]
-    """By role."""
+    """Card of each role."""
     history: tuple[Move, ...] = ()
 
     @property
@@ -49,7 +49,7 @@ class KuhnPokerState(State):
     def returns(self) -> Returns | None:
         match self.history:
             case (*_, "fold"):
-                won = -1.0 if self.player else 1.0  # who would be next is who bet
+                won = -1.0 if self.player else 1.0  # the next player is the one who bet
             case ("check", "check"):
                 won = self._showdown()
             case (*_, "call"):
@@ -60,7 +60,7 @@ class KuhnPokerState(State):
 
     @property
     def information_set(self) -> str:
-        """What the player to move knows: its card and the moves so far, "Q|kb"; two players never share one."""
+        """Knowledge of the player to move, its card and the moves so far: "Q|kb". The roles never share one."""
         return f"{self.cards[self.player]}|{''.join(LETTERS[move] for move in self.history)}"
 
     def legal_moves(self) -> tuple[Move, ...]:
@@ -87,7 +87,7 @@ class KuhnPokerState(State):
 
 
 class KuhnPoker(Game):
-    """One hand. The returns are chips won or lost: 1 or 2."""
+    """One hand. Returns are chips won or lost: 1 or 2."""
 
     name = "kuhn_poker"
     roles = ROLES
@@ -104,17 +104,17 @@ class KuhnPoker(Game):
 
 
 def equilibrium(bluff: Fraction = Fraction(1, 6)) -> Strategy:
-    """Kuhn's equilibria, which differ only in how often the first player bets with the Jack; the value is -1/18.
+    """Kuhn's equilibrium for a given bluffing frequency; the value of the game is -1/18.
 
     Args:
-        bluff: that probability, 0 to 1/3. The default leaves the first player no pure choice with Jack, King, or a
-            Queen that faces a bet.
+        bluff: probability that the first player bets with the Jack, 0 to 1/3. With the default, the first player mixes
+            with the Jack, the King, and a Queen that faces a bet.
 
     Raises:
         ValueError: ``bluff`` is out of range.
     """
     if not 0 <= bluff <= Fraction(1, 3):
-        raise ValueError(f"bluff is {bluff}: the equilibria have 0 to 1/3")
+        raise ValueError(f"bluff is {bluff}; it must be in [0, 1/3]")
     never, always, third = Fraction(0), Fraction(1), Fraction(1, 3)
     return {
         "J|": bluff, "Q|": never, "K|": 3 * bluff,
@@ -125,23 +125,23 @@ def equilibrium(bluff: Fraction = Fraction(1, 6)) -> Strategy:
 
 
 def moves_of(strategy: Strategy, state: KuhnPokerState) -> Mapping[Move, Fraction]:
-    """The probability of each legal move; those of probability 0 are left out."""
+    """Probability of each legal move, without moves of probability 0."""
     quiet, chip = state.legal_moves()
     likely = strategy[state.information_set]
     return {move: share for move, share in ((quiet, 1 - likely), (chip, likely)) if share}
 
 
 def value(first: Strategy, second: Strategy) -> Fraction:
-    """Chips a hand that the first player wins on average, exactly, over all six deals."""
+    """Exact average win of the first player over all six deals, in chips per hand."""
     deals = KuhnPoker().deals()
     return sum((_value(deal, (first, second)) for deal in deals), Fraction(0)) / len(deals)
 
 
 def best_response(strategy: Strategy, role: Role) -> tuple[Fraction, Strategy]:
-    """The most chips a hand that ``role`` can win on average when the other role plays ``strategy``, and how.
+    """Best response of ``role`` to ``strategy``: average win in chips per hand, and the response.
 
-    Tries all 64 pure strategies: some best response is pure. ``strategy`` needs the other role's six information sets
-    only, and so has the answer ``role``'s.
+    Searches all 64 pure strategies, which include a best response. ``strategy`` needs only the other role's six
+    information sets; the response has those of ``role``.
     """
     keys = [f"{card}|{history}" for history in (("", "kb") if role == 0 else ("k", "b")) for card in CARDS]
     best: tuple[Fraction, Strategy] | None = None
@@ -152,11 +152,6 @@ def best_response(strategy: Strategy, role: Role) -> tuple[Fraction, Strategy]:
             best = won, mine
     assert best is not None
     return best
-
-
-def exploitability(strategy: Strategy) -> Fraction:
-    """Chips a hand that a best responder wins from ``strategy``, each in both roles equally often: 0 at equilibrium."""
-    return (best_response(strategy, 0)[0] + best_response(strategy, 1)[0]) / 2
 
 
 def _value(state: KuhnPokerState, strategies: tuple[Strategy, Strategy]) -> Fraction:

@@ -1,14 +1,14 @@
-"""A negotiation over a pool of two kinds of things, which the two sides value differently and in private.
+"""Negotiation over a pool of two kinds of items with private, different values.
 
-Lewis et al. 2017, "Deal or No Deal?" (arXiv 1706.05125, §2.1), with two kinds instead of three and offers instead of
-talk, so that every move can be checked:
+Lewis et al. 2017, "Deal or No Deal?" (arXiv 1706.05125, §2.1), with two kinds of items instead of three and offers
+instead of dialogue, so that every move can be checked:
 
-- The pool has 1 to 3 hats and 1 to 3 books. A side values a hat at so many points and a book at so many, whole numbers
-  from 0; the whole pool is worth 10 to either. Each kind is worth something to somebody, and one kind at least to both.
-- The first side offers a division. Then in turn each accepts the offer of the other, leaves, or offers another one.
-  After five offers the sixth turn can only accept or leave.
-- A deal gives each side what its share is worth to it, over 10; without a deal both get 0. It is not zero-sum: where
-  the values differ there are deals that are better for both.
+- The pool has 1 to 3 hats and 1 to 3 books. Each side values a hat and a book at whole numbers of points from 0; the
+  whole pool is worth 10 to each side. Each kind has value to at least one side, and at least one kind to both.
+- The first side offers a division. Then each side in turn accepts the other's offer, leaves, or makes another offer.
+  After five offers, the sixth turn can only accept or leave.
+- A deal gives each side the value of its share over 10; without a deal both get 0. The game is not zero-sum: where the
+  values differ, some deals are better for both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import product
 from grpo_train.games.base import Game, Move, Returns, Role, State, Style, full_text
 
 Items = tuple[int, int]
-"""Hats and books: how many, or what one of each is worth."""
+"""Hats and books: counts, or the value of one of each."""
 
 ROLES = ("first", "second")
 KINDS = ("hat", "book")
@@ -44,11 +44,11 @@ RULES = (
 
 @dataclass(frozen=True)
 class NegotiationState(State):
-    """A deal of things and values, and the moves since."""
+    """A deal of items and values, and the moves since."""
 
     pool: Items
     values: tuple[Items, Items]
-    """By role, what one hat and one book is worth to it."""
+    """Value of one hat and one book to each role."""
     history: tuple[Move, ...] = ()
 
     @property
@@ -65,16 +65,16 @@ class NegotiationState(State):
         return self.worth(self.share(turn, 0), 0) / WORTH, self.worth(self.share(turn, 1), 1) / WORTH
 
     def share(self, turn: int, role: Role) -> Items:
-        """What the offer of a turn (from 0) gives to a role."""
+        """Share of a role in the offer of a turn (from 0)."""
         hats, books = _items_of(self.history[turn])
         return (hats, books) if turn % 2 == role else (self.pool[0] - hats, self.pool[1] - books)
 
     def worth(self, share: Items, role: Role) -> int:
-        """Points that a share is worth to a role."""
+        """Value of a share to a role, in points."""
         return _dot(share, self.values[role])
 
     def offers(self) -> tuple[Move, ...]:
-        """The offers that the player to move may make."""
+        """Legal offers of the player to move."""
         if self.is_over or len(self.history) >= MAX_OFFERS:
             return ()
         hats, books = self.pool
@@ -88,16 +88,16 @@ class NegotiationState(State):
     def observation(self, style: Style = "full") -> str:
         mine = self.values[self.player]
         shares = [self.share(turn, self.player) for turn in range(len(self.history))]
-        if style == "compact":  # the pool, what it is worth to me, what each offer gives me
+        if style == "compact":  # the pool, its values and each offer, from the player's side
             fields = [self.pool, mine, *shares]
             return "|".join(f"{hats},{books}" for hats, books in fields) + f"\n{self.player + 1}:"
         turns = [
-            f"{'You' if turn % 2 == self.player else 'The other player'} offered: {_words(share)} for you, "
-            f"{_words((self.pool[0] - share[0], self.pool[1] - share[1]))} for the other player."
+            f"{'You' if turn % 2 == self.player else 'The other player'} offered: {_phrase(share)} for you, "
+            f"{_phrase((self.pool[0] - share[0], self.pool[1] - share[1]))} for the other player."
             for turn, share in enumerate(shares)
         ]
         situation = (
-            f"You are the {ROLES[self.player]} player. The pool: {_words(self.pool)}. To you, a hat is worth "
+            f"You are the {ROLES[self.player]} player. The pool: {_phrase(self.pool)}. To you, a hat is worth "
             f"{mine[0]} and a book is worth {mine[1]}."
         )
         return full_text(RULES, "\n".join([situation, *turns]), self.legal_moves())
@@ -107,7 +107,7 @@ class NegotiationState(State):
 
 
 class Negotiation(Game):
-    """See the module's text. Returns are 0 to 1."""
+    """See the module docstring. Returns are in [0, 1]."""
 
     name = "negotiation"
     roles = ROLES
@@ -126,12 +126,12 @@ class Negotiation(Game):
 
 
 def fair(state: NegotiationState) -> Mapping[Move, Fraction]:
-    """Wants half of its points, and no more: accepts any offer worth that, else offers what gives away the most things
-    but leaves it half (each such offer equally likely), and leaves when it can offer no more."""
-    me = state.player
-    if state.history and 2 * state.worth(state.share(len(state.history) - 1, me), me) >= WORTH:
+    """Opponent that wants half of the points. It accepts any offer worth half, otherwise offers to keep the fewest
+    items worth half (ties equally likely), and leaves when it has no such offer."""
+    role = state.player
+    if state.history and 2 * state.worth(state.share(len(state.history) - 1, role), role) >= WORTH:
         return {ACCEPT: Fraction(1)}
-    enough = [offer for offer in state.offers() if 2 * state.worth(_items_of(offer), me) >= WORTH]
+    enough = [offer for offer in state.offers() if 2 * state.worth(_items_of(offer), role) >= WORTH]
     if not enough:
         return {LEAVE: Fraction(1)}
     fewest = min(sum(_items_of(offer)) for offer in enough)
@@ -150,7 +150,7 @@ def _deals() -> tuple[NegotiationState, ...]:
 
 
 def _allowed(one: Items, two: Items) -> bool:
-    """Each kind is worth something to somebody, and one kind at least to both."""
+    """Whether each kind has value to at least one side, and at least one kind to both."""
     return all(a or b for a, b in zip(one, two, strict=True)) and any(a and b for a, b in zip(one, two, strict=True))
 
 
@@ -163,5 +163,5 @@ def _items_of(offer: Move) -> Items:
     return int(hats), int(books)
 
 
-def _words(items: Items) -> str:
+def _phrase(items: Items) -> str:
     return " and ".join(f"{count} {kind}{'' if count == 1 else 's'}" for count, kind in zip(items, KINDS, strict=True))

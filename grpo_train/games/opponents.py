@@ -1,4 +1,4 @@
-"""Players that are no models: to evaluate against, and to know exactly what a game is worth."""
+"""Programmed opponents with exactly known move probabilities."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from grpo_train.games.base import Move, State
 
 @dataclass(frozen=True)
 class Opponent:
-    """A player by the probabilities of its moves. It has no state of its own: a resumed match goes on as it was."""
+    """A player defined by its move probabilities. It is stateless, so a match can resume at any move."""
 
     name: str
-    """As in a configuration: "random", "minimax"."""
+    """Name in a config, e.g. "random", "minimax"."""
     policy: Callable[[Any], Mapping[Move, Fraction]]
-    """The exact probability of each move that it may make in a state (of its own game, not over). It looks at nothing
-    that the player to move does not know."""
+    """Exact move probabilities in a state of its game that is not over. It uses only what the player to move knows."""
 
     def choose(self, state: State, draw: random.Random) -> Move:
-        """A move, by one draw from the caller's generator."""
+        """Draw a move, with one draw from the caller's generator."""
         policy = self.policy(state)
         return draw.choices(list(policy), [float(share) for share in policy.values()])[0]
 
 
 def uniform(state: State) -> Mapping[Move, Fraction]:
-    """Every legal move equally likely."""
+    """Uniform over legal moves."""
     moves = state.legal_moves()
     return {move: Fraction(1, len(moves)) for move in moves}
 
@@ -45,13 +44,13 @@ OPPONENTS: Mapping[str, tuple[Opponent, ...]] = {
     "kuhn_poker": (RANDOM, Opponent("equilibrium", _equilibrium)),
     "negotiation": (RANDOM, Opponent("fair", negotiation.fair)),
 }
-"""By the game's name, the weakest first."""
+"""Opponents by game name, weakest first."""
 
 
 def load_opponent(game: str, name: str) -> Opponent:
-    """The opponent of this name in a game. Raises ValueError that names those there are."""
+    """Opponent by name. Raises ValueError for an unknown name."""
     for opponent in OPPONENTS.get(game, ()):
         if opponent.name == name:
             return opponent
     known = ", ".join(opponent.name for opponent in OPPONENTS.get(game, ())) or "none"
-    raise ValueError(f"the game '{game}' has no opponent '{name}'; it has: {known}")
+    raise ValueError(f"unknown opponent '{name}' of game '{game}'; known: {known}")

@@ -1,4 +1,4 @@
-"""Tic-tac-toe, and its solution."""
+"""Tic-tac-toe and its solution."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RULES = (
 
 @dataclass(frozen=True)
 class TicTacToeState(State):
-    """A board; whose turn it is follows from it."""
+    """A board; the player to move follows from it."""
 
     cells: str = EMPTY * 9
-    """Row by row, X, O or a dot."""
+    """X, O or a dot, row by row."""
 
     @property
     def player(self) -> Role:
@@ -44,7 +44,7 @@ class TicTacToeState(State):
         return tuple(name for name, cell in zip(CELLS, self.cells, strict=True) if cell == EMPTY)
 
     def observation(self, style: Style = "full") -> str:
-        # An empty cell shows its number: the move to write is there to be read.
+        # An empty cell shows its number, which is the move.
         shown = [name if cell == EMPTY else cell for name, cell in zip(CELLS, self.cells, strict=True)]
         rows = [shown[first : first + 3] for first in (0, 3, 6)]
         role = ROLES[self.player]
@@ -59,7 +59,7 @@ class TicTacToeState(State):
 
 
 class TicTacToe(Game):
-    """Always dealt the empty board. +1 for the winner, -1 for the loser, 0 for a draw."""
+    """Starts with the empty board. Returns +1 to the winner, -1 to the loser, 0 for a draw."""
 
     name = "tictactoe"
     roles = ROLES
@@ -74,7 +74,7 @@ class TicTacToe(Game):
 
 @cache
 def value(state: TicTacToeState) -> int:
-    """What the position is worth to X when both play their best: 1, 0 or -1 (minimax; 5,478 positions at most)."""
+    """Value of the position for X with optimal play: 1, 0 or -1 (minimax; at most 5,478 positions)."""
     if state.returns is not None:
         return int(state.returns[0])
     values = [value(state._after(move)) for move in state.legal_moves()]
@@ -82,6 +82,6 @@ def value(state: TicTacToeState) -> int:
 
 
 def minimax(state: TicTacToeState) -> Mapping[Move, Fraction]:
-    """Every move that keeps the position's value, equally likely; none is preferred for winning sooner."""
+    """Uniform over the moves that keep the position's value, without a preference for winning sooner."""
     best = [move for move in state.legal_moves() if value(state._after(move)) == value(state)]
     return {move: Fraction(1, len(best)) for move in best}

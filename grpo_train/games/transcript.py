@@ -1,4 +1,4 @@
-"""A match of a model against an opponent as text: what is stored of it, and all that is needed to judge it again.
+"""Stored text of a match between a model and an opponent, sufficient to grade it again.
 
 {"game": "tictactoe", "model": "X", "opponent": "random"}
 {"X": "<think>…</think><answer>5</answer>"}
@@ -15,23 +15,23 @@ from grpo_train.games.base import CLOSE_ANSWER, OPEN_ANSWER, Game, Match, MatchR
 
 @dataclass(frozen=True)
 class Transcript:
-    """Who played whom, and what was written."""
+    """The players of a match and their completions."""
 
     role: Role
-    """The model's."""
+    """The model's role."""
     opponent: str
     texts: tuple[str, ...] = ()
-    """What was written, in turn; a player that is no model writes :func:`as_text` of its moves."""
+    """Completions in turn; a programmed opponent writes :func:`as_text` of its moves."""
 
     def dump(self, game: Game) -> str:
-        """As JSON lines."""
+        """Serialize as JSON lines."""
         header = {"game": game.name, "model": game.roles[self.role], "opponent": self.opponent}
         lines = [header, *({game.roles[turn % 2]: text} for turn, text in enumerate(self.texts))]
         return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
 
     @classmethod
     def parse(cls, game: Game, text: str) -> Transcript | None:
-        """The transcript of a match of ``game``; None for any other text. Never raises."""
+        """Parse the transcript of a match of ``game``; None for any other text. Never raises."""
         try:
             header, *lines = (json.loads(line) for line in text.split("\n"))
             texts = tuple(line[game.roles[turn % 2]] for turn, line in enumerate(lines))
@@ -43,7 +43,7 @@ class Transcript:
         return cls(role, opponent, texts) if fits else None
 
     def replay(self, game: Game, deal: State, rules: MatchRules) -> Match:
-        """The match as it stands after all of it. Raises ValueError where it goes on after the end."""
+        """Match after all completions. Raises ValueError when completions follow its end."""
         match = Match(game, deal, rules)
         for text in self.texts:
             match = match.reply(text)
@@ -51,5 +51,5 @@ class Transcript:
 
 
 def as_text(move: Move) -> str:
-    """A move as a model would write it."""
+    """A move in a model's answer format."""
     return f"{OPEN_ANSWER}{move}{CLOSE_ANSWER}"

@@ -168,7 +168,7 @@ def _outcome(match: Match) -> dict[str, float]:
     finished = match.ending == "finished"
     names = [f"self_play/{match.game.name}/{role}/win_rate" for role in match.game.roles]
     return {
-        "self_play/invalid_rate": float(match.offence is not None),
+        "self_play/invalid_rate": float(match.offense is not None),
         "self_play/draw_rate": float(finished and first == second),
         names[0]: float(finished and first > second),
         names[1]: float(finished and second > first),

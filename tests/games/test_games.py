@@ -1,4 +1,4 @@
-"""The games: what is known of them exactly, that nobody sees what is not theirs, and that every match ends."""
+"""Games: exactly known values, hidden information, and the end of every match."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVERY_GAME = pytest.mark.parametrize("name", list(GAMES))
 
 
 def reachable(starts: Iterable[State]) -> list[State]:
-    """Some states and all that can follow from them, each once."""
+    """States reachable from ``starts``, each once."""
     found = dict.fromkeys(starts)
     frontier = list(found)
     while frontier:
@@ -39,7 +39,7 @@ def reachable(starts: Iterable[State]) -> list[State]:
 
 
 def played(name: str, seed: int) -> Match:
-    """A match of random players."""
+    """A match between random players."""
     match, draw = Match.start(load_game(name), seed), random.Random(seed)
     while not match.ending:
         match = match.play(load_opponent(name, "random").choose(match.state, draw))
@@ -48,7 +48,7 @@ def played(name: str, seed: int) -> Match:
 
 @cache
 def some_states(name: str) -> list[State]:
-    """All states of the first two games; of the negotiation, which has far too many, those of random matches."""
+    """All states of a game; for the negotiation, which has too many, the states of random matches."""
     if name != "negotiation":
         return reachable(load_game(name).deals())
     states: list[State] = []
@@ -65,7 +65,7 @@ def some_states(name: str) -> list[State]:
 
 
 @EVERY_GAME
-def test_a_seed_deals_one_game_and_disturbs_nobody(name: str) -> None:
+def test_seeds_are_deterministic_and_isolated(name: str) -> None:
     random.seed(1)
     before = random.getstate()
     assert [load_game(name).new(seed) for seed in range(50)] == [load_game(name).new(seed) for seed in range(50)]
@@ -73,15 +73,15 @@ def test_a_seed_deals_one_game_and_disturbs_nobody(name: str) -> None:
     assert random.getstate() == before
 
 
-def test_deals_stay_what_they_were() -> None:
-    # A run that resumes with another Python must go on with the same games.
+def test_deals_are_stable() -> None:
+    # A run resumed with another Python version must get the same games.
     hands = ["".join(load_game("kuhn_poker").new(seed).cards) for seed in range(6)]
     assert hands == ["QK", "QK", "JK", "QK", "QJ", "QK"]
     assert load_game("negotiation").new(0) == NegotiationState((2, 2), ((0, 5), (4, 1)))
 
 
 @pytest.mark.parametrize("name", ["kuhn_poker", "negotiation"])
-def test_all_deals_are_dealt_equally_often(name: str) -> None:
+def test_deals_are_uniform(name: str) -> None:
     deals = load_game(name).deals()
     assert len(set(deals)) == len(deals)
     count = dict.fromkeys(deals, 0)
@@ -94,13 +94,13 @@ def test_all_deals_are_dealt_equally_often(name: str) -> None:
 
 
 @EVERY_GAME
-def test_states_hold_together(name: str) -> None:
+def test_states_are_consistent(name: str) -> None:
     for state in some_states(name):
         moves = state.legal_moves()
         assert bool(moves) != state.is_over == (state.returns is not None)
         assert len(set(moves)) == len(moves)
         assert "pass" not in moves
-        with pytest.raises(ValueError, match="'pass' is no legal move here"):
+        with pytest.raises(ValueError, match="'pass' is not a legal move"):
             state.play("pass")
         for move in moves:
             assert load_game(name).parse_move(f"<answer>{move}</answer>") == move
@@ -108,8 +108,8 @@ def test_states_hold_together(name: str) -> None:
 
 @EVERY_GAME
 @pytest.mark.parametrize("style", ["compact", "full"])
-def test_who_knows_the_same_sees_the_same_and_may_do_the_same(name: str, style: str) -> None:
-    """An observation tells neither more nor less than what the player knows."""
+def test_observations_match_knowledge(name: str, style: str) -> None:
+    """An observation shows exactly what the player knows."""
     seen: dict[str, object] = {}
     for state in some_states(name):
         if state.is_over:
@@ -120,16 +120,16 @@ def test_who_knows_the_same_sees_the_same_and_may_do_the_same(name: str, style: 
             known = (state.pool, state.values[state.player], state.history)
         else:
             known = (state,)
-        told = state.observation(style)  # type: ignore[arg-type]
-        assert seen.setdefault(told, known) == known
-        assert seen.setdefault(repr(known), told) == told
+        text = state.observation(style)  # type: ignore[arg-type]
+        assert seen.setdefault(text, known) == known
+        assert seen.setdefault(repr(known), text) == text
         for opponent in OPPONENTS[name]:
             decision = (state.legal_moves(), dict(opponent.policy(state)))
             assert seen.setdefault(f"{opponent.name} {known}", decision) == decision
 
 
 @EVERY_GAME
-def test_full_observations_say_all_that_is_needed(name: str) -> None:
+def test_full_observations_are_complete(name: str) -> None:
     game = load_game(name)
     for state in some_states(name):
         if not state.is_over:
@@ -137,10 +137,10 @@ def test_full_observations_say_all_that_is_needed(name: str) -> None:
             assert text.startswith(game.rules)
             assert f"You are {'' if name == 'tictactoe' else 'the '}{game.roles[state.player]}" in text
             assert f"Your legal moves: {'; '.join(state.legal_moves())}\n" in text
-            assert game.parse_move(text) is None  # a model that repeats its prompt has made no move
+            assert game.parse_move(text) is None  # repeating the prompt is not a move
 
 
-def test_compact_observations_are_short_and_never_those_of_another_game() -> None:
+def test_compact_observations_are_short_and_distinct() -> None:
     tokenizer = make_tokenizer()
     texts = {name: {s.observation("compact") for s in some_states(name) if not s.is_over} for name in GAMES}
     longest = {name: max(len(tokenizer(text)["input_ids"]) for text in list(texts[name])[:500]) for name in GAMES}
@@ -152,7 +152,7 @@ def test_compact_observations_are_short_and_never_those_of_another_game() -> Non
 
 
 @EVERY_GAME
-def test_opponents_make_legal_moves_and_draw_once_each(name: str) -> None:
+def test_opponents_move_legally_with_one_draw(name: str) -> None:
     for opponent in OPPONENTS[name]:
         assert load_opponent(name, opponent.name) is opponent
         draw = random.Random(3)
@@ -169,7 +169,7 @@ def test_opponents_make_legal_moves_and_draw_once_each(name: str) -> None:
                 assert draw.getstate() == expected.getstate()
 
 
-def test_opponents_play_by_their_probabilities() -> None:
+def test_opponents_follow_their_probabilities() -> None:
     state = kuhn.KuhnPokerState(("Q", "J"), ("check", "bet"))
     draw, opponent = random.Random(0), load_opponent("kuhn_poker", "equilibrium")
     assert opponent.policy(state) == {"fold": Fraction(1, 2), "call": Fraction(1, 2)}
@@ -177,12 +177,12 @@ def test_opponents_play_by_their_probabilities() -> None:
     assert abs(calls - 2000) < 5 * 4000**0.5 / 2
 
 
-def test_unknown_names_are_answered_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="no game 'chess'; there are: tictactoe, kuhn_poker, negotiation"):
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown game 'chess'; known: tictactoe, kuhn_poker, negotiation"):
         load_game("chess")
-    with pytest.raises(ValueError, match="'tictactoe' has no opponent 'gemini'; it has: random, minimax"):
+    with pytest.raises(ValueError, match="unknown opponent 'gemini' of game 'tictactoe'; known: random, minimax"):
         load_opponent("tictactoe", "gemini")
-    with pytest.raises(ValueError, match="'chess' has no opponent 'random'; it has: none"):
+    with pytest.raises(ValueError, match="unknown opponent 'random' of game 'chess'; known: none"):
         load_opponent("chess", "random")
 
 
@@ -231,15 +231,15 @@ def test_moves_are_read_strictly(name: str, moves: dict[str, str | None]) -> Non
 
 @EVERY_GAME
 @given(text=st.text() | st.text("<answer>/\\boxed{}19,kb ").map(lambda body: f"<answer>{body}</answer>"))
-def test_whatever_is_written_the_match_goes_on_or_ends(name: str, text: str) -> None:
+def test_any_text_continues_or_ends_the_match(name: str, text: str) -> None:
     match = Match.start(load_game(name), 1).reply(text)
-    if match.offence:
+    if match.offense:
         assert (match.returns, match.moves) == ((-1.5, 0.5), ())
     else:
         assert match.moves == (load_game(name).parse_move(text),)
 
 
-def test_an_offence_ends_the_match() -> None:
+def test_offense_ends_the_match() -> None:
     start = Match.start(load_game("tictactoe"), 0)
     first = start.reply("the middle: <answer>5</answer>")
     assert (first.player, first.moves, first.ending, first.returns) == (1, ("5",), None, None)
@@ -257,7 +257,7 @@ def test_an_offence_ends_the_match() -> None:
     assert Match.start(load_game("kuhn_poker"), 0, MatchRules(-3, 0)).play("call").returns == (-3, 0)
 
 
-def test_a_match_that_takes_too_long_is_worth_nothing_unless_its_last_turn_ends_it() -> None:
+def test_too_many_turns_end_the_match() -> None:
     def after(moves: str, rules: MatchRules) -> Match:
         match = Match.start(load_game("tictactoe"), 0, rules)
         for move in moves:
@@ -284,7 +284,7 @@ def test_random_matches_finish(name: str) -> None:
 
 
 def outcomes(x: Policy, o: Policy) -> dict[float, Fraction]:
-    """The exact probability that X wins (1), loses (-1) or draws (0)."""
+    """Exact probabilities that X wins (1), loses (-1) or draws (0)."""
 
     @cache
     def of(state: State) -> tuple[Fraction, Fraction, Fraction]:
@@ -335,15 +335,20 @@ def test_minimax_against_random() -> None:
     assert as_x[-1.0] == as_o[1.0] == 0
 
 
-def test_minimax_keeps_every_move_that_keeps_the_value() -> None:
+def test_minimax_keeps_all_optimal_moves() -> None:
     assert ttt.minimax(ttt.TicTacToeState()) == {str(cell): Fraction(1, 9) for cell in range(1, 10)}
-    assert ttt.minimax(ttt.TicTacToeState("X........")) == {"5": 1}  # only the middle holds against a corner
+    assert ttt.minimax(ttt.TicTacToeState("X........")) == {"5": 1}  # only the center draws against a corner
     assert ttt.minimax(ttt.TicTacToeState("XX.OO....")) == {"3": 1}
-    lost = ttt.TicTacToeState("XO.X.....")  # O to move: even 7 does not save it
+    lost = ttt.TicTacToeState("XO.X.....")  # O to move: 7 loses, too
     assert (ttt.value(lost), len(ttt.minimax(lost))) == (1, 6)
 
 
 # --------------------------------------------------------------------------------------------------------------- Kuhn
+
+
+def exploitability(strategy: kuhn.Strategy) -> Fraction:
+    """Chips per hand that a best responder wins from ``strategy``, averaged over roles; 0 at equilibrium."""
+    return (kuhn.best_response(strategy, 0)[0] + kuhn.best_response(strategy, 1)[0]) / 2
 
 
 KUHN_GAMES = {
@@ -366,44 +371,44 @@ def test_hands_of_kuhn_poker() -> None:
 
 def test_kuhn_poker_has_twelve_information_sets() -> None:
     states = [state for state in reachable(kuhn.KuhnPoker().deals()) if not state.is_over]
-    assert len(states) == 24  # each holds two deals
+    assert len(states) == 24  # each information set has two deals
     names = {state.information_set for state in states if isinstance(state, kuhn.KuhnPokerState)}
     assert names == set(kuhn.equilibrium())
     assert len(names) == 12
 
 
 @pytest.mark.parametrize("bluff", [Fraction(0), Fraction(1, 7), Fraction(1, 6), Fraction(1, 3)])
-def test_nobody_can_leave_an_equilibrium_to_advantage(bluff: Fraction) -> None:
+def test_equilibria_are_not_exploitable(bluff: Fraction) -> None:
     strategy = kuhn.equilibrium(bluff)
     assert kuhn.value(strategy, strategy) == Fraction(-1, 18)
     assert kuhn.best_response(strategy, 0)[0] == Fraction(-1, 18)
     assert kuhn.best_response(strategy, 1)[0] == Fraction(1, 18)
-    assert kuhn.exploitability(strategy) == 0
+    assert exploitability(strategy) == 0
 
 
-def test_outside_the_family_there_is_something_to_gain() -> None:
+def test_other_strategies_are_exploitable() -> None:
     for bluff in (Fraction(-1, 100), Fraction(34, 100)):
-        with pytest.raises(ValueError, match="equilibria have 0 to 1/3"):
+        with pytest.raises(ValueError, match="it must be in"):
             kuhn.equilibrium(bluff)
     strategy = kuhn.equilibrium()
     for key, likely in strategy.items():
-        # Half a step away in one information set, and nothing else: not even the first player's bluff is free then.
+        # A change in one information set only; the first player's bluff has a price, too.
         moved = {**strategy, key: (likely + (1 if likely < Fraction(1, 2) else 0)) / 2}
-        assert kuhn.exploitability(moved) > 0, key
+        assert exploitability(moved) > 0, key
 
 
-def test_a_best_response_is_as_good_as_it_says_and_beats_the_equilibrium_against_random() -> None:
+def test_best_response_beats_the_equilibrium() -> None:
     half = dict.fromkeys(kuhn.equilibrium(), Fraction(1, 2))
     won, answer = kuhn.best_response(half, 0)
     assert kuhn.value(answer, half) == won > kuhn.value(kuhn.equilibrium(), half)
     lost, reply = kuhn.best_response(half, 1)
     assert -kuhn.value(half, reply) == lost > -kuhn.value(half, kuhn.equilibrium())
-    assert kuhn.exploitability(half) == (won + lost) / 2
+    assert exploitability(half) == (won + lost) / 2
     assert (set(answer) | set(reply), set(answer) & set(reply)) == (set(half), set())
 
 
-def test_the_best_response_to_random_by_hand() -> None:
-    """With everything at one half: fold the Jack, call with Queen and King, bet the Queen and the King."""
+def test_best_response_to_random_by_hand() -> None:
+    """Against one half everywhere: fold the Jack, call with Queen and King, always bet after a check."""
     half = dict.fromkeys(kuhn.equilibrium(), Fraction(1, 2))
     won, answer = kuhn.best_response(half, 1)
     assert answer == {"J|k": 1, "Q|k": 1, "K|k": 1, "J|b": 0, "Q|b": 1, "K|b": 1}
@@ -413,7 +418,7 @@ def test_the_best_response_to_random_by_hand() -> None:
 # -------------------------------------------------------------------------------------------------------- negotiation
 
 
-def test_deals_of_the_negotiation() -> None:
+def test_negotiation_deals() -> None:
     for deal in Negotiation().deals():
         assert all(1 <= count <= 3 for count in deal.pool)
         assert deal.worth(deal.pool, 0) == deal.worth(deal.pool, 1) == 10
@@ -421,20 +426,20 @@ def test_deals_of_the_negotiation() -> None:
         assert all(max(kind) > 0 for kind in kinds)
         assert any(min(kind) > 0 for kind in kinds)
     other = {(deal.pool, deal.values[::-1]) for deal in Negotiation().deals()}
-    assert other == {(deal.pool, deal.values) for deal in Negotiation().deals()}  # the roles are alike
+    assert other == {(deal.pool, deal.values) for deal in Negotiation().deals()}  # symmetric in the roles
 
 
 DEAL = NegotiationState((2, 3), ((5, 0), (2, 2)))
 
 
-def test_a_negotiation_by_hand() -> None:
+def test_negotiation_by_hand() -> None:
     assert DEAL.legal_moves() == tuple(f"{hats},{books}" for hats, books in product(range(3), range(4)))
-    offered = DEAL.play("2,1")  # I keep 2 hats and 1 book; the other gets 2 books
+    offered = DEAL.play("2,1")  # the first player keeps 2 hats and 1 book, the other gets 2 books
     assert offered.legal_moves()[-2:] == ("accept", "leave")
     assert offered.play("accept").returns == (1.0, 0.4)
     assert offered.play("leave").returns == (0.0, 0.0)
     countered = offered.play("0,3")  # keeps all books
-    assert countered.play("accept").returns == (1.0, 0.6)  # better for one, worse for none: it is not zero-sum
+    assert countered.play("accept").returns == (1.0, 0.6)  # a Pareto improvement: not zero-sum
     assert countered.observation("compact") == "2,3|5,0|2,1|2,0\n1:"
     assert offered.observation("compact") == "2,3|2,2|0,2\n2:"
     text = countered.observation()
@@ -443,7 +448,7 @@ def test_a_negotiation_by_hand() -> None:
     assert "The other player offered: 2 hats and 0 books for you, 0 hats and 3 books for the other player." in text
 
 
-def test_offers_come_to_an_end() -> None:
+def test_offers_are_limited() -> None:
     state: State = DEAL
     for _ in range(MAX_OFFERS):
         state = state.play("1,1")
@@ -452,9 +457,9 @@ def test_offers_come_to_an_end() -> None:
     assert "After 5 offers the next player can only accept or leave." in state.observation()
 
 
-def test_no_deal_gives_more_than_there_is() -> None:
+def test_no_deal_exceeds_the_pool() -> None:
     for deal in Negotiation().deals():
-        # The most both can have together: each thing to the side that values it more.
+        # The maximum total gives each item to the side that values it more.
         most = sum(count * max(kind) for count, kind in zip(deal.pool, zip(*deal.values, strict=True), strict=True))
         returns = [deal.play(offer).play("accept").returns for offer in deal.legal_moves()]
         totals = [sum(each) for each in returns if each]
@@ -475,4 +480,4 @@ def test_fair_players_agree_on_half_or_more() -> None:
     assert agreed > 300
     offered = DEAL.play("1,1")  # 1 hat and 2 books: 6 of 10
     assert fair.policy(offered) == {"accept": 1}
-    assert fair.policy(DEAL) == {"1,0": 1}  # one hat is half of it all, and the fewest things
+    assert fair.policy(DEAL) == {"1,0": 1}  # one hat is worth half, and is the fewest items

@@ -75,12 +75,12 @@ class SelfPlayTask(TaskDefaults):
 
     def judge_turn(self, attempt: Attempt) -> Verdict:
         """Right is a legal move; its quality shows at the end of the match."""
-        offence = self.match(attempt.problem).reply(attempt.completion).offence
-        cut = offence == "unparsable" and attempt.truncated
+        offense = self.match(attempt.problem).reply(attempt.completion).offense
+        cut = offense == "unparsable" and attempt.truncated
         return Verdict(
-            correct=offence is None,
-            formatted=offence != "unparsable",
-            reason="truncated" if cut else offence or "ok",
+            correct=offense is None,
+            formatted=offense != "unparsable",
+            reason="truncated" if cut else offense or "ok",
             answer=self.game.parse_move(attempt.completion),
         )
 
@@ -98,7 +98,7 @@ class SelfPlayTask(TaskDefaults):
             return Verdict(False, False, "broken_transcript", None)
         own, other = match.returns[transcript.role], match.returns[1 - transcript.role]
         reason = "won" if own > other else "lost" if own < other else "drawn"
-        if match.offence is not None:
+        if match.offense is not None:
             reason = "invalid" if match.player == transcript.role else "forfeited"
         return Verdict(
             correct=reason in ("won", "drawn", "forfeited"),
