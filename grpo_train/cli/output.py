@@ -58,14 +58,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, plain
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = all(_is_numeric(str(row[index])) for row in rows)
         shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*row)
-    Console().print(shown, markup=False)
+        shown.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    Console().print(shown)
 
 
 def padded(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

@@ -222,7 +222,7 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
     except (UserError, OSError) as error:
         if not run.config_file.exists():
             status = StatusWriter(run.path)
-            failure = {
+            failure: dict[str, Any] = {
                 "code": code_of(error),
                 "summary": str(error),
                 "rank": None,
