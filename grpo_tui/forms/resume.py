@@ -28,8 +28,9 @@ class ResumeScreen(RequestScreen):
         choices = [(f"latest checkpoint (step {self.steps[-1]})", "latest")]
         choices += [(f"step {step}", str(step)) for step in reversed(self.steps)]
         yield from field("from", Select(choices, id="from", compact=True, value="latest", allow_blank=False))
-        total = f"none: up to the total of {self.row.total_steps}" if self.row.total_steps else "none: up to the total"
-        yield from text_field("more steps", "more", total, type="integer")
+        total = self.row.total_steps
+        end = f"none: continue to step {total}" if total else "none: continue to the last step"
+        yield from text_field("more steps", "more", end, type="integer")
         processes = f"as before ({self.row.nproc})" if self.row.nproc else "as before"
         yield from text_field("processes", "nproc", processes, type="integer")
         yield from text_field("overrides", "overrides", "run.save_every=10 optimizer.learning_rate=1e-5")

@@ -43,12 +43,12 @@ class GpuPanel(Panel):
     def _line(self, gpu: dict[str, object], width: int) -> Content:
         used, total = to_float(gpu.get("memory_used_mib")) or 0.0, to_float(gpu.get("memory_total_mib")) or 0.0
         utilization = to_float(gpu.get("utilization_percent"))
-        room = max(4, (width - 58) // 2) if width < 110 else 24
+        room = max(4, (width - 59) // 2) if width < 110 else 24
         parts = [Content.from_markup(f"[bold]{gpu.get('index', '?')}[/] ")]
         share = used / total if total else 0.0
         parts.append(_meter("mem", share, room, "$warning" if share > 0.95 else "$secondary"))
         parts.append(Content(f" {gibibytes(used):>4}/{gibibytes(total)} GiB  "))
-        parts.append(_meter("use", (utilization or 0.0) / 100, room, "$success"))
+        parts.append(_meter("util", (utilization or 0.0) / 100, room, "$success"))
         parts.append(Content(f" {utilization:3.0f} %  " if utilization is not None else "   ? %  "))
         if (power := to_float(gpu.get("power_w"))) is not None:
             parts.append(Content.from_markup(f"{power:4.0f}[$text-muted] W[/]  "))

@@ -1,0 +1,80 @@
+"""Pictures of home and the forms at 120 x 40.
+
+After an intended change: ``pytest tests/tui/screens/test_snapshots.py --snapshot-update``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from textual.pilot import Pilot
+
+from grpo_tui.app import GrpoApp
+from grpo_tui.options import Options
+from remote.boxes import Box
+from tests.tui.conftest import BOX
+from tests.tui.fake import GPUS, NOW, FakeClient, ailing_box
+
+Compare = Callable[..., bool]
+
+
+@pytest.fixture(autouse=True)
+def fixed_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No configs on this machine, times in UTC, the default theme."""
+    monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
+    monkeypatch.delenv("TEXTUAL_THEME", raising=False)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def app() -> GrpoApp:
+    def make_client(box: Box, on_event: Callable[..., object]) -> FakeClient:
+        client = ailing_box(FakeClient(box, on_event))
+        client.gpus = GPUS
+        client.runs[0]["device"] = "NVIDIA H200"
+        return client
+
+    app = GrpoApp(Options(BOX), make_client=make_client, now=lambda: NOW)
+    app.animation_level = "none"
+    return app
+
+
+async def _wait(pilot: Pilot[None], ready: Callable[[], object]) -> None:
+    for _ in range(400):
+        if ready():
+            break
+        await pilot.pause(0.025)
+    assert ready()
+    await pilot.pause(0.3)  # more than a tick
+
+
+def shows_home(pilot: Pilot[None]) -> bool:
+    logs = pilot.app.store.logs  # type: ignore[attr-defined]
+    return bool(logs and logs.last_step == 87 and len(logs.completions) and pilot.app.store.checkpoints())  # type: ignore[attr-defined]
+
+
+def test_home(snap_compare: Compare) -> None:
+    async def ready(pilot: Pilot[None]) -> None:
+        await _wait(pilot, lambda: shows_home(pilot))
+
+    assert snap_compare(app(), terminal_size=(120, 40), run_before=ready)
+
+
+KEYS = {"launch": ["n"], "evaluate": ["e"], "resume": ["down", "down", "down", "r"]}
+
+
+@pytest.mark.parametrize("form", KEYS)
+def test_form(snap_compare: Compare, form: str) -> None:
+    async def ready(pilot: Pilot[None]) -> None:
+        await _wait(pilot, lambda: shows_home(pilot))
+        for key in KEYS[form]:
+            await pilot.press(key)
+            await pilot.pause(0.3)
+        await _wait(pilot, lambda: getattr(pilot.app.screen, "ready", None))
+
+    assert snap_compare(app(), terminal_size=(120, 40), run_before=ready)
