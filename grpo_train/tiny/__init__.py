@@ -1,1 +1,1 @@
-"""A tiny but real model and its tokenizer, made by the product itself for the demo and the tests."""
+"""Tiny but real model and tokenizer for the demo and the tests."""

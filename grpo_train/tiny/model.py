@@ -1,10 +1,9 @@
-"""A tiny but real model: Qwen2 architecture, ~0.9M parameters, its own byte-level tokenizer, warm-started on a task.
+"""A tiny but real model: Qwen2 architecture, ~0.9M parameters, byte-level tokenizer, warm-started on a task.
 
-It exists so that everything that is done to a large model can be done within minutes on two CPU cores: train, stop,
-evaluate, resume. The warm start imitates a careless pupil of one task (additions, unless another is asked for). The
-task's worked examples have the right method in the right format, but with slips (of additions: carries are often
-forgotten and digits miscounted), and the model learns the slips along with the method: sampled answers come out right
-about half of the time. Reinforcement learning on the verified answer then has something real to remove.
+It runs everything that a large model runs (train, stop, evaluate, resume) within minutes on two CPU cores. The warm
+start imitates a careless student of one task, by default addition. The worked examples show the right method in the
+right format, but with mistakes (in additions, forgotten carries and miscounted digits). The model learns the mistakes
+with the method, and about half of its sampled answers are right, which leaves reinforcement learning something to fix.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 ADDITION = schema.Task(name="addition", digits=2)
-"""What the model is warm-started on unless another task is asked for."""
+"""Default task of the warm start."""
 THREADS = 1
-"""Fixed, because the order of summation, and with it the last bits of the weights, depends on it. One, because a second
-thread helps little at this size and waits in a busy loop for a core that something else is using."""
+"""Fixed, because the order of summation, and with it the last bits of the weights, depends on it. A second thread helps
+little at this size and would busy-wait for a core in use."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """How the model is warm-started; the defaults were tuned for a demo of a few minutes on two cores."""
+    """Settings of the warm start. The defaults are tuned for a demo of a few minutes on two cores."""
 
     steps: int = 240
     batch_size: int = 64
     learning_rate: float = 3e-3
-    """Reached after 30 steps, falling linearly to 0 over the second half."""
+    """Peak, reached after 30 steps; falls linearly to 0 over the second half."""
     careful_share: float = 0.6
-    """The first part of the examples is free of slips: the method first, then the carelessness."""
+    """Share of the examples, at the start, without mistakes."""
 
 
 def make_tiny_model(
@@ -52,20 +51,27 @@ def make_tiny_model(
     warm_start: WarmStart = WarmStart(),
     task: schema.Task = ADDITION,
 ) -> None:
-    """Make, warm-start and save the model and its tokenizer to the directory ``out``, in Hugging Face format.
+    """Create, warm-start and save the model and its tokenizer in Hugging Face format. About a minute on two cores.
 
-    About a minute on two cores. The same seed and task give the same files. ``on_progress`` gets a fraction in [0, 1]
-    and a message. ``out`` appears only when complete and replaces an older model. Raises FileExistsError where ``out``
-    holds anything else, OSError where it cannot be written, TaskError for a task without worked examples.
+    The same seed and task give the same files.
+
+    Args:
+        out: directory to write; it appears only when complete and replaces an older model.
+        on_progress: receives a fraction in [0, 1] and a message.
+
+    Raises:
+        FileExistsError: ``out`` holds anything but a model.
+        OSError: ``out`` cannot be written.
+        TaskError: the task has no worked examples.
     """
     worked_task = load_worked_task(task)
     out = Path(out)
     if out.exists() and not _replaceable(out):
-        raise FileExistsError(f"'{out}' exists and is no model directory; it is left alone, give another --out")
+        raise FileExistsError(f"'{out}' exists and is not a model directory; choose another --out")
     out.parent.mkdir(parents=True, exist_ok=True)
-    on_progress(0.0, "making the tokenizer")
+    on_progress(0.0, "creating the tokenizer")
     import torch
-    import transformers  # noqa: F401 - seconds of import, which the progress bar should not hide
+    import transformers  # noqa: F401 - seconds of import, before the first progress of the training
 
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
@@ -82,7 +88,7 @@ def make_tiny_model(
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    """The model before its warm start: float32, random weights from torch's current generator."""
+    """The model before its warm start: float32, with random weights from torch's global generator."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     return Qwen2ForCausalLM(
@@ -95,8 +101,8 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
             num_key_value_heads=2,
             max_position_embeddings=4096,
             tie_word_embeddings=True,
-            # Qwen's 0.02 is for a width of thousands; at this width the model would not leave its plateau for
-            # hundreds of steps.
+            # Qwen's 0.02 is for widths of thousands; at this width the loss would stay on a plateau for hundreds of
+            # steps.
             initializer_range=0.06,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
@@ -113,7 +119,7 @@ def _train(
     warm_start: WarmStart,
     on_progress: Callable[[float, str], None],
 ) -> None:
-    """Next-token prediction on the completions of worked examples (AdamW, linear warm-up and decay)."""
+    """Train on the completions of worked examples (next-token loss, AdamW, linear warm-up and decay)."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -139,7 +145,7 @@ def _train(
 def _examples(
     tokenizer: PreTrainedTokenizerFast, task: WorkedTask, seed: int, warm_start: WarmStart
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All batches of the warm start, (steps x batch_size, length): token ids, and targets with -100 where none."""
+    """Token IDs and targets of all batches, (steps x batch_size, length); targets are -100 outside completions."""
     import torch
 
     draw = random.Random(f"warm start {seed}")
@@ -163,7 +169,7 @@ def _examples(
 
 
 def _replaceable(out: Path) -> bool:
-    """An empty directory, or one with a model in it and nothing that is not part of a model."""
+    """Whether ``out`` is an empty directory, or holds a model and nothing else."""
     if not out.is_dir() or out.is_symlink():
         return False
     files = [file.name for file in out.iterdir()]
@@ -171,16 +177,16 @@ def _replaceable(out: Path) -> bool:
 
 
 def _save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write beside ``out`` and rename, so that nobody ever sees half a model."""
+    """Write beside ``out`` and rename, so that ``out`` is never incomplete."""
     from transformers.utils import logging as transformers_logging
 
     beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
         beside.chmod(0o755)
-        # Training samples from the full distribution, evaluation is greedy: no other sampling defaults in the way.
+        # Training samples from the full distribution and evaluation is greedy: save no other sampling defaults.
         model.generation_config.do_sample = False
         bars = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.disable_progress_bar()  # the caller has its own
+        transformers_logging.disable_progress_bar()  # the caller shows progress
         try:
             model.save_pretrained(beside)
         finally:

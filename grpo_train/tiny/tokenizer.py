@@ -1,4 +1,4 @@
-"""The tiny model's tokenizer: byte-level BPE (any text fits), single digits, the R1 tags as one token each."""
+"""Tokenizer of the tiny model: byte-level BPE (any text), single digits, and one token for each R1 tag."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-"""Added tokens, but not special ones: decoding with ``skip_special_tokens=True`` must keep them for the grader."""
+"""Added but not special tokens: decoding with ``skip_special_tokens=True`` keeps them for the grader."""
 VOCABULARY = 512
 """256 bytes, eos, pad, four tags, and the rest merges."""
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Qwen2's own split into words and single digits: ``AutoTokenizer`` rebuilds a Qwen2 model's tokenizer with it,
-whatever tokenizer.json says."""
+"""Qwen2's split into words and single digits. ``AutoTokenizer`` rebuilds a Qwen2 model's tokenizer with it and ignores
+the split in tokenizer.json."""
 
 _TEXT = f"""{R1_TEMPLATE}
 Anna has 12 apples and buys 5 more bags with 6 apples each. How many apples does she have in all? She buys 5 times 6,
@@ -31,11 +31,11 @@ them, if there is a discount of 10% on the total? Every day, a farmer sells some
 is the number of dollars that he makes every week at the market? First, we find out how many hours they worked together.
 Then we need to add the time that was left over from the last week. Therefore the final answer is the sum of the two.
 """
-"""What the merges are learned from: the template, and word problems of the kind that GSM8K has."""
+"""Training text of the merges: the template, and word problems similar to GSM8K's."""
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Train and return the tokenizer; always the same one."""
+    """Train the tokenizer. The result is deterministic."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""The tiny model: real Hugging Face files, its tokenizer, and the same files for the same seed."""
+"""Tiny model: Hugging Face files, tokenizer, determinism."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORT = WarmStart(steps=12, batch_size=8)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[float, str]]]:
-    """A model with a much shortened warm start, and the progress that was told."""
+    """A model with a short warm start, and its progress messages."""
     out = tmp_path_factory.mktemp("models") / "deep" / "tiny"
     progress: list[tuple[float, str]] = []
     make_tiny_model(out, 0, lambda fraction, message: progress.append((fraction, message)), SHORT)
@@ -30,7 +30,7 @@ def test_progress_rises_to_one(made: tuple[Path, list[tuple[float, str]]]) -> No
     assert any("loss" in message for _, message in made[1])
 
 
-def test_it_is_a_qwen2_of_about_a_million_parameters(made: tuple[Path, list[tuple[float, str]]]) -> None:
+def test_qwen2_of_about_a_million_parameters(made: tuple[Path, list[tuple[float, str]]]) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -43,7 +43,7 @@ def test_it_is_a_qwen2_of_about_a_million_parameters(made: tuple[Path, list[tupl
     assert (generation.top_p, generation.top_k, generation.temperature) == (None, None, None)
 
 
-def test_the_tokenizer_reads_any_text_and_keeps_the_tags(made: tuple[Path, list[tuple[float, str]]]) -> None:
+def test_tokenizer_handles_any_text_and_keeps_tags(made: tuple[Path, list[tuple[float, str]]]) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(made[0])
@@ -56,9 +56,7 @@ def test_the_tokenizer_reads_any_text_and_keeps_the_tags(made: tuple[Path, list[
     assert tokenizer.eos_token_id != tokenizer.pad_token_id
 
 
-def test_autotokenizer_splits_as_the_warm_start_did(
-    made: tuple[Path, list[tuple[float, str]]], gsm8k_dir: Path
-) -> None:
+def test_autotokenizer_matches_the_warm_start(made: tuple[Path, list[tuple[float, str]]], gsm8k_dir: Path) -> None:
     from transformers import AutoTokenizer
 
     from grpo_train.tiny.tokenizer import make_tokenizer
@@ -73,7 +71,7 @@ def test_autotokenizer_splits_as_the_warm_start_did(
     assert loaded.batch_decode(ids, skip_special_tokens=True) == prompts
 
 
-def test_the_same_seed_gives_the_same_files(made: tuple[Path, list[tuple[float, str]]], tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_files(made: tuple[Path, list[tuple[float, str]]], tmp_path: Path) -> None:
     import torch
 
     state = torch.get_rng_state()
@@ -85,20 +83,20 @@ def test_the_same_seed_gives_the_same_files(made: tuple[Path, list[tuple[float, 
     files = {file.name: file.read_bytes() for file in made[0].iterdir()}
     assert {file.name: file.read_bytes() for file in (tmp_path / "again").iterdir()} == files
     assert (tmp_path / "other" / "model.safetensors").read_bytes() != files["model.safetensors"]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["again", "other"]  # no temporary left behind
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["again", "other"]  # no temporary directory remains
 
 
-def test_an_older_model_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+def test_only_a_model_is_replaced(tmp_path: Path) -> None:
     out = tmp_path / "tiny"
     for _ in range(2):
         make_tiny_model(out, 0, warm_start=WarmStart(steps=1, batch_size=2))
     (out / "my_notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="is left alone"):
+    with pytest.raises(FileExistsError, match="is not a model directory"):
         make_tiny_model(out, 0, warm_start=SHORT)
     assert (out / "my_notes.txt").read_text() == "mine"
 
 
-def test_the_worked_example_earns_the_reward_only_without_slips() -> None:
+def test_worked_example_without_mistakes_is_correct() -> None:
     task = load_task(TaskConfig(name="addition"))
     for index in range(200):
         problem = task.problem("test", index)
@@ -117,7 +115,7 @@ def test_another_task_gives_another_model(made: tuple[Path, list[tuple[float, st
     assert (tmp_path / "echo" / "tokenizer.json").read_bytes() == (made[0] / "tokenizer.json").read_bytes()
 
 
-def test_a_task_without_worked_examples_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_task_without_worked_examples_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="'gsm8k' has no worked examples"):
         make_tiny_model(tmp_path / "tiny", task=TaskConfig(name="gsm8k"))
     assert not list(tmp_path.iterdir())
