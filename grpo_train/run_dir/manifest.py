@@ -68,9 +68,9 @@ def problem_of(folder: Path, *, deep: bool = False) -> str:
             if not path.is_file():
                 return f"{name} is missing"
             if path.stat().st_size != facts["size"]:
-                return f"{name} has {path.stat().st_size} bytes, the manifest says {facts['size']}"
+                return f"{name} has {path.stat().st_size} bytes instead of {facts['size']}"
             if deep and sha256(path) != facts["sha256"]:
-                return f"{name} does not have the checksum the manifest says"
+                return f"{name} has the wrong checksum"
         except OSError as error:  # a failing disk, or a checkpoint that is being pruned
             return f"{name} cannot be read: {error.strerror or error}"
     return ""

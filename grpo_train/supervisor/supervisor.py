@@ -70,6 +70,7 @@ class Supervisor:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stop_requested_at = 0.0
         self._killing = False
+        self._restarts = 0
         self._began = time.monotonic()
         self._seconds_before = float(self._status.fields.get("run_seconds") or 0.0)
 
@@ -95,39 +96,23 @@ class Supervisor:
         )
         sampler = GpuSampler(self._run, config.tracking.gpu_interval)
         sampler.start()
-        restarts = 0
         stages = plan(start, config)
-        outcome, error = "finished", None
+        outcome, error = "done", None
         try:
             while stages:
                 stage = stages[0]
                 outcome, error = self._stage(stage)
-                if outcome == "done":
-                    outcome = "finished"
-                    stages.pop(0)
-                    continue
                 if outcome == "crashed" and stage.kind == "eval":
                     evaluation = f"evaluation of step {stage.until} {stage.dataset}".rstrip()
                     self._say(f"{evaluation} failed; training continues")
-                    outcome = "finished"
+                    outcome = "done"
+                if outcome == "done":
                     stages.pop(0)
-                    continue
-                if outcome == "crashed" and restarts < config.run.max_restarts:
-                    if damage := self._checkpoint_problem():  # every restart would load the model and fail again
-                        error = dict(error or {})
-                        if error.get("code") != damage.code:
-                            error["summary"] = f"{error.get('summary', '')}; cannot restart: {damage}"
-                        break
-                    restarts += 1
-                    self._event("restarted", restart=restarts, error=error)
-                    self._say(f"restart {restarts} of {config.run.max_restarts} from the latest checkpoint")
-                    self._supersede()
-                    self._write(restarts=restarts, error=error)
-                    continue
-                break
+                elif error is None or not self._can_restart(error):
+                    break
         finally:
             sampler.stop()
-        return self._end(outcome, error)
+        return self._end("finished" if outcome == "done" else outcome, error)
 
     # one stage -----------------------------------------------------------------------------------------------
 
@@ -279,13 +264,25 @@ class Supervisor:
         self._say(f"{self._run.name}: {outcome}")
         return code
 
-    def _checkpoint_problem(self) -> RunDirError | None:
-        """Why a restart cannot continue from the latest checkpoint, naming the newest complete one; None if it can."""
+    def _can_restart(self, error: dict[str, Any]) -> bool:
+        """Prepare another attempt after a crash, unless restarts are used up or the latest checkpoint is damaged.
+
+        A damaged checkpoint is added to the error's summary.
+        """
+        if self._restarts >= self._config.run.max_restarts:
+            return False
         try:
             self._run.resume_point()
-        except RunDirError as error:
-            return error
-        return None
+        except RunDirError as damage:  # every restart would load the model and fail again
+            if error.get("code") != damage.code:
+                error["summary"] = f"{error['summary']}; cannot restart: {damage}"
+            return False
+        self._restarts += 1
+        self._event("restarted", restart=self._restarts, error=error)
+        self._say(f"restart {self._restarts} of {self._config.run.max_restarts} from the latest checkpoint")
+        self._supersede()
+        self._write(restarts=self._restarts, error=error)
+        return True
 
     def _supersede(self) -> None:
         step = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)

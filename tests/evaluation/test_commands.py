@@ -39,7 +39,7 @@ def test_a_damaged_step_does_not_affect_the_others(run: RunDir) -> None:
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
     assert "step_2: failed: checkpoint" in done.stdout
-    assert "does not have the checksum" in done.stdout
+    assert "has the wrong checksum" in done.stdout
     rows = table(run)
     assert list(rows) == ["step_1", "step_2", "step_3"]
     assert rows["step_2"]["status"] == "failed"

@@ -76,12 +76,12 @@ DAMAGES = {
     "missing": (lambda f: f.unlink(), "model/weights is missing", False),
     "truncated": (
         lambda f: f.write_bytes(f.read_bytes()[:-1]),
-        "model/weights has 99 bytes, the manifest says 100",
+        "model/weights has 99 bytes instead of 100",
         False,
     ),
     "bit flip": (
         lambda f: f.write_bytes(b"\x01" + f.read_bytes()[1:]),
-        "model/weights does not have the checksum",
+        "model/weights has the wrong checksum",
         True,
     ),
 }

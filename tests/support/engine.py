@@ -187,8 +187,8 @@ def _flip(file: Path) -> None:
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "missing": ("optimizer.pt", lambda f: f.unlink(), "optimizer.pt is missing"),
-    "truncated": ("rng.pt", lambda f: os.truncate(f, 100), "rng.pt has 100 bytes, the manifest says"),
-    "bit flip": ("scheduler.pt", _flip, "scheduler.pt does not have the checksum the manifest says"),
+    "truncated": ("rng.pt", lambda f: os.truncate(f, 100), "rng.pt has 100 bytes instead of"),
+    "bit flip": ("scheduler.pt", _flip, "scheduler.pt has the wrong checksum"),
     "manifest gone": ("MANIFEST.json", lambda f: f.unlink(), "MANIFEST.json is missing"),
     "manifest cut": ("MANIFEST.json", lambda f: os.truncate(f, 50), "MANIFEST.json is damaged"),
 }
