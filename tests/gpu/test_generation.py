@@ -1,4 +1,4 @@
-"""Generation on a CUDA device: as much memory as asked for, half as many rows where that was too much."""
+"""Generation on CUDA: automatic batch sizes, and halving when memory runs out."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PROMPT, BUDGET, LEFT = 64, 192, 8 * 2**30
 
 @pytest.fixture
 def backend(make_root: Callable[[], Path]) -> Iterator[TransformersBackend]:
-    """A model of Qwen2.5-0.5B's size with random weights, and 8 GiB that are left beside it."""
-    assert torch.cuda.is_available(), "these tests are for a machine with a GPU"
+    """A model of Qwen2.5-0.5B's size with random weights, and 8 GiB of free memory."""
+    assert torch.cuda.is_available(), "these tests need a GPU"
     settings = Qwen2Config(
         vocab_size=151_936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
         num_key_value_heads=2, tie_word_embeddings=True,
@@ -42,7 +42,7 @@ def generate(backend: TransformersBackend, count: int) -> list[int]:
     return [len(one.ids) for one in found]
 
 
-def test_an_automatic_batch_fits_and_fills_memory(
+def test_automatic_batch_fits_and_fills_memory(
     backend: TransformersBackend, capsys: pytest.CaptureFixture[str]
 ) -> None:
     device = torch.device("cuda", 0)
@@ -57,22 +57,22 @@ def test_an_automatic_batch_fits_and_fills_memory(
     assert share > 0.6
 
 
-def test_a_batch_that_does_not_fit_is_halved(backend: TransformersBackend, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_large_batch_is_halved(backend: TransformersBackend, capsys: pytest.CaptureFixture[str]) -> None:
     count = 4 * automatic_batch_size(backend._model, torch.device("cuda", 0), PROMPT, BUDGET, 10**6)
     assert len(generate(backend, count)) == count
-    assert "out of memory: going on with" in capsys.readouterr().out
+    assert "out of memory: continuing with" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_completion_hardly_depends_on_what_is_beside_it(make_root: Callable[[], Path], dtype: str) -> None:
-    """A kernel rounds differently in a batch of another shape: now and then that decides between two tokens."""
+def test_completions_hardly_depend_on_the_batch(make_root: Callable[[], Path], dtype: str) -> None:
+    """Kernels round differently for another batch shape, which occasionally decides between two tokens."""
     policy = on_gpu(make_root(), dtype)
     prompts = policy.tokenizer([f"{a}+{b}=" for a in range(10, 18) for b in range(20, 28)])["input_ids"]
-    asked: dict[str, Any] = {"seeds": range(64), "max_completion_length": 24, "temperature": 1.0}
+    options: dict[str, Any] = {"seeds": range(64), "max_completion_length": 24, "temperature": 1.0}
     together, apart = (
-        TransformersBackend(policy.model, policy.tokenizer).generate(prompts, batch_size=size, **asked)
+        TransformersBackend(policy.model, policy.tokenizer).generate(prompts, batch_size=size, **options)
         for size in (0, 7)
     )
     same = sum(a.ids == b.ids for a, b in zip(together, apart, strict=True)) / 64
-    print(f"{dtype}: {same:.2f} of the completions are the same in batches of 64 and of 7")
+    print(f"{dtype}: {same:.2f} of the completions are equal in batches of 64 and of 7")
     assert same > (0.95 if dtype == "float32" else 0.5)

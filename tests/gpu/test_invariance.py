@@ -1,7 +1,7 @@
-"""One recorded buffer, one gradient, on CUDA: packed by varlen_attn or in buckets, chunked, in pieces, skipped or not.
+"""Invariance of the gradient on CUDA: packed by varlen_attn or in buckets, chunked, in pieces, skipped or not.
 
-Float32 has TF32 off and must agree closely; bfloat16 rounds each product, and what it may differ by is what bfloat16
-differs from float32 anyway.
+In float32, with TF32 off, the gradients must agree closely. In bfloat16 they may differ as much as bfloat16 differs
+from float32 by rounding.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
 from grpo_train.rollout.transformers_backend import TransformersBackend
-from tests.train.test_invariance import PLAIN, WAYS, config_of, gradient_of, record
+from tests.train.test_invariance import PLAIN, WAYS, gradient_of, make_config, record
 
 LOSSES = ("dr_grpo", "gspo", "dapo")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _exact() -> Iterator[None]:
-    assert torch.cuda.is_available(), "these tests are for a machine with a GPU"
+    assert torch.cuda.is_available(), "these tests need a GPU"
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     yield
@@ -38,7 +38,7 @@ def gpu_root(make_root: Callable[[], Path]) -> Path:
 
 
 def on_gpu(root: Path, dtype: str, adapter: str = "none") -> Policy:
-    model = config_of(model__dtype=dtype, model__adapter=adapter).model
+    model = make_config(model__dtype=dtype, model__adapter=adapter).model
     return load_policy(model, root, torch.device("cuda", 0))
 
 
@@ -49,32 +49,32 @@ def state(gpu_root: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.05)])
-def test_the_gradient_does_not_depend_on_how_it_is_computed(
+def test_gradient_is_the_same_however_computed(
     gpu_root: Path, state: dict[str, Any], loss: str, dtype: str, tolerance: float
 ) -> None:
-    """Relative difference of the whole gradient, to the plain way in the same precision. Nothing is clipped: a token
-    at the edge of the range would be in or out by its rounding."""
+    """Relative difference to the plain computation in the same precision. Nothing is clipped: for a token at the edge
+    of the range, rounding would decide."""
     recording = on_gpu(gpu_root, dtype), state
     estimator = {"algorithm__loss_type": loss, "algorithm__epsilon": 5.0}
-    expected = gradient_of(recording, config_of(**estimator, **PLAIN))
+    expected = gradient_of(recording, make_config(**estimator, **PLAIN))
     for way, changes in WAYS.items():
-        found = gradient_of(recording, config_of(**estimator, **changes))
+        found = gradient_of(recording, make_config(**estimator, **changes))
         difference = ((found[1] - expected[1]).norm() / expected[1].norm()).item()
         print(f"{loss} {dtype} {way}: relative difference of the gradient {difference:.2e}")
         assert difference < tolerance, way
 
 
-def test_bfloat16_is_near_float32(gpu_root: Path, state: dict[str, Any]) -> None:
-    exact = gradient_of((on_gpu(gpu_root, "float32"), state), config_of())[1]
-    narrow = gradient_of((on_gpu(gpu_root, "bfloat16"), state), config_of())[1]
+def test_bfloat16_is_close_to_float32(gpu_root: Path, state: dict[str, Any]) -> None:
+    exact = gradient_of((on_gpu(gpu_root, "float32"), state), make_config())[1]
+    narrow = gradient_of((on_gpu(gpu_root, "bfloat16"), state), make_config())[1]
     cosine = torch.nn.functional.cosine_similarity(exact, narrow, dim=0).item()
     print(f"bfloat16 against float32: cosine {cosine:.6f}, norm ratio {(narrow.norm() / exact.norm()).item():.4f}")
     assert cosine > 0.99
 
 
 @pytest.mark.parametrize("adapter", ["none", "lora"])
-def test_nothing_falls_back_on_cuda(gpu_root: Path, adapter: str) -> None:
-    """Packing and the chunked head hold on this machine's versions, by varlen_attn in 16 bits."""
+def test_no_fallback_on_cuda(gpu_root: Path, adapter: str) -> None:
+    """Packing and the chunked head work with this machine's versions, by varlen_attn in 16 bits."""
     forward = LogprobForward(on_gpu(gpu_root, "bfloat16", adapter), temperature=1.0)
     assert (forward.packed, forward.chunked, forward.notes) == (True, True, [])
 
@@ -94,8 +94,8 @@ def test_sampler_and_trainer_agree(gpu_root: Path, dtype: str) -> None:
     assert kl < (1e-8 if dtype == "float32" else 1e-2)
 
 
-def test_memory_is_flat_in_the_vocabulary(gpu_root: Path) -> None:
-    """Peak of forward and backward above weights and gradients: 16k completion tokens, 8k and 152k of vocabulary."""
+def test_memory_is_constant_in_the_vocabulary(gpu_root: Path) -> None:
+    """Peak of forward and backward above weights and gradients, for 16k completion tokens."""
     peaks = []
     for vocabulary in (8_000, 152_064):
         settings = Qwen2Config(
@@ -116,5 +116,5 @@ def test_memory_is_flat_in_the_vocabulary(gpu_root: Path) -> None:
         del policy, forward, model
         torch.cuda.empty_cache()
     print(f"MiB above weights and gradients, vocabulary 8k and 152k: {peaks[0]:.0f} {peaks[1]:.0f}")
-    whole = 32 * 504 * 152_064 * 4 / 2**20
-    assert peaks[1] < whole / 4, "whole float32 logits would take that four times over"
+    full = 32 * 504 * 152_064 * 4 / 2**20
+    assert peaks[1] < full / 4, "full float32 logits would take four times as much"

@@ -1,4 +1,4 @@
-"""Training on a CUDA device: ``python -m pytest tests/gpu`` on a box that has one (not collected otherwise)."""
+"""Training on CUDA: ``python -m pytest tests/gpu`` on a machine with a GPU (not collected by default)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.support.engine import resume_here, rows, steps_logged, train_here, wr
 
 @pytest.mark.parametrize("adapter", ["none", "lora"])
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
-def test_steps_run_and_a_resume_goes_on(root: Path, adapter: str, dtype: str) -> None:
-    """Steps are taken on the GPU, the sampler and the trainer agree, and a resume ends with finite numbers."""
-    assert torch.cuda.is_available(), "these tests are for a machine with a GPU"
+def test_training_and_resume(root: Path, adapter: str, dtype: str) -> None:
+    """Steps run on the GPU, sampler and trainer agree, and a resume ends with finite metrics."""
+    assert torch.cuda.is_available(), "these tests need a GPU"
     cfg = write_config(root, model__adapter=adapter, model__dtype=dtype)
     run = train_here(root, cfg, "gpu", "--until", "3")
     resume_here(run)

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from grpo_train.run_dir import RunDir, create_run
-from grpo_train.train.checkpoint import load_extra, load_training_state, prune_checkpoints
-from grpo_train.train.distributed import Group
+from grpo_train.train.checkpoint import load_extra, load_training_state
+from grpo_train.train.distributed import World
+from grpo_train.train.retention import prune_checkpoints
 from tests.support.saving import EXTRA, Trainer, make_trainer, whole
 from tests.support.tracing import Touch, killed_before, trace
 from tests.train.test_retention import announce
@@ -55,7 +56,7 @@ def assert_resumable(run: RunDir, trainer: Trainer, step: int) -> None:
     assert point is not None
     assert point.step == step
     again = make_trainer(Path(trainer.policy.base), _adapter(trainer), point.path / "model")
-    info = load_training_state(point, again.optimizer, again.scheduler, Group())
+    info = load_training_state(point, again.optimizer, again.scheduler, World())
     assert info["num_tokens"] == step
     for mine, theirs in zip(again.policy.trainable(), trainer.policy.trainable(), strict=True):
         moments, saved = again.optimizer.state[mine], trainer.optimizer.state[theirs]

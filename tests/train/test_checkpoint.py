@@ -1,4 +1,4 @@
-"""Checkpoints: whole or invisible, whatever ends the process that writes them."""
+"""Checkpoints: complete or invisible, however the writing process ends."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ import torch
 from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.files import atomic_symlink
 from grpo_train.run_dir.processes import start_ticks
+from grpo_train.run_dir.removal import remove_leftovers
 from grpo_train.train.checkpoint import (
     CheckpointError,
     find_resume_point,
     generator_states,
     load_extra,
     load_training_state,
-    prune_checkpoints,
-    remove_leftovers,
     restore_generators,
     seed_everything,
 )
-from grpo_train.train.distributed import Group
+from grpo_train.train.distributed import World
+from grpo_train.train.retention import prune_checkpoints
 from grpo_train.train.worker import main
 from tests.support.engine import (
     REPOSITORY,
@@ -60,10 +60,10 @@ def run(tmp_path: Path) -> RunDir:
 # -------------------------------------------------------------------------------------------------------- kill -9
 
 
-def test_a_kill_at_any_touch_of_the_disk_leaves_whole_checkpoints(trainer: Trainer, run: RunDir) -> None:
-    """A sample of what Python does, with full weights: every name that appears or goes, and each third of the rest.
+def test_kill_during_save_leaves_complete_checkpoints(trainer: Trainer, run: RunDir) -> None:
+    """Kills before every file-system change made from Python that adds or removes a name, and every third other one.
 
-    Every system call, and LoRA too: tests/soak.
+    tests/soak kills before every system call, also with LoRA.
     """
 
     def save_and_prune() -> None:
@@ -88,10 +88,10 @@ def test_a_kill_at_any_touch_of_the_disk_leaves_whole_checkpoints(trainer: Train
         seen.add(tuple(steps))
         remove_leftovers(run)
         assert not list(run.training_state.glob(".*.tmp")), f"left by a kill before touch {n}, {made[n]}"
-    assert seen == {(1,), (1, 2), (2,)}, "both sides of both renames were met"
+    assert seen == {(1,), (1, 2), (2,)}, "kills on both sides of both renames"
 
 
-def test_a_kill_at_any_touch_of_a_rewind_leaves_a_run_to_resume(trainer: Trainer, run: RunDir) -> None:
+def test_kill_during_rewind_leaves_a_resumable_run(trainer: Trainer, run: RunDir) -> None:
     for step in (1, 2, 3):
         trainer.save(run, step, final=step == 3)
     kept = shutil.copytree(run.training_state, run.path / "kept", symlinks=True)
@@ -105,7 +105,7 @@ def test_a_kill_at_any_touch_of_a_rewind_leaves_a_run_to_resume(trainer: Trainer
         assert run.checkpoint("latest").step == 1
 
 
-def test_what_a_living_process_is_writing_is_left_alone(run: RunDir) -> None:
+def test_leftovers_of_a_live_process_are_kept(run: RunDir) -> None:
     own = subprocess.Popen(["sleep", "60"])
     theirs = run.training_state / f".step_2.{own.pid}-{start_ticks(own.pid)}-aa.tmp"
     dead = run.training_state / f".step_2.{own.pid}-1-aa.tmp"
@@ -124,7 +124,7 @@ def test_what_a_living_process_is_writing_is_left_alone(run: RunDir) -> None:
 
 @pytest.fixture
 def full_after_the_first_save(trainer: Trainer, tmp_path: Path) -> Iterator[Path]:
-    """A root with room for one checkpoint and a half: a small tmpfs, or a limit on the size of files."""
+    """A root with room for one and a half checkpoints: a small tmpfs, or a limit on file sizes."""
     root = tmp_path / "disk"
     root.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=20m", "none", str(root)]
@@ -138,7 +138,7 @@ def full_after_the_first_save(trainer: Trainer, tmp_path: Path) -> Iterator[Path
 
 
 def fill(root: Path, leave: int) -> None:
-    """Leave so many bytes on the disk (or allow files no larger)."""
+    """Leave ``leave`` bytes of free space (or limit the size of files to it)."""
     if os.path.ismount(root):
         free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
         (root / "ballast").write_bytes(b"\0" * max(0, free - leave))
@@ -146,22 +146,23 @@ def fill(root: Path, leave: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (leave, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-@pytest.mark.parametrize("room", [300_000, 4_500_000], ids=["for no weights", "for no optimizer"])
-def test_a_full_disk_keeps_what_was_saved(trainer: Trainer, full_after_the_first_save: Path, room: int) -> None:
+@pytest.mark.parametrize("room", [300_000, 4_500_000], ids=["no room for weights", "no room for the optimizer"])
+def test_full_disk_keeps_earlier_checkpoints(trainer: Trainer, full_after_the_first_save: Path, room: int) -> None:
     run = create_run(full_after_the_first_save, {}, "one")
     trainer.save(run, 1)
     fill(full_after_the_first_save, room)
     with pytest.raises(CheckpointError) as caught:
         trainer.save(run, 2)
     assert f"cannot save {run.training_state / 'step_2'}" in str(caught.value)
-    assert "earlier checkpoints are intact; make room" in str(caught.value)
+    assert "Earlier checkpoints are intact; free disk space" in str(caught.value)
+    assert caught.value.code in ("disk_full", "io")
     assert os.listdir(run.training_state).count("step_1") == 1
     assert sorted(os.listdir(run.training_state)) == ["step_1", "step_latest"]
     assert whole(run) == [1]
 
 
-def test_a_full_disk_ends_a_run_in_words_and_it_goes_on_later(make_root: Callable[[], Path], tmp_path: Path) -> None:
-    """Through the command line: exit code, status, message; then room is made, and the run goes on bit for bit."""
+def test_run_resumes_after_a_full_disk(make_root: Callable[[], Path], tmp_path: Path) -> None:
+    """Exit code, status and message on the command line; with free space, the resume is bit-exact."""
     reference_root = make_root()
     straight = train_here(reference_root, write_config(reference_root, run__total_steps=4), "straight")
     disk = tmp_path / "disk"
@@ -171,7 +172,7 @@ def test_a_full_disk_ends_a_run_in_words_and_it_goes_on_later(make_root: Callabl
     try:
         shutil.copytree(reference_root / "models", disk / "models")
         cfg = write_config(disk, run__total_steps=4)
-        if mounted:  # room for two checkpoints of 10.5 MB and a bit
+        if mounted:  # room for two checkpoints of 10.5 MB
             done = grpo_train("train", "--cfg", cfg, "--run-name", "one", root=disk)
         else:
             done = grpo_train(
@@ -182,7 +183,7 @@ def test_a_full_disk_ends_a_run_in_words_and_it_goes_on_later(make_root: Callabl
         assert done.returncode == 1, done.stdout
         assert "Traceback" not in done.stdout + done.stderr
         assert "cannot save" in done.stdout
-        assert "make room" in done.stdout
+        assert "free disk space" in done.stdout
         status = run.read_status() or {}
         assert status["state"] == "crashed"
         assert "cannot save" in status["error"]["summary"]
@@ -201,13 +202,13 @@ def test_a_full_disk_ends_a_run_in_words_and_it_goes_on_later(make_root: Callabl
             subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-# ------------------------------------------------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------------------------------------------- saved content
 
 
-def test_what_is_saved_beside_comes_back(trainer: Trainer, run: RunDir) -> None:
+def test_extra_files_are_restored(trainer: Trainer, run: RunDir) -> None:
     trainer.save(run, 1)
     trainer.save(run, 2, extra=EXTRA)
-    assert load_extra(run.checkpoint(1), "probes") is None, "a step of an older program"
+    assert load_extra(run.checkpoint(1), "probes") is None, "a checkpoint of an older version"
     saved = run.checkpoint(2, deep=True)
     assert load_extra(saved, "probes") == EXTRA["probes"]
     buffer = load_extra(saved, "buffer")
@@ -227,21 +228,19 @@ def test_what_is_saved_beside_comes_back(trainer: Trainer, run: RunDir) -> None:
         ({"probes": {"mean": np.float64(1)}}, r"probes\['mean'\] is a float64"),
         ({"probes": {"mean": [0.5, {3: np.zeros(1)}]}}, r"probes\['mean'\]\[1\]\[3\] is a ndarray"),
         ({"buffer": {Path("x"): 1}}, r"buffer's keys\[0\] is a \w*Path"),
-        ({"buffer": random.Random()}, "buffer is a Random: only tensors and plain values can be saved"),
-        ({"optimizer": {}}, "'optimizer' cannot name"),
-        ({"../probes": {}}, "'../probes' cannot name"),
+        ({"buffer": random.Random()}, "buffer is a Random; only tensors and plain values can be saved"),
+        ({"optimizer": {}}, "'optimizer' is not a valid name"),
+        ({"../probes": {}}, "'../probes' is not a valid name"),
     ],
 )
-def test_what_would_not_come_back_is_refused_when_it_is_saved(
-    trainer: Trainer, run: RunDir, extra: dict[str, Any], message: str
-) -> None:
+def test_unloadable_extra_is_an_error(trainer: Trainer, run: RunDir, extra: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         trainer.save(run, 1, extra=extra)
     assert whole(run) == []
 
 
-def test_a_damaged_step_that_is_in_the_way_is_set_aside(trainer: Trainer, run: RunDir) -> None:
-    """The link says 1, step 2 is damaged: the run goes on from 1 and comes to save step 2 again."""
+def test_damaged_step_in_the_way_is_set_aside(trainer: Trainer, run: RunDir) -> None:
+    """step_latest points to 1 and step 2 is damaged: the resumed run saves step 2 again."""
     trainer.save(run, 1)
     trainer.save(run, 2)
     atomic_symlink(run.training_state / "step_latest", "step_1")
@@ -252,28 +251,28 @@ def test_a_damaged_step_that_is_in_the_way_is_set_aside(trainer: Trainer, run: R
     assert os.listdir(attic) == ["step_2"]
 
 
-def test_every_rank_is_told_where_it_goes_on(trainer: Trainer, run: RunDir) -> None:
-    assert find_resume_point(run, Group()) is None
+def test_every_rank_gets_the_resume_point(trainer: Trainer, run: RunDir) -> None:
+    assert find_resume_point(run, World()) is None
     trainer.save(run, 1)
-    assert find_resume_point(run, Group()) == run.checkpoint(1)
-    heard: list[Any] = []
+    assert find_resume_point(run, World()) == run.checkpoint(1)
+    values: list[Any] = []
 
-    class Two(Group):
-        def decide(self, value: Any) -> Any:
-            heard.append(value)
-            return heard[0]
+    class Two(World):
+        def broadcast(self, value: Any) -> Any:
+            values.append(value)
+            return values[0]
 
     os.truncate(run.training_state / "step_1" / "rng.pt", 10)
     for rank in (0, 1):
         with pytest.raises(RunDirError, match=r"rng\.pt has 10 bytes"):
             find_resume_point(run, Two(rank, rank, 2))
-    assert heard[1] == (None, ""), "rank 1 read nothing"
+    assert values[1] == (None, "", ""), "rank 1 read nothing"
 
 
 def test_nothing_is_unpickled() -> None:
-    """Every torch.load says weights_only=True, and nothing else that runs what a file says is used.
+    """Every torch.load has weights_only=True, and no other function that executes file content is used.
 
-    The sandbox is left out: it hands its jobs to programs by marshal, and reads nothing of theirs that way.
+    The sandbox is excluded: it passes jobs to programs by marshal, but does not read their output that way.
     """
     loads = 0
     for file in sorted((REPOSITORY / "grpo_train").rglob("*.py")):
@@ -288,12 +287,14 @@ def test_nothing_is_unpickled() -> None:
                 assert not ast.unparse(node).startswith(UNPICKLERS), where
                 loads += ast.unparse(node) == "torch.load"
             if isinstance(node, ast.Call):
-                said = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
                 if ast.unparse(node.func) == "torch.load":
-                    assert said.get("weights_only") == "True", where
+                    assert keywords.get("weights_only") == "True", where
                     loads -= 1
-                assert said.get("allow_pickle", "False") == said.get("trust_remote_code", "False") == "False", where
-    assert loads == 0, "torch.load is called, or not named at all"
+                assert keywords.get("allow_pickle", "False") == keywords.get("trust_remote_code", "False") == "False", (
+                    where
+                )
+    assert loads == 0, "torch.load is only ever called directly"
 
 
 UNPICKLERS = (
@@ -302,7 +303,7 @@ UNPICKLERS = (
 )
 
 
-def test_generators_come_back_exactly() -> None:
+def test_random_generators_are_restored() -> None:
     def draw() -> tuple[Any, ...]:
         numbers = (random.random(), random.gauss(0, 1), float(np.random.rand()), float(np.random.randn()))
         return *numbers, torch.rand(2)
@@ -319,11 +320,11 @@ def test_generators_come_back_exactly() -> None:
     assert draw()[0] != first[0]
 
 
-def test_the_state_is_loaded_as_it_was(trainer: Trainer, run: RunDir) -> None:
+def test_training_state_is_restored(trainer: Trainer, run: RunDir) -> None:
     trainer.save(run, 1, final=True)
     other = torch.optim.AdamW(trainer.policy.trainable(), lr=7.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(other, lambda done: 1.0)
-    info = load_training_state(run.checkpoint("final"), other, scheduler, Group())
+    info = load_training_state(run.checkpoint("final"), other, scheduler, World())
     assert (info["step"], info["num_tokens"], info["world_size"], info["format"]) == (1, 1, 1, 1)
     assert scheduler.state_dict() == trainer.scheduler.state_dict()
     for key, value in trainer.optimizer.state_dict()["state"].items():
@@ -331,8 +332,8 @@ def test_the_state_is_loaded_as_it_was(trainer: Trainer, run: RunDir) -> None:
             assert torch.equal(tensor, other.state_dict()["state"][key][name])
 
 
-def test_a_run_killed_during_a_save_goes_on_from_the_step_before(make_root: Callable[[], Path]) -> None:
-    """Whole training processes, forked: one is killed in the save of step 3, the next makes the run's end."""
+def test_run_killed_during_save_resumes(make_root: Callable[[], Path]) -> None:
+    """One forked training process is killed while it saves step 3; a resume completes the run."""
     root = make_root()
     cfg = write_config(root, run__total_steps=4)
     straight = train_here(root, cfg, "straight")
@@ -341,7 +342,7 @@ def test_a_run_killed_during_a_save_goes_on_from_the_step_before(make_root: Call
         return lambda: main(["--run-dir", str(run.path), "--until", "3"]) and None  # type: ignore[func-returns-value]
 
     made = touches(third_step(train_here(root, cfg, "counted", "--until", "2")))
-    rename = len(made) - 1 - made[::-1].index("rename")  # the one that makes the step visible
+    rename = len(made) - 1 - made[::-1].index("rename")  # makes the step visible
     for name, point in (("half_optimizer", made.index("torch.save") + 1), ("hidden", rename), ("no_link", rename + 1)):
         run = train_here(root, cfg, name, "--until", "2")
         killed_at(point, third_step(run))

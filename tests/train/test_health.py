@@ -1,4 +1,4 @@
-"""Health: what a step's numbers are said to mean."""
+"""Health records of a step's metrics."""
 
 from __future__ import annotations
 
@@ -13,133 +13,206 @@ from tests.support.engine import config_text
 
 WELL: dict[str, Any] = {
     "loss": 0.02, "reward": 1.0, "grad_norm": 0.1, "ess/token": 0.99, "ess/sequence": 0.2, "mismatch/kl": 1e-5,
-    "mismatch/outside_0.9_1.1": 0.3, "frac_reward_zero_std": 0.25, "groups/all_right": 0.25, "groups/all_wrong": 0.0,
+    "mismatch/outside_0.9_1.1": 0.3, "frac_reward_zero_std": 0.25, "groups/all_correct": 0.25, "groups/all_wrong": 0.0,
     "groups/all_equal": 0.0, "groups/unscored": 0.0, "completions/clipped_ratio": 0.1,
 }  # fmt: skip
 
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]]]] = {
     "nothing stands out": ({}, {}, []),
     "NaN": (
         {"grad_norm": float("nan")},
         {},
-        ["alarm: the gradient is not finite: this update was left out; a lower learning rate?"],
+        [
+            (
+                "alarm",
+                "gradient_not_finite",
+                "the gradient is not finite; the update was skipped. Try a lower learning rate",
+            )
+        ],
     ),
-    "no reward": ({"groups/unscored": 0.5}, {}, ["alarm: no reward function applied to 50% of the groups"]),
-    "nothing but unscored groups": (
-        {"groups/unscored": 1.0, "frac_reward_zero_std": 1.0, "groups/all_right": 0.0},
+    "no reward": (
+        {"groups/unscored": 0.5},
         {},
-        ["alarm: no reward function applied to 100% of the groups", "warning: 100% of the groups teach nothing"],
+        [("alarm", "unscored_groups", "no reward function applied to 50 % of the groups")],
+    ),
+    "all groups unscored": (
+        {"groups/unscored": 1.0, "frac_reward_zero_std": 1.0, "groups/all_correct": 0.0},
+        {},
+        [
+            ("alarm", "unscored_groups", "no reward function applied to 100 % of the groups"),
+            ("warning", "dead_groups", "100 % of the groups carry no signal"),
+        ],
     ),
     "off-policy": (
         {"ess/token": 0.4},
         {},
-        ["warning: effective sample size 40% of the tokens: far off the policy that sampled them"],
+        [
+            (
+                "warning",
+                "low_ess",
+                "effective sample size is 40 % of the tokens: the policy has drifted from the sampler",
+            )
+        ],
     ),
     "far off-policy": (
         {"ess/token": 0.2},
         {},
-        ["alarm: effective sample size 20% of the tokens: far off the policy that sampled them"],
+        [("alarm", "low_ess", "effective sample size is 20 % of the tokens: the policy has drifted from the sampler")],
     ),
-    "weights by sequence": (
+    "sequence weights": (
         {},
         {"algorithm__rollout_correction": "sequence_truncate"},
-        ["alarm: effective sample size 20% of the sequences: far off the policy that sampled them"],
+        [
+            (
+                "alarm",
+                "low_ess",
+                "effective sample size is 20 % of the sequences: the policy has drifted from the sampler",
+            )
+        ],
     ),
     "hard-coded answers": (
         {"hacking/hardcoded": 0.3, "hacking/multiple_answers": 0.1},
         {},
         [
-            "warning: 30% of the completions pass the visible tests and fail the hidden ones: hard-coded answers?",
+            (
+                "warning",
+                "hardcoded_answers",
+                "30 % of the completions pass the visible tests and fail the hidden ones: hard-coded answers?",
+            )
         ],
     ),
-    "an attack on the sandbox": (
+    "attack on the sandbox": (
         {"sandbox/denied_socket": 0.02, "sandbox/denied_process": 0.5, "hacking/canary": 0.01},
         {},
         [
-            "alarm: an output holds the canary that no program may see: the sandbox leaks, stop the run",
-            "warning: programs are probing the sandbox (0.5 process attempts a program denied)",
+            (
+                "alarm",
+                "sandbox_leak",
+                "a program's output contains the secret canary: the sandbox leaks. Stop the run",
+            ),
+            (
+                "warning",
+                "sandbox_probing",
+                "programs are probing the sandbox (0.5 denied process attempts per program)",
+            ),
         ],
     ),
-    "a weak sandbox": (
+    "weak sandbox": (
         {"sandbox/isolation": "medium", "completions/clipped_ratio": 0.5},
         {},
         [
-            "alarm: programs run in a medium sandbox: they can read what you can (sandbox.allow_weak)",
-            "warning: 50% of the completions hit the budget: raise rollout.max_completion_length",
+            (
+                "alarm",
+                "weak_sandbox",
+                "programs run in a medium sandbox and can read your files (sandbox.allow_weak)",
+            ),
+            (
+                "warning",
+                "truncated_completions",
+                "50 % of the completions are truncated; raise rollout.max_completion_length",
+            ),
         ],
     ),
-    "a strong one": ({"sandbox/isolation": "strong"}, {}, []),
-    "games that end illegally": (
+    "strong sandbox": ({"sandbox/isolation": "strong"}, {}, []),
+    "illegal moves": (
         {"self_play/invalid_rate": 0.4},
         {},
-        ["warning: 40% of the games end with an illegal move"],
+        [("warning", "illegal_moves", "40 % of the games end with an illegal move")],
     ),
-    "programs that break the code game's rules": (
+    "invalid programs of the code game": (
         {"code_game/valid": 0.1},
         {},
-        ["warning: 10% of the programs keep the game's rules: the rollouts say which they broke"],
+        [
+            (
+                "warning",
+                "invalid_programs",
+                "only 10 % of the programs follow the game's rules; see the reasons in the rollouts",
+            )
+        ],
     ),
-    "self-play that stopped thinking": (
+    "self-play without reasoning": (
         {"self_play/no_reasoning": 0.9, "self_play/same_opening": 0.95},
         {},
         [
-            "warning: 90% of the turns are without reasoning: it has stopped thinking",
-            "warning: 95% of the games open alike: it explores little, a lower learning rate?",
+            ("warning", "no_reasoning", "90 % of the turns have no reasoning: the policy is unlearning it"),
+            (
+                "warning",
+                "same_opening",
+                "95 % of the games start with the same moves: little exploration. Try a lower learning rate",
+            ),
         ],
     ),
-    "a bare board asks for no reasoning": ({"self_play/no_reasoning": 1.0}, {"task__template": "compact"}, []),
+    "a bare board needs no reasoning": ({"self_play/no_reasoning": 1.0}, {"task__template": "compact"}, []),
     "mismatch": (
         {"mismatch/kl": 0.02},
         {},
         [
-            "warning: sampler and trainer disagree (KL 0.02, 30% of tokens off by over 10 %): "
-            "algorithm.rollout_correction would weigh it out"
+            (
+                "warning",
+                "sampler_mismatch",
+                "sampler and trainer disagree (KL 0.02, 30 % of tokens differ by over 10 %); set "
+                "algorithm.rollout_correction to correct for it",
+            )
         ],
     ),
-    "a cut distribution disagrees by design": (
+    "truncated sampling disagrees by design": (
         {"mismatch/kl": 0.02},
         {"rollout__top_p": 0.9, "algorithm__rollout_correction": "token_truncate"},
         [],
     ),
     "dead groups": (
-        {"frac_reward_zero_std": 0.75, "groups/all_right": 0.5, "groups/all_wrong": 0.25},
+        {"frac_reward_zero_std": 0.75, "groups/all_correct": 0.5, "groups/all_wrong": 0.25},
         {},
-        ["warning: 75% of the groups teach nothing (50% all right, 25% all wrong)"],
+        [("warning", "dead_groups", "75 % of the groups carry no signal (50 % all correct, 25 % all wrong)")],
     ),
     "truncation": (
         {"completions/clipped_ratio": 0.3},
         {},
-        ["warning: 30% of the completions hit the budget: raise rollout.max_completion_length"],
+        [
+            (
+                "warning",
+                "truncated_completions",
+                "30 % of the completions are truncated; raise rollout.max_completion_length",
+            )
+        ],
     ),
-    "a loss near zero": (
+    "loss near zero": (
         {"loss": 1e-5},
         {},
-        ["a loss near zero is expected here: on-policy its value says nothing, its gradient does"],
+        [("info", "loss_near_zero", "a loss near zero is expected: on-policy, only its gradient matters")],
     ),
-    "a loss near zero, off-policy": ({"loss": 1e-5}, {"algorithm__num_iterations": 2}, []),
-    "a loss of zero because nothing was learned": (
-        {"loss": 0.0, "frac_reward_zero_std": 1.0, "groups/all_right": 1.0},
+    "loss near zero, off-policy": ({"loss": 1e-5}, {"algorithm__num_iterations": 2}, []),
+    "zero loss without signal": (
+        {"loss": 0.0, "frac_reward_zero_std": 1.0, "groups/all_correct": 1.0},
         {},
-        ["warning: 100% of the groups teach nothing (100% all right)"],
+        [("warning", "dead_groups", "100 % of the groups carry no signal (100 % all correct)")],
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_said(case: str) -> None:
-    metrics, changes, lines = CASES[case]
-    assert health({**WELL, **metrics}, load_config(config_text(**changes))) == lines
+def test_records(case: str) -> None:
+    metrics, changes, expected = CASES[case]
+    records = health({**WELL, **metrics}, load_config(config_text(**changes)))
+    assert [(record["level"], record["code"], record["message"]) for record in records] == expected
 
 
-def test_the_noise_scale_advises_once_it_knows() -> None:
+def test_records_carry_their_numbers() -> None:
+    metrics = {**WELL, "mismatch/kl": 0.02, "completions/clipped_ratio": 0.3}
+    mismatch, truncated = health(metrics, load_config(config_text()))
+    assert (mismatch["kl"], mismatch["share"], truncated["share"]) == (0.02, 0.3, 0.3)
+
+
+def test_noise_scale_advice_needs_data() -> None:
     config = load_config(config_text())
     probe = GradientNoiseScale(decay=0.95)
     assert health(WELL, config, probe) == []
     for step in range(12):
         probe.update([3.0 + 0.1 * (step % 3), 2.0], 1.6 + 0.05 * (step % 2), 2)
-    (line,) = health(WELL, config, probe)
-    assert line.startswith("The gradient noise scale recommends about")
-    alone = GradientNoiseScale(decay=0.95)  # one micro-batch has all the gradient: the rest is rounding
+    (record,) = health(WELL, config, probe)
+    assert (record["code"], record["level"]) == ("noise_scale", "info")
+    assert record["message"].startswith("The gradient noise scale recommends about")
+    alone = GradientNoiseScale(decay=0.95)  # one micro-batch has the whole gradient: the rest is rounding
     for _ in range(12):
         alone.update([4.0 * (1 - 3e-8), 0.0], 1.0, 2)
     assert health(WELL, config, alone) == []

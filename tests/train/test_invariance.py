@@ -1,7 +1,7 @@
-"""One recorded rollout buffer, one gradient: however it is split, packed, chunked or shared among processes.
+"""Invariance of the gradient: one recorded buffer gives one gradient, however it is split, packed, chunked or shared.
 
-Completions are recorded once (splitting ``generate``'s own batch would change the samples) and carry real rewards, with
-groups that have no spread among them. In float64 the step's loss and gradient may not move by more than 1e-12.
+Completions are recorded once (splitting ``generate``'s own batch would change the samples) with real rewards; some
+groups have no spread. In float64, loss and gradient may differ by at most 1e-12.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.tasks import load_task
 from grpo_train.train import buffer as buffers
 from grpo_train.train.buffer import groups_of, make_buffer
-from grpo_train.train.distributed import Group
+from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
-from grpo_train.train.update import accumulate_gradients
+from grpo_train.train.loop import accumulate_gradients
+from grpo_train.train.samples import compute_advantages, gather_samples, total_rewards
 from tests.support.engine import config_text
 from tests.support.two_processes import run_in_two
 
 GROUPS, GENERATIONS = 8, 4
 LOSSES = ("dr_grpo", "grpo", "bnpo", "dapo", "gspo", "cispo")
-RECORDED = {"rollout__buffer_size": GROUPS, "rollout__num_generations": GENERATIONS, "train__microbatch_size": 2}
+SIZES = {"rollout__buffer_size": GROUPS, "rollout__num_generations": GENERATIONS, "train__microbatch_size": 2}
 PLAIN = {
     "train__microbatch_size": GROUPS,
     "train__packing": False,
@@ -44,8 +45,8 @@ PLAIN = {
 Recording = tuple[Policy, dict[str, Any]]
 
 
-def config_of(**changes: Any) -> Config:
-    return load_config(config_text(**{**RECORDED, **changes}))
+def make_config(**changes: Any) -> Config:
+    return load_config(config_text(**{**SIZES, **changes}))
 
 
 @pytest.fixture(scope="module")
@@ -55,34 +56,37 @@ def small_root(make_root: Callable[[], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def recording(small_root: Path) -> Recording:
-    """A policy in float64 and the buffer that it filled."""
+    """A policy in float64 and the buffer it filled."""
     torch.set_num_threads(1)
-    policy = load_policy(config_of().model, small_root, torch.device("cpu"))
+    policy = load_policy(make_config().model, small_root, torch.device("cpu"))
     state = record(policy)
     in_float64(policy.model)
     return policy, state
 
 
 def record(policy: Policy) -> dict[str, Any]:
-    """The state of a buffer: old and reference log-probabilities included, as of a policy that has moved since."""
-    config = config_of()
+    """State of a buffer with old and reference log-probabilities, perturbed as if the policy had moved since."""
+    config = make_config()
     task = load_task(config.task)
     source = PromptSource(task, policy.tokenizer, seed=0, max_prompt_length=64, limit=None)
-    prompts = source.at(1, GROUPS)
+    prompts = source.at(0, GROUPS)
     backend = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop)
     collector = SingleTurn(task, load_rewards(task, config), backend, policy.tokenizer, config)
-    mine = groups_of(0, 1, GROUPS, 1)
-    buffer, _, _ = make_buffer(1, mine, collector.collect(0, mine, prompts), config, Group())
+    groups = groups_of(World(), config)
+    rollouts = collector.collect(0, groups, prompts)
+    samples = gather_samples(rollouts, groups, config, World())
+    advantages = compute_advantages(samples, total_rewards(samples, config.algorithm), config)
+    buffer = make_buffer(rollouts, groups, samples, advantages, config)
     noise = torch.Generator().manual_seed(1)
     for values in (buffer.old_logps, buffer.ref_logps):
         values += [torch.tensor(c.logps) + 0.1 * torch.randn(len(c.ids), generator=noise) for c in buffer.completions]
     spread = buffer.advantages.view(GROUPS, GENERATIONS).abs().sum(dim=1) > 0
     assert 2 <= spread.sum() < GROUPS, "the seed must give groups with and without spread"
-    return buffers.to_state(buffer, Group(), config)
+    return buffers.to_state(buffer, World(), config)
 
 
 def in_float64(model: torch.nn.Module) -> None:
-    """All of it: transformers' RMSNorm would compute in float32 whatever comes in."""
+    """Convert a model completely: transformers' RMSNorm computes in float32 whatever its input."""
     model.double()
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
@@ -90,8 +94,8 @@ def in_float64(model: torch.nn.Module) -> None:
             module.forward = functools.partial(norm, weight=module.weight, eps=module.variance_epsilon)
 
 
-class Share(Group):
-    """A rank of a simulated group: what it would have summed is summed by the test."""
+class Simulated(World):
+    """A rank of a simulated world: the test itself sums over the ranks."""
 
     def sum_(self, tensor: torch.Tensor) -> None:
         pass
@@ -103,7 +107,7 @@ def gradient_of(recording: Recording, config: Config, rank: int = 0, world_size:
     state = copy.deepcopy(state)
     if not config.algorithm.beta:
         state["ref_logps"] = []
-    group = Share(rank, rank, world_size)
+    world = Simulated(rank, rank, world_size)
     forward = LogprobForward(
         policy,
         temperature=config.rollout.temperature,
@@ -119,8 +123,8 @@ def gradient_of(recording: Recording, config: Config, rank: int = 0, world_size:
     assert forward.chunked == config.train.chunked_logprobs
     gradients = GradientSum(policy.trainable())
     gradients.start()
-    sums = accumulate_gradients(forward, buffers.from_state(state, group, config), 0, gradients, config)
-    gradients.finish(group)
+    sums = accumulate_gradients(forward, buffers.from_state(state, world, config), 0, gradients, config)
+    gradients.finish(world)
     gradients.close()
     flat = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
     return float(sums.collect().sums[0]), flat.clone()
@@ -133,13 +137,13 @@ def assert_same(one: tuple[float, torch.Tensor], other: tuple[float, torch.Tenso
 
 
 @pytest.fixture(scope="module", params=[*LOSSES, "dr_grpo with beta and entropy"])
-def straight(request: pytest.FixtureRequest, recording: Recording) -> tuple[dict[str, Any], tuple[float, torch.Tensor]]:
-    """Changes that select the loss, and its gradient in the plainest way: one padded micro-batch, full logits, all
+def plain(request: pytest.FixtureRequest, recording: Recording) -> tuple[dict[str, Any], tuple[float, torch.Tensor]]:
+    """Config changes that select the loss, and its gradient computed plainly: one padded micro-batch, full logits, all
     completions."""
     changes: dict[str, Any] = {"algorithm__loss_type": request.param.split()[0]}
     if "beta" in request.param:
         changes |= {"algorithm__beta": 0.05, "algorithm__entropy_coef": 0.01}
-    return changes, gradient_of(recording, config_of(**changes, **PLAIN))
+    return changes, gradient_of(recording, make_config(**changes, **PLAIN))
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -154,42 +158,42 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_gradient_does_not_depend_on_how_it_is_computed(
-    recording: Recording, straight: tuple[dict[str, Any], tuple[float, torch.Tensor]], way: str
+def test_gradient_is_the_same_however_computed(
+    recording: Recording, plain: tuple[dict[str, Any], tuple[float, torch.Tensor]], way: str
 ) -> None:
-    changes, expected = straight
-    assert_same(gradient_of(recording, config_of(**changes, **WAYS[way])), expected)
+    changes, expected = plain
+    assert_same(gradient_of(recording, make_config(**changes, **WAYS[way])), expected)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_the_gradient_does_not_depend_on_the_number_of_ranks(
-    recording: Recording, straight: tuple[dict[str, Any], tuple[float, torch.Tensor]], world_size: int
+def test_gradient_is_the_same_for_any_world_size(
+    recording: Recording, plain: tuple[dict[str, Any], tuple[float, torch.Tensor]], world_size: int
 ) -> None:
-    changes, expected = straight
-    config = config_of(**changes, run__nproc=world_size)
+    changes, expected = plain
+    config = make_config(**changes, run__nproc=world_size)
     shares = [gradient_of(recording, config, rank, world_size) for rank in range(world_size)]
     total = sum(loss for loss, _ in shares), torch.stack([gradient for _, gradient in shares]).sum(dim=0)
     assert_same(total, expected)
 
 
 @pytest.mark.parametrize("updates", [2, 4])
-def test_an_update_learns_from_the_same_groups_on_any_number_of_ranks(recording: Recording, updates: int) -> None:
+def test_updates_are_the_same_for_any_world_size(recording: Recording, updates: int) -> None:
     changes = {"algorithm__updates_per_buffer": updates, "train__microbatch_size": 1}
-    expected = gradient_of(recording, config_of(**changes))
-    shares = [gradient_of(recording, config_of(**changes, run__nproc=2), rank, 2) for rank in range(2)]
+    expected = gradient_of(recording, make_config(**changes))
+    shares = [gradient_of(recording, make_config(**changes, run__nproc=2), rank, 2) for rank in range(2)]
     assert_same((sum(loss for loss, _ in shares), shares[0][1] + shares[1][1]), expected)
 
 
 @pytest.mark.parametrize("loss", ["dr_grpo", "dapo", "gspo"])
-def test_in_float32_the_gradient_norm_holds_to_1e_5(recording: Recording, small_root: Path, loss: str) -> None:
-    single = load_policy(config_of().model, small_root, torch.device("cpu"))
-    ways = [config_of(algorithm__loss_type=loss, **way) for way in (PLAIN, *WAYS.values())]
+def test_float32_gradient_norm_within_1e_5(recording: Recording, small_root: Path, loss: str) -> None:
+    single = load_policy(make_config().model, small_root, torch.device("cpu"))
+    ways = [make_config(algorithm__loss_type=loss, **way) for way in (PLAIN, *WAYS.values())]
     norms = [gradient_of((single, recording[1]), config)[1].norm().item() for config in ways]
     assert norms == pytest.approx([norms[0]] * len(norms), rel=1e-5)
 
 
-def test_masked_completions_leave_the_gradient_and_the_token_count(recording: Recording) -> None:
-    """Masked out in the loss or taken out of the buffer altogether: the same, but for the completions counted."""
+def test_masked_completions_have_no_gradient(recording: Recording) -> None:
+    """Masking in the loss equals zero advantages, except for the completions counted."""
     policy, state = recording
     masked = copy.deepcopy(state)
     masked["counted"] = torch.arange(GROUPS * GENERATIONS) % 3 != 0
@@ -200,12 +204,12 @@ def test_masked_completions_leave_the_gradient_and_the_token_count(recording: Re
     zeroed["counted"] = torch.ones(GROUPS * GENERATIONS, dtype=torch.bool)
     for skip in (True, False):
         for loss in ("dr_grpo", "dapo"):
-            config = config_of(algorithm__loss_type=loss, train__skip_zero_advantages=skip)
+            config = make_config(algorithm__loss_type=loss, train__skip_zero_advantages=skip)
             assert_same(gradient_of((policy, masked), config), gradient_of((policy, zeroed), config))
 
 
-def test_the_micro_batch_norms_are_those_of_the_parts(recording: Recording) -> None:
-    """What the noise-scale probe sees: the norm of each micro-batch's contribution, in pieces or whole."""
+def test_micro_batch_norms(recording: Recording) -> None:
+    """The noise-scale probe gets the norm of each micro-batch's contribution, in pieces or whole."""
     policy, state = recording
     parts = []
     for first in range(GROUPS):
@@ -214,23 +218,23 @@ def test_the_micro_batch_norms_are_those_of_the_parts(recording: Recording) -> N
         keep[first * GENERATIONS : (first + 1) * GENERATIONS] = 1
         alone["advantages"] = state["advantages"] * keep
         parts.append(
-            gradient_of((policy, alone), config_of())[1].square().sum().item() if alone["advantages"].any() else 0
+            gradient_of((policy, alone), make_config())[1].square().sum().item() if alone["advantages"].any() else 0
         )
     for budget in (0, 60):
-        config = config_of(train__microbatch_size=1, train__token_budget=budget)
+        config = make_config(train__microbatch_size=1, train__token_budget=budget)
         state_1 = {**copy.deepcopy(state), "ref_logps": []}
         gradients = GradientSum(policy.trainable())
         gradients.start()
         forward = LogprobForward(policy, temperature=1.0)
-        accumulate_gradients(forward, buffers.from_state(state_1, Group(), config), 0, gradients, config)
-        assert gradients.finish(Group()) == pytest.approx(parts, rel=1e-9)
+        accumulate_gradients(forward, buffers.from_state(state_1, World(), config), 0, gradients, config)
+        assert gradients.finish(World()) == pytest.approx(parts, rel=1e-9)
         gradients.close()
 
 
-def rank_with_its_share(root: Path, state: dict[str, Any], live: int | None) -> dict[str, Any]:
-    """Runs on both processes: rank 1 has no group with spread, rank 0 ``live`` of them. None = all as recorded, with a
-    KL penalty and an entropy bonus."""
-    policy = load_policy(config_of().model, root, torch.device("cpu"))
+def gradient_on_a_rank(root: Path, state: dict[str, Any], live: int | None) -> dict[str, Any]:
+    """Runs in both processes. Rank 1 has no group with spread, rank 0 has ``live``. None = all groups as recorded, with
+    a KL penalty and an entropy bonus."""
+    policy = load_policy(make_config().model, root, torch.device("cpu"))
     in_float64(policy.model)
     keep = torch.zeros(GROUPS, GENERATIONS)
     with_spread = (state["advantages"].view(GROUPS, GENERATIONS).abs().sum(dim=1) > 0).nonzero().flatten().tolist()
@@ -241,24 +245,24 @@ def rank_with_its_share(root: Path, state: dict[str, Any], live: int | None) -> 
         keep[:live] = source
         state["advantages"] = keep.flatten()
         state["ref_logps"] = []
-    config = config_of(run__nproc=2, **changes)
-    group = Group.join()
+    config = make_config(run__nproc=2, **changes)
+    world = World.join()
     gradients = GradientSum(policy.trainable())
     gradients.start()
     forward = LogprobForward(policy, temperature=1.0)
-    accumulate_gradients(forward, buffers.from_state(state, group, config), 0, gradients, config)
-    gradients.finish(group)
+    accumulate_gradients(forward, buffers.from_state(state, world, config), 0, gradients, config)
+    gradients.finish(world)
     gradients.close()
     flat = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
-    alone = gradient_of((policy, state), config_of(**changes)) if group.is_main else (0.0, flat)
-    group.leave()
-    return {"rank": group.rank, "difference": float((flat - alone[1]).abs().max()), "norm": float(flat.norm())}
+    alone = gradient_of((policy, state), make_config(**changes)) if world.is_main else (0.0, flat)
+    world.leave()
+    return {"rank": world.rank, "difference": float((flat - alone[1]).abs().max()), "norm": float(flat.norm())}
 
 
 @pytest.mark.parametrize("live", [0, 3, None])
-def test_two_processes_are_one(recording: Recording, small_root: Path, live: int | None) -> None:
-    """Over gloo, for real: no hang where one has no work, and the gradient of one process."""
-    results = run_in_two(rank_with_its_share, small_root, recording[1], live)
+def test_two_processes_equal_one(recording: Recording, small_root: Path, live: int | None) -> None:
+    """Over real gloo: the gradient of one process, and no hang if a rank has no completions."""
+    results = run_in_two(gradient_on_a_rank, small_root, recording[1], live)
     assert [result["rank"] for result in results] == [0, 1]
     assert results[0]["norm"] == results[1]["norm"]
     assert (results[0]["norm"] > 0) == (live != 0)

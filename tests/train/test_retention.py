@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the rules, and never one that somebody reads."""
+"""Retention of checkpoints: the rules, and that a checkpoint in use is never removed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def told(run: RunDir, event: str) -> list[dict[str, Any]]:
+def events_of(run: RunDir, event: str) -> list[dict[str, Any]]:
     return [row for row in rows(run, "events.jsonl") if row["event"] == event]
 
 
@@ -59,7 +59,7 @@ def told(run: RunDir, event: str) -> list[dict[str, Any]]:
     read=st.sets(st.integers(1, 30), max_size=3),
 )
 @settings(max_examples=40, deadline=None)
-def test_what_the_rules_keep_and_nothing_else(
+def test_only_what_the_rules_keep_stays(
     steps: set[int], damaged: set[int], keep_last: int, keep_every: int, final: int, read: set[int]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -83,11 +83,11 @@ def test_what_the_rules_keep_and_nothing_else(
         assert prune_checkpoints(run, keep_last=keep_last, keep_every=keep_every) == sorted(steps - stay)
         assert {checkpoint.step for checkpoint in run.checkpoints()} == stay
         assert not list(run.training_state.glob(".*"))
-        assert [row["steps"] for row in told(run, "pruned")] == ([sorted(steps - stay)] if steps - stay else [])
+        assert [row["steps"] for row in events_of(run, "pruned")] == ([sorted(steps - stay)] if steps - stay else [])
         assert prune_checkpoints(run, keep_last=keep_last, keep_every=keep_every) == []
 
 
-def test_what_was_set_aside_stays(run: RunDir) -> None:
+def test_superseded_steps_stay(run: RunDir) -> None:
     run.rewind(3)
     assert prune_checkpoints(run, keep_last=1, keep_every=0) == [1, 2]
     (attic,) = (run.training_state / "superseded").iterdir()
@@ -98,7 +98,7 @@ def test_what_was_set_aside_stays(run: RunDir) -> None:
 
 
 def announce(run: RunDir, *steps: int, name: str = "one_addition", **status: Any) -> Path:
-    """An evaluation's status.json, as :class:`StatusWriter` writes it; of this process, so it is live."""
+    """Write an evaluation's status.json as :class:`StatusWriter` does, for this process, so that it is live."""
     folder = run.root / "eval_runs" / name
     folder.mkdir(parents=True, exist_ok=True)
     me = identity()
@@ -125,15 +125,15 @@ LONG_AGO = "2020-01-01T00:00:00.000Z"
         ({"host": "elsewhere", "updated_at": LONG_AGO}, False),
         ({"training_run": "another"}, True),
     ],
-    ids=["live", "ended", "dead", "rebooted", "of another host", "of another host, silent", "for another run"],
+    ids=["live", "ended", "dead", "rebooted", "other host", "silent other host", "other run"],
 )
-def test_an_evaluation_keeps_its_steps_while_it_lives(run: RunDir, status: dict[str, Any], live: bool) -> None:
+def test_live_evaluations_keep_their_steps(run: RunDir, status: dict[str, Any], live: bool) -> None:
     announce(run, 1, 3, **status)
     assert prune_checkpoints(run, keep_last=1, keep_every=0) == ([2, 4] if live else [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("spelling", ["{state}/step_2", "{state}/step_2/model", "{link}/step_2", "{root}/../step_2"])
-def test_however_a_checkpoint_is_named(run: RunDir, tmp_path: Path, spelling: str) -> None:
+def test_all_spellings_of_a_path_count(run: RunDir, tmp_path: Path, spelling: str) -> None:
     (tmp_path / "localfs").symlink_to(run.root)
     (tmp_path / "step_2").symlink_to(run.training_state / "step_2")
     link = tmp_path / "localfs" / "training_runs" / "one" / "training_state"
@@ -146,15 +146,15 @@ def test_however_a_checkpoint_is_named(run: RunDir, tmp_path: Path, spelling: st
     assert prune_checkpoints(through_the_link, keep_last=1, keep_every=0) == [5]
 
 
-def test_what_another_run_started_from_stays(run: RunDir) -> None:
-    """Its LoRA adapter may lie over these weights: it needs them at every resume and evaluation."""
+def test_starting_weights_of_other_runs_stay(run: RunDir) -> None:
+    """They may be the base of its LoRA adapter, needed by every resume and evaluation."""
     create_run(run.root, {"ckpt": str(run.training_state / "step_2" / "model")}, "shell")
     create_run(run.root, {"ckpt": "training_runs/one/training_state/step_3"}, "agent")
     assert prune_checkpoints(run, keep_last=1, keep_every=0) == [1, 4]
 
 
-def test_a_step_that_is_announced_while_it_is_removed_stays(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the removal's first look and before its second."""
+def test_step_announced_during_removal_stays(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the removal's first and second check."""
 
     def announce_now(step: int) -> str:
         announce(run, 1, 2)
@@ -166,25 +166,25 @@ def test_a_step_that_is_announced_while_it_is_removed_stays(run: RunDir, monkeyp
     assert not list(run.training_state.glob(".*"))
 
 
-def test_an_evaluation_waits_for_the_end_of_a_removal(run: RunDir) -> None:
+def test_evaluations_wait_for_a_removal(run: RunDir) -> None:
     place = run.training_state / "step_1"
     going = run.training_state / hidden_name(1)
     going.mkdir()
     threading.Timer(0.2, lambda: place.rename(going)).start()
-    assert not exists_after_removal(place), "it went"
+    assert not exists_after_removal(place), "removed"
     going = run.training_state / hidden_name(2)
     going.mkdir()
     threading.Timer(0.2, going.rmdir).start()
-    assert exists_after_removal(run.training_state / "step_2" / "model"), "the removal let go"
+    assert exists_after_removal(run.training_state / "step_2" / "model"), "the removal backed off"
     assert not going.exists()
     going.mkdir()
-    assert exists_after_removal(run.training_state / "step_2", patience_s=0.1), "a kill left this"
+    assert exists_after_removal(run.training_state / "step_2", patience_s=0.1), "leftover of a kill"
     assert exists_after_removal(run.training_state / "step_3")
     assert not exists_after_removal(run.training_state / "step_7")
 
 
-def _evaluate_again_and_again(path: Path, until: Path, result: Any) -> None:
-    """Announce the oldest step, look whether it is there, and only then read it: it must be there to the end."""
+def _evaluate_repeatedly(path: Path, until: Path, result: Any) -> None:
+    """Announce the oldest step, check that it exists, and read it: it must stay to the end."""
     run = RunDir(path)
     folder = run.root / "eval_runs" / "one_addition"
     folder.mkdir(parents=True)
@@ -207,20 +207,20 @@ def _evaluate_again_and_again(path: Path, until: Path, result: Any) -> None:
     result.put((read, vanished, broken))
 
 
-def test_no_race_takes_a_step_from_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_race_removes_a_step_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = create_run(tmp_path / "root", {}, "one")
-    look = retention._is_read
+    is_read = retention._is_read
 
-    def look_and_dawdle(run: RunDir, checkpoint: Checkpoint) -> bool:
-        answer = look(run, checkpoint)
-        time.sleep(0.002)  # what others do between a look and what follows from it is what this is about
+    def check_slowly(run: RunDir, checkpoint: Checkpoint) -> bool:
+        answer = is_read(run, checkpoint)
+        time.sleep(0.002)  # widens the window between check and removal
         return answer
 
-    monkeypatch.setattr(retention, "_is_read", look_and_dawdle)
+    monkeypatch.setattr(retention, "_is_read", check_slowly)
     until = tmp_path / "until"
     context = multiprocessing.get_context("fork")
     result = context.Queue()
-    reader = context.Process(target=_evaluate_again_and_again, args=(run.path, until, result))
+    reader = context.Process(target=_evaluate_repeatedly, args=(run.path, until, result))
     reader.start()
     pruned: list[int] = []
     for step in range(1, 250):
@@ -233,53 +233,53 @@ def test_no_race_takes_a_step_from_its_reader(tmp_path: Path, monkeypatch: pytes
     assert broken == []
     assert read > 3
     assert len(pruned) > 100
-    assert not told(run, "prune_failed")
+    assert not events_of(run, "prune_failed")
 
 
 # ------------------------------------------------------------------------------------------------------- failures
 
 
-def test_what_cannot_be_renamed_is_told_and_training_goes_on(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rename_is_logged_and_training_continues(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, target: Path) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "rename", refuse)
     assert prune_checkpoints(run, keep_last=1, keep_every=0) == []
-    (row,) = told(run, "prune_failed")
+    (row,) = events_of(run, "prune_failed")
     assert (row["step"], "Permission denied" in row["error"]) == (5, True)
     assert whole(run) == [1, 2, 3, 4, 5]
     assert not list(run.training_state.glob(".*"))
 
 
-def test_what_cannot_be_deleted_is_hidden_and_goes_later(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_deletion_is_retried_later(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(path: Path) -> None:
         raise OSError(39, "Directory not empty", str(path))
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", busy)
         assert prune_checkpoints(run, keep_last=4, keep_every=0) == [1]
-    assert "Directory not empty" in told(run, "prune_failed")[0]["error"]
+    assert "Directory not empty" in events_of(run, "prune_failed")[0]["error"]
     assert whole(run) == [2, 3, 4, 5]
     remove_leftovers(run)
     assert not list(run.training_state.glob(".*"))
 
 
 @pytest.mark.parametrize("status", [{"pid": "many"}, {"pending": 3}, {"host": "elsewhere", "updated_at": "noon"}])
-def test_where_nobody_knows_what_is_read_nothing_goes(run: RunDir, status: dict[str, Any]) -> None:
+def test_malformed_status_prevents_removal(run: RunDir, status: dict[str, Any]) -> None:
     file = announce(run, 1, **status)
     assert prune_checkpoints(run, keep_last=1, keep_every=0) == []
-    assert str(file) in told(run, "prune_failed")[0]["error"]
+    assert str(file) in events_of(run, "prune_failed")[0]["error"]
     assert whole(run) == [1, 2, 3, 4, 5]
 
 
-def test_when_it_cannot_be_told_again_the_step_stays(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The status becomes unreadable between the two looks."""
+def test_malformed_status_between_checks_keeps_step(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status becomes unreadable between the two checks."""
     monkeypatch.setattr(retention, "hidden_name", lambda step: announce(run, 1, pid="many") and hidden_name(step))
     assert prune_checkpoints(run, keep_last=1, keep_every=0) == []
     assert whole(run) == [1, 2, 3, 4, 5]
 
 
-def test_a_full_disk_does_not_end_the_run(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_does_not_end_the_run(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: RunDir, event: str, **fields: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -287,12 +287,12 @@ def test_a_full_disk_does_not_end_the_run(run: RunDir, monkeypatch: pytest.Monke
     assert prune_checkpoints(run, keep_last=1, keep_every=0) == [1, 2, 3, 4]
 
 
-# ------------------------------------------------------------------------------------- the evaluation's side of it
+# -------------------------------------------------------------------------------------------- the evaluation's side
 
 
 @pytest.fixture
 def quiet_runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An evaluation's parent in this process, without what it does to a process of its own."""
+    """Runs an evaluation's parent in this process, without its process-wide settings."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setattr(runner, "become_subreaper", lambda: None)
     yield
@@ -315,14 +315,14 @@ def plan_of(run: RunDir, *steps: int) -> EvalPlan:
 def evaluate_here(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, plan: EvalPlan, child: Callable[[Any, EvalPlan], set[str]]
 ) -> tuple[int, dict[str, Any]]:
-    """Run an evaluation whose child is a function; returns its exit code and its last status."""
+    """Run an evaluation whose child is a function; returns exit code and final status."""
     monkeypatch.setattr(runner, "make_plan", lambda root, request: (plan, []))
     monkeypatch.setattr(runner.Evaluation, "_run_workers", child)
     (outcome,) = runner.run_evaluations(run.root, [EvalRequest(run.name)])
     return outcome.exit_code, read_json(Path(plan.folder) / "status.json") or {}
 
 
-def test_what_is_to_be_read_is_announced_before_it_is_looked_at_and_until_it_is_done(
+def test_evaluations_announce_steps_until_done(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, quiet_runner: None
 ) -> None:
     seen: list[list[int]] = []
@@ -339,7 +339,7 @@ def test_what_is_to_be_read_is_announced_before_it_is_looked_at_and_until_it_is_
     assert prune_checkpoints(run, keep_last=1, keep_every=0) == [4]
 
 
-def test_a_step_that_was_removed_in_between_is_left_out_and_nothing_failed(
+def test_removed_step_is_skipped_not_failed(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, quiet_runner: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     plan = plan_of(run, 2, 5)
@@ -358,7 +358,7 @@ def test_a_step_that_was_removed_in_between_is_left_out_and_nothing_failed(
     assert (row["status"], row["code"]) == ("skipped", "no_checkpoint")
 
 
-def test_an_evaluation_whose_every_step_is_gone_says_so(
+def test_evaluation_without_remaining_steps_fails(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, quiet_runner: None
 ) -> None:
     plan = plan_of(run, 1)
@@ -368,8 +368,8 @@ def test_an_evaluation_whose_every_step_is_gone_says_so(
     assert status["error"]["summary"].startswith("step_1: removed after")
 
 
-def test_a_step_that_goes_while_it_is_read_did_not_fail(run: RunDir) -> None:
-    """On another host's word, which an NFS mount may see late; or by hand."""
+def test_step_removed_while_read_is_not_a_failure(run: RunDir) -> None:
+    """Removed by another host, whose status an NFS mount may show late, or by hand."""
     plan = plan_of(run, 1, 2)
     Path(plan.folder).mkdir(parents=True)
     status = StatusWriter(Path(plan.folder), training_run=run.name)
@@ -382,8 +382,8 @@ def test_a_step_that_goes_while_it_is_read_did_not_fail(run: RunDir) -> None:
     assert evaluation._failed[1] == Unfinished("step_2", 2, "failed", "timed out after 1 s", "timeout")
 
 
-def test_all_that_an_evaluation_reads_is_announced(run: RunDir, tmp_path: Path) -> None:
-    """A checkpoint through a link of the root, one outside of it, an adapter's base; not the root (the backbone)."""
+def test_evaluations_announce_all_paths(run: RunDir, tmp_path: Path) -> None:
+    """A checkpoint below a linked root, one outside it, an adapter's base; not the root itself (the backbone)."""
     (tmp_path / "localfs").symlink_to(run.root)
     outside = tmp_path / "step_9"
     outside.mkdir()
@@ -398,7 +398,7 @@ def test_all_that_an_evaluation_reads_is_announced(run: RunDir, tmp_path: Path) 
     assert paths_in_use(plan, targets) == [f"{inside}/step_5", str(outside), f"{inside}/step_1/model"]
 
 
-def test_a_real_evaluation_keeps_what_it_is_going_to_read_until_it_is_killed(make_root: Callable[[], Path]) -> None:
+def test_killed_evaluation_releases_its_steps(make_root: Callable[[], Path]) -> None:
     root = make_root()
     cfg = write_config(root, run__total_steps=3, model__adapter="lora")
     run = train_here(root, cfg, "trained")

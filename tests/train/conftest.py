@@ -1,0 +1,21 @@
+"""Runs shared by the training tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_train.run_dir import RunDir
+from tests.support.engine import train_here, write_config
+
+
+@pytest.fixture(scope="session", params=["none", "lora"])
+def straight(request: pytest.FixtureRequest, make_root: Callable[[], Path]) -> RunDir:
+    """Six uninterrupted steps, with full weights and with LoRA. Tests may add runs to its root, not change it."""
+    torch.set_num_threads(1)
+    root = make_root()
+    cfg = write_config(root, model__adapter=request.param, tracking__tensorboard=True)
+    return train_here(root, cfg, "straight")
