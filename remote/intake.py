@@ -26,7 +26,7 @@ def greeting(hello: dict[str, Any]) -> BoxGreeted:
 def topic_event(topic: str, value: Any) -> ClientEvent:
     """The event of a topic's new value. Raises ProtocolError for a malformed one."""
     key = {"runs": "runs", "sessions": "sessions", "gpu": "gpus"}[topic]
-    rows = value.get(key) if isinstance(value, dict) else None
+    rows: Any = value.get(key) if isinstance(value, dict) else None
     if not matches(rows, Rows):
         raise ProtocolError(f"malformed update of topic '{topic}'")
     if topic == "runs":

@@ -10,6 +10,7 @@ import pytest
 
 from remote.agent.context import BoxContext
 from remote.agent.operations import show_run
+from remote.protocol.operations import ShowRunRequest
 from tests.support.data import FIXTURES
 from tests.support.engine import grpo_train, rows, run_of
 
@@ -36,7 +37,7 @@ def test_log_keys_have_their_new_names(root: Path) -> None:
 
 
 def test_the_agent_reads_evaluations(root: Path) -> None:
-    shown = show_run(BoxContext.from_settings({"root": str(root)}), {"run": "whole"})
+    shown = show_run(BoxContext.from_settings({"root": str(root)}), ShowRunRequest("whole"))
     (evaluation,) = shown["evaluations"]
     assert [(row["step"], row["status"], row["flexible_accuracy"]) for row in evaluation["metrics"]] == [
         ("0", "ok", "0.575"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ from remote.events import BoxGreeted
 from remote.protocol.operations import NoParameters
 from remote.protocol.versions import OLDEST, UNKNOWN, EngineVersion
 from tests.support.agent import connected
-
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def context(root: Path, **settings: Any) -> BoxContext:
@@ -46,8 +45,8 @@ def engine_check(root: Path, **settings: Any) -> dict[str, Any]:
     return next(check for check in checks if check["name"] == "engine")
 
 
-def test_the_version_of_this_checkout() -> None:
-    assert installed_version(context(CHECKOUT, repo=str(CHECKOUT))) == EngineVersion(VERSION, FORMAT)
+def test_the_version_of_this_environment(tmp_path: Path) -> None:
+    assert installed_version(context(tmp_path, engine=[sys.executable])) == EngineVersion(VERSION, FORMAT)
 
 
 def test_the_version_of_an_installed_engine(tmp_path: Path) -> None:
