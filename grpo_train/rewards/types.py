@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -110,11 +111,14 @@ class Task(Protocol):
         """Whether :meth:`judge` waits for another process. It is then called from several threads while the next
         completions are generated."""
 
+    @abstractmethod
     def size(self, split: Split) -> int:
         """Number of problems. Raises TaskError if the split's data is missing or invalid."""
 
+    @abstractmethod
     def problem(self, split: Split, index: int) -> Problem:
         """Problem ``index`` of a split, 0 ≤ index < size(split): a pure function of configuration, split and index."""
 
+    @abstractmethod
     def judge(self, attempt: Attempt) -> Verdict:
         """Judge an attempt: a pure function that never raises because of a model's text."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 
-from grpo_train.config import schema
 from grpo_train.tasks.shared.base import Problem, TaskError
 from grpo_train.tasks.shared.generated import GeneratedTask, Puzzle, generated_kind, mistakes, worked
 
@@ -30,7 +29,13 @@ def value_of(numbers: tuple[int, ...], operators: str) -> int:
 
 
 class ArithmeticTask(GeneratedTask[Sum]):
-    """Numbers of equal length with operators between them."""
+    """Numbers of equal length with operators between them. Raises TaskError for an unknown operator."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        operators = self.config.operators
+        if not operators or set(operators) - set(OPERATORS):
+            raise TaskError(f"task.operators: '{operators}' must be some of {OPERATORS}, for example \"+-\"")
 
     @property
     def variant(self) -> str:
@@ -73,15 +78,6 @@ class ArithmeticTask(GeneratedTask[Sum]):
         return worked(thinking, -result if negative else result)
 
 
-def _check(config: schema.Task) -> None:
-    if not config.operators or set(config.operators) - set(OPERATORS):
-        raise TaskError(f"task.operators: '{config.operators}' must be some of {OPERATORS}, for example \"+-\"")
-
-
 TASK = generated_kind(
-    "arithmetic",
-    "Integer arithmetic with + - and *: 47-85= → -38",
-    ArithmeticTask,
-    ("digits", "operators"),
-    check=_check,
+    "arithmetic", "Integer arithmetic with + - and *: 47-85= → -38", ArithmeticTask, ("digits", "operators")
 )

@@ -361,8 +361,5 @@ def _split(split: Split) -> list[tuple[str, str, int]]:
 warnings.filterwarnings("ignore", module="<program>")
 
 TASK = TaskKind(
-    "code_game",
-    "Programs whose output another model cannot predict",
-    ("level", "opponent", *TEMPLATE_OPTIONS),
-    load,
+    "code_game", "Programs whose output another model cannot predict", ("level", "opponent", *TEMPLATE_OPTIONS), load
 )

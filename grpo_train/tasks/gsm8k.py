@@ -129,10 +129,4 @@ def _rows_of_hub(split: Split) -> list[Row]:
     return [_row_of_record(record, f"openai/gsm8k {split}, row {index}") for index, record in enumerate(records)]
 
 
-TASK = TaskKind(
-    "gsm8k",
-    "Grade-school word problems",
-    ("path", *TEMPLATE_OPTIONS),
-    load,
-    alias=LABEL,
-)
+TASK = TaskKind("gsm8k", "Grade-school word problems", ("path", *TEMPLATE_OPTIONS), load, alias=LABEL)

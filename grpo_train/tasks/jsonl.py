@@ -157,7 +157,7 @@ def grader_of(name: str) -> Grader:
         raise TaskError("task.grader: math needs math-verify, which is not installed:  pip install 'grpo-tui[math]'")
     known = {
         "number": Grader(_number_gold, judge_number),
-        "text": Grader(_text_gold, _judge_text),
+        "text": Grader(_scalar, _judge_text),
         "math": Grader(_math_gold, judge_math, slow=True),
     }
     if name not in known:
@@ -188,7 +188,7 @@ def _data_of(path: Path, fields: Fields, grader: str, template: str | None) -> D
 
 
 def _hold_out(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """(train, test). If chance would hold out no problem, the one with the lowest hash is held out."""
+    """(train, test). If no hash is below the bound, the problem with the lowest hash is held out."""
 
     def rank(row: Row) -> int:
         return int.from_bytes(hashlib.sha256(normal_text(row.question).encode()).digest()[:8], "big")
@@ -241,6 +241,7 @@ def _defect(record: dict[str, Any], name: str) -> str:
 
 
 def _scalar(value: Any) -> str:
+    """A text or number as text. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"is {type(value).__name__}, expected text or a number")
     if not str(value).strip():
@@ -253,10 +254,6 @@ def _number_gold(value: Any) -> str:
     if isinstance(parse_number(text), str):
         raise ValueError(f"must be one number, or end in '#### N', found {text[-60:]!r}")
     return text
-
-
-def _text_gold(value: Any) -> str:
-    return _scalar(value)
 
 
 def _math_gold(value: Any) -> str:

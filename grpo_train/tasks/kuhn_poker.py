@@ -8,9 +8,4 @@ from __future__ import annotations
 from grpo_train.games import KuhnPoker
 from grpo_train.tasks.shared.self_play import self_play_kind
 
-TASK = self_play_kind(
-    "kuhn_poker",
-    "Poker with three cards by self-play",
-    KuhnPoker(),
-    turns=3,
-)
+TASK = self_play_kind("kuhn_poker", "Poker with three cards by self-play", KuhnPoker(), turns=3)

@@ -293,8 +293,5 @@ def _unix(text: str) -> str:
 
 
 TASK = TaskKind(
-    "mbpp",
-    "Small Python functions, judged by tests",
-    ("path", "few_shot", "visible_tests", *TEMPLATE_OPTIONS),
-    load,
+    "mbpp", "Small Python functions, judged by tests", ("path", "few_shot", "visible_tests", *TEMPLATE_OPTIONS), load
 )

@@ -10,8 +10,5 @@ from grpo_train.games.negotiation import MAX_OFFERS
 from grpo_train.tasks.shared.self_play import self_play_kind
 
 TASK = self_play_kind(
-    "negotiation",
-    "Dividing hats and books by offers, by self-play",
-    Negotiation(),
-    turns=MAX_OFFERS + 1,
+    "negotiation", "Dividing hats and books by offers, by self-play", Negotiation(), turns=MAX_OFFERS + 1
 )

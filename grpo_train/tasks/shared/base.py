@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +17,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class TaskDefaults(ABC):
+class TaskDefaults(Task):
     """Base class of tasks: the members of :class:`Task` with their usual values, and the optional members."""
 
     name: str = ""
@@ -37,18 +36,6 @@ class TaskDefaults(ABC):
     def sandboxed(self, limits: schema.Sandbox) -> Task:
         """The task under these sandbox limits. Raises TaskError where this machine cannot isolate programs."""
         return self
-
-    @abstractmethod
-    def size(self, split: Split) -> int:
-        """See :meth:`Task.size`."""
-
-    @abstractmethod
-    def problem(self, split: Split, index: int) -> Problem:
-        """See :meth:`Task.problem`."""
-
-    @abstractmethod
-    def judge(self, attempt: Attempt) -> Verdict:
-        """See :meth:`Task.judge`."""
 
 
 class WorkedTask(Task, Protocol):

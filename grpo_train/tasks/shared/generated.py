@@ -99,22 +99,11 @@ class GeneratedTask(TaskDefaults, ABC, Generic[Key]):
 
 
 def generated_kind(
-    name: str,
-    summary: str,
-    task: type[GeneratedTask[Key]],
-    options: tuple[str, ...] = (),
-    max_train: int = MAX_TRAIN,
-    check: Callable[[schema.Task], None] = lambda config: None,
+    name: str, summary: str, task: type[GeneratedTask[Key]], options: tuple[str, ...] = (), max_train: int = MAX_TRAIN
 ) -> TaskKind:
-    """Registration of a generated task.
-
-    Args:
-        options: keys of the ``task`` section beside :data:`GENERATED_OPTIONS`.
-        check: raises TaskError for options that the task cannot use.
-    """
+    """Registration of a generated task; ``options``: keys of the ``task`` section besides :data:`GENERATED_OPTIONS`."""
 
     def load(config: schema.Task) -> GeneratedTask[Key]:
-        check(config)
         return task(name=name, label=name, config=config, max_train=max_train)
 
     return TaskKind(name, summary, (*GENERATED_OPTIONS, *options), load, load_worked=load)
