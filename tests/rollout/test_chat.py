@@ -1,4 +1,4 @@
-"""Chat templates: what those of real models do, here in as few words as it takes."""
+"""Chat templates with the habits of real models, in minimal form."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LLAMA = (
     '{{- "<" + m.role + ">" + m.content | trim + "</s>" }}{%- endfor %}{%- if add_generation_prompt %}'
     '{{- "<assistant>" }}{%- endif %}'
 )
-"""The date, and white space cut off, as Llama 3.2's."""
+"""Inserts the date and strips white space, as Llama 3.2's."""
 GEMMA = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + QWEN
-"""Refuses, as Gemma 2's."""
+"""Rejects system messages, as Gemma 2's."""
 THINKING = (
     "{% for m in messages %}<{{ m.role }}>{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n"
     "{% endif %}{{ m.content }}</s>{% endfor %}" + ASSISTANT
 )
-"""An answer that is begun has thought already, as Qwen 3's."""
+"""Puts an empty think block before a started answer, as Qwen 3's."""
 
 
 @pytest.fixture
@@ -38,32 +38,32 @@ def tokenizer(tiny_model: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("template", "prompt", "begun"),
+    ("template", "prompt", "started"),
     [
         (QWEN, "<user>Hi. </s><assistant>", "<user>Hi. </s><assistant>Look:\n\n"),
         (GEMMA, "<user>Hi. </s><assistant>", "<user>Hi. </s><assistant>Look:\n\n"),
         (THINKING, "<user>Hi. </s><assistant>", "<user>Hi. </s><assistant><think>\n\n</think>\n\nLook:\n\n"),
     ],
 )
-def test_a_question_and_an_answer_that_is_begun(tokenizer: Any, template: str, prompt: str, begun: str) -> None:
+def test_question_and_started_answer(tokenizer: Any, template: str, prompt: str, started: str) -> None:
     tokenizer.chat_template = template
     assert chat_text([("user", "Hi. ")], tokenizer) == prompt
-    assert chat_text([("user", "Hi. "), ("assistant", "Look:\n\n")], tokenizer) == begun
+    assert chat_text([("user", "Hi. "), ("assistant", "Look:\n\n")], tokenizer) == started
 
 
-def test_a_question_may_say_anything(tokenizer: Any) -> None:
+def test_question_may_contain_the_mark(tokenizer: Any) -> None:
     tokenizer.chat_template = QWEN
     assert chat_text([("user", f"a{MARK}b")], tokenizer) == f"<user>a{MARK}b</s><assistant>"
     assert chat_text([("user", MARK), ("assistant", "Look:")], tokenizer) == f"<user>{MARK}</s><assistant>Look:"
 
 
-def test_white_space_that_a_template_cuts_off_an_answer_stays(tokenizer: Any) -> None:
+def test_white_space_of_a_started_answer_is_kept(tokenizer: Any) -> None:
     tokenizer.chat_template = LLAMA
     assert chat_text([("user", "Hi."), ("assistant", "```python\n")], tokenizer).endswith("<assistant>```python\n")
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("format", "date"),
     [
         ("%d %b %Y", "26 Jul 2024"),
         ("%Y-%m-%d", "2024-07-26"),
@@ -71,38 +71,38 @@ def test_white_space_that_a_template_cuts_off_an_answer_stays(tokenizer: Any) ->
         ("%A %d/%m/%y %H:%M", "Friday 26/07/24 00:00"),
     ],
 )
-def test_every_day_asks_the_same(tokenizer: Any, asked: str, said: str) -> None:
-    tokenizer.chat_template = "{{ strftime_now('" + asked + "') }}" + QWEN
-    assert chat_text([("user", "Hi.")], tokenizer) == said + "<user>Hi.</s><assistant>"
+def test_prompts_have_a_fixed_date(tokenizer: Any, format: str, date: str) -> None:
+    tokenizer.chat_template = "{{ strftime_now('" + format + "') }}" + QWEN
+    assert chat_text([("user", "Hi.")], tokenizer) == date + "<user>Hi.</s><assistant>"
 
 
-def test_the_date_as_llama_asks_for_it(tokenizer: Any) -> None:
+def test_date_in_a_llama_template(tokenizer: Any) -> None:
     tokenizer.chat_template = LLAMA
     assert "Today Date: 26 Jul 2024<user>Hi.</s><assistant>" in chat_text([("user", "Hi.")], tokenizer)
 
 
-def test_a_template_among_several_is_the_default(tokenizer: Any) -> None:
+def test_default_template_among_several(tokenizer: Any) -> None:
     tokenizer.chat_template = {"default": QWEN, "tool_use": "tools"}
     assert chat_text([("user", "Hi.")], tokenizer) == "<user>Hi.</s><assistant>"
 
 
-def test_what_a_template_cannot_do_is_said_with_the_way_out(tokenizer: Any) -> None:
+def test_template_errors_give_the_fix(tokenizer: Any) -> None:
     tokenizer.chat_template = GEMMA
-    with pytest.raises(TaskError, match=r"refuses: System role not supported \(leave task\.system_prompt out\)"):
+    with pytest.raises(TaskError, match=r"failed: System role not supported; remove task\.system_prompt"):
         chat_text([("system", "Be brief."), ("user", "Hi.")], tokenizer)
     tokenizer.chat_template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
-    with pytest.raises(TaskError, match="leaves out the beginning of the answer"):
+    with pytest.raises(TaskError, match="drops the start of the answer"):
         chat_text([("user", "Hi."), ("assistant", "Look:")], tokenizer)
     tokenizer.chat_template = "{% if %}"
-    with pytest.raises(TaskError, match=r"this model's chat template refuses: .*\(use another task\.template\)"):
+    with pytest.raises(TaskError, match=r"this model's chat template failed: .*; use another task\.template"):
         chat_text([("user", "Hi.")], tokenizer)
     tokenizer.chat_template = None
     with pytest.raises(TaskError, match="this model has no chat template"):
         chat_text([("user", "Hi.")], tokenizer)
 
 
-def test_questions_with_and_without_a_chat_stand_side_by_side(tokenizer: Any) -> None:
-    """Each keeps the special tokens of its kind: those of a raw prompt are the tokenizer's, a chat's are its own."""
+def test_chat_and_raw_prompts_in_one_batch(tokenizer: Any) -> None:
+    """A raw prompt gets the tokenizer's special tokens, a chat those of its template."""
     from tokenizers.processors import TemplateProcessing
 
     bos = tokenizer.eos_token

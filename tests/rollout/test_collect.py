@@ -1,4 +1,4 @@
-"""Collecting samples: order, names of attempts, judging beside generation, and places that no sample takes."""
+"""Collecting samples: order, keys of attempts, judging during generation, and unused slots."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_train.rewards import Grade, load_rewards
 from grpo_train.rollout import Completion
-from grpo_train.rollout.collect import Sample, SingleTurn
+from grpo_train.rollout.collect import Role, Sample, SingleTurn
 from grpo_train.rollout.prompts import Prompt
 from grpo_train.tasks import Attempt, Problem, Split, TaskError, Verdict
 from grpo_train.tasks.shared.base import TaskDefaults, means
-from grpo_train.train.buffer import from_state, groups_of, make_buffer, to_state
-from grpo_train.train.distributed import Group
+from grpo_train.train.buffer import RolloutBuffer, from_state, groups_of, make_buffer, to_state
+from grpo_train.train.distributed import World
+from grpo_train.train.log_rows import rollout_rows
+from grpo_train.train.rollout_metrics import rollout_metrics
+from grpo_train.train.samples import compute_advantages, gather_samples, total_rewards
 from tests.support.engine import config_text
 
 
 class Words:
-    """A tokenizer whose tokens are numbers, and whose texts spell them."""
+    """A tokenizer whose tokens are numbers and whose texts spell them out."""
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return " ".join(map(str, ids))
 
 
 class Counting:
-    """Answers 0, 1, 2, …, those that are even first; ``between`` is called after the first."""
+    """A backend that answers 0, 1, 2, …, even ones first; ``between`` is called after the first."""
 
     def __init__(self, between: Callable[[], None] = lambda: None) -> None:
         self._between, self.seeds = between, list[int]()
@@ -47,17 +50,19 @@ class Counting:
         **sampling: Any,
     ) -> list[Completion]:
         self.seeds += seeds
-        made = [Completion(tuple(prompt), (i,), (-1.0,), finished=i % 5 != 4) for i, prompt in enumerate(prompts)]
-        for i in sorted(range(len(made)), key=lambda i: i % 2):
-            on_done(i, made[i])
+        completions = [
+            Completion(tuple(prompt), (i,), (-1.0,), finished=i % 5 != 4) for i, prompt in enumerate(prompts)
+        ]
+        for i in sorted(range(len(completions)), key=lambda i: i % 2):
+            on_done(i, completions[i])
             if i == 0:
                 self._between()
-        return made
+        return completions
 
 
 @dataclass(frozen=True)
 class Even(TaskDefaults):
-    """An even number is right; ``judged`` hears of each attempt."""
+    """A task whose correct answers are even numbers; ``judged`` is called with each attempt."""
 
     judged: Callable[[Attempt], None] = lambda attempt: None
 
@@ -69,8 +74,10 @@ class Even(TaskDefaults):
 
     def judge(self, attempt: Attempt) -> Verdict:
         self.judged(attempt)
-        right = int(attempt.completion) % 2 == 0
-        return Verdict(right, True, "ok" if right else "wrong", attempt.completion, metrics={"half": float(right)})
+        correct = int(attempt.completion) % 2 == 0
+        return Verdict(
+            correct, True, "ok" if correct else "wrong", attempt.completion, metrics={"half": float(correct)}
+        )
 
 
 def config_of(**changes: Any) -> Config:
@@ -92,7 +99,7 @@ def collected(task: Even, config: Config, backend: Counting, groups: Sequence[in
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_samples_stand_in_order_whoever_is_there_first(slow: bool) -> None:
+def test_samples_keep_the_order_of_prompts(slow: bool) -> None:
     keys: list[str] = []
     task = Even(slow=slow, judged=lambda attempt: keys.append(attempt.key))
     config = config_of(sandbox__workers=3)
@@ -101,21 +108,21 @@ def test_samples_stand_in_order_whoever_is_there_first(slow: bool) -> None:
     assert [sample.prompt.problem.index for sample in samples] == [2, 2, 2, 3, 3, 3]
     assert [sample.grade.verdict.correct for sample in samples] == [True, False] * 3
     assert [sample.grade.rewards for sample in samples] == [{"accuracy": 2.0}, {"accuracy": 0.0}] * 3
-    assert sorted(keys) == ["7/2/0", "7/2/1", "7/2/2", "7/3/0", "7/3/1", "7/3/2"], "names that no other attempt has"
+    assert sorted(keys) == ["7/2/0", "7/2/1", "7/2/2", "7/3/0", "7/3/1", "7/3/2"], "unique keys"
 
 
-def test_a_slow_task_is_judged_while_the_rest_is_generated() -> None:
+def test_slow_tasks_are_judged_during_generation() -> None:
     judging = threading.Event()
 
     def between() -> None:
-        assert judging.wait(10), "the first is judged before the second is there"
+        assert judging.wait(10), "the first is judged before the second exists"
 
     task = Even(slow=True, judged=lambda attempt: judging.set())
     assert len(collected(task, config_of(), Counting(between), [0, 1])) == 6
 
 
-def test_what_is_drawn_depends_on_the_place_in_the_run_alone() -> None:
-    """Not on who generates it: two processes draw what one draws."""
+def test_seeds_do_not_depend_on_the_world_size() -> None:
+    """Two processes draw the same random numbers as one."""
     task = Even()
     whole, parts = Counting(), [Counting(), Counting()]
     collected(task, config_of(), whole, [0, 1, 2, 3])
@@ -128,7 +135,7 @@ def test_what_is_drawn_depends_on_the_place_in_the_run_alone() -> None:
     assert not set(other.seeds) & set(whole.seeds)
 
 
-def test_a_judge_that_fails_is_not_swallowed() -> None:
+def test_judge_errors_are_raised() -> None:
     def fail(attempt: Attempt) -> None:
         raise TaskError("the sandbox is gone")
 
@@ -136,8 +143,10 @@ def test_a_judge_that_fails_is_not_swallowed() -> None:
         collected(Even(slow=True, judged=fail), config_of(), Counting(), [0])
 
 
-def test_weights_of_functions_that_take_no_part_are_refused_before_anything_starts() -> None:
-    with pytest.raises(TaskError, match=r"reward_weights: 'acuracy' is not a reward function of this run; did you mean"):
+def test_unknown_reward_weights_are_an_error() -> None:
+    with pytest.raises(
+        TaskError, match=r"reward_weights: 'acuracy' is not a reward function of this run; did you mean"
+    ):
         load_rewards(Even(), config_of(algorithm__reward_weights={"acuracy": 2.0}))
     load_rewards(Even(), config_of(algorithm__reward_weights={"overlong": 2.0}, algorithm__overlong_buffer=3))
 
@@ -146,31 +155,44 @@ def test_weights_of_functions_that_take_no_part_are_refused_before_anything_star
 
 
 def game(config: Config, turns: Sequence[int], returns: Sequence[tuple[float, float]]) -> list[Sample | None]:
-    """Games of two roles that move by turns, of so many turns each."""
-    places: list[Sample | None] = []
+    """Games between two roles, with the given numbers of turns and returns."""
+    slots: list[Sample | None] = []
     for number, (length, ends) in enumerate(zip(turns, returns, strict=True)):
         problem = Problem(number, "board", "", "board")
         for turn in range(config.rollout.num_generations):
             completion = Completion((1, 2), (turn,) * (turn + 1), (-1.0,) * (turn + 1), finished=True)
-            role = turn % 2
-            grade = Grade(Verdict(True, True, "ok", "5"), {"score": ends[role]})
-            sample = Sample(Prompt(problem, (1, 2)), completion, "5", grade, role=f"tictactoe/{'XO'[role]}")
-            places.append(sample if turn < length else None)
-    return places
+            player = turn % 2
+            grade = Grade(Verdict(True, True, "ok", "5"), {"score": ends[player]})
+            sample = Sample(Prompt(problem, (1, 2)), completion, "5", grade, Role("tictactoe", "XO"[player]))
+            slots.append(sample if turn < length else None)
+    return slots
 
 
-def test_a_game_that_ends_early_leaves_places_that_count_for_nothing() -> None:
+def make_share(
+    rollouts: Sequence[Sample | None], config: Config, world: World, baselines: RoleBaselines
+) -> tuple[RolloutBuffer, list[dict[str, Any]], dict[str, Any]]:
+    """A rank's buffer, and the log rows and metrics of all ranks."""
+    groups = groups_of(world, config)
+    samples = gather_samples(rollouts, groups, config, world)
+    rewards = total_rewards(samples, config.algorithm)
+    advantages = compute_advantages(samples, rewards, config, baselines)
+    buffer = make_buffer(rollouts, groups, samples, advantages, config)
+    return buffer, rollout_rows(1, samples, rewards, advantages), rollout_metrics(samples, rewards)
+
+
+def test_unused_slots_of_a_game_do_not_count() -> None:
     config = config_of(algorithm__updates_per_buffer=2)
-    samples = game(config, [3, 1, 2, 3], [(1, -1), (-1.5, 0.5), (0, 0), (-1, 1)])
+    rollouts = game(config, [3, 1, 2, 3], [(1, -1), (-1.5, 0.5), (0, 0), (-1, 1)])
     baselines = RoleBaselines(0.95)
-    buffer, rows, tokens = make_buffer(1, groups_of(0, 1, 4, 2), samples, config, Group(), baselines)
+    buffer, rows, metrics = make_share(rollouts, config, World(), baselines)
     assert len(rows) == 9
     assert [len(c.ids) for c in buffer.completions] == [1, 2, 3, 1, 0, 0, 1, 2, 0, 1, 2, 3]
     assert buffer.counted.tolist() == [bool(c.ids) for c in buffer.completions]
     assert buffer.completions_per_update == [4, 5]
     assert buffer.tokens_per_update == [7, 9]
-    assert tokens == 9 * 2 + 16
-    expected = RoleBaselines(0.95).advantages(
+    samples = gather_samples(rollouts, groups_of(World(), config), config, World())
+    assert sum(sample.prompt_length + sample.length for sample in samples) == 9 * 2 + 16
+    games = RoleBaselines(0.95).advantages(
         [
             ("tictactoe", {"X": 1, "O": -1}),
             ("tictactoe", {"X": -1.5}),
@@ -178,49 +200,56 @@ def test_a_game_that_ends_early_leaves_places_that_count_for_nothing() -> None:
             ("tictactoe", {"X": -1, "O": 1}),
         ]
     )
-    told = [expected[row["group"]][row["role"].partition("/")[2]] for row in rows]
-    assert [row["advantage"] for row in rows] == told
-    assert buffer.advantages[buffer.counted].tolist() == pytest.approx(told)
+    expected = [games[row["group"]][row["role"].partition("/")[2]] for row in rows]
+    assert [row["advantage"] for row in rows] == expected
+    assert buffer.advantages[buffer.counted].tolist() == pytest.approx(expected)
     assert baselines.baseline("tictactoe", "O") != 0
-    assert buffer.metrics["self_play/turns"] == 9 / 4
-    assert buffer.metrics["self_play/tictactoe/X/reward"] == pytest.approx(-1.5 / 4)
-    assert "frac_reward_zero_std" not in buffer.metrics
+    assert metrics["self_play/turns"] == 9 / 4
+    assert metrics["self_play/tictactoe/X/reward"] == pytest.approx(-1.5 / 4)
+    assert "frac_reward_zero_std" not in metrics
 
-    again = from_state(to_state(buffer, Group(), config), Group(), config)
+    again = from_state(to_state(buffer, World(), config), World(), config)
     assert again.completions == buffer.completions
     assert again.completions_per_update == buffer.completions_per_update
     assert torch.equal(again.advantages, buffer.advantages)
 
 
-def test_two_ranks_share_games_and_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rank's buffer, with the other's games gathered, is its part of what one process makes."""
+def test_saved_buffers_of_format_1_are_read() -> None:
     config = config_of()
-    samples = game(config, [3, 1, 2, 3], [(1, -1), (-1.5, 0.5), (0, 0), (-1, 1)])
+    rollouts = game(config, [3, 3, 3, 3], [(1, -1)] * 4)
+    buffer, _, _ = make_share(rollouts, config, World(), RoleBaselines(0.95))
+    state = to_state(buffer, World(), config)
+    state["metrics"] = {"groups/all_right": 0.25, "accuracy/tolerant": 0.5}
+    assert from_state(state, World(), config).metrics == {"groups/all_correct": 0.25, "accuracy/flexible": 0.5}
+
+
+def test_two_ranks_share_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank's buffer is its part of the buffer that one process makes."""
+    config = config_of()
+    rollouts = game(config, [3, 1, 2, 3], [(1, -1), (-1.5, 0.5), (0, 0), (-1, 1)])
     alone = RoleBaselines(0.95)
-    whole, all_rows, _ = make_buffer(1, groups_of(0, 1, 4, 1), samples, config, Group(), alone)
-    barrier, told = threading.Barrier(2), [None, None]
+    whole, all_rows, all_metrics = make_share(rollouts, config, World(), alone)
+    barrier, values = threading.Barrier(2), [None, None]
 
-    def gather(self: Group, value: Any) -> list[Any]:
-        told[self.rank] = value
+    def gather(self: World, value: Any) -> list[Any]:
+        values[self.rank] = value
         barrier.wait(10)
-        return list(told)
+        return list(values)
 
-    monkeypatch.setattr(Group, "gather", gather)
+    monkeypatch.setattr(World, "gather", gather)
     both = [RoleBaselines(0.95), RoleBaselines(0.95)]
 
-    def rank(number: int) -> Any:
-        mine = groups_of(number, 2, 4, 1)
-        share = samples[number * 6 : number * 6 + 6]
-        return make_buffer(1, mine, share, config, Group(number, number, 2), both[number])
+    def on_rank(rank: int) -> Any:
+        return make_share(rollouts[rank * 6 : rank * 6 + 6], config, World(rank, rank, 2), both[rank])
 
     with ThreadPoolExecutor(2) as pool:
-        parts = list(pool.map(rank, range(2)))
-    assert [rows for _, rows, _ in parts] == [all_rows, all_rows]
+        parts = list(pool.map(on_rank, range(2)))
+    assert [(rows, metrics) for _, rows, metrics in parts] == [(all_rows, all_metrics)] * 2
     assert torch.equal(torch.cat([buffer.advantages for buffer, _, _ in parts]), whole.advantages)
     assert both[0].state_dict() == both[1].state_dict() == alone.state_dict()
 
 
-def test_counts_are_summed_and_the_rest_is_averaged() -> None:
+def test_means_average_and_sum_counts() -> None:
     assert means([{"a": 1.0, "n_count": 1.0}, {"a": 2.0}, {"n_count": 1.0, "b": 5.0}]) == {
         "a": 1.5,
         "b": 5.0,

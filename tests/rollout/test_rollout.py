@@ -1,4 +1,4 @@
-"""Rollouts: what is recorded is what the trainer computes, and nothing of a checkpoint's own settings takes part."""
+"""Rollouts: recorded log-probabilities equal the trainer's, and generation_config is ignored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sample(
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
-def test_recorded_logprobs_are_the_trainers(policy: Policy, temperature: float) -> None:
+def test_recorded_logprobs_equal_the_trainers(policy: Policy, temperature: float) -> None:
     completions = sample(policy, budget=20, temperature=temperature, stop=("</answer>",))
     assert {c.finished for c in completions} == {True, False}, "the test needs both kinds"
     assert len({len(c.prompt_ids) for c in completions}) > 1
@@ -52,8 +52,8 @@ def test_recorded_logprobs_are_the_trainers(policy: Policy, temperature: float) 
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.8, 0), (1.0, 3), (0.9, 5)])
-def test_a_cut_distribution_is_recorded_as_it_was_sampled(policy: Policy, top_p: float, top_k: int) -> None:
-    """Each token's probability is the policy's over the mass that was left: the correction's weight is that mass."""
+def test_truncated_sampling_logprobs(policy: Policy, top_p: float, top_k: int) -> None:
+    """Each token's probability is the policy's divided by the kept mass, which is the correction's weight."""
     prompts = [prompt for prompt in policy.tokenizer(PROMPTS)["input_ids"] for _ in range(4)]
     completions = TransformersBackend(policy.model, policy.tokenizer).generate(
         prompts, seeds=range(16), max_completion_length=12, temperature=1.3, top_p=top_p, top_k=top_k
@@ -65,19 +65,19 @@ def test_a_cut_distribution_is_recorded_as_it_was_sampled(policy: Policy, top_p:
     assert (kept < 0.999).any()
 
 
-def test_completions_stand_in_the_order_of_their_prompts(policy: Policy) -> None:
+def test_completions_keep_the_order_of_prompts(policy: Policy) -> None:
     prompts = policy.tokenizer(PROMPTS)["input_ids"]
     assert [c.prompt_ids for c in sample(policy)] == [tuple(p) for p in prompts for _ in range(4)]
     assert [c.prompt_ids for c in sample(policy, batch_size=3)] == [tuple(p) for p in prompts for _ in range(4)]
 
 
-def test_every_token_has_a_logprob_and_the_budget_holds(policy: Policy) -> None:
+def test_every_token_has_a_logprob_within_budget(policy: Policy) -> None:
     for completion in sample(policy, budget=9):
         assert 1 <= len(completion.ids) == len(completion.logps) <= 9
         assert completion.finished or len(completion.ids) == 9
 
 
-def test_a_stop_string_ends_a_completion_and_stays_in_it(policy: Policy) -> None:
+def test_stop_string_ends_a_completion(policy: Policy) -> None:
     completions = sample(policy, budget=40, stop=("</answer>",))
     texts = [policy.tokenizer.decode(c.ids, skip_special_tokens=True) for c in completions]
     assert any(text.endswith("</answer>") for text in texts)
@@ -88,14 +88,14 @@ def test_a_stop_string_ends_a_completion_and_stays_in_it(policy: Policy) -> None
             assert completion.finished
 
 
-def test_greedy_has_no_logprobs_and_no_chance(policy: Policy) -> None:
+def test_greedy_is_deterministic_without_logprobs(policy: Policy) -> None:
     first, again = sample(policy, temperature=0), sample(policy, temperature=0, batch_size=5)
     assert [c.ids for c in first] == [c.ids for c in again]
     assert all(c.logps == () for c in first)
     assert len({c.ids for c in first[:4]}) == 1
 
 
-def test_a_checkpoints_generation_config_has_no_say(policy: Policy, tiny_model: Path, tmp_path: Path) -> None:
+def test_generation_config_is_ignored(policy: Policy, tiny_model: Path, tmp_path: Path) -> None:
     opinionated = tmp_path / "model"
     shutil.copytree(tiny_model, opinionated)
     settings = {"top_k": 1, "top_p": 0.1, "repetition_penalty": 5.0, "temperature": 0.01, "do_sample": True}
@@ -108,7 +108,7 @@ def test_a_checkpoints_generation_config_has_no_say(policy: Policy, tiny_model: 
     assert other.model.generation_config.top_k == 1  # put back: it is saved with the model
 
 
-def test_sampling_leaves_the_model_in_its_mode(policy: Policy) -> None:
+def test_sampling_restores_the_training_mode(policy: Policy) -> None:
     for mode in (True, False):
         policy.model.train(mode)
         sample(policy, budget=2)
@@ -123,18 +123,18 @@ def source(policy: Policy, **changes: int | None) -> PromptSource:
     return PromptSource(load_task(Task(name="addition")), policy.tokenizer, **arguments)  # type: ignore[arg-type]
 
 
-def test_a_step_asks_what_its_number_says(policy: Policy) -> None:
+def test_prompts_depend_only_on_the_buffer_index(policy: Policy) -> None:
     prompts = source(policy, limit=10)
-    seen = [prompt.problem.index for step in range(1, 6) for prompt in prompts.at(step, 4)]
+    seen = [prompt.problem.index for buffer in range(5) for prompt in prompts.at(buffer, 4)]
     assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
-    assert seen[:10] != seen[10:], "each epoch has an order of its own"
-    assert [p.problem.index for p in source(policy, limit=10).at(3, 4)] == seen[8:12]
+    assert seen[:10] != seen[10:], "each epoch has its own order"
+    assert [p.problem.index for p in source(policy, limit=10).at(2, 4)] == seen[8:12]
     assert seen == [data_order(10, 3, position) for position in range(20)]
-    assert [p.problem.index for p in source(policy, limit=10, seed=4).at(1, 4)] != seen[:4]
+    assert [p.problem.index for p in source(policy, limit=10, seed=4).at(0, 4)] != seen[:4]
     assert prompts.epoch(5, 4) == 2.0
 
 
-def test_prompts_that_do_not_fit_are_counted_or_refused(policy: Policy) -> None:
-    assert source(policy, max_prompt_length=6).left_out == 0
-    with pytest.raises(TaskError, match=r"max_prompt_length 5: none of the 7076 prompts .*shortest has 6 tokens"):
+def test_too_long_prompts_are_skipped_or_an_error(policy: Policy) -> None:
+    assert source(policy, max_prompt_length=6).num_too_long == 0
+    with pytest.raises(TaskError, match=r"max_prompt_length 5: all 7076 prompts .* \(the shortest has 6 tokens\)"):
         source(policy, max_prompt_length=5)

@@ -1,4 +1,4 @@
-"""Self-play: turns as samples, returns by role, what is logged, what is refused, and exact resumes."""
+"""Self-play: turns as samples, returns by role, metrics, config errors, and bit-exact resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grpo_train.games import GAMES, Match
 from grpo_train.games.transcript import Transcript, as_text
 from grpo_train.rewards import load_rewards
 from grpo_train.rollout import Completion
-from grpo_train.rollout.collect import Sample
+from grpo_train.rollout.collect import Role, Sample
 from grpo_train.rollout.prompts import Prompt
 from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.run_dir import RunDir
@@ -52,10 +52,10 @@ def config_of(**changes: Any) -> Config:
 
 
 @pytest.mark.parametrize("name", list(GAMES))
-def test_no_game_has_more_turns_than_its_task_says(name: str) -> None:
+def test_games_have_at_most_the_declared_turns(name: str) -> None:
     task = game_task(name)
     longest = 0
-    for seed in range(60):  # the game's own players, and one who plays on as long as it can
+    for seed in range(60):  # random games, and the longest possible ones
         match, draw = Match.start(task.game, seed), random.Random(seed)
         while not match.ending:
             match = match.play(draw.choice(match.state.legal_moves()))
@@ -66,7 +66,7 @@ def test_no_game_has_more_turns_than_its_task_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(GAMES))
 @pytest.mark.parametrize("template", [None, "chat", "compact", "Play: {question}\nMove:"])
-def test_a_turn_is_asked_in_every_template(name: str, template: str | None) -> None:
+def test_turn_prompts_in_every_template(name: str, template: str | None) -> None:
     task = game_task(name, template)
     problem = task.problem("train", 3)
     assert problem == task.problem("train", 3)
@@ -85,7 +85,7 @@ def test_a_turn_is_asked_in_every_template(name: str, template: str | None) -> N
         game_task(name, "r2")
 
 
-def test_a_turn_is_right_when_the_rules_allow_it() -> None:
+def test_legal_moves_are_correct() -> None:
     task = game_task()
     start = task.game.new(0)
     problem = task.turn(0, start.play("5"))
@@ -104,7 +104,7 @@ def test_a_turn_is_right_when_the_rules_allow_it() -> None:
 
 
 @pytest.mark.parametrize("name", list(GAMES))
-def test_a_pupil_practises_all_turns_and_is_careless(name: str) -> None:
+def test_practice_covers_all_turns_and_mistakes(name: str) -> None:
     task = load_worked_task(TaskConfig(name=name))
     assert isinstance(task, Practice)
     draw = random.Random(0)
@@ -121,7 +121,7 @@ def test_a_pupil_practises_all_turns_and_is_careless(name: str) -> None:
 
 
 class Words:
-    """A tokenizer whose tokens are the letters."""
+    """A tokenizer whose tokens are letters."""
 
     def __call__(self, texts: Sequence[str], add_special_tokens: bool) -> dict[str, list[list[int]]]:
         return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
@@ -131,20 +131,20 @@ class Words:
 
 
 class Scripted:
-    """Says what its script says for a prompt."""
+    """A backend that answers a prompt as its script says."""
 
     def __init__(self, script: Callable[[str], str]) -> None:
         self.script, self.calls, self.seeds = script, list[int](), set[int]()
 
     def generate(self, prompts: Sequence[Sequence[int]], *, seeds: Sequence[int], **sampling: Any) -> list[Completion]:
-        assert len(set(seeds) - self.seeds) == len(prompts) == len(seeds), "every turn has random numbers of its own"
+        assert len(set(seeds) - self.seeds) == len(prompts) == len(seeds), "every turn has its own random numbers"
         self.seeds |= set(seeds)
         assert sampling["temperature"] == 1.0
         self.calls.append(len(prompts))
-        made = [self.script("".join(map(chr, prompt))) for prompt in prompts]
+        texts = [self.script("".join(map(chr, prompt))) for prompt in prompts]
         return [
             Completion(tuple(prompt), tuple(map(ord, text)), (-1.0,) * len(text), finished=bool(text))
-            for prompt, text in zip(prompts, made, strict=True)
+            for prompt, text in zip(prompts, texts, strict=True)
         ]
 
 
@@ -160,17 +160,17 @@ def collect(script: Callable[[str], str], groups: int = 2, **changes: Any) -> tu
     assert isinstance(task, SelfPlayTask)
     backend = Scripted(script)
     player = SelfPlay(task, load_rewards(task, config), backend, Words(), config)
-    asked = [Prompt(problem, ()) for problem in (task.problem("train", index) for index in range(groups))]
-    return player.collect(7, list(range(10, 10 + groups)), asked), backend
+    prompts = [Prompt(problem, ()) for problem in (task.problem("train", index) for index in range(groups))]
+    return player.collect(7, list(range(10, 10 + groups)), prompts), backend
 
 
-def test_turns_are_samples_with_the_return_of_their_role() -> None:
+def test_turns_have_the_return_of_their_role() -> None:
     samples, backend = collect(first_free)
-    assert backend.calls == [2] * 7  # all games side by side; 1 3 5 7 wins for X after seven turns
+    assert backend.calls == [2] * 7  # both games in parallel; 1 3 5 7 wins for X after seven turns
     game = [sample for sample in samples[:9] if sample]
     assert samples[7:9] == [None, None]
     assert len(samples) == 18
-    assert [sample.role for sample in game] == [f"tictactoe/{'XO'[turn % 2]}" for turn in range(7)]
+    assert [sample.role for sample in game] == [Role("tictactoe", "XO"[turn % 2]) for turn in range(7)]
     assert [sample.grade.rewards for sample in game] == [{"score": 1.0 if turn % 2 == 0 else -1.0} for turn in range(7)]
     board = "1234567"
     assert [sample.grade.verdict.answer for sample in game] == list(board)
@@ -192,7 +192,7 @@ def test_turns_are_samples_with_the_return_of_their_role() -> None:
 
 
 @pytest.mark.parametrize(("answer", "reason"), [(as_text("1"), "illegal"), ("what?", "unparsable"), ("", "truncated")])
-def test_an_invalid_move_ends_the_game_and_is_paid_for(answer: str, reason: str) -> None:
+def test_illegal_move_ends_the_game(answer: str, reason: str) -> None:
     samples, _ = collect(lambda prompt: first_free(prompt) if "O" not in prompt else answer)
     game = [sample for sample in samples[:9] if sample]
     assert len(game) == 2
@@ -201,11 +201,11 @@ def test_an_invalid_move_ends_the_game_and_is_paid_for(answer: str, reason: str)
     assert [sample.grade.verdict.reason for sample in game] == ["ok", reason]
     assert game[1].grade.verdict.metrics["self_play/invalid_rate"] == 1.0
     harsh, _ = collect(lambda _: answer, task__invalid_move_return=-3, task__invalid_move_other_return=0)
-    told = [sample.grade.rewards["score"] for sample in harsh[:9] if sample]
-    assert told == [0.0, -3.0] if reason == "illegal" else [-3.0]  # the opening may take the first cell
+    scores = [sample.grade.rewards["score"] for sample in harsh[:9] if sample]
+    assert scores == [0.0, -3.0] if reason == "illegal" else [-3.0]  # the opening may take the first cell
 
 
-def test_a_function_of_single_turns_counts_as_its_mean_for_the_role() -> None:
+def test_per_turn_rewards_are_averaged_by_role() -> None:
     def last_breaks(prompt: str) -> str:
         return "?" if prompt.startswith("XOX|O") and prompt.endswith("X:") else first_free(prompt)
 
@@ -216,13 +216,13 @@ def test_a_function_of_single_turns_counts_as_its_mean_for_the_role() -> None:
     assert [sample.grade.rewards["score"] for sample in game] == [-1.5, 0.5, -1.5, 0.5, -1.5]
 
 
-def test_a_role_that_nothing_rewards_is_refused(tmp_path: Path) -> None:
+def test_role_without_reward_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def nothing(attempt, verdict):\n    return None\n")
-    with pytest.raises(TaskError, match=r"none of nothing applied to any turn of tictactoe/X"):
+    with pytest.raises(TaskError, match=r"no reward function \(nothing\) applied to any turn of tictactoe/X"):
         collect(first_free, task__rewards=[f"{tmp_path}/own.py:nothing"])
 
 
-def test_openings_are_alike_as_often_as_two_games_agree() -> None:
+def test_same_opening_counts_other_games() -> None:
     replies = iter("123456789")
 
     def varied(prompt: str) -> str:
@@ -243,19 +243,22 @@ def test_openings_are_alike_as_often_as_two_games_agree() -> None:
         ({"algorithm__scale_rewards": "group"}, "algorithm.scale_rewards group: in self-play"),
         ({"algorithm__mask_truncated_completions": True}, "algorithm.mask_truncated_completions"),
         ({"algorithm__overlong_buffer": 2}, "algorithm.overlong_buffer 2"),
-        ({"rollout__max_prompt_length": 13}, "max_prompt_length 13: a turn of tictactoe is asked with 14 tokens; set"),
-        ({"task__template": None}, r"max_prompt_length 14: a turn of tictactoe is asked with \d+ tokens"),
+        (
+            {"rollout__max_prompt_length": 13},
+            "max_prompt_length 13: a turn of tictactoe has a prompt of 14 tokens",
+        ),
+        ({"task__template": None}, r"max_prompt_length 14: a turn of tictactoe has a prompt of \d+ tokens"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_way_out(changes: dict[str, Any], message: str) -> None:
+def test_unsuitable_configs_are_an_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TaskError, match=message):
         collect(first_free, **changes)
 
 
-def test_a_long_negotiation_is_measured_before_it_is_played() -> None:
-    """Openings fit; what is asked after five offers would not."""
+def test_prompts_of_long_games_are_checked_first() -> None:
+    """The opening fits; the prompt after five offers does not."""
     changes = {"task__name": "negotiation", "rollout__num_generations": 6, "rollout__max_prompt_length": 20}
-    with pytest.raises(TaskError, match=r"max_prompt_length 20: a turn of negotiation is asked with 31 tokens"):
+    with pytest.raises(TaskError, match=r"max_prompt_length 20: a turn of negotiation has a prompt of 31 tokens"):
         collect(lambda _: as_text("1,1"), **changes)
 
 
@@ -263,7 +266,7 @@ def test_a_long_negotiation_is_measured_before_it_is_played() -> None:
 
 
 @pytest.mark.parametrize("name", list(GAMES))
-def test_a_transcript_is_read_as_it_was_written(name: str) -> None:
+def test_transcripts_round_trip(name: str) -> None:
     task = game_task(name)
     for seed in range(20):
         deal, draw = task.game.new(f"test {seed}"), random.Random(seed)
@@ -282,7 +285,7 @@ def test_a_transcript_is_read_as_it_was_written(name: str) -> None:
         assert verdict.formatted
 
 
-def test_who_breaks_the_rules_has_lost_and_the_other_has_won() -> None:
+def test_illegal_moves_in_transcripts() -> None:
     task = game_task()
     problem = task.problem("test", 0)
     moves = (as_text("5"), as_text("5"))  # O takes a cell that is taken
@@ -299,7 +302,7 @@ def test_who_breaks_the_rules_has_lost_and_the_other_has_won() -> None:
 
 @pytest.fixture(scope="module")
 def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root whose tiny model plays tic-tac-toe, carelessly."""
+    """A root whose tiny model plays tic-tac-toe with mistakes."""
     root = tmp_path_factory.mktemp("root")
     task = TaskConfig(name="tictactoe")
     make_tiny_model(root / "models" / "tiny", warm_start=WarmStart(steps=100, batch_size=48), task=task)
@@ -318,8 +321,8 @@ REUSE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("how", REUSE)
-def test_a_resumed_run_is_the_run_that_never_stopped(player: Path, how: str) -> None:
-    """Baselines and pending games included."""
+def test_resume_is_bit_exact(player: Path, how: str) -> None:
+    """Baselines and a pending buffer are restored."""
     name = how.replace(" ", "_")
     cfg = write_config(player, f"{name}.yaml", **{**TICTACTOE, **REUSE[how], "run__total_steps": 6})
     torch.set_num_threads(1)
@@ -334,7 +337,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(player: Path, how: str) -> 
 
 
 def check_log(run: RunDir, last: int) -> None:
-    """Advantages are those of the returns that were logged, over all steps, and the log's means are the rows'."""
+    """Logged advantages follow from the logged returns over all steps; logged means are those of the rows."""
     baselines = RoleBaselines(0.95)
     turns = rows(run, "rollouts.jsonl")
     for step in sorted({row["step"] for row in turns}):
@@ -360,8 +363,8 @@ def check_log(run: RunDir, last: int) -> None:
     assert saved == baselines.state_dict()
 
 
-def test_two_processes_share_games_and_baselines_and_resume_bit_for_bit(player: Path) -> None:
-    """Each rank goes on with baselines of its own in one run, and with those that rank 0 saved in the other."""
+def test_resume_of_two_processes_is_bit_exact(player: Path) -> None:
+    """In one run each rank keeps its baselines; in the other it resumes with those saved by rank 0."""
     cfg = write_config(player, "pair.yaml", **{**TICTACTOE, "run__total_steps": 4})
     done = grpo_train("train", "--cfg", cfg, "--run-name", "pair", "--nproc", "2", root=player)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -370,14 +373,14 @@ def test_two_processes_share_games_and_baselines_and_resume_bit_for_bit(player: 
     assert done.returncode == 0, done.stdout + done.stderr
     done = grpo_train("resume", "--training-run", "short", "--additional-steps", "2", root=player)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "not bit for bit" not in done.stdout
+    assert "not bit-exact" not in done.stdout
     assert_same_run(run_of(player, "short"), run_of(player, "pair"), 4)
     check_log(run_of(player, "pair"), 4)
 
 
-@pytest.mark.parametrize(("name", "places", "longest"), [("kuhn_poker", 3, 7), ("negotiation", 6, 40)])
-def test_the_other_games_train_as_well(root: Path, name: str, places: int, longest: int) -> None:
-    changes = {**TICTACTOE, "task__name": name, "rollout__num_generations": places}
+@pytest.mark.parametrize(("name", "slots", "longest"), [("kuhn_poker", 3, 7), ("negotiation", 6, 40)])
+def test_other_games_train(root: Path, name: str, slots: int, longest: int) -> None:
+    changes = {**TICTACTOE, "task__name": name, "rollout__num_generations": slots}
     changes |= {"rollout__max_prompt_length": longest, "run__total_steps": 2}
     run = train_here(root, write_config(root, **changes), name)
     assert [f"self_play/{name}/first/reward" in row for row in rows(run)] == [True, True]

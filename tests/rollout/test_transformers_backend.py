@@ -1,4 +1,4 @@
-"""Generation: the same as transformers' where nothing is drawn, exactly what was asked for where something is."""
+"""Generation: greedy decoding equals transformers', sampling follows the requested distribution."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPTS = ["12+34=", "7+85=", "60+1=", "99+99=", "5+5=", "31+41="]
 
 @pytest.fixture(scope="module")
 def parts(tiny_model: Path) -> tuple[Any, Any]:
-    """In float64: what the shape of a batch changes is then far below what decides between two tokens."""
+    """In float64, rounding by the batch shape is far too small to change a token."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64).eval()
     return model, AutoTokenizer.from_pretrained(tiny_model)
 
@@ -36,33 +36,33 @@ def ids(tokenizer: Any, prompts: list[str]) -> list[list[int]]:
 
 def decode(parts: tuple[Any, Any], prompts: list[str], **changes: Any) -> list[tuple[int, ...]]:
     model, tokenizer = parts
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "seeds": [100 + PROMPTS.index(prompt) for prompt in prompts], "max_completion_length": 40, "temperature": 1.0,
     }  # fmt: skip
     backend = TransformersBackend(model, tokenizer, ["</answer>"])
-    found = backend.generate(ids(tokenizer, prompts), **{**asked, **changes})
+    found = backend.generate(ids(tokenizer, prompts), **{**options, **changes})
     return [one.ids for one in found]
 
 
-def test_greedy_is_what_transformers_generates(parts: tuple[Any, Any]) -> None:
+def test_greedy_equals_transformers(parts: tuple[Any, Any]) -> None:
     model, tokenizer = parts
     prompts = ids(tokenizer, PROMPTS)
     theirs = []
     for prompt in prompts:
-        said = model.generate(
+        ids_T = model.generate(
             torch.tensor([prompt]), max_new_tokens=40, do_sample=False, stop_strings=["</answer>"], tokenizer=tokenizer
         )
-        theirs.append(tuple(said[0, len(prompt) :].tolist()))
+        theirs.append(tuple(ids_T[0, len(prompt) :].tolist()))
     ours = TransformersBackend(model, tokenizer, ["</answer>"]).generate(
         prompts, seeds=[0] * 6, max_completion_length=40, temperature=0.0
     )
     assert [one.ids for one in ours] == theirs
-    assert [one.finished for one in ours] == [len(said) < 40 for said in theirs]
+    assert [one.finished for one in ours] == [len(found) < 40 for found in theirs]
     assert len({len(one.ids) for one in ours}) > 1, "rows must leave at different times"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 1.5])
-def test_a_sample_does_not_depend_on_what_is_beside_it(parts: tuple[Any, Any], temperature: float) -> None:
+def test_samples_do_not_depend_on_the_batch(parts: tuple[Any, Any], temperature: float) -> None:
     together = decode(parts, PROMPTS, temperature=temperature)
     alone = [decode(parts, [prompt], temperature=temperature)[0] for prompt in PROMPTS]
     backwards = decode(parts, PROMPTS[::-1], temperature=temperature)[::-1]
@@ -70,7 +70,7 @@ def test_a_sample_does_not_depend_on_what_is_beside_it(parts: tuple[Any, Any], t
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 5])
-def test_rows_that_join_later_say_the_same(parts: tuple[Any, Any], batch_size: int) -> None:
+def test_samples_do_not_depend_on_the_batch_size(parts: tuple[Any, Any], batch_size: int) -> None:
     """Prompts of several lengths, joining at widths smaller and larger than their own."""
     prompts = [PROMPTS[number % 6] for number in range(18)]
     together = decode(parts, prompts, temperature=1.2, seeds=list(range(18)))
@@ -78,7 +78,7 @@ def test_rows_that_join_later_say_the_same(parts: tuple[Any, Any], batch_size: i
     assert len({len(one) for one in together}) > 3
 
 
-def test_a_cache_that_slides_is_refilled_only_when_empty(parts: tuple[Any, Any]) -> None:
+def test_sliding_caches_are_refilled_only_when_empty(parts: tuple[Any, Any]) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     _, tokenizer = parts
@@ -93,8 +93,8 @@ def test_a_cache_that_slides_is_refilled_only_when_empty(parts: tuple[Any, Any])
 
 
 @pytest.mark.parametrize("kind", ["conv", "mamba"])
-def test_a_cache_of_states_is_kept_by_rows_too(parts: tuple[Any, Any], kind: str) -> None:
-    """A hybrid (Lfm2: states beside keys and values) and Mamba, which has states alone under a name of their own."""
+def test_state_caches(parts: tuple[Any, Any], kind: str) -> None:
+    """A hybrid (Lfm2: states, keys and values), and Mamba, which has only states under another argument name."""
     _, tokenizer = parts
     sizes: dict[str, Any] = {
         "vocab_size": len(tokenizer),
@@ -114,9 +114,9 @@ def test_a_cache_of_states_is_kept_by_rows_too(parts: tuple[Any, Any], kind: str
         torch.nn.init.normal_(weight, std=0.2)
     prompts = ids(tokenizer, [PROMPTS[number % 6] for number in range(12)])
     backend = TransformersBackend(model, tokenizer)
-    asked: dict[str, Any] = {"seeds": range(12), "max_completion_length": 12, "temperature": 1.0}
-    together = backend.generate(prompts, **asked)
-    assert [one.ids for one in together] == [one.ids for one in backend.generate(prompts, batch_size=5, **asked)]
+    options: dict[str, Any] = {"seeds": range(12), "max_completion_length": 12, "temperature": 1.0}
+    together = backend.generate(prompts, **options)
+    assert [one.ids for one in together] == [one.ids for one in backend.generate(prompts, batch_size=5, **options)]
     for one in together:
         with torch.no_grad():
             logps = model(torch.tensor([one.prompt_ids + one.ids]), use_cache=False).logits[0].log_softmax(-1)
@@ -124,11 +124,11 @@ def test_a_cache_of_states_is_kept_by_rows_too(parts: tuple[Any, Any], kind: str
         assert one.logps == pytest.approx(logps[at, list(one.ids)].tolist(), abs=1e-5)
 
 
-def test_every_end_that_the_model_knows_ends(parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gemma's and Llama's turns end otherwise than their tokenizers' texts do."""
+def test_all_eos_tokens_of_the_model_end_completions(parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gemma's and Llama's turns end with another token than their tokenizers' eos token."""
     model, tokenizer = parts
     first = decode(parts, PROMPTS, temperature=0.0, max_completion_length=3)
-    ends = sorted({said[1] for said in first})
+    ends = sorted({ids_T[1] for ids_T in first})
     monkeypatch.setattr(model.generation_config, "eos_token_id", [*ends, tokenizer.eos_token_id])
     found = TransformersBackend(model, tokenizer).generate(
         ids(tokenizer, PROMPTS), seeds=[0] * 6, max_completion_length=9, temperature=0.0
@@ -137,23 +137,21 @@ def test_every_end_that_the_model_knows_ends(parts: tuple[Any, Any], monkeypatch
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_are_an_error(
-    parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, temperature: float
-) -> None:
+def test_nan_logits_are_an_error(parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
     forward = type(parts[0]).forward
 
     def broken(self: Any, **inputs: Any) -> Any:
-        said = forward(self, **inputs)
-        said.logits[-1] = math.nan
-        return said
+        output = forward(self, **inputs)
+        output.logits[-1] = math.nan
+        return output
 
     monkeypatch.setattr(type(parts[0]), "forward", broken)
-    with pytest.raises(PolicyError, match="the model's logits are no numbers"):
+    with pytest.raises(PolicyError, match="logits contain NaN or Inf"):
         decode(parts, PROMPTS, temperature=temperature)
 
 
 class Casts(TorchDispatchMode):
-    """Counts what is cast to another type, by number of values."""
+    """Counts casts to another dtype by number of values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,38 +163,38 @@ class Casts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_under_autocast_weights_are_cast_once_and_never_remembered(tiny_model: Path) -> None:
-    """They may be swapped for an opponent's, and are trained, while the same context is open."""
+def test_autocast_casts_weights_once_without_caching(tiny_model: Path) -> None:
+    """Weights may be trained, or swapped for an opponent's, while the same context is open."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model).train()
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     backend = TransformersBackend(model, tokenizer)
-    asked: dict[str, Any] = {"seeds": range(6), "max_completion_length": 9, "temperature": 1.0}
+    options: dict[str, Any] = {"seeds": range(6), "max_completion_length": 9, "temperature": 1.0}
     weight = model.model.layers[0].mlp.gate_proj.weight
     with torch.autocast("cpu", dtype=torch.bfloat16):
         with Casts() as casts:
-            own = backend.generate(ids(tokenizer, PROMPTS), **asked)
-        alike = sum(each.numel() == weight.numel() for each in model.parameters() if each.dim() == 2)
-        assert casts.counts[weight.numel()] == alike
+            own = backend.generate(ids(tokenizer, PROMPTS), **options)
+        same_size = sum(each.numel() == weight.numel() for each in model.parameters() if each.dim() == 2)
+        assert casts.counts[weight.numel()] == same_size
         kept = [parameter.data for parameter in model.parameters()]
         for parameter in model.parameters():
             parameter.data = parameter.data * 0.5
-        others = backend.generate(ids(tokenizer, PROMPTS), **asked)
+        others = backend.generate(ids(tokenizer, PROMPTS), **options)
         for parameter, data in zip(model.parameters(), kept, strict=True):
             parameter.data = data
-        assert backend.generate(ids(tokenizer, PROMPTS), **asked) == own != others
+        assert backend.generate(ids(tokenizer, PROMPTS), **options) == own != others
         model(torch.tensor(ids(tokenizer, PROMPTS[:1]))).logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_a_seed_is_a_sample(parts: tuple[Any, Any]) -> None:
+def test_seed_determines_the_sample(parts: tuple[Any, Any]) -> None:
     same = decode(parts, ["12+34="] * 8, seeds=[5] * 8)
     other = decode(parts, ["12+34="] * 8, seeds=list(range(8)), temperature=1.5)
     assert len(set(same)) == 1
     assert len(set(other)) > 1
 
 
-def test_what_is_drawn_follows_the_distribution(parts: tuple[Any, Any]) -> None:
-    """The first token of 4,000 samples, and of the cut distribution."""
+def test_samples_follow_the_distribution(parts: tuple[Any, Any]) -> None:
+    """The first token of 4,000 samples, also with top-p."""
     model, tokenizer = parts
     (prompt,) = ids(tokenizer, ["12+34="])
     with torch.no_grad():
@@ -218,7 +216,7 @@ def test_what_is_drawn_follows_the_distribution(parts: tuple[Any, Any]) -> None:
             assert abs(counts[token] / count - p) <= 5 * spread + 1e-12, (token, p)
 
 
-def test_a_token_of_no_probability_is_never_drawn() -> None:
+def test_zero_probability_tokens_are_never_drawn() -> None:
     logits = torch.tensor([[-math.inf, 1.0, -math.inf, 1.0, -math.inf]])
     for uniform, token in ((0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2**-53, 3)):
         drawn, logp = _Draw(1.0)(logits, torch.tensor([uniform], dtype=torch.float64))
@@ -227,7 +225,7 @@ def test_a_token_of_no_probability_is_never_drawn() -> None:
         assert logp.tolist() == pytest.approx([math.log(0.5)])
 
 
-def test_the_budget_cuts(parts: tuple[Any, Any]) -> None:
+def test_budget_truncates(parts: tuple[Any, Any]) -> None:
     model, tokenizer = parts
     found = TransformersBackend(model, tokenizer, ["</answer>"]).generate(
         ids(tokenizer, PROMPTS), seeds=[0] * 6, max_completion_length=3, temperature=0.0
@@ -236,7 +234,7 @@ def test_the_budget_cuts(parts: tuple[Any, Any]) -> None:
     assert not any(one.finished for one in found)
 
 
-def test_a_stop_string_in_the_prompt_ends_nothing(parts: tuple[Any, Any]) -> None:
+def test_stop_string_in_the_prompt_is_ignored(parts: tuple[Any, Any]) -> None:
     _, tokenizer = parts
     (found,) = decode(parts, ["12+34="], temperature=0.0)
     text = tokenizer.decode(found)
@@ -244,7 +242,7 @@ def test_a_stop_string_in_the_prompt_ends_nothing(parts: tuple[Any, Any]) -> Non
     assert text.count("</answer>") <= 1
 
 
-def test_an_adapter_decodes_like_its_merged_weights(tiny_model: Path) -> None:
+def test_adapter_equals_merged_weights(tiny_model: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
@@ -253,40 +251,38 @@ def test_an_adapter_decodes_like_its_merged_weights(tiny_model: Path) -> None:
     assert with_adapter == decode((adapted.merge_and_unload(), tokenizer), PROMPTS, temperature=0.7)
 
 
-def test_a_prompt_is_read_once_however_often_it_is_asked(
-    parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_prompts_are_prefilled_once(parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = parts
-    read: list[int] = []
+    prefilled: list[int] = []
     forward = type(model).forward
 
     def watched(self: Any, input_ids: torch.Tensor, **inputs: Any) -> Any:
-        read.append(input_ids.numel() if input_ids.shape[1] > 1 else 0)
+        prefilled.append(input_ids.numel() if input_ids.shape[1] > 1 else 0)
         return forward(self, input_ids=input_ids, **inputs)
 
     alone = decode(parts, PROMPTS * 4, temperature=1.3, seeds=list(range(24)), batch_size=1)
     monkeypatch.setattr(type(model), "forward", watched)
     assert decode(parts, PROMPTS * 4, temperature=1.3, seeds=list(range(24))) == alone
-    assert sum(read) == 6 * max(map(len, ids(tokenizer, PROMPTS)))
+    assert sum(prefilled) == 6 * max(map(len, ids(tokenizer, PROMPTS)))
 
 
-def test_each_completion_is_handed_over_when_it_ends(parts: tuple[Any, Any]) -> None:
+def test_completions_are_handed_over_when_they_end(parts: tuple[Any, Any]) -> None:
     model, tokenizer = parts
-    told: list[tuple[int, Completion]] = []
+    handed: list[tuple[int, Completion]] = []
     found = TransformersBackend(model, tokenizer, ["</answer>"]).generate(
         ids(tokenizer, PROMPTS), seeds=range(6), max_completion_length=40, temperature=1.0,
-        on_done=lambda place, completion: told.append((place, completion)),
+        on_done=lambda index, completion: handed.append((index, completion)),
     )  # fmt: skip
-    assert sorted(told, key=lambda one: one[0]) == list(enumerate(found))
-    lengths = [len(completion.ids) for _, completion in told]
+    assert sorted(handed, key=lambda pair: pair[0]) == list(enumerate(found))
+    lengths = [len(completion.ids) for _, completion in handed]
     assert lengths == sorted(lengths)
     assert len(set(lengths)) > 1
 
 
-def test_memory_that_runs_out_costs_nothing_that_is_done(
+def test_out_of_memory_halves_the_batch(
     parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The batch is halved until it fits, stays so, and who was done is neither asked nor handed over again."""
+    """The batch is halved until it fits and stays small; finished completions are not generated again."""
     model, tokenizer = parts
     expected = decode(parts, PROMPTS * 2, seeds=list(range(12)))
     forward, sizes = type(model).forward, list[int]()
@@ -298,44 +294,44 @@ def test_memory_that_runs_out_costs_nothing_that_is_done(
         return forward(self, input_ids=input_ids, **inputs)
 
     monkeypatch.setattr(type(model), "forward", small)
-    backend, places = TransformersBackend(model, tokenizer, ["</answer>"]), list[int]()
-    asked: dict[str, Any] = {"max_completion_length": 40, "temperature": 1.0}
+    backend, indices = TransformersBackend(model, tokenizer, ["</answer>"]), list[int]()
+    options: dict[str, Any] = {"max_completion_length": 40, "temperature": 1.0}
     found = backend.generate(
-        ids(tokenizer, PROMPTS * 2), seeds=range(12), on_done=lambda place, _: places.append(place), **asked
+        ids(tokenizer, PROMPTS * 2), seeds=range(12), on_done=lambda index, _: indices.append(index), **options
     )
     assert [one.ids for one in found] == expected
-    assert sorted(places) == list(range(12))
+    assert sorted(indices) == list(range(12))
     assert sizes[:2] == [6, 12]
-    assert "out of memory: going on with" in capsys.readouterr().out
+    assert "out of memory: continuing with" in capsys.readouterr().out
     del sizes[13:]
-    backend.generate(ids(tokenizer, PROMPTS * 2), seeds=range(12), **asked)
+    backend.generate(ids(tokenizer, PROMPTS * 2), seeds=range(12), **options)
     assert max(sizes[13:]) <= 3
 
     def none(self: Any, **inputs: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(type(model), "forward", none)
-    with pytest.raises(PolicyError, match="one completion alone does not fit into memory: set max_completion_length"):
-        backend.generate(ids(tokenizer, PROMPTS), seeds=range(6), **asked)
+    with pytest.raises(PolicyError, match="one completion does not fit into memory; lower max_completion_length"):
+        backend.generate(ids(tokenizer, PROMPTS), seeds=range(6), **options)
 
 
-def test_who_is_told_may_fail_and_is_not_taken_for_the_model(parts: tuple[Any, Any]) -> None:
-    """Its lack of memory is its own: nothing is generated anew, and each module is left as it was."""
+def test_callback_errors_are_not_retried(parts: tuple[Any, Any]) -> None:
+    """A callback's out-of-memory error repeats no generation, and each module keeps its mode."""
     model, tokenizer = parts
-    told: list[int] = []
+    calls: list[int] = []
 
-    def fail(place: int, completion: Completion) -> None:
-        told.append(place)
-        raise torch.OutOfMemoryError("CUDA out of memory, says a judge")
+    def fail(index: int, completion: Completion) -> None:
+        calls.append(index)
+        raise torch.OutOfMemoryError("CUDA out of memory in a judge")
 
     model.train()
     model.model.layers[0].eval()
     modes = [module.training for module in model.modules()]
-    with pytest.raises(torch.OutOfMemoryError, match="says a judge"):
+    with pytest.raises(torch.OutOfMemoryError, match="in a judge"):
         TransformersBackend(model, tokenizer).generate(
             ids(tokenizer, PROMPTS), seeds=range(6), max_completion_length=40, temperature=1.0, on_done=fail
         )
-    assert len(told) == 1
+    assert len(calls) == 1
     assert [module.training for module in model.modules()] == modes
     assert torch.is_grad_enabled()
     model.eval()
@@ -363,25 +359,23 @@ print([one.ids for one in generate(256, 16)])
 """
 
 
-def test_a_machine_that_has_no_more_memory(tiny_model: Path) -> None:
-    """Not a simulation: the allocator is refused, and what is generated in smaller batches is what would have been."""
+def test_real_memory_limit_halves_the_batch(tiny_model: Path) -> None:
+    """The allocator really fails, and the completions of the smaller batches are the same."""
 
-    def said(*limit: str) -> list[str]:
+    def output(*limit: str) -> list[str]:
         command = [sys.executable, "-c", LIMITED, str(tiny_model), *limit]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=REPOSITORY)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
-    (expected,) = said()
-    *told, found = said("100")
-    assert told, "100 MiB must not be enough for the test to mean anything"
-    assert all("out of memory: going on with" in line for line in told)
+    (expected,) = output()
+    *messages, found = output("100")
+    assert messages, "100 MiB must not be enough"
+    assert all("out of memory: continuing with" in line for line in messages)
     assert found == expected
 
 
-def test_another_error_is_not_taken_for_a_lack_of_memory(
-    parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_errors_are_not_retried(parts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, **inputs: Any) -> Any:
         raise RuntimeError("a kernel failed")
 
