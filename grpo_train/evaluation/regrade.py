@@ -14,7 +14,7 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.judging import Judges, attempt_of
 from grpo_train.evaluation.plan import task_of
-from grpo_train.evaluation.report.step import COMPLETION_FIELDS, join_samples, write_step
+from grpo_train.evaluation.report.step import join_samples, write_step
 from grpo_train.evaluation.report.summary import SETTINGS
 from grpo_train.evaluation.report.table import consolidate, unfinished_steps
 from grpo_train.evaluation.request import EvalError
@@ -22,6 +22,7 @@ from grpo_train.evaluation.results.grading_key import grading_key
 from grpo_train.evaluation.results.keys import problems_key
 from grpo_train.evaluation.results.log import log_evaluation
 from grpo_train.evaluation.results.stored import (
+    COMPLETION_FIELDS,
     RERUN_HINT,
     DamagedError,
     name_and_step,

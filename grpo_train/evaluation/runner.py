@@ -272,7 +272,8 @@ class Evaluation:
             settled.add(target.name)
             return None
         final = self._plan.result_folder(target)
-        if problem := problem_of(final):
+        problem = problem_of(final)
+        if problem:
             self._output.line(f"{target.name}: evaluating again: {problem}")
         if is_complete(final, key) or self._bring_back(final, key):
             self._output.line(f"{target.name}: already complete, nothing changed")
@@ -280,11 +281,15 @@ class Evaluation:
             self._done.add(target.name)
             return None
         earlier = key_at(final)
-        if earlier and earlier.get("samples") != key["samples"]:
+        same_samples = earlier is not None and earlier.get("samples") == key["samples"]
+        if earlier and not same_samples:
             self._output.line(f"{target.name}: keeping results of other settings in {self._folder / SUPERSEDED}")
         partial = Partial.beside(final)
         if partial.open(key) and (done := len(partial.completions())):
             self._output.line(f"{target.name}: resuming: {done} of {self._samples} samples done")
+        elif same_samples and not problem:
+            # Only the grader has changed, or failed.
+            self._output.line(f"{target.name}: judging {partial.adopt(final)} stored completions again")
         return replace(target, key=key)
 
     def _bring_back(self, final: Path, key: dict[str, Any]) -> bool:

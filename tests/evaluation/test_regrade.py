@@ -108,6 +108,20 @@ def test_a_changed_grader_reuses_completions(run: RunDir, monkeypatch: pytest.Mo
     assert set(items) == set(range(24)) - done
 
 
+def test_a_changed_grader_judges_stored_results_again(
+    run: RunDir, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
+    monkeypatch.setattr(grading_key, "grader_key", lambda task, config: "fixed")
+    items = record_generated(monkeypatch)
+    assert evaluate_here(run.root, "trained", steps="2", **SAMPLED, nproc=2) == 0
+    assert items == []
+    files = files_of(step_of(run))
+    assert files["completions.jsonl"] == whole["completions.jsonl"]
+    assert files["metrics.csv"] == whole["metrics.csv"]
+    assert (read_json(step_of(run) / "summary.json") or {})["key"]["grading"]["grader"] == "fixed"
+
+
 def test_regrading_rejects_changed_problems(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EvalError, match="has no complete evaluation"):
         list(regrade(run.root, "trained"))

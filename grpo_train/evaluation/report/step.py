@@ -16,13 +16,12 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.plan import EvalPlan, temperature_of
 from grpo_train.evaluation.report.summary import COLUMNS, metrics_of, summary_of
-from grpo_train.evaluation.results.stored import key_at, set_aside
+from grpo_train.evaluation.results.stored import COMPLETION_FIELDS, key_at, set_aside
 from grpo_train.evaluation.targets import Target
 from grpo_train.run_dir.files import atomic_write, fsync_directory, read_json, remove_tree, to_json
 from grpo_train.run_dir.manifest import MANIFEST
 from grpo_train.tasks import Problem, Task
 
-COMPLETION_FIELDS = ("seed", "completion", "length", "truncated")
 VERDICT_FIELDS = ("answer", "correct", "flexible", "formatted", "reason", "score", "metrics", "facts")
 MACHINE_KEYS = ("nproc", "timeout", "batch_size", "datasets")
 """Keys of ``eval`` that do not affect results (the batch size used is in the metrics)."""

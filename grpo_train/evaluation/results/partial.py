@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_train.evaluation.results.stored import bring_back, set_aside
+from grpo_train.evaluation.results.stored import COMPLETION_FIELDS, bring_back, read_rows, read_summary, set_aside
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, fsync_directory, read_json, remove_tree, to_json
 
@@ -91,6 +91,27 @@ class Partial:
         agreed = self.layout()
         assert agreed is not None
         return agreed
+
+    def adopt(self, folder: Path) -> int:
+        """Copy the completions of complete results of the same samples, to judge them again; returns their number.
+
+        Raises DamagedError.
+        """
+        summary, rows = read_summary(folder) or {}, read_rows(folder)
+        samples = [{"item": item, **{name: row[name] for name in COMPLETION_FIELDS}} for item, row in enumerate(rows)]
+        layout = {
+            "chunks": [list(range(len(rows)))],
+            "batch_size": summary["metrics"]["batch_size"],
+            "checkpoint": summary["checkpoint"],
+            **summary["run"],
+        }
+        writer = PartialWriter(self, 0)
+        try:
+            writer.chunk(0, samples)
+        finally:
+            writer.close()
+        self.agree(layout)
+        return len(samples)
 
     def completions(self) -> dict[int, dict[str, Any]]:
         """Samples of every finished chunk, by item."""

@@ -23,6 +23,9 @@ RERUN_HINT = "evaluate the step again (grpo-train eval)"
 ROW_KEYS = frozenset({"index", "correct"})
 """Keys that every line of completions.jsonl has in every format."""
 
+COMPLETION_FIELDS = ("seed", "completion", "length", "truncated")
+"""Keys of a line of completions.jsonl that were generated, not judged."""
+
 
 class DamagedError(UserError):
     """Damaged results; the message names the file and the defect, :data:`RERUN_HINT` says what to do."""
