@@ -1,22 +1,24 @@
-"""Our training step beside ``trl.GRPOTrainer``'s: ``python tests/bench/train_step.py [--quick]``, minutes.
+"""Time and memory of our training step relative to ``trl.GRPOTrainer``'s.
 
-Both get the same weights, the same recorded completions and rewards, micro-batches of the same size, Dr. GRPO with
-unscaled advantages, gradient clipping and torch's fused AdamW, in float32 on the CPU. TRL trains in its own loop, with
-``rollout_func`` in place of generation, without gradient checkpointing. Wherever the two are compared they must first
-agree on the loss and on every parameter's gradient.
+    python tests/bench/train_step.py [--quick]      # minutes
 
-Time is processor seconds of the one thread that computes: other users of the machine count for little. Ours is all that
-``train()`` does from the advantages to the optimizer's step, with what is logged of it; TRL's runs from
-``on_step_begin`` to ``on_step_end`` without ``_generate_and_score_completions`` (generation, rewards, advantages,
-padding). They take turns in one process, a step each; a ratio is of neighbours.
+Both get the same weights, recorded completions and rewards, micro-batches of the same size, Dr. GRPO with unscaled
+advantages, gradient clipping and torch's fused AdamW, in float32 on the CPU. TRL trains in its own loop, with
+``rollout_func`` in place of generation and without gradient checkpointing. Wherever the two are compared, they must
+first agree on the loss and on every parameter's gradient.
 
-What TRL spends more time on: it pads every micro-batch to the longest completion of the step, computes a prompt once
-for each of its completions and completions without advantage like any other, and off CUDA it also makes the logits of
-prompts and padding.
+Time is processor seconds of the one computing thread, so that other users of the machine matter little. Ours covers
+``train()`` from the advantages to the optimizer step, token sums included; TRL's runs from ``on_step_begin`` to
+``on_step_end`` without ``_generate_and_score_completions`` (generation, rewards, advantages, padding). They alternate
+in one process, one step each; ratios are taken between neighbors.
 
-Memory is the resident set's high-water mark over two steps of a process of its own; "net" is what of it came on top of
-the process with its model loaded: gradients, optimizer state, activations, logits. "whole" is ours with
-``chunked_logprobs: false``. On CUDA TRL's fused head works in place, which these figures do not show.
+TRL spends more time because it pads every micro-batch to the longest completion of the step, computes a prompt once per
+completion, computes completions without advantage like any other, and off CUDA also computes the logits of prompts and
+padding.
+
+Memory is the peak resident set size over two steps in a separate process; "net" is the part above the process with its
+model loaded: gradients, optimizer state, activations, logits. "full" is ours with ``chunked_logprobs: false``. On CUDA,
+TRL's fused head works in place, which these figures do not show.
 """
 
 from __future__ import annotations
@@ -59,9 +61,9 @@ from grpo_train.rollout import Completion
 from grpo_train.tiny.model import new_model
 from grpo_train.tiny.tokenizer import make_tokenizer
 from grpo_train.train.buffer import RolloutBuffer
-from grpo_train.train.distributed import Group
+from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
-from grpo_train.train.update import accumulate_gradients
+from grpo_train.train.loop import accumulate_gradients
 from tests.support.engine import config_text
 
 GENERATIONS, PROMPT = 8, 12
@@ -73,7 +75,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Recording:
-    """Completions with rewards; a group's stand side by side."""
+    """Completions with rewards, group by group."""
 
     completions: list[Completion]
     rewards: list[float]
@@ -84,7 +86,7 @@ class Recording:
 
 
 def record(lengths: Sequence[int], flat_groups: int = 0) -> Recording:
-    """Random tokens of the given lengths; the rewards of ``flat_groups`` groups, evenly spread, are all alike."""
+    """Random tokens of the given lengths; ``flat_groups`` evenly spread groups have equal rewards."""
     draw, words = random.Random(0), len(make_tokenizer())
     completions, rewards = [], []
     groups = len(lengths) // GENERATIONS
@@ -100,7 +102,7 @@ def record(lengths: Sequence[int], flat_groups: int = 0) -> Recording:
 
 
 def tiny(**changes: int) -> tuple[Qwen2ForCausalLM, Any]:
-    """The tiny model with random weights, some of its configuration changed, and its tokenizer."""
+    """The tiny model with random weights and config changes, and its tokenizer."""
     tokenizer = make_tokenizer()
     torch.manual_seed(0)
     model = new_model(tokenizer)
@@ -110,7 +112,7 @@ def tiny(**changes: int) -> tuple[Qwen2ForCausalLM, Any]:
 
 
 def settings_of(recording: Recording, microbatch: int, **changes: Any) -> Config:
-    """Ours; ``microbatch`` in prompt groups."""
+    """Our config; ``microbatch`` in prompt groups."""
     return load_config(
         config_text(
             rollout__buffer_size=recording.groups,
@@ -131,11 +133,11 @@ class Step:
     seconds: float
     loss: float
     gradient: list[torch.Tensor] = field(default_factory=list)
-    """Before clipping, a parameter each; of the first step only."""
+    """Of each parameter before clipping; first step only."""
 
 
 class Ours:
-    """What ``train()`` has set up when its loop begins."""
+    """What ``train()`` sets up before its loop."""
 
     def __init__(self, model: Any, tokenizer: Any, recording: Recording, config: Config) -> None:
         model.train()
@@ -158,15 +160,14 @@ class Ours:
             counted=torch.ones(len(recording.completions), dtype=torch.bool),
             completions_per_update=[len(recording.completions)],
             tokens_per_update=[float(sum(len(c.ids) for c in recording.completions))],
-            metrics={},
         )
 
     def step(self, look: Callable[[Sequence[torch.nn.Parameter]], list[torch.Tensor]] | None = None) -> Step:
-        """The same calls in the same order as in ``train()``; ``look`` sees the gradient, outside the time taken."""
-        began, aside, gradient = time.process_time(), 0.0, []
+        """The calls of ``train()`` in the same order; ``look`` gets the gradient, outside the measured time."""
+        start, aside, gradient = time.process_time(), 0.0, []
         self.gradients.start()
         sums = accumulate_gradients(self.forward, self.buffer, 0, self.gradients, self.config)
-        self.gradients.finish(Group())
+        self.gradients.finish(World())
         if look is not None:
             paused = time.process_time()
             gradient = look(self.parameters)
@@ -176,7 +177,7 @@ class Ours:
         self.optimizer.step()
         self.scheduler.step()
         collected = sums.collect()
-        return Step(time.process_time() - began - aside, float(collected.sums[0]), gradient)
+        return Step(time.process_time() - start - aside, float(collected.sums[0]), gradient)
 
 
 def trl_steps(
@@ -189,7 +190,7 @@ def trl_steps(
     before_first: Callable[[], None] = lambda: None,
     between: Callable[[Step], None] = lambda step: None,
 ) -> None:
-    """``GRPOTrainer.train()``, with ``between`` called after each of its steps and ``look`` within the first."""
+    """Run ``GRPOTrainer.train()``; ``between`` is called after each step and ``look`` within the first."""
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -225,15 +226,15 @@ def trl_steps(
             return super()._clip_grad_norm(model)
 
     class Clock(TrainerCallback):
-        began = lost = 0.0
+        started = lost = 0.0
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == 0:
                 before_first()
-            trainer.aside, self.began = 0.0, time.process_time()
+            trainer.aside, self.started = 0.0, time.process_time()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            seconds = time.process_time() - self.began - trainer.aside
+            seconds = time.process_time() - self.started - trainer.aside
             total = float(trainer._tr_loss)
             between(Step(seconds, total - self.lost, (trainer.gradient or []) if state.global_step == 1 else []))
             self.lost = total
@@ -282,7 +283,7 @@ def whole_gradient(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tenso
 
 
 def take_turns(recording: Recording, steps: int, microbatch: int = 2) -> tuple[list[float], list[float], float]:
-    """Seconds of our steps and of TRL's, and how far apart the gradients of the first two were, of their norm."""
+    """Seconds of our steps and TRL's, and the relative difference of the gradients of the first two."""
     model, tokenizer = tiny()
     config = settings_of(recording, microbatch)
     ours = Ours(copy.deepcopy(model), tokenizer, recording, config)
@@ -292,7 +293,7 @@ def take_turns(recording: Recording, steps: int, microbatch: int = 2) -> tuple[l
 
     def turn(trl: Step) -> None:
         nonlocal apart
-        if trl.gradient:  # the first step warms up and must be the same
+        if trl.gradient:  # the first step is a warmup and must agree
             step = ours.step(whole_gradient)
             apart = compare(step, trl)
             return
@@ -304,7 +305,7 @@ def take_turns(recording: Recording, steps: int, microbatch: int = 2) -> tuple[l
 
 
 def compare(ours: Step, trl: Step) -> float:
-    """The largest difference of a parameter's gradients, of its norm; fails where the steps are not the same step."""
+    """Largest difference of a parameter's gradients relative to their norm; fails if the steps disagree."""
     assert abs(ours.loss - trl.loss) <= 1e-6, f"the losses differ: {ours.loss:g} and TRL's {trl.loss:g}"
     pairs = zip(ours.gradient, trl.gradient, strict=True)
     apart = max(float((one - other).norm() / other.norm()) for one, other in pairs)
@@ -331,7 +332,7 @@ def resident(name: str) -> float:
 
 
 def sample_of_gradient(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
-    """Some of each parameter's gradient, relative to its norm, and the norm: no memory to speak of."""
+    """A sample of each parameter's gradient relative to its norm, and the norm: negligible memory."""
     samples = []
     for grad in (p.grad for p in parameters if p.grad is not None):
         norm = torch.linalg.vector_norm(grad)
@@ -340,16 +341,16 @@ def sample_of_gradient(parameters: Sequence[torch.nn.Parameter]) -> list[torch.T
 
 
 def measure(side: str, vocabulary: int, completions: int) -> dict[str, Any]:
-    """Two steps at this size, in this process: high-water mark, baseline, the second's seconds, the first's numbers."""
+    """Two steps at this size in this process: memory, the second's seconds, the first's loss and gradient."""
     recording = record([128] * completions)
     model, tokenizer = tiny(vocab_size=vocabulary, hidden_size=HIDDEN, intermediate_size=256, num_attention_heads=4)
-    config = settings_of(recording, recording.groups, train__chunked_logprobs=side != "whole")
+    config = settings_of(recording, recording.groups, train__chunked_logprobs=side != "full")
     steps: list[Step] = []
     base = 0.0
 
     def start() -> None:
         nonlocal base
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         base = resident("VmRSS")
 
     if side == "TRL":
@@ -368,21 +369,21 @@ def measure(side: str, vocabulary: int, completions: int) -> dict[str, Any]:
 
 
 def in_a_process(side: str, vocabulary: int, completions: int) -> dict[str, Any]:
-    """:func:`measure` in a process of its own, which starts as this one is now."""
+    """:func:`measure` in a fork of this process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         return pool.submit(measure, side, vocabulary, completions).result()
 
 
 def memory_lines(vocabularies: Sequence[int], completions: int) -> Iterator[str]:
-    """A line a vocabulary."""
-    rows = {side: [in_a_process(side, size, completions) for size in vocabularies] for side in ("ours", "whole")}
-    importlib.import_module("trl.trainer.grpo_trainer")  # only now: none of our processes is charged with it
+    """One line per vocabulary."""
+    rows = {side: [in_a_process(side, size, completions) for size in vocabularies] for side in ("ours", "full")}
+    importlib.import_module("trl.trainer.grpo_trainer")  # only now, so that it does not count for ours
     rows["TRL"] = [in_a_process("TRL", size, completions) for size in vocabularies]
-    for vocabulary, ours, whole, trl in zip(vocabularies, *rows.values(), strict=True):
-        first = [Step(0.0, r["loss"], [torch.tensor(part) for part in r["gradient"]]) for r in (ours, whole, trl)]
+    for vocabulary, ours, full, trl in zip(vocabularies, *rows.values(), strict=True):
+        first = [Step(0.0, r["loss"], [torch.tensor(part) for part in r["gradient"]]) for r in (ours, full, trl)]
         compare(first[0], first[2])
         compare(first[1], first[2])
-        cells = "   ".join(f"{r['peak']:5.0f} {r['net']:5.0f} {r['seconds']:5.2f}" for r in (ours, whole, trl))
+        cells = "   ".join(f"{r['peak']:5.0f} {r['net']:5.0f} {r['seconds']:5.2f}" for r in (ours, full, trl))
         ratios = "  ".join(f"{ours[key] / trl[key]:4.2f}" for key in ("peak", "net", "seconds"))
         yield f"{vocabulary:>10,} {vocabulary * HIDDEN * 4 / 1e6:4.0f}   {cells}   {ratios}"
 
@@ -390,17 +391,17 @@ def memory_lines(vocabularies: Sequence[int], completions: int) -> Iterator[str]
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions, two vocabularies")
+    parser.add_argument("--quick", action="store_true", help="Run fewer repetitions and two vocabularies")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=FutureWarning)
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl"))
     print(f"{versions}, Python {platform.python_version()}, CPU, float32, 1 thread", flush=True)
 
-    # before anything has been computed here: what forks inherits it
+    # First, because forks inherit memory used before.
     vocabularies = (1_000, 32_000) if quick else (1_000, 8_000, 32_000, 152_064)
     print(f"\n{MEASURED} completions of 128 tokens in one micro-batch, hidden size {HIDDEN}: peak MB, net MB, s a step")
-    sides = "   ".join(f"{side:^17}" for side in ("ours", "whole", "TRL"))
+    sides = "   ".join(f"{side:^17}" for side in ("ours", "full", "TRL"))
     print(f"{'vocabulary':>10} head   {sides}   ours/TRL: peak (aim <= 0.5), net, s")
     for line in memory_lines(vocabularies, MEASURED):
         print(line, flush=True)

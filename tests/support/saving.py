@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share: a trainer that saves without training, and the check that all is whole."""
+"""Helpers of the checkpoint tests: a trainer that saves without training, and a completeness check."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ EXTRA: dict[str, Any] = {
     "probes": {"signal": [0.25, -1.5], "noise": [3.0], "steps": 7},
     "buffer": {"ids": torch.arange(64).view(8, 8), "texts": ["a", "b"], "reference": None, "spans": [(0, 3), (3, 8)]},
 }
-"""As the loop has it: averages of the probes, and a buffer that is not used up."""
+"""As the loop saves them: averages of the probes and a pending buffer."""
 
 
 @dataclass
 class Trainer:
-    """All that a checkpoint holds."""
+    """Everything a checkpoint holds."""
 
     policy: Policy
     optimizer: torch.optim.Optimizer
     scheduler: Any
 
     def save(self, run: RunDir, step: int, final: bool = False, extra: Mapping[str, Any] | None = None) -> None:
-        """Save, with nothing trained."""
-        facts = {"num_tokens": step}
+        """Save without training."""
+        info = {"num_tokens": step}
         save_checkpoint(
-            run, step, self.policy, self.optimizer, self.scheduler, World(), info=facts, is_final=final, extra=extra
+            run, step, self.policy, self.optimizer, self.scheduler, World(), info=info, is_final=final, extra=extra
         )
 
 
 def make_trainer(model: Path, adapter: str, weights: Path | None = None) -> Trainer:
-    """A trainer after one optimizer step (its state is full), of a tiny model's full weights or a LoRA adapter's."""
+    """A trainer of a tiny model's full weights or a LoRA adapter, after one optimizer step, which fills its state."""
     torch.set_num_threads(1)
     settings = Model(backbone=str(model), adapter=adapter, lora_rank=4, lora_alpha=8)  # type: ignore[arg-type]
     policy = load_policy(settings, Path("/"), torch.device("cpu"), weights=weights)
@@ -53,7 +53,7 @@ def make_trainer(model: Path, adapter: str, weights: Path | None = None) -> Trai
 
 
 def whole(run: RunDir) -> list[int]:
-    """The steps that are visible. Fails the test where one is not whole to its last byte, or a link dangles."""
+    """Visible steps. Fails the test if one is incomplete or damaged, or a link dangles."""
     steps = [checkpoint.step for checkpoint in run.checkpoints()]
     for step in steps:
         assert not problem_of(run.training_state / f"step_{step}", deep=True)
@@ -63,7 +63,7 @@ def whole(run: RunDir) -> list[int]:
 
 
 def small_checkpoint(run: RunDir, step: int, *, latest: bool = True) -> Path:
-    """A complete checkpoint as far as the run directory goes: two files of a few bytes."""
+    """Write a checkpoint that is complete for the run directory: two files of a few bytes."""
     folder = run.training_state / f"step_{step}"
     staging = folder.with_name(f".step_{step}.{os.getpid()}-new.tmp")
     (staging / "model").mkdir(parents=True)

@@ -1,7 +1,7 @@
-"""Every system call with which an action changes the disk, whoever makes it (Python, torch's C++, safetensors' Rust),
-and SIGKILL right before any one of them. Linux, by ptrace; the action runs in a fork of this process.
+"""Tracing of all system calls of an action that change the disk, and SIGKILL before any of them. Linux, by ptrace.
 
-:mod:`tests.support.killing` does the same from Python alone: anywhere, but blind to what native code writes.
+It sees writes by Python, torch's C++ and safetensors' Rust; the action runs in a fork of this process.
+:mod:`tests.support.killing` does the same on any platform, for Python's writes only.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ _NUMBERS = {
     },
 }  # fmt: skip
 _UNSEEN = ("clone", "fork", "vfork", "clone3", "io_uring_setup")
-"""Ways for writes to happen where this does not look: none of them may occur."""
+"""Calls through which writes would go unseen: none may occur."""
 _BY_DESCRIPTOR = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "fsync", "fdatasync", "ftruncate", "fallocate")
 _AT = {"renameat": (0, 2), "renameat2": (0, 2), "mkdirat": (0,), "unlinkat": (0,), "openat": (0,)}
-"""Which arguments are directories, each with a name after it."""
+"""Indices of directory arguments, each followed by a name."""
 _CWD = 2**64 - 100
 _NAMED = {"rename": (0, 1), "mkdir": (0,), "rmdir": (0,), "unlink": (0,), "open": (0,), "creat": (0,), "truncate": (0,)}
 
 
 @dataclass(frozen=True)
 class Touch:
-    """One system call that changes the disk, or makes a change durable."""
+    """One system call that changes the disk or makes a change durable."""
 
     call: str
-    """Its name without ``at``: ``openat`` reads ``open``, and is here only when it makes a file."""
+    """Name without ``at``: ``openat`` is ``open``, which counts only if it creates a file."""
     path: str
     to: str = ""
-    """A rename's target."""
+    """Target of a rename."""
 
 
 def trace(action: Callable[[], None]) -> list[Touch]:
-    """The touches of an action, in order. It is really done, in a fork."""
+    """Touches of an action in order. The action runs in a fork."""
     touches: list[Touch] = []
     code = _follow(action, lambda touch: bool(touches.append(touch)))
     assert code == 0, f"the action ended with {code}"
@@ -64,20 +64,20 @@ def trace(action: Callable[[], None]) -> list[Touch]:
 
 
 def killed_before(n: int, action: Callable[[], None]) -> None:
-    """Do an action in a fork, and end that by SIGKILL right before its n-th touch (0, 1, …)."""
-    left = n
+    """Run an action in a fork and kill it by SIGKILL right before its n-th touch (0, 1, …)."""
+    remaining = n
 
-    def is_the_one(touch: Touch) -> bool:
-        nonlocal left
-        left -= 1
-        return left < 0
+    def is_nth(touch: Touch) -> bool:
+        nonlocal remaining
+        remaining -= 1
+        return remaining < 0
 
-    code = _follow(action, is_the_one)
+    code = _follow(action, is_nth)
     assert code == -signal.SIGKILL, f"the action ended with {code} before touch {n}"
 
 
 class _Info(ctypes.Structure):
-    """``struct ptrace_syscall_info`` at the entry of a call."""
+    """``struct ptrace_syscall_info`` at syscall entry."""
 
     _fields_ = [
         ("op", ctypes.c_uint8), ("pad", ctypes.c_uint8 * 3), ("arch", ctypes.c_uint32),
@@ -98,7 +98,7 @@ def _ptrace(request: int, pid: int, address: int, data: int) -> None:
 
 
 def _follow(action: Callable[[], None], kill_now: Callable[[Touch], bool]) -> int:
-    """Run an action in a traced fork, asking about each touch; returns its exit code, -9 when it was killed."""
+    """Run an action in a traced fork, calling ``kill_now`` for each touch; returns its exit code, -9 if killed."""
     if (pid := os.fork()) == 0:
         code = 1
         try:
@@ -110,32 +110,32 @@ def _follow(action: Callable[[], None], kill_now: Callable[[Touch], bool]) -> in
             os._exit(code)
     os.waitpid(pid, 0)
     _ptrace(_SETOPTIONS, pid, 0, _TRACESYSGOOD | _EXITKILL)
-    info, passed_on = _Info(), 0
+    info, signal_number = _Info(), 0
     while True:
-        _ptrace(_SYSCALL, pid, 0, passed_on)
+        _ptrace(_SYSCALL, pid, 0, signal_number)
         _, status = os.waitpid(pid, 0)
         if not os.WIFSTOPPED(status):
             return os.waitstatus_to_exitcode(status)
-        passed_on = 0
+        signal_number = 0
         if os.WSTOPSIG(status) != _SYSCALL_STOP:
-            passed_on = os.WSTOPSIG(status)
+            signal_number = os.WSTOPSIG(status)
             continue
         _ptrace(_GET_SYSCALL_INFO, pid, ctypes.sizeof(info), ctypes.addressof(info))
         if info.op == _ENTRY and (touch := _touch(pid, info)) and kill_now(touch):
-            os.kill(pid, signal.SIGKILL)  # a call that has not begun is not made
+            os.kill(pid, signal.SIGKILL)  # the call is not executed
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _touch(pid: int, info: _Info) -> Touch | None:
-    """The touch that a system call is; None for any other."""
+    """The touch made by a system call; None for any other call."""
     name = _NUMBERS[platform.machine()].get(info.number)
     arguments = list(info.arguments)
     if name is None:
         return None
-    assert name not in _UNSEEN, f"{name} is not followed"
+    assert name not in _UNSEEN, f"{name} is not traced"
     if name == "mmap":
         shared = arguments[3] & _MAP_SHARED and arguments[2] & _PROT_WRITE and ctypes.c_int(arguments[4]).value >= 0
-        assert not shared, "a file is written through a mapping, which no system call shows"
+        assert not shared, "a file is written through a mapping, which is not traced"
         return None
     if name in ("open", "openat") and not arguments[1 if name == "open" else 2] & os.O_CREAT:
         return None
@@ -144,23 +144,23 @@ def _touch(pid: int, info: _Info) -> Touch | None:
         on_disk = path.startswith("/") and not path.startswith(("/dev/", "/proc/"))
         return Touch(name, path) if on_disk else None
     if name in _AT:
-        paths = [_path(pid, arguments[place], arguments[place + 1]) for place in _AT[name]]
+        paths = [_path(pid, arguments[index], arguments[index + 1]) for index in _AT[name]]
         return Touch(name.removesuffix("2").removesuffix("at"), *paths)
     if name in ("symlink", "symlinkat"):
         folder, text = (arguments[1], arguments[2]) if name == "symlinkat" else (_CWD, arguments[1])
         return Touch("symlink", _path(pid, folder, text))
     if name in _NAMED:
-        return Touch(name, *(_path(pid, _CWD, arguments[place]) for place in _NAMED[name]))
-    raise AssertionError(f"{name} is not followed")
+        return Touch(name, *(_path(pid, _CWD, arguments[index]) for index in _NAMED[name]))
+    raise AssertionError(f"{name} is not traced")
 
 
 def _path(pid: int, folder: int, text: int) -> str:
-    """A path argument: a string in the process's memory, relative to the descriptor of a directory."""
+    """A path argument: a string in the process's memory, relative to a directory descriptor."""
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(text)
         name = b""
         while b"\0" not in name:
-            name += memory.read(min(256, 4096 - (text + len(name)) % 4096))  # never into a page that may not be there
+            name += memory.read(min(256, 4096 - (text + len(name)) % 4096))  # never across a page boundary
     number = ctypes.c_int(folder & 0xFFFFFFFF).value
     base = os.readlink(f"/proc/{pid}/cwd" if number == -100 else f"/proc/{pid}/fd/{number}")
     return os.path.join(base, os.fsdecode(name.partition(b"\0")[0]))

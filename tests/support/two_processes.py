@@ -1,4 +1,4 @@
-"""Runs a function in two processes of one gloo group, as torchrun would start them."""
+"""Running a function in two processes of one gloo world, as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _child(rank: int, port: int, function: Callable[..., Any], arguments: tuple[
 
 
 def run_in_two(function: Callable[..., Any], *arguments: Any, timeout: float = 120) -> list[Any]:
-    """Return values of ``function(*arguments)`` on rank 0 and rank 1. Fails when one raises or they hang."""
+    """Return values of ``function(*arguments)`` on rank 0 and rank 1. Fails if one raises or hangs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
