@@ -1,0 +1,46 @@
+"""GPU samples in ``logs/gpu.jsonl``, from simulated GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.gpus import Gpu
+from grpo_train.tracking import gpu
+from tests.support.engine import rows, wait_for
+
+
+def sampled(folder: Path) -> RunDir:
+    """Run a sampler until its file has a row."""
+    run = RunDir(folder)
+    run.logs.mkdir(parents=True)
+    sampler = gpu.GpuSampler(run, 0.01)
+    sampler.start()
+    wait_for(lambda: (run.logs / "gpu.jsonl").is_file() and rows(run, "gpu.jsonl"), "a sample")
+    sampler.stop()
+    return run
+
+
+def test_a_row_per_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h200 = Gpu(0, "NVIDIA H200", "580.95.05", (9, 0), 143771.0, 114688.0, 94.0, 612.35, None)
+    monkeypatch.setattr(gpu, "read_gpus", lambda processes: [h200])
+    row = rows(sampled(tmp_path), "gpu.jsonl")[0]
+    del row["time"]
+    assert row == {
+        "step": 0,
+        "index": 0,
+        "name": "NVIDIA H200",
+        "utilization_percent": 94.0,
+        "memory_used_mib": 114688.0,
+        "memory_total_mib": 143771.0,
+        "power_w": 612.35,
+        "temperature_c": None,
+    }
+
+
+def test_a_note_without_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "read_gpus", lambda processes: [])
+    (row,) = rows(sampled(tmp_path), "gpu.jsonl")
+    assert row["note"] == "no GPU on this box"
