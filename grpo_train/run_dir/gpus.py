@@ -122,6 +122,7 @@ def _read_nvml(nvml: Any, processes: bool) -> list[Gpu]:
                 power_w=None if power is None else power / 1000,
                 temperature_c=None if temperature is None else float(temperature),
                 pids=pids,
+                uuid=_text(ask("nvmlDeviceGetUUID", handle) or ""),
             )
         )
     return found

@@ -1,19 +1,20 @@
-"""Our decoding for evaluations beside lm-evaluation-harness's: ``python tests/bench/eval.py [--quick]``, minutes.
+"""Decoding of evaluations against lm-evaluation-harness: ``python tests/bench/eval.py [--quick]``, takes minutes.
 
-lm-evaluation-harness lives in an environment of its own, made once (the second line shares this environment's torch
-and transformers, so that both sides run the same):
+lm-evaluation-harness needs a separate environment, created once (the second line shares this environment's torch and
+transformers, so that both sides use the same versions):
 
     python -m venv /tmp/lmeval
     echo "$PWD/.venv/lib/python3.11/site-packages" > /tmp/lmeval/lib/python3.11/site-packages/main.pth
     /tmp/lmeval/bin/python -m pip install lm-eval
 
-and is named by ``--lm-eval`` (default /tmp/lmeval/bin/python) or LM_EVAL_PYTHON. Without it ours is measured alone.
+Its Python is set by ``--lm-eval`` (default /tmp/lmeval/bin/python) or LM_EVAL_PYTHON. Without it only our side is
+measured.
 
-Both get the same model (a random Qwen2 of a few million parameters), the same prompts as texts, the same batch size and
-stop string, greedy, and give back texts; they must give the same. The model does all of its arithmetic, and then says
-one word less than the last (t007 t006 … t000, which ends it): so the prompts choose how long every answer is, all 64,
-or 4 to 256 with a long tail. The two sides take turns in processes of their own; time is processor seconds of the one
-thread that computes; a ratio is of neighbours.
+Both sides get the same model (a random Qwen2 of a few million parameters), the same prompt texts, batch size and stop
+string, decode greedily, and must return the same texts. The model does all of its arithmetic, then outputs the word
+before the last one (t007 t006 … t000, which ends it): so the prompts determine the length of every completion, all 64,
+or 4 to 256 with a long tail. The two sides take turns in separate processes; time is CPU seconds of one thread; a ratio
+is of adjacent runs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ STOP = "</answer>"
 
 
 def make_model() -> tuple[Any, Any]:
-    """The model that counts down, and a tokenizer of bytes and the words t000 (the end) to t511."""
+    """A model that counts down, and a tokenizer of bytes and the words t000 (the end) to t511."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -60,15 +61,15 @@ def make_model() -> tuple[Any, Any]:
         )
     ).eval()  # fmt: skip
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    letters = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
+    letters = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
     letters.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     letters.decoder = decoders.ByteLevel()
-    letters.add_tokens([f"t{number:03}" for number in range(WORDS)])
+    letters.add_tokens([f"t{word:03}" for word in range(WORDS)])
     return model, PreTrainedTokenizerFast(tokenizer_object=letters, eos_token="t000", pad_token="t000")
 
 
 def make_prompts(kind: str, count: int) -> list[str]:
-    """Prompts of 20 to 60 words; the last one is the completion's length."""
+    """Prompts of 20 to 60 words; the last word sets the length of the completion."""
     rng = random.Random(kind)
     lengths = [64] * count if kind == "equal" else [min(BUDGET, 4 + int(rng.expovariate(1 / 60))) for _ in range(count)]
     words = [[rng.randrange(300, WORDS) for _ in range(rng.randrange(20, 60))] for _ in range(count)]
@@ -76,7 +77,7 @@ def make_prompts(kind: str, count: int) -> list[str]:
 
 
 def ours() -> Callable[[list[str]], list[str]]:
-    """What an evaluating process does between its prompts and its texts."""
+    """The steps of an evaluating process from prompts to texts."""
     from grpo_train.evaluation.workers.single_turn import CHUNK_BATCHES
     from grpo_train.rollout.transformers_backend import TransformersBackend
 
@@ -85,12 +86,12 @@ def ours() -> Callable[[list[str]], list[str]]:
 
     def generate(prompts: list[str]) -> list[str]:
         ids = tokenizer(prompts)["input_ids"]
-        order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
+        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
         texts: dict[int, str] = {}
         for first in range(0, len(order), BATCH * CHUNK_BATCHES):
             chosen = order[first : first + BATCH * CHUNK_BATCHES]
             found = backend.generate(
-                [ids[number] for number in chosen],
+                [ids[index] for index in chosen],
                 seeds=[0] * len(chosen),
                 max_completion_length=BUDGET,
                 temperature=0.0,
@@ -98,13 +99,13 @@ def ours() -> Callable[[list[str]], list[str]]:
             )
             decoded = tokenizer.batch_decode([one.ids for one in found], skip_special_tokens=True)
             texts |= dict(zip(chosen, decoded, strict=True))
-        return [texts[number] for number in range(len(prompts))]
+        return [texts[index] for index in range(len(prompts))]
 
     return generate
 
 
 def lm_eval() -> Callable[[list[str]], list[str]]:
-    """``HFLM.generate_until``, which is what every generating task of theirs calls."""
+    """``HFLM.generate_until``, called by every generating task of lm-evaluation-harness."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
@@ -112,10 +113,10 @@ def lm_eval() -> Callable[[list[str]], list[str]]:
     theirs = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=BATCH, device="cpu", max_length=2048)
 
     def generate(prompts: list[str]) -> list[str]:
-        asked = {"until": [STOP], "max_gen_toks": BUDGET, "do_sample": False}
+        options = {"until": [STOP], "max_gen_toks": BUDGET, "do_sample": False}
         requests = [
-            Instance(request_type="generate_until", doc={}, arguments=(prompt, dict(asked)), idx=number)
-            for number, prompt in enumerate(prompts)
+            Instance(request_type="generate_until", doc={}, arguments=(prompt, dict(options)), idx=index)
+            for index, prompt in enumerate(prompts)
         ]
         return list(theirs.generate_until(requests, disable_tqdm=True))
 
@@ -125,7 +126,7 @@ def lm_eval() -> Callable[[list[str]], list[str]]:
 def serve(side: str) -> None:
     """Answer requests on standard input, one JSON line each: {"prompts"} in, {"seconds", "texts"} out."""
     channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes elsewhere
+    os.dup2(2, 1)  # keeps prints of libraries off the channel
     import torch
 
     torch.set_num_threads(1)
@@ -139,39 +140,39 @@ def serve(side: str) -> None:
 
 
 class Side:
-    """One side in a process of its own."""
+    """One side in a separate process."""
 
     def __init__(self, python: str, side: str) -> None:
         self._process = subprocess.Popen(
             [python, __file__, "--serve", side],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
-        self._hear()
+        self._read()
 
     def ask(self, prompts: list[str]) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"prompts": prompts}) + "\n")
         self._process.stdin.flush()
-        return self._hear()
+        return self._read()
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
 
-    def _hear(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._process.args} ended; run it by hand to see why")
-        heard: dict[str, Any] = json.loads(line)
-        return heard
+            raise SystemExit(f"{self._process.args} ended; run it manually to see the error")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     default = os.environ.get("LM_EVAL_PYTHON", "/tmp/lmeval/bin/python")
-    arguments.add_argument("--lm-eval", default=default, help="Python of the environment that has lm-eval")
-    arguments.add_argument("--quick", action="store_true", help="one round of 128 completions")
+    arguments.add_argument("--lm-eval", default=default, help="Python of the environment with lm-eval.")
+    arguments.add_argument("--quick", action="store_true", help="Run one round of 128 completions.")
     arguments.add_argument("--serve", choices=["ours", "lm-eval"], help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.serve:
@@ -182,8 +183,8 @@ def main() -> None:
     if Path(options.lm_eval).exists():
         sides["lm-eval"] = Side(options.lm_eval, "lm-eval")
     else:
-        print(f"no lm-evaluation-harness at {options.lm_eval} (see --help): ours alone")
-    print(f"{count} completions, batches of {BATCH}, {rounds} rounds, one thread; completions per processor second")
+        print(f"lm-evaluation-harness not found at {options.lm_eval} (see --help): measuring our side only")
+    print(f"{count} completions, batches of {BATCH}, {rounds} rounds, one thread; completions per CPU second")
     try:
         for kind in ("equal", "ragged"):
             prompts = make_prompts(kind, count)
@@ -196,12 +197,12 @@ def main() -> None:
                     assert words == [length - 1 for length in expected], f"{name}: {words} instead of {expected}"
                     seconds[name].append(answer["seconds"])
             rates = {name: count / statistics.median(times) for name, times in seconds.items()}
-            told = "  ".join(f"{name} {rate:6.2f}" for name, rate in rates.items())
+            text = "  ".join(f"{name} {rate:6.2f}" for name, rate in rates.items())
             if "lm-eval" in seconds:
                 pairs = zip(seconds["lm-eval"], seconds["ours"], strict=True)
                 ratios = sorted(theirs / mine for theirs, mine in pairs)
-                told += f"  ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-            print(f"{kind:>7}: {told}", flush=True)
+                text += f"  ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            print(f"{kind:>7}: {text}", flush=True)
     finally:
         for side in sides.values():
             side.end()
