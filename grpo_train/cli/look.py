@@ -12,7 +12,6 @@ from grpo_train.cli.options import AsJson, Root, RunArgument
 from grpo_train.cli.output import fail, on_terminal, state_cell, styled, table
 from grpo_train.run_dir import list_evaluations, list_older_runs, list_runs, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.formats import current_health
 from grpo_train.tasks import task_kinds
 
 
@@ -54,7 +53,7 @@ def show(run: RunArgument, as_json: AsJson = False, root: Root = None) -> None:
     facts: dict[str, Any] = {
         **found.summary(),
         "path": str(found.path),
-        "health": current_health(found.last_step_row().get("health")),
+        "health": found.last_step_row().get("health", []),
         "launch": found.read_launch(),
         "checkpoints": [
             {"step": c.step, "path": str(c.path), "complete": not c.problem, "problem": c.problem}

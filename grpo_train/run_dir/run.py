@@ -25,6 +25,7 @@ from grpo_train.run_dir.files import (
     utc_from,
     utc_now,
 )
+from grpo_train.run_dir.formats import current_row
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
 from grpo_train.run_dir.status import FRESH_S, ObservedState, RunDirError, observe
 
@@ -183,16 +184,16 @@ class RunDir:
         return ranges
 
     def read_log(self, file: str) -> Iterator[dict[str, Any]]:
-        """Valid rows of ``logs/FILE``, without superseded ones."""
-        return (row for _, row in read_jsonl(self.logs / file, self.superseded().get(file)))
+        """Valid rows of ``logs/FILE``, without superseded ones, in the current format."""
+        return (current_row(row) for _, row in read_jsonl(self.logs / file, self.superseded().get(file)))
 
     def last_step_row(self) -> dict[str, Any]:
-        """Last valid row of ``train_log.jsonl``; {} before the first step."""
+        """Last valid row of ``train_log.jsonl``, in the current format; {} before the first step."""
         log = self.logs / "train_log.jsonl"
         superseded = self.superseded().get(log.name)
         if superseded and log.exists() and any(end >= log.stat().st_size for _, end in superseded):
-            return max((row for _, row in read_jsonl(log, superseded)), key=_step_of, default={})
-        return last_jsonl(log, window=1 << 18) or {}
+            return current_row(max((row for _, row in read_jsonl(log, superseded)), key=_step_of, default={}))
+        return current_row(last_jsonl(log, window=1 << 18) or {})
 
     def supersede_after(self, step: int) -> dict[str, ByteRange]:
         """Byte ranges that a resume from ``step`` supersedes: from the first later row to the end of each log."""
