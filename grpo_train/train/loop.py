@@ -66,7 +66,7 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
         sums = accumulate_gradients(state.forward, state.buffer, update, state.gradients, config)
         squared_norms = state.gradients.finish(world)
         grad_norm = float(torch.nn.utils.clip_grad_norm_(state.policy.trainable(), config.optimizer.max_grad_norm))
-        learning_rate = state.scheduler.get_last_lr()[0]
+        learning_rate = float(state.scheduler.get_last_lr()[0])
         if math.isfinite(grad_norm):  # otherwise the step is skipped, which keeps the weights
             state.optimizer.step()
             state.scheduler.step()

@@ -54,8 +54,9 @@ def rollout_metrics(samples: Sequence[ScoredSample], rewards: torch.Tensor) -> d
 
 def _isolation(samples: Sequence[ScoredSample]) -> dict[str, str]:
     """The weakest sandbox level of the buffer's programs; {} without programs."""
-    levels = {sample.verdict.facts.get("isolation") for sample in samples} & set(LEVELS)
-    return {"sandbox/isolation": max(levels, key=LEVELS.index)} if levels else {}
+    levels = {sample.verdict.facts.get("isolation") for sample in samples}
+    found = [level for level in LEVELS if level in levels]  # the strongest first
+    return {"sandbox/isolation": found[-1]} if found else {}
 
 
 def _group_metrics(samples: Sequence[ScoredSample], totals: Sequence[float | None]) -> dict[str, float]:

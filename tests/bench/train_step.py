@@ -54,7 +54,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from grpo_train.algorithm import group_advantages
-from grpo_train.config import Config, load_config
+from grpo_train.config import load_config
+from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
