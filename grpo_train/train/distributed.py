@@ -10,6 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+# Its functions have ``group=group.WORLD`` as a default. Imported after the group exists (transformers does), they would
+# keep it alive past leave(), and a thread of the group that meets the interpreter's end aborts the process.
+import torch.distributed.nn
+
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """A rank that waits longer than this for the others fails instead of hanging."""
 
