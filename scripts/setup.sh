@@ -65,7 +65,12 @@ if [ "${1:-}" = --box ]; then
     # torch first, from the index that has a build for this driver. --no-config: exclude-newer would hide PyTorch's
     # wheels, which carry no upload date.
     say "installing torch for this machine's driver (several minutes the first time)"
-    "$uv" pip install -q --python .venv/bin/python --no-config --torch-backend=auto torch ||
+    replace=()
+    usable='import sys, torch; sys.exit(not torch.cuda.is_available())'
+    if [ -e /dev/nvidia0 ] && ! .venv/bin/python -c "$usable" 2>/dev/null; then
+        replace=(--reinstall-package torch)  # an installed build that cannot use the GPU
+    fi
+    "$uv" pip install -q --python .venv/bin/python --no-config --torch-backend=auto "${replace[@]}" torch ||
         say "PyTorch's index is not reachable: using the default build"
     say "installing the engine"
     "$uv" pip install -q --python .venv/bin/python -e '.[train]'
