@@ -192,7 +192,8 @@ class RunDir:
         log = self.logs / "train_log.jsonl"
         superseded = self.superseded().get(log.name)
         if superseded and log.exists() and any(end >= log.stat().st_size for _, end in superseded):
-            return current_row(max((row for _, row in read_jsonl(log, superseded)), key=_step_of, default={}))
+            latest: dict[str, Any] = max((row for _, row in read_jsonl(log, superseded)), key=_step_of, default={})
+            return current_row(latest)
         return current_row(last_jsonl(log, window=1 << 18) or {})
 
     def supersede_after(self, step: int) -> dict[str, ByteRange]:
