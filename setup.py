@@ -1,6 +1,6 @@
 """Ship config/ inside the wheel as grpo_train/_config; everything else is in pyproject.toml.
 
-The repository keeps one copy. A ``package-dir`` mapping would ship it too, but is not importable from an editable install.
+The repository keeps one copy. A ``package-dir`` mapping would ship it, too, but an editable install cannot import it.
 """
 
 import os

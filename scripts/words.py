@@ -61,9 +61,8 @@ def _unseen(node: ast.AST, documented: bool) -> Iterator[ast.AST]:
                 yield statement.value
     if isinstance(node, ast.JoinedStr):
         yield from node.values
-    if isinstance(node, ast.Call):
-        if _name(node) in HIDDEN:
-            yield from node.args
+    if isinstance(node, ast.Call) and _name(node) in HIDDEN:
+        yield from node.args
     if isinstance(node, ast.AnnAssign):
         yield from ast.walk(node.annotation)
 

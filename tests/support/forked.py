@@ -73,7 +73,8 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(name, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout, sys.stderr = (open(descriptor, "w", buffering=1, closefd=False) for descriptor in (1, 2))
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     words = list(words)[1:] if words[0] == "-u" else list(words)
     sys.argv = [words[1], *words[2:]]
     code: Any = 0
