@@ -1,7 +1,7 @@
 # make demo        set everything up and train a tiny model on this machine, in the app
 # make test        set everything up and pass all tests
 # make setup       the development environment; on a GPU box: make setup-box
-# make lint, make test-fixtures, make soak (long runs), make bench (figures), make words, make clean
+# make lint, make test-fixtures, make soak (long runs), make bench (figures), make words, make schema, make clean
 
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 STAMP := .venv/.setup-done
 
-.PHONY: setup setup-box demo test test-fixtures lint soak bench words clean
+.PHONY: setup setup-box demo test test-fixtures lint soak bench words schema clean
 
 setup: $(STAMP)
 
@@ -47,6 +47,11 @@ bench: $(STAMP)
 # Every string a user sees (help, messages, labels), one a line, for a reader to review.
 words: $(STAMP)
 	@$(PYTHON) scripts/words.py
+
+# Regenerate what is generated from grpo_train/config/schema.py.
+schema: $(STAMP)
+	.venv/bin/grpo-train schema > config/schema.json
+	.venv/bin/grpo-train schema --markdown > docs/configuration.md
 
 clean:
 	rm -rf .venv .uv build *.egg-info
