@@ -33,7 +33,7 @@ def resolve_backbone(name: str, root: Path) -> str:
             return str(candidate)
     if name == "tiny":
         raise PolicyError(
-            f"no tiny model at {root / target}; create it with  grpo-train tiny-model --out {root / target}"
+            f"no tiny model at {root / target}; create it with grpo-train tiny-model --out {root / target}"
         )
     if _is_hub_id(target, root):
         return target
@@ -69,7 +69,7 @@ def model_folder(ckpt: Path) -> Path:
             return folder
     raise PolicyError(
         f"{ckpt} holds neither a peft adapter (adapter_config.json) nor a model (config.json); "
-        "give a model directory or a step_N directory of a run"
+        "use a model directory or a step_N directory of a run"
     )
 
 
@@ -114,7 +114,7 @@ def check_files(folder: Path) -> None:
     for index in folder.glob("*.index.json"):
         shards = set(((read_json(index) or {}).get("weight_map") or {}).values())
         if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
-            raise PolicyError(f"{folder} lacks {missing[0]}, which {index.name} names; copy it there")
+            raise PolicyError(f"{folder} lacks {missing[0]}, which {index.name} lists; copy it there")
     if adapter_of(folder) == "none" and not _holds(folder, VOCABULARIES):
         raise PolicyError(
             f"{folder} holds no tokenizer (tokenizer.json or a vocabulary); copy the tokenizer of its base model there"

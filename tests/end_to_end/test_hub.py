@@ -1,4 +1,7 @@
-"""Models and datasets from a hub: the real clients over HTTP, with a hub of our own behind HF_ENDPOINT."""
+"""Models and datasets from a hub: the real clients over HTTP, with a local server behind HF_ENDPOINT.
+
+Every command is a fresh process, as the clients read the hub's address when they are imported.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,12 @@ from tests.support.engine import (
 from tests.support.hub import commit_of, serve_hub
 
 CARD = "---\nconfigs:\n- config_name: {}\n  data_files:\n{}---\n"
+NOBODY = "http://127.0.0.1:9"
+"""A hub that is down."""
 
 
 def publish(folder: Path, config: str, splits: dict[str, list[dict[str, object]]]) -> None:
-    """A dataset as the hub has them: Parquet files, and a card that says which is which."""
+    """Write a dataset as the hub stores it: Parquet files, and a card that lists the splits."""
     from datasets import Dataset
 
     (folder / config).mkdir(parents=True)
@@ -42,7 +47,7 @@ def publish(folder: Path, config: str, splits: dict[str, list[dict[str, object]]
 
 @pytest.fixture(scope="module")
 def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the hub has: GSM8K and MBPP under their names, and a model."""
+    """The hub's content: GSM8K and MBPP under their names, and a model."""
     hub = tmp_path_factory.mktemp("hub")
     gsm8k = {split: [row for _, row in read_jsonl(data_file(f"gsm8k_{split}.jsonl"))] for split in ("train", "test")}
     publish(hub / "datasets" / "openai" / "gsm8k", "main", gsm8k)
@@ -59,17 +64,17 @@ def endpoint(folder: Path) -> Iterator[str]:
         yield address
 
 
-Ask = Callable[..., str]
+Command = Callable[..., str]
 
 
 @pytest.fixture
-def ask(endpoint: str, tmp_path: Path) -> Ask:
-    """``grpo-train …`` on a box with an empty cache of the hub; returns what it says."""
+def command(endpoint: str, tmp_path: Path) -> Command:
+    """Runs ``grpo-train …`` on a box whose hub cache starts empty; returns its output."""
 
     def run(*arguments: object, status: int = 0, **extra: str) -> str:
         variables = environment(tmp_path, **{"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), **extra})
-        command = [*GRPO_TRAIN, *map(str, arguments)]
-        done = subprocess.run(command, env=variables, cwd=REPOSITORY, capture_output=True, text=True, timeout=250)
+        words = [*GRPO_TRAIN, *map(str, arguments)]
+        done = subprocess.run(words, env=variables, cwd=REPOSITORY, capture_output=True, text=True, timeout=250)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -77,65 +82,69 @@ def ask(endpoint: str, tmp_path: Path) -> Ask:
 
 
 @pytest.mark.official_data
-def test_gsm8k_and_mbpp_come_from_the_hub(ask: Ask) -> None:
+def test_datasets_come_from_the_hub(command: Command) -> None:
     count = sum(len(data_file(f"gsm8k_{split}.jsonl").read_text().splitlines()) for split in ("train", "test"))
-    assert f"\n{count}/{count}\n" in ask("check-dataset", "gsm8k")
+    assert f"\n{count}/{count}\n" in command("check-dataset", "gsm8k")
     rows = min(40, len(data_file("mbpp.jsonl").read_text().splitlines()))
-    assert f"{rows}/{rows}" in ask("check-dataset", "mbpp")
-    assert f"\n{count}/{count}\n" in ask("check-dataset", "gsm8k", HF_HUB_OFFLINE="1"), "a filled cache needs no hub"
+    assert f"{rows}/{rows}" in command("check-dataset", "mbpp")
+    assert f"\n{count}/{count}\n" in command("check-dataset", "gsm8k", HF_HUB_OFFLINE="1")
+    output = command("check-dataset", "gsm8k", HF_ENDPOINT=NOBODY)
+    assert f"\n{count}/{count}\n" in output
+    assert "Retrying" not in output, "the cache is used without waiting for the hub"
 
 
-@pytest.mark.parametrize("adapter", ["lora", "none"])
-def test_a_run_goes_on_with_the_commit_it_started_from(ask: Ask, folder: Path, tmp_path: Path, adapter: str) -> None:
-    """Two processes load model and data; then the model's owner publishes another one under the same name."""
+@pytest.mark.parametrize(("adapter", "nproc"), [("lora", 2), ("none", 1)])
+def test_a_resume_keeps_the_commit(command: Command, folder: Path, tmp_path: Path, adapter: str, nproc: int) -> None:
+    """The owner publishes another model under the same name after the first step."""
     model = folder / "models" / "acme" / "tiny"
-    began = commit_of(model)
+    first = commit_of(model)
     config = write_config(
         tmp_path, model__backbone="acme/tiny", model__adapter=adapter, run__total_steps=1, algorithm__beta=0.02,
         task__name="gsm8k", task__limit=8, rollout__max_prompt_length=2048, rollout__max_completion_length=8,
     )  # fmt: skip
-    assert "downloaded first if it is not in the cache" in ask(
-        "train", "--cfg", config, "--run-name", "hub", "--nproc", "2"
-    )
+    output = command("train", "--cfg", config, "--run-name", "hub", "--nproc", nproc)
+    assert "downloaded first if it is not in the cache" in output
     run = run_of(tmp_path, "hub")
-    assert recorded(run, 1) == f"acme/tiny@{began}"
+    assert recorded_base(run, 1) == f"acme/tiny@{first}"
     if adapter == "lora":
-        made = json.loads((run.training_state / "step_1" / "model" / "adapter_config.json").read_text())
-        assert (made["base_model_name_or_path"], made["revision"]) == ("acme/tiny", began)
+        saved = json.loads((run.training_state / "step_1" / "model" / "adapter_config.json").read_text())
+        assert (saved["base_model_name_or_path"], saved["revision"]) == ("acme/tiny", first)
 
     card = model / "README.md"
     card.write_text("another model")
     shutil.copytree(run.path, tmp_path / "training_runs" / "other", symlinks=True)
     try:
-        assert commit_of(model) != began
-        ask("resume", "--training-run", "hub", "--additional-steps", "1")
-        ask("eval", "--training-run", "hub", "--steps", "0", "--num-problems", "2", "--max-completion-length", "4")
-        ask("resume", "--training-run", "other", "--additional-steps", "1", HF_HUB_OFFLINE="1")
+        assert commit_of(model) != first
+        more = ("--nproc", "1", "--additional-steps", "1")
+        command("resume", "--training-run", "hub", *more)
+        command("eval", "--training-run", "hub", "--steps", "0", "--num-problems", "2", "--max-completion-length", "4")
+        is_down = {"HF_ENDPOINT": NOBODY} if adapter == "lora" else {"HF_HUB_OFFLINE": "1"}
+        output = command("resume", "--training-run", "other", *more, **is_down)
+        assert "Retrying" not in output, "the cache is used without waiting for the hub"
     finally:
         card.unlink()
-    assert recorded(run, 2) == f"acme/tiny@{began}"
+    assert recorded_base(run, 2) == f"acme/tiny@{first}"
     assert [row["step"] for row in rows(run)] == [1, 2]
-    assert weights_hash(run, 2) == weights_hash(run_of(tmp_path, "other"), 2), "the same, without a hub"
+    assert weights_hash(run, 2) == weights_hash(run_of(tmp_path, "other"), 2), "the same with and without the hub"
     (summary,) = (tmp_path / "eval_runs").glob("hub_*/step_0_*/summary.json")
-    assert (read_json(summary) or {})["checkpoint"] == f"acme/tiny@{began}"
+    assert (read_json(summary) or {})["checkpoint"] == f"acme/tiny@{first}"
 
 
-def recorded(run: RunDir, step: int) -> str:
-    """The base that a checkpoint names."""
+def recorded_base(run: RunDir, step: int) -> str:
+    """The base model named by a checkpoint."""
     info = read_json(run.training_state / f"step_{step}" / "training_info.json") or {}
     return str(info["base_model"]["name"])
 
 
-def test_a_model_that_is_not_there(ask: Ask, tmp_path: Path) -> None:
-    config = write_config(tmp_path, model__backbone="acme/large", run__total_steps=1)
-    said = ask("train", "--cfg", config, "--run-name", "none", status=1)
-    assert "cannot load the model 'acme/large'" in said
-    config = write_config(tmp_path, model__backbone=f"acme/tiny@{'0' * 40}", run__total_steps=1)
-    said = ask("train", "--cfg", config, "--run-name", "commit", status=1)
-    assert f"cannot load the model 'acme/tiny@{'0' * 40}'" in said
+@pytest.mark.parametrize("backbone", ["acme/large", f"acme/tiny@{'0' * 40}"], ids=["model", "commit"])
+def test_unknown_on_the_hub(command: Command, tmp_path: Path, backbone: str) -> None:
+    config = write_config(tmp_path, model__backbone=backbone, run__total_steps=1)
+    output = command("train", "--cfg", config, "--run-name", "unknown", status=1)
+    assert f"cannot load the model '{backbone}'" in output
+    assert "Retrying" not in output
 
 
-def test_only_a_commit_is_split_off_a_name(root: Path) -> None:
+def test_only_a_commit_is_split_off(root: Path) -> None:
     commit = "0123456789" * 4
     assert hub_id(f"acme/tiny@{commit}") == ("acme/tiny", commit)
     for name in ("acme/tiny", "acme/tiny@main", f"models/acme/tiny@{commit}", f"/data/tiny@{commit}"):
@@ -147,5 +156,5 @@ def test_only_a_commit_is_split_off_a_name(root: Path) -> None:
     (root / "models" / "tiny").rename(root / "models" / "tiny@2")
     config = write_config(root, model__backbone="models/tiny@2", model__adapter="lora", run__total_steps=1)
     run = train_here(root, config, "at")
-    made = read_json(run.training_state / "step_1" / "model" / "adapter_config.json") or {}
-    assert (made["base_model_name_or_path"], made["revision"]) == ("models/tiny@2", None)
+    saved = read_json(run.training_state / "step_1" / "model" / "adapter_config.json") or {}
+    assert (saved["base_model_name_or_path"], saved["revision"]) == ("models/tiny@2", None)

@@ -1,4 +1,4 @@
-"""A hub on this machine: what huggingface_hub, datasets and transformers ask of huggingface.co, over folders."""
+"""A local hub: the requests that huggingface_hub, datasets and transformers send to huggingface.co, over folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 @contextmanager
 def serve_hub(folder: Path) -> Iterator[str]:
-    """Serves ``folder/models/OWNER/NAME`` and ``folder/datasets/OWNER/NAME``; yields the address for HF_ENDPOINT."""
+    """Serve ``folder/models/OWNER/NAME`` and ``folder/datasets/OWNER/NAME``; yields the address for HF_ENDPOINT."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hub, folder))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -29,7 +29,7 @@ def serve_hub(folder: Path) -> Iterator[str]:
 
 
 def commit_of(repository: Path) -> str:
-    """The commit of what a repository holds now; no other is served."""
+    """Commit of a repository's current content, the only one served."""
     files = [(str(path), path.stat().st_size) for path in sorted(repository.rglob("*")) if path.is_file()]
     return hashlib.sha1(repr(files).encode()).hexdigest()
 
@@ -47,38 +47,40 @@ class _Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """``api/KIND/OWNER/NAME[/revision/REVISION | /tree/REVISION[/PATH]]`` and ``[datasets/]OWNER/NAME/resolve/
         REVISION/PATH``."""
-        words = unquote(urlsplit(self.path).path).strip("/").split("/")
-        is_api = words[0] == "api"
+        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        is_api = parts[0] == "api"
         if is_api:
-            words = words[1:]
-        kind = words.pop(0) if is_api or words[0] == "datasets" else "models"
-        owner, name, what, revision, *path = [*words, "", "", "", ""]
-        place = self._folder / kind / owner / name
+            parts = parts[1:]
+        kind = parts.pop(0) if is_api or parts[0] == "datasets" else "models"
+        owner, name, action, revision, *path = [*parts, "", "", "", ""]
+        repository = self._folder / kind / owner / name
         self._commit = ""
-        if not (owner and name and place.is_dir()):
+        if not (owner and name and repository.is_dir()):
             return self._missing("RepoNotFound")
-        self._commit = commit_of(place)
+        self._commit = commit_of(repository)
         if revision not in ("", "main", self._commit):
             return self._missing("RevisionNotFound")
-        inside = place.joinpath(*path)
-        if what == "resolve":
+        inside = repository.joinpath(*path)
+        if action == "resolve":
             return self._file(inside)
-        if what == "tree":
+        if action == "tree":
             found = inside.rglob("*") if "recursive=True" in self.path else inside.glob("*")
-            return self._json([_entry(place, each) for each in sorted(found)])
-        files = [{"rfilename": str(each.relative_to(place))} for each in sorted(place.rglob("*")) if each.is_file()]
+            return self._json([_entry(repository, each) for each in sorted(found)])
+        files = [
+            {"rfilename": str(each.relative_to(repository))} for each in sorted(repository.rglob("*")) if each.is_file()
+        ]
         self._json({"id": f"{owner}/{name}", "sha": self._commit, "private": False, "tags": [], "siblings": files})
 
     def do_POST(self) -> None:
         """``api/KIND/OWNER/NAME/paths-info/REVISION``."""
         _, kind, owner, name, *_ = unquote(self.path).strip("/").split("/")
-        place = self._folder / kind / owner / name
-        self._commit = commit_of(place)
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
-        self._json([_entry(place, place / path) for path in asked if (place / path).exists()])
+        repository = self._folder / kind / owner / name
+        self._commit = commit_of(repository)
+        paths = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
+        self._json([_entry(repository, repository / path) for path in paths if (repository / path).exists()])
 
     def log_message(self, *_: Any) -> None:
-        """Nothing on the tests' output."""
+        """Keep the tests' output clean."""
 
     def _file(self, path: Path) -> None:
         if not path.is_file():
@@ -101,11 +103,11 @@ class _Hub(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
 
-def _entry(place: Path, path: Path) -> dict[str, Any]:
+def _entry(repository: Path, path: Path) -> dict[str, Any]:
     content = path.read_bytes() if path.is_file() else b""
     return {
         "type": "file" if path.is_file() else "directory",
-        "path": str(path.relative_to(place)),
+        "path": str(path.relative_to(repository)),
         "oid": hashlib.sha1(content).hexdigest(),
         "size": len(content),
     }
