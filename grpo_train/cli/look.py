@@ -1,4 +1,4 @@
-"""``grpo-train runs``, ``show`` and ``tasks``: what there is, without changing it."""
+"""``grpo-train runs``, ``show`` and ``tasks``: inspect runs and tasks without changing them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grpo_train.tasks import task_kinds
 def register(app: typer.Typer) -> None:
     """Add the commands to ``grpo-train``."""
     for function in (runs, show, tasks):
-        app.command(rich_help_panel="Look")(function)
+        app.command(rich_help_panel="Inspect")(function)
 
 
 def runs(as_json: AsJson = False, root: Root = None) -> None:

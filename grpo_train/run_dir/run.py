@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -281,5 +281,5 @@ class RunDir:
         }
 
 
-def _step_of(row: dict[str, Any]) -> float:
+def _step_of(row: Mapping[str, Any]) -> float:
     return to_float(row.get("step")) or 0
