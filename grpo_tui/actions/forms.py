@@ -15,6 +15,9 @@ from remote.protocol import RemoteError
 if TYPE_CHECKING:
     from grpo_tui.forms.launch import ConfigChoice
 
+FIRST_CONFIG = "testconfig.yaml"
+"""Preselected in the launch form: the config that checks a new box within minutes."""
+
 
 async def launch(face: Face) -> None:
     """Launch a run from a config."""
@@ -22,7 +25,7 @@ async def launch(face: Face) -> None:
 
     configs = await _configs(face)
     runs = [row.name for row in face.store.runs or ()]
-    preferred = demo.CONFIG if face.options.demo else ""
+    preferred = demo.CONFIG if face.options.demo else FIRST_CONFIG
     reply = await face.show_dialog(LaunchScreen(face.ask, face.store.box, configs, runs, preferred))
     if reply is not None:
         run = str(reply.get("run", ""))
