@@ -11,7 +11,7 @@
 must return quickly (post a message, do not work), because pings wait for it. Every method may be called from any
 thread, including from ``on_event``. Futures complete on the client's threads.
 
-**The link is not the job.** ``Link`` is the state of the connection; it says nothing about a run.
+**The link is not the job.** ``Link`` is the state of the connection, independent of any run.
 """
 
 from __future__ import annotations
@@ -32,15 +32,7 @@ from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged
 from remote.follows import Follow
 from remote.handshake import shake_hands
 from remote.intake import greeting, topic_event
-from remote.protocol import (
-    OPERATIONS,
-    VALUE_TOPICS,
-    Cursor,
-    Decoder,
-    ProtocolError,
-    RemoteError,
-    encode_parts,
-)
+from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, ProtocolError, RemoteError, encode_parts
 from remote.requests import Pending, Requests, unreachable
 from remote.timing import Pings, SleepDetector, Timing
 from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
@@ -246,7 +238,7 @@ class BoxClient:
         end = None if seconds is None else time.monotonic() + seconds
         self._sleep.happened()
         while not self._retry_now.wait(0.25 if end is None else max(0.0, min(0.25, end - time.monotonic()))):
-            if (end is not None and time.monotonic() >= end) or (end is not None and self._sleep.happened()):
+            if end is not None and (time.monotonic() >= end or self._sleep.happened()):
                 return
 
     def _converse(self, transport: Transport, decoder: Decoder, hello: dict[str, Any]) -> None:

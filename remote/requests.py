@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,9 +91,8 @@ class Requests:
         for pending in lost:
             pending.future.set_exception(unreachable(pending.op, reason))
 
-    def expire(self, now: float | None = None) -> None:
+    def expire(self, now: float) -> None:
         """Fail requests whose deadline has passed."""
-        now = time.monotonic() if now is None else now
         with self._lock:
             late = [pending for pending in self._pending.values() if pending.deadline <= now]
             for pending in late:
@@ -111,5 +109,5 @@ def unreachable(op: str, reason: str) -> RemoteError:
     return RemoteError(
         "unreachable",
         f"'{op}' was not sent: {reason}",
-        "runs on the box are not affected; the link reconnects by itself",
+        "runs on the box are not affected; the link reconnects automatically",
     )

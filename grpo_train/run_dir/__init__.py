@@ -12,7 +12,6 @@ from grpo_train.run_dir.evaluations import TABLE, eval_folder, list_evaluations,
 from grpo_train.run_dir.files import remove_tree, utc_from
 from grpo_train.run_dir.manifest import MANIFEST, Checkpoint, list_checkpoints, problem_of, sha256, write_manifest
 from grpo_train.run_dir.root import (
-    DEFAULT_ROOT,
     ROOT_VARIABLE,
     check_name,
     create_run,
@@ -22,46 +21,12 @@ from grpo_train.run_dir.root import (
     prepare_root,
     resolve_root,
 )
-from grpo_train.run_dir.run import SUPERSEDED_LOGS, RunDir
-from grpo_train.run_dir.status import (
-    END_STATES,
-    FRESH_S,
-    LIVE_STATES,
-    ObservedState,
-    RunDirError,
-    StatusWriter,
-    observe,
-)
+from grpo_train.run_dir.run import RunDir
+from grpo_train.run_dir.status import END_STATES, LIVE_STATES, RunDirError, StatusWriter, observe
 
 __all__ = [
-    "DEFAULT_ROOT",
-    "END_STATES",
-    "FRESH_S",
-    "LIVE_STATES",
-    "MANIFEST",
-    "ROOT_VARIABLE",
-    "SUPERSEDED_LOGS",
-    "TABLE",
-    "Checkpoint",
-    "ObservedState",
-    "RunDir",
-    "RunDirError",
-    "StatusWriter",
-    "check_name",
-    "create_run",
-    "eval_folder",
-    "list_checkpoints",
-    "list_evaluations",
-    "list_older_runs",
-    "list_runs",
-    "observe",
-    "open_run",
-    "prepare_root",
-    "problem_of",
-    "read_table",
-    "remove_tree",
-    "resolve_root",
-    "sha256",
-    "utc_from",
-    "write_manifest",
-]
+    "END_STATES", "LIVE_STATES", "MANIFEST", "ROOT_VARIABLE", "TABLE", "Checkpoint", "RunDir", "RunDirError",
+    "StatusWriter", "check_name", "create_run", "eval_folder", "list_checkpoints", "list_evaluations",
+    "list_older_runs", "list_runs", "observe", "open_run", "prepare_root", "problem_of", "read_table", "remove_tree",
+    "resolve_root", "sha256", "utc_from", "write_manifest",
+]  # fmt: skip

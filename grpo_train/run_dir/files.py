@@ -109,15 +109,23 @@ def remove_tree(path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Object in a JSON file; None if the file is missing or damaged."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return _object(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return None
+
+
+def _object(text: str | bytes) -> dict[str, Any] | None:
+    """A JSON object; None for any other text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
 
 def close_torn_line(path: Path) -> None:
     """Terminate a line that a crash left incomplete, so that the next append starts a new line."""
-    with path.open("rb+") as file:
+    with path.open("ab+") as file:  # appends even if another process has appended since
         if size := file.seek(0, os.SEEK_END):
             file.seek(size - 1)
             if file.read(1) != b"\n":
@@ -133,12 +141,8 @@ class JsonlWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        size = os.fstat(self._descriptor).st_size
-        if size:
-            os.lseek(self._descriptor, size - 1, os.SEEK_SET)
-            if os.read(self._descriptor, 1) != b"\n":
-                os.write(self._descriptor, b"\n")
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        close_torn_line(path)
 
     def write(self, *rows: Mapping[str, Any]) -> None:
         """Append rows; a row without ``time`` gets the current time."""
@@ -193,11 +197,7 @@ def read_jsonl(path: Path, superseded: list[ByteRange] | None = None) -> Iterato
             start, offset = offset, offset + len(line)
             if not line.endswith(b"\n") or any(low <= start < high for low, high in ranges):
                 continue
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
+            if (row := _object(line)) is not None:
                 yield start, row
 
 
@@ -210,11 +210,5 @@ def last_jsonl(path: Path, window: int = 65_536) -> dict[str, Any] | None:
             tail = file.read()
     except FileNotFoundError:
         return None
-    for line in reversed(tail.split(b"\n")[:-1]):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            return row
-    return None
+    rows = map(_object, reversed(tail.split(b"\n")[:-1]))
+    return next((row for row in rows if row is not None), None)

@@ -44,6 +44,18 @@ class Gpu:
     uuid: str = ""
     """As in ``CUDA_VISIBLE_DEVICES``, e.g. ``GPU-8932f937-d72c-4106-c12f-20bd9faed9f6``."""
 
+    def sample(self) -> dict[str, Any]:
+        """What varies, and the GPU's name, as a row of ``gpu.jsonl`` and of the link's ``gpu`` topic."""
+        return {
+            "index": self.index,
+            "name": self.name,
+            "utilization_percent": self.utilization,
+            "memory_used_mib": self.memory_used_mib,
+            "memory_total_mib": self.memory_total_mib,
+            "power_w": self.power_w,
+            "temperature_c": self.temperature_c,
+        }
+
 
 class GpuReadError(UserError):
     """A driver is installed but does not answer."""

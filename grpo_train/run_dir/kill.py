@@ -74,9 +74,7 @@ def _terminate_then_kill(run: RunDir, supervisors: set[tuple[int, int]], patienc
     return KillResult(left, bool(survivors or strays))
 
 
-def record_end(
-    run: RunDir, state: str, *, by: str, error: str = "", code: str = "internal", exit_code: int | None = None
-) -> None:
+def record_end(run: RunDir, state: str, *, by: str, error: str = "", code: str = "internal") -> None:
     """Record the end of a run whose supervisor could not. Raises RunDirError if another process holds the status."""
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -87,9 +85,8 @@ def record_end(
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-    fields = {"error": {"code": code, "summary": error} if error else None, "exit_code": exit_code}
     try:
-        writer.update(state=state, **{key: value for key, value in fields.items() if value is not None})
+        writer.update(state=state, **({"error": {"code": code, "summary": error}} if error else {}))
     finally:
         writer.close()
     run.log_event(state, by=by)

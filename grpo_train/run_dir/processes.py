@@ -48,9 +48,9 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def identity(pid: int | None = None) -> ProcessIdentity:
-    """Identity of a process on this host (default: the caller)."""
-    pid = pid or os.getpid()
+def identity() -> ProcessIdentity:
+    """Identity of the calling process."""
+    pid = os.getpid()
     return ProcessIdentity(pid, start_ticks(pid) or 0, socket.gethostname(), boot_id())
 
 

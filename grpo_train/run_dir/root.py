@@ -67,10 +67,8 @@ def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -
 
 
 def _create_run(root: Path, launch: Mapping[str, Any], name: str | None) -> RunDir:
-    if key := launch.get("idempotency_key"):
-        for run in list_runs(root):
-            if run.read_launch().get("idempotency_key") == key:
-                return run
+    if known := find_by_key(root, str(launch.get("idempotency_key") or "")):
+        return known
     stamp = datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S")
     candidates = [name] if name else [stamp, *(f"{stamp}-{extra}" for extra in range(2, 100))]
     for candidate in candidates:
@@ -98,6 +96,12 @@ def _create_run(root: Path, launch: Mapping[str, Any], name: str | None) -> RunD
     )
 
 
+def find_by_key(root: Path, key: str) -> RunDir | None:
+    """The run that was created with this idempotency key; None for the key ""."""
+    runs = list_runs(root) if key else []
+    return next((run for run in runs if run.read_launch().get("idempotency_key") == key), None)
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a lock file, so that two processes cannot create a run with the same key or name."""
@@ -121,7 +125,9 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise RunDirError(
-            f"'{name}' cannot name a run; use at most 128 letters, digits, '.', '_' and '-'", code="bad_name"
+            f"invalid run name '{name}'; use up to 128 letters, digits, '.', '_' and '-', "
+            "starting with a letter or digit",
+            code="bad_name",
         )
     return name
 

@@ -19,14 +19,6 @@ from grpo_train.sandbox.programs import run_program
 from grpo_train.sandbox.results import ProgramResult, SandboxError, SandboxTooWeak, TestsResult, UnsupportedTest
 
 __all__ = [
-    "ProgramResult",
-    "SandboxError",
-    "SandboxTooWeak",
-    "TestsResult",
-    "UnsupportedTest",
-    "allow_weak",
-    "isolation",
-    "run_program",
-    "run_tests",
-    "split_tests",
-]
+    "ProgramResult", "SandboxError", "SandboxTooWeak", "TestsResult", "UnsupportedTest", "allow_weak", "isolation",
+    "run_program", "run_tests", "split_tests",
+]  # fmt: skip

@@ -6,11 +6,10 @@ On a machine without a GPU the file holds one line that says so.
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import JsonlWriter, last_jsonl
-from grpo_train.run_dir.gpus import Gpu, read_gpus
+from grpo_train.run_dir.gpus import read_gpus
 
 
 class GpuSampler:
@@ -36,19 +35,7 @@ class GpuSampler:
         while not self._done.wait(self._interval):
             try:
                 step = (last_jsonl(self._run.logs / "train_log.jsonl") or {}).get("step", 0)
-                writer.write(*({"step": step, **_row(gpu)} for gpu in read_gpus(processes=False)))
+                writer.write(*({"step": step, **gpu.sample()} for gpu in read_gpus(processes=False)))
             except OSError:
                 continue  # a full disk must not end the run
         writer.close()
-
-
-def _row(gpu: Gpu) -> dict[str, Any]:
-    return {
-        "index": gpu.index,
-        "name": gpu.name,
-        "utilization_percent": gpu.utilization,
-        "memory_used_mib": gpu.memory_used_mib,
-        "memory_total_mib": gpu.memory_total_mib,
-        "power_w": gpu.power_w,
-        "temperature_c": gpu.temperature_c,
-    }

@@ -114,13 +114,8 @@ def running_version(box: BoxContext, engine: Engine) -> EngineVersion:
 
     Version 0.1.0 has no ``--version`` and exits with a usage error.
     """
-    argv = [*engine.argv, "--version"]
-    directory = box.directory if box.directory.is_dir() else "/"
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_S, text=True, errors="replace",
-            cwd=directory,
-        )  # fmt: skip
+        done = run_engine(box, [*engine.argv, "--version"], PROBE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RemoteError("no_engine", f"the engine does not run: {error}", not_installed(box).hint) from error
     if done.returncode == _USAGE_ERROR:
@@ -129,6 +124,14 @@ def running_version(box: BoxContext, engine: Engine) -> EngineVersion:
         raise RemoteError("no_engine", f"the engine does not run: {_last_line(done)}", not_installed(box).hint)
     match = re.search(r"^grpo-train (\S+) \(format (\d+)\)$", done.stdout, re.MULTILINE)
     return EngineVersion(match[1], int(match[2])) if match else UNKNOWN
+
+
+def run_engine(box: BoxContext, argv: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a command of the engine to its end. Raises OSError and subprocess.TimeoutExpired."""
+    folder = box.directory if box.directory.is_dir() else "/"
+    return subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, text=True, errors="replace", cwd=folder
+    )
 
 
 def _code_folder(command: str) -> Path | None:

@@ -15,9 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir import RunDir, check_name, create_run, list_runs, open_run, prepare_root
+from grpo_train.run_dir import RunDir, check_name, create_run, open_run, prepare_root
 from grpo_train.run_dir.kill import TERM_WAIT_S, kill_run, record_end
 from grpo_train.run_dir.processes import is_alive, signal_quietly, start_ticks
+from grpo_train.run_dir.root import find_by_key
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, verify_engine
 from remote.agent.sessions import Sessions, session_name
@@ -61,11 +62,7 @@ def launch(box: BoxContext, request: LaunchRequest) -> LaunchReply:
             "session": session_name(run),
             "argv": [*engine.argv, "supervise", run, "--root", str(box.root)],
             "engine": engine.reason,
-            "shell_argv": [
-                *_shell_argv(request),
-                *(["--run-name", name] if name else []),
-                *("--root", str(box.root)),
-            ],
+            "shell_argv": [*_shell_argv(request), *(["--run-name", name] if name else []), *("--root", str(box.root))],
             "started": started,
         }
 
@@ -78,7 +75,7 @@ def launch(box: BoxContext, request: LaunchRequest) -> LaunchReply:
     prepare_root(box.root)
     verify_engine(box, engine)
     with _launch_lock(box.root):
-        run = _run_with_key(box.root, request.idempotency_key)
+        run = find_by_key(box.root, request.idempotency_key)
         if run is None:
             if name:
                 sessions.make_room(session_name(name))
@@ -120,12 +117,6 @@ def _shell_argv(request: LaunchRequest) -> list[str]:
 
 def _set_options(overrides: list[str]) -> list[str]:
     return [word for override in overrides for word in ("--set", override)]
-
-
-def _run_with_key(root: Path, key: str) -> RunDir | None:
-    if not key:
-        return None
-    return next((run for run in list_runs(root) if run.read_launch().get("idempotency_key") == key), None)
 
 
 @contextmanager
@@ -237,7 +228,9 @@ def _kill_session(box: BoxContext, name: str) -> KillReply:
     if row is None or row["dead"]:
         raise RemoteError("not_running", f"nothing is running in a tmux session '{name}' on this box")
     if not row["marked"]:
-        raise RemoteError("not_ours", f"the tmux session '{name}' was not started by grpo-tui", "end it from within")
+        raise RemoteError(
+            "not_ours", f"the tmux session '{name}' was not started by grpo-tui", "end it from inside the session"
+        )
     pid, start = int(row["pid"]), start_ticks(row["pid"])
     for number, patience_s in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, SIGKILL_WAIT_S)):
         signal_quietly(pid, number)

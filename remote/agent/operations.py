@@ -27,7 +27,7 @@ from grpo_train.run_dir import (
 from grpo_train.run_dir.files import read_jsonl
 from remote.agent import doctor, jobs, weights
 from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine
+from remote.agent.engine import find_engine, run_engine
 from remote.agent.sessions import Sessions
 from remote.agent.watch import RunTable
 from remote.protocol import RemoteError
@@ -149,10 +149,7 @@ def list_tasks(box: BoxContext, request: NoParameters) -> ListTasksReply:
     """The tasks of this box's engine, which is run for that (``grpo-train tasks --json``)."""
     argv = [*find_engine(box).argv, "tasks", "--json"]
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=TASKS_WAIT_S, text=True, errors="replace",
-            cwd=box.directory if box.directory.is_dir() else "/",
-        )  # fmt: skip
+        done = run_engine(box, argv, TASKS_WAIT_S)
         tasks = json.loads(done.stdout.strip().rpartition("\n")[2])["tasks"]
         return {"tasks": {str(name): str(description) for name, description in dict(tasks).items()}}
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:

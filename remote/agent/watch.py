@@ -98,16 +98,8 @@ def gpu_value() -> dict[str, Any]:
 
 
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:
-    return {
-        "index": gpu.index,
-        "name": gpu.name,
-        "utilization_percent": gpu.utilization,
-        "memory_used_mib": gpu.memory_used_mib,
-        "memory_total_mib": gpu.memory_total_mib,
-        "power_w": gpu.power_w,
-        "temperature_c": gpu.temperature_c,
-        "processes": [{"pid": pid, "memory_mib": mib, "run": _run_of(pid)} for pid, mib in gpu.pids.items()],
-    }
+    processes = [{"pid": pid, "memory_mib": mib, "run": _run_of(pid)} for pid, mib in gpu.pids.items()]
+    return {**gpu.sample(), "processes": processes}
 
 
 def _run_of(pid: int) -> str:

@@ -21,15 +21,7 @@ consumed them) or one of :data:`VALUE_TOPICS` (the whole value, sent whenever it
 types and keys that they do not know.
 """
 
-from remote.protocol.frames import (
-    MAX_DATA,
-    MAX_FRAME,
-    Decoder,
-    data_of,
-    encode,
-    encode_data,
-    encode_parts,
-)
+from remote.protocol.frames import MAX_DATA, MAX_FRAME, Decoder, data_of, encode, encode_data, encode_parts
 from remote.protocol.messages import (
     AGENT_SILENCE_S,
     HEAD_BYTES,
@@ -47,25 +39,7 @@ from remote.protocol.messages import (
 from remote.protocol.operations import OPERATIONS, Operation
 
 __all__ = [
-    "AGENT_SILENCE_S",
-    "HEAD_BYTES",
-    "INITIAL_CREDIT",
-    "LOST_AFTER_S",
-    "MAX_DATA",
-    "MAX_FRAME",
-    "OPERATIONS",
-    "PING_EVERY_S",
-    "PROTOCOL_VERSION",
-    "STALE_AFTER_S",
-    "VALUE_TOPICS",
-    "Cursor",
-    "Decoder",
-    "Operation",
-    "ProtocolError",
-    "RemoteError",
-    "Settings",
-    "data_of",
-    "encode",
-    "encode_data",
-    "encode_parts",
-]
+    "AGENT_SILENCE_S", "HEAD_BYTES", "INITIAL_CREDIT", "LOST_AFTER_S", "MAX_DATA", "MAX_FRAME", "OPERATIONS",
+    "PING_EVERY_S", "PROTOCOL_VERSION", "STALE_AFTER_S", "VALUE_TOPICS", "Cursor", "Decoder", "Operation",
+    "ProtocolError", "RemoteError", "Settings", "data_of", "encode", "encode_data", "encode_parts",
+]  # fmt: skip

@@ -15,8 +15,7 @@ from remote.transports import Refused, Unreachable, Waker
 class LocalTransport:
     """The agent as a child process. See :class:`remote.transports.Transport`."""
 
-    def __init__(self, python: str = sys.executable, environment: Mapping[str, str] | None = None) -> None:
-        self._python = python
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = clean(os.environ if environment is None else environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors = bytearray()
@@ -27,7 +26,7 @@ class LocalTransport:
         from remote.bundle import build
 
         self._owner = threading.get_ident()
-        command = [self._python, "-I", str(build().path()), "serve"]
+        command = [sys.executable, "-I", str(build().path()), "serve"]
         try:
             self._process = subprocess.Popen(
                 command,

@@ -45,12 +45,7 @@ class SshTransport:
     """One connection to one box. See :class:`remote.transports.Transport`."""
 
     def __init__(
-        self,
-        box: Box,
-        ask: AskHostKey,
-        *,
-        host_keys_file: str | Path | None = None,
-        ssh_config: str | None = None,
+        self, box: Box, ask: AskHostKey, *, host_keys_file: str | Path | None = None, ssh_config: str | None = None
     ) -> None:
         self._box = box
         self._ask = ask
@@ -135,8 +130,7 @@ class SshTransport:
         known = [entry.key_type for entry in self._host_keys.entries(name)]
         if known:  # a box has several keys: request the known types first
             options = transport.get_security_options()
-            algorithms = sorted(options.key_types, key=lambda a: _type_of(a) not in known)
-            options.key_types = algorithms
+            options.key_types = sorted(options.key_types, key=lambda a: _type_of(a) not in known)
         try:
             with self._within(2 * STEP_S, f"the key exchange with {target.host}:{target.port}"):
                 transport.start_client(timeout=STEP_S)

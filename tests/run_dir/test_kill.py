@@ -50,10 +50,6 @@ def test_record_end_waits_for_the_lock(run: RunDir, monkeypatch: pytest.MonkeyPa
         record_end(run, "killed", by="test")
     assert caught.value.code == "run_is_live"
     status.close()
-    record_end(run, "crashed", by="test", error="no tmux", code="no_tmux", exit_code=1)
+    record_end(run, "crashed", by="test", error="no tmux", code="no_tmux")
     recorded = run.read_status() or {}
-    assert (recorded["state"], recorded["error"], recorded["exit_code"]) == (
-        "crashed",
-        {"code": "no_tmux", "summary": "no tmux"},
-        1,
-    )
+    assert (recorded["state"], recorded["error"]) == ("crashed", {"code": "no_tmux", "summary": "no tmux"})
