@@ -1,4 +1,4 @@
-"""What all tests share: threads that do not spin, a tiny model, and roots that hold it."""
+"""Shared by all tests: thread settings, a tiny model, and roots with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def tiny_model(request: pytest.FixtureRequest) -> Path:
-    """A tiny model whose sampled answers are right now and then. Made once and kept in pytest's cache."""
+    """A tiny model whose sampled answers are sometimes correct, kept in pytest's cache."""
     from grpo_train.tiny.model import WarmStart, make_tiny_model
 
     warm_start = WarmStart(steps=120, batch_size=48)
@@ -33,7 +33,7 @@ def tiny_model(request: pytest.FixtureRequest) -> Path:
     key = hashlib.sha256(repr(warm_start).encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
     assert request.config.cache is not None
     model = request.config.cache.mkdir("tiny-model") / key[:16]
-    with (model.parent / "lock").open("w") as lock:  # the suite's processes start side by side
+    with (model.parent / "lock").open("w") as lock:  # the suite's workers start at the same time
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (model / "config.json").exists():
             make_tiny_model(model, seed=0, warm_start=warm_start)
@@ -42,7 +42,7 @@ def tiny_model(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def make_root(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """Makes a new root that holds the tiny model, for fixtures of any scope."""
+    """Create a new root with the tiny model, for fixtures of any scope."""
 
     def make() -> Path:
         root = tmp_path_factory.mktemp("root")
@@ -54,18 +54,18 @@ def make_root(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 @pytest.fixture
 def root(make_root: Callable[[], Path]) -> Path:
-    """A root of its own, with the tiny model."""
+    """A new root with the tiny model."""
     return make_root()
 
 
 @pytest.fixture(scope="session")
 def gsm8k_dir() -> Path:
-    """The directory of GSM8K's two files: the official ones, or eight rows each in the same format."""
+    """Directory of GSM8K's two files: the official ones, or eight rows each in the same format."""
     return data_file("gsm8k_test.jsonl").parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that reads the official files through ``gsm8k_dir``."""
+    """Mark the tests that read the official files through ``gsm8k_dir``."""
     for item in items:
         if "gsm8k_dir" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.official_data)

@@ -1,6 +1,6 @@
-"""How long the engine takes to start, to its first step, and a step: ``python tests/bench/startup.py``.
+"""Time to start the engine, to its first step, and per step: ``python tests/bench/startup.py``.
 
-Prints one line a figure; all are taken in one run on this machine, medians of three.
+Prints one line per measurement, all from one run on this machine; commands are medians of three.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULES = (
 
 
 def seconds(command: list[str], root: Path | None = None) -> float:
-    """Wall seconds of a command, the median of three."""
+    """Wall seconds of a command, median of three."""
     times = []
     for _ in range(3):
         began = time.perf_counter()
@@ -38,9 +38,9 @@ def seconds(command: list[str], root: Path | None = None) -> float:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the measurements."""
     empty = seconds([sys.executable, "-c", ""])
-    print(f"{'an empty interpreter':<34} {empty:6.2f} s")
+    print(f"{'empty interpreter':<34} {empty:6.2f} s")
     for module in MODULES:
         print(f"{'import ' + module:<34} {seconds([sys.executable, '-c', f'import {module}']) - empty:6.2f} s more")
     print(f"{'grpo-train --help':<34} {seconds([*GRPO_TRAIN, '--help']):6.2f} s")
@@ -57,7 +57,7 @@ def main() -> None:
             print(f"{label + ': command to first step':<34} {parse_time(rows[0]['time']) - began:6.2f} s")
             step = statistics.median(row["time/step"] for row in rows[1:])
             save = statistics.median(row["time/save"] for row in rows[1:])
-            print(f"{label + ': a step, with its save':<34} {step:6.2f} s, of which {save:.2f} s saving")
+            print(f"{label + ': step and its save':<34} {step:6.2f} s, of which {save:.2f} s saving")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
 
 
 def wait_for_a_step(log: Path, supervisor: subprocess.Popen[str]) -> None:
-    """Wait until the run has logged a step or ended."""
+    """Wait until the run logs a step or ends."""
 
     def size() -> int:
         return log.stat().st_size if log.exists() else 0
@@ -51,7 +51,7 @@ def wait_for_a_step(log: Path, supervisor: subprocess.Popen[str]) -> None:
     [(1, {"model__adapter": "lora"}), (2, {"algorithm__num_iterations": 2})],
     ids=["one process, LoRA", "two processes, full weights, each buffer twice"],
 )
-def test_killed_run_equals_an_undisturbed_one(
+def test_a_killed_run_equals_an_undisturbed_one(
     make_root: Callable[[], Path], nproc: int, changes: dict[str, Any]
 ) -> None:
     seed = os.environ.get("CHAOS_SEED") or secrets.token_hex(4)

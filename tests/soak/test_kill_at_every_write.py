@@ -1,8 +1,8 @@
-"""SIGKILL before every system call with which a save and the pruning after it change the disk. ``make soak``.
+"""SIGKILL before every system call by which a save and its pruning change the disk. Part of ``make soak``.
 
-Not a sample: every write, fsync, rename, symlink, mkdir, unlink … whoever makes it, of LoRA and full weights, with the
-probes' averages and the pending buffer. After each kill: every visible step is whole to its last byte, the run can be
-resumed from the newest with all that was saved, and the next save leaves nothing of the dead one.
+Exhaustive: every write, fsync, rename, symlink, mkdir, unlink … by any library, for LoRA and full weights, with the
+probes' averages and the pending buffer. After each kill every visible step is complete, the run resumes from the newest
+with its full state, and the next save removes the leftovers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tests.train.test_retention import announce
 
 BEFORE = [1, 2, 3, 4]
 READ = 2
-"""An evaluation that lives as long as the test reads this one."""
+"""A live evaluation reads this step."""
 SAVED = 5
 KEPT = [READ, 3, SAVED]
-"""Of the five: the newest, the milestone, and what is read; 1 and 4 go."""
+"""Of the five: the newest, the milestone, and the one being read; 1 and 4 are pruned."""
 
 
 @pytest.fixture(scope="module", params=["none", "lora"])
@@ -51,7 +51,7 @@ def save_and_prune(trainer: Trainer, run: RunDir, step: int = SAVED) -> None:
 
 
 def assert_resumable(run: RunDir, trainer: Trainer, step: int) -> None:
-    """All of the newest step comes back: weights, optimizer, scheduler, generators, extras."""
+    """Assert that the newest step restores its full state: weights, optimizer, scheduler, generators, extras."""
     point = run.resume_point()
     assert point is not None
     assert point.step == step
@@ -70,7 +70,7 @@ def _adapter(trainer: Trainer) -> str:
 
 
 @pytest.mark.timeout(3600)
-def test_a_kill_before_every_system_call_of_a_save_and_a_prune(trainer: Trainer, run: RunDir) -> None:
+def test_kill_before_every_system_call(trainer: Trainer, run: RunDir) -> None:
     kept = shutil.copytree(run.training_state, run.path / "kept", symlinks=True)
     made = trace(lambda: save_and_prune(trainer, run))
     assert whole(run) == sorted(KEPT)
@@ -88,18 +88,18 @@ def test_a_kill_before_every_system_call_of_a_save_and_a_prune(trainer: Trainer,
         assert whole(run)[-1] == steps[-1] + 1
         assert not list(run.training_state.glob(".*")), f"left by a kill before {n}, {touch}"
     print(f"{_adapter(trainer)}: visible after the kills: {dict(seen)}")
-    assert set(seen) == {(1, 2, 3, 4), (1, 2, 3, 4, 5), (2, 3, 4, 5), (2, 3, 5)}, "each state in between was met"
+    assert set(seen) == {(1, 2, 3, 4), (1, 2, 3, 4, 5), (2, 3, 4, 5), (2, 3, 5)}, "every intermediate state occurred"
 
 
-def test_what_is_visible_is_durable_first(trainer: Trainer, run: RunDir) -> None:
-    """A power cut forgets what was not synced, which no kill shows: so the order of the calls is looked at."""
+def test_steps_are_durable_before_visible(trainer: Trainer, run: RunDir) -> None:
+    """A power cut loses unsynced data, which a kill does not show, so this checks the order of the calls."""
     state = str(run.training_state)
     made = trace(lambda: save_and_prune(trainer, run))
     shown = next(n for n, touch in enumerate(made) if touch.to == f"{state}/step_{SAVED}")
     staging = made[shown].path
 
-    def in_the_end(path: str, after: int) -> str:
-        """What a file that is written under a passing name is called when the step is shown."""
+    def final_name(path: str, after: int) -> str:
+        """Name, when the step becomes visible, of a file written under a temporary name."""
         for touch in made[after:shown]:
             if touch.call == "rename" and touch.path == path:
                 path = touch.to
@@ -109,15 +109,15 @@ def test_what_is_visible_is_durable_first(trainer: Trainer, run: RunDir) -> None
     synced: dict[str, int] = {}
     for n, touch in enumerate(made[:shown]):
         if touch.call in ("fsync", "fdatasync"):
-            synced[in_the_end(touch.path, n)] = n
+            synced[final_name(touch.path, n)] = n
         elif touch.path.startswith(staging):
             changed = [touch.path] if touch.call in ("write", "writev", "pwrite64", "ftruncate") else []
             made_names = [touch.path, touch.to] if touch.call in ("open", "rename", "symlink", "mkdir") else []
             for path in [*changed, *(os.path.dirname(name) for name in made_names if name)]:
-                dirty[in_the_end(path, n)] = n
-    dirty.pop(state, None)  # the hidden name itself; what counts is the fsync after the rename
+                dirty[final_name(path, n)] = n
+    dirty.pop(state, None)  # the hidden name itself; the fsync after the rename counts
     late = {path: n for path, n in dirty.items() if synced.get(path, -1) < n}
-    assert not late, f"shown before they were durable: {sorted(late)}"
+    assert not late, f"visible before they were durable: {sorted(late)}"
     assert len(dirty) > 12
 
     def after(n: int, wanted: Touch) -> int:
@@ -125,10 +125,10 @@ def test_what_is_visible_is_durable_first(trainer: Trainer, run: RunDir) -> None
 
     durable = after(shown, Touch("fsync", state))
     linked = next(n for n, touch in enumerate(made) if touch.to == f"{state}/step_latest")
-    assert shown < durable < linked, "the link moves to what a power cut leaves"
+    assert shown < durable < linked, "the link moves after its target is durable"
     for step in (1, 4):
         hidden = next(n for n, touch in enumerate(made) if touch.path == f"{state}/step_{step}")
         gone = made[hidden].to
         assert made[hidden].call == "rename"
         first_loss = next(n for n, t in enumerate(made) if n > hidden and t.call in ("unlink", "rmdir"))
-        assert after(hidden, Touch("fsync", state)) < first_loss, f"{gone} was taken apart under its own name"
+        assert after(hidden, Touch("fsync", state)) < first_loss, f"{gone} was removed piecewise under its own name"

@@ -1,25 +1,20 @@
-"""Rungs of the ladder are learned by the tiny model: warm start, GRPO, held-out accuracy, by the commands a user types.
+"""The tiny model learns rungs of the ladder: warm start, GRPO and held-out accuracy, by the command line.
 
-Every rung is warm-started on a careless pupil's worked examples (a minute or two) and trained with
-config/ladder/tiny.yaml.
+Each rung is warm-started on worked examples with mistakes (a minute or two) and trained with config/ladder/tiny.yaml.
 """
 
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from grpo_train.run_dir import open_run
-from tests.conftest import REPOSITORY
+from tests.support.engine import REPOSITORY, time_grpo_train
 
-ENGINE = Path(sys.executable).with_name("grpo-train")
 RUNGS = {
-    # steps, and by how much greedy accuracy on the held-out split must rise: well below what was measured
+    # Steps, and the required gain of greedy accuracy on the held-out split: well below the measured gains.
     "echo": (40, 0.15),
     "pattern": (60, 0.15),
     "counting": (60, 0.15),
@@ -35,9 +30,9 @@ def test_a_rung_is_learned(rung: str, tmp_path: Path) -> None:
     root = ["--root", str(tmp_path)]
     config = str(REPOSITORY / "config/ladder/tiny.yaml")
     changes = ["--set", f"task.name={rung}", "--set", f"run.total_steps={steps}"]
-    made = engine("tiny-model", "--task", rung, "--out", f"{tmp_path}/models/tiny")
-    trained = engine("train", "--cfg", config, "--run-name", rung, *changes, *root)
-    evaluated = engine("eval", "--training-run", rung, "--steps", "0,final", *root)
+    made = time_grpo_train("tiny-model", "--task", rung, "--out", f"{tmp_path}/models/tiny")
+    trained = time_grpo_train("train", "--cfg", config, "--run-name", rung, *changes, *root)
+    evaluated = time_grpo_train("eval", "--training-run", rung, "--steps", "0,final", *root)
     rewards = [float(row["reward"]) for row in open_run(tmp_path, rung).read_log("train_log.jsonl")]
     rows = list(csv.DictReader((tmp_path / f"eval_runs/{rung}_{rung}/consolidated_metrics.csv").open()))
     before, after = ({key: float(row[key]) for key in ("accuracy", "ci_low", "ci_high", "n")} for row in rows)
@@ -48,10 +43,3 @@ def test_a_rung_is_learned(rung: str, tmp_path: Path) -> None:
     assert after["accuracy"] >= before["accuracy"] + gain
     assert after["ci_low"] > before["ci_high"]
     assert sum(rewards[-5:]) > sum(rewards[:5])
-
-
-def engine(*arguments: str) -> float:
-    """Seconds that a command took."""
-    began = time.monotonic()
-    subprocess.run([str(ENGINE), *arguments], check=True, timeout=1800, cwd=REPOSITORY)
-    return time.monotonic() - began

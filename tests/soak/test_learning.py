@@ -1,42 +1,30 @@
-"""The demo learns, and so does every loss type: the full tiny model, by the commands a user types."""
+"""The demo and every loss type learn: full weights of the tiny model, by the command line."""
 
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from grpo_train.run_dir import open_run
-from tests.conftest import REPOSITORY
-
-ENGINE = Path(sys.executable).with_name("grpo-train")
+from tests.support.engine import REPOSITORY, time_grpo_train
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds the tiny model that the demo makes."""
+    """A root with the tiny model that the demo creates."""
     root = tmp_path_factory.mktemp("root")
-    print(f"tiny model {engine(root, 'tiny-model', '--out', f'{root}/models/tiny'):.0f} s")
+    print(f"tiny model {time_grpo_train('tiny-model', '--out', f'{root}/models/tiny'):.0f} s")
     return root
 
 
-def engine(folder: Path, *arguments: str) -> float:
-    """Seconds that a command took."""
-    began = time.monotonic()
-    subprocess.run([str(ENGINE), *arguments], check=True, timeout=1800, cwd=folder)
-    return time.monotonic() - began
-
-
 def learn(root: Path, name: str, steps: str, *changes: str) -> tuple[list[float], dict[int, float]]:
-    """Reward by step, and greedy accuracy on the 1,024 held-out problems by evaluated step, of config/demo.yaml."""
-    options = [word for change in changes for word in ("--set", change)]
+    """Train config/demo.yaml. Reward by step, and greedy accuracy on 1,024 held-out problems by evaluated step."""
+    options = [argument for change in changes for argument in ("--set", change)]
     command = ["train", "--cfg", str(REPOSITORY / "config/demo.yaml"), "--root", str(root), "--run-name", name]
-    trained = engine(root, *command, *options)
-    evaluated = engine(root, "eval", "--training-run", name, "--steps", steps, "--root", str(root))
+    trained = time_grpo_train(*command, *options)
+    evaluated = time_grpo_train("eval", "--training-run", name, "--steps", steps, "--root", str(root))
     rewards = [float(row["reward"]) for row in open_run(root, name).read_log("train_log.jsonl")]
     table = list(csv.DictReader((root / f"eval_runs/{name}_addition/consolidated_metrics.csv").open()))
     assert {int(row["n"]) for row in table} == {1024}

@@ -1,19 +1,15 @@
-"""A tiny model that plays carelessly learns by self-play to keep to the rules, by the commands a user types."""
+"""Self-play teaches a tiny model with frequent illegal moves to obey the rules, by the command line."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from grpo_train.evaluation.report.match_table import match_lines
 from grpo_train.run_dir import open_run
+from tests.support.engine import time_grpo_train
 
-ENGINE = Path(sys.executable).with_name("grpo-train")
 STEPS = 120
 CONFIG = f"""
 run: {{total_steps: {STEPS}, save_every: {STEPS}, nproc: 2, seed: 0}}
@@ -27,35 +23,27 @@ tracking: {{tensorboard: false}}
 """
 
 
-def engine(root: Path, *arguments: str) -> float:
-    """Seconds that a command took, one thread a process."""
-    began = time.monotonic()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([str(ENGINE), *arguments], check=True, timeout=1800, cwd=root, env=environment)
-    return time.monotonic() - began
-
-
 def results(root: Path, step: str) -> list[dict[str, Any]]:
     folder = root / "eval_runs" / "learner_tictactoe" / f"{step}_tictactoe"
     table: list[dict[str, Any]] = json.loads((folder / "summary.json").read_text())["matches"]
     return table
 
 
-def share(table: list[dict[str, Any]], what: str, opponent: str) -> float:
-    """Over both roles."""
+def share(table: list[dict[str, Any]], outcome: str, opponent: str) -> float:
+    """Share of matches against an opponent, over both roles."""
     lines = [line for line in table if line["opponent"] == opponent]
-    return float(sum(line[what]["value"] * line["n"] for line in lines) / sum(line["n"] for line in lines))
+    return float(sum(line[outcome]["value"] * line["n"] for line in lines) / sum(line["n"] for line in lines))
 
 
 def test_self_play_removes_illegal_moves(tmp_path: Path) -> None:
     task = "tictactoe"
-    made = engine(tmp_path, "tiny-model", "--out", f"{tmp_path}/models/tiny", "--task", task)
+    made = time_grpo_train("tiny-model", "--out", f"{tmp_path}/models/tiny", "--task", task)
     (tmp_path / "learner.yaml").write_text(CONFIG)
-    where = ["--root", str(tmp_path)]
-    trained = engine(tmp_path, "train", "--cfg", "learner.yaml", "--run-name", "learner", *where)
-    # Four samples of each of 200 openings, at temperature 1: 200 matches an opponent and role.
-    evaluated = engine(
-        tmp_path, "eval", "--training-run", "learner", "--steps", "0,final", "--num-samples", "4", *where
+    options = ["--root", str(tmp_path)]
+    trained = time_grpo_train("train", "--cfg", tmp_path / "learner.yaml", "--run-name", "learner", *options)
+    # Four samples of each of 200 openings at temperature 1: 200 matches per opponent and role.
+    evaluated = time_grpo_train(
+        "eval", "--training-run", "learner", "--steps", "0,final", "--num-samples", "4", *options
     )
     print(f"tiny model {made:.0f} s, {STEPS} steps {trained:.0f} s, evaluation {evaluated:.0f} s")
 
@@ -71,5 +59,5 @@ def test_self_play_removes_illegal_moves(tmp_path: Path) -> None:
         assert share(before, "invalid", opponent) > 0.3
         assert share(after, "invalid", opponent) < share(before, "invalid", opponent) / 3
     assert share(after, "win", "random") > share(before, "win", "random") + 0.2
-    games = [row["self_play/invalid_rate"] for row in log]
-    assert sum(games[-10:]) < sum(games[:10]) / 3
+    invalid = [row["self_play/invalid_rate"] for row in log]
+    assert sum(invalid[-10:]) < sum(invalid[:10]) / 3

@@ -1,4 +1,4 @@
-"""GSM8K and MBPP for the tests: the official files beside the repository, else small fixtures in the same format.
+"""GSM8K and MBPP for the tests: the official files if they are beside the repository, else small fixtures.
 
 ``GRPO_TEST_DATA=fixture`` hides the official files, as in a user's clone.
 """
@@ -13,12 +13,12 @@ _OFFICIAL = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def data_file(name: str) -> Path:
-    """``gsm8k_train.jsonl``, ``gsm8k_test.jsonl`` or ``mbpp.jsonl``: official where it is there."""
+    """``gsm8k_train.jsonl``, ``gsm8k_test.jsonl`` or ``mbpp.jsonl``: the official file if available."""
     hidden = os.environ.get("GRPO_TEST_DATA") == "fixture"
     official = _OFFICIAL / name
     return official if official.is_file() and not hidden else FIXTURES / name
 
 
 def is_official(name: str) -> bool:
-    """Whether :func:`data_file` gives the official file."""
+    """Whether :func:`data_file` returns the official file."""
     return data_file(name).parent == _OFFICIAL

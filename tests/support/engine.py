@@ -1,4 +1,4 @@
-"""Helpers of the engine's tests: small configs, runs in this process, the command line as a user has it."""
+"""Helpers of the engine's tests: small configs, runs in this process, the command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "eval": {"batch_size": 64, "subset_frac": 0.02},
     "tracking": {"tensorboard": False},
 }
-"""A step takes a quarter of a second."""
+"""A step takes about 0.25 s."""
 
 
 def config_text(**changes: Any) -> str:
@@ -60,7 +60,7 @@ def run_of(root: Path, name: str) -> RunDir:
 
 
 def train_here(root: Path, cfg: Path, name: str, *options: str) -> RunDir:
-    """Train a new run in this process; fails the test when that fails."""
+    """Train a new run in this process; fails the test if training fails."""
     from grpo_train.train.worker import main
 
     arguments = ["--cfg", str(cfg), "--root", str(root), "--run-name", name, *options]
@@ -81,7 +81,7 @@ def resume_here(run: RunDir, which: str = "latest", total: int = 6) -> None:
 
 
 def environment(root: Path | None = None, **extra: str) -> dict[str, str]:
-    """A user's environment: one thread, and the root where one is given."""
+    """A user's environment, with one thread and, if given, the root."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("LOCALFS_ROOT", "GRPO_RUN_ID", "GRPO_PARENT_PID")}
     return {**inherited, "OMP_NUM_THREADS": "1", **({"LOCALFS_ROOT": str(root)} if root else {}), **extra}
 
@@ -89,18 +89,33 @@ def environment(root: Path | None = None, **extra: str) -> dict[str, str]:
 def grpo_train(
     *arguments: object, root: Path | None, timeout: float = 120, real: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """``grpo-train …`` to its end, as a fork (:mod:`tests.support.forked`) or as a ``real`` process."""
+    """Run ``grpo-train …`` to its end, as a fork (:mod:`tests.support.forked`) or as a ``real`` process."""
+    return run_module("grpo_train.cli", *arguments, root=root, timeout=timeout, real=real)
+
+
+def run_module(
+    *arguments: object, root: Path | None, timeout: float = 120, real: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m ARGUMENTS`` to its end, as a fork or as a ``real`` process."""
     words = [str(argument) for argument in arguments]
     if not real:
         return run_forked(words, environment(root), REPOSITORY, timeout)
     return subprocess.run(
-        [*GRPO_TRAIN, *words], env=environment(root), capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY
-    )
+        [sys.executable, "-m", *words],
+        env=environment(root), capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY,
+    )  # fmt: skip
+
+
+def time_grpo_train(*arguments: object, timeout: float = 1800) -> float:
+    """Run ``grpo-train …`` in the repository, output shown, and return the seconds it took; raises if it fails."""
+    began = time.monotonic()
+    subprocess.run([*GRPO_TRAIN, *map(str, arguments)], check=True, timeout=timeout, cwd=REPOSITORY)
+    return time.monotonic() - began
 
 
 @contextmanager
 def running(command: list[str], root: Path, run_id: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
-    """A command in the background; whatever is left of it and of the run is ended on the way out."""
+    """Run a command in the background; kills what is left of it and of the run at the end."""
     process = subprocess.Popen(
         command,
         env=environment(root, **extra),
@@ -122,7 +137,7 @@ def running(command: list[str], root: Path, run_id: str, **extra: str) -> Iterat
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
-    """The condition's first true value. Fails the test, naming ``what``, when it stays false."""
+    """Wait for a condition and return its first true value; on timeout the test fails with ``what``."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
@@ -142,7 +157,7 @@ def events(run: RunDir) -> list[str]:
     return [row["event"] for row in rows(run, "events.jsonl")]
 
 
-# ------------------------------------------------------------------------------------------------ what must be equal
+# ---------------------------------------------------------------------------------------------------- equality
 
 
 def file_hash(path: Path) -> str:
@@ -156,12 +171,12 @@ def weights_hash(run: RunDir, step: int) -> str:
 
 
 def without_time(row: dict[str, Any]) -> str:
-    """A log row's numbers: what a second run of the same step must repeat."""
+    """A log row without times and memory: what a second run of the same step must repeat."""
     return json.dumps({k: v for k, v in row.items() if not k.startswith(("time", "memory/"))}, sort_keys=True)
 
 
 def assert_same_run(one: RunDir, other: RunDir, step: int) -> None:
-    """Bit for bit the same: the full state at ``step`` (weights, optimizer, scheduler, generators, probes, pending
+    """Assert bit-exact equality: the full state at ``step`` (weights, optimizer, scheduler, generators, probes, pending
     buffer) and all log rows up to it."""
     assert weights_hash(one, step) == weights_hash(other, step)
     a, b = (run.training_state / f"step_{step}" for run in (one, other))
@@ -192,11 +207,11 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "manifest gone": ("MANIFEST.json", lambda f: f.unlink(), "MANIFEST.json is missing"),
     "manifest cut": ("MANIFEST.json", lambda f: os.truncate(f, 50), "MANIFEST.json is damaged"),
 }
-"""What may happen to a checkpoint: the file, what is done to it, and the words that name it."""
+"""Damages of a checkpoint: the file, the damage, and the expected message."""
 
 
 def damage(checkpoint: Path, how: str) -> str:
-    """Damage a ``step_N`` in one of the ways of :data:`DAMAGES`; returns the words to be expected."""
-    name, do, message = DAMAGES[how]
-    do(checkpoint / name)
+    """Damage a ``step_N`` in a way of :data:`DAMAGES`; returns the expected message."""
+    name, break_file, message = DAMAGES[how]
+    break_file(checkpoint / name)
     return message

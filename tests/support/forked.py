@@ -1,7 +1,7 @@
-"""``grpo-train …`` without the seconds that importing torch takes: forks of a server that has it loaded.
+"""``python -m grpo_train.…`` without the seconds of importing torch: forks of a server that has it loaded.
 
-For tests of what a command does. The forks keep the server's environment in /proc, so a test of starts, signals or of
-the marks by which a run's processes are found uses real processes (``grpo_train(..., real=True)``).
+For tests of the effects of a command. A fork keeps the server's environment in /proc, so a test of startup, of signals
+or of finding a run's processes uses real processes (``grpo_train(..., real=True)``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONTEXT.set_forkserver_preload(PRELOADED)
 def run_forked(
     arguments: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m grpo_train.cli ARGUMENTS`` in ``folder``; what it starts of this project is forked, too."""
+    """``python -m ARGUMENTS`` in ``folder``; modules of this project that it starts are forked, too."""
     with tempfile.TemporaryDirectory() as captured:
         out, error = Path(captured) / "out", Path(captured) / "error"
         target = (list(arguments), dict(environment), str(folder), str(out), str(error))
@@ -63,11 +63,11 @@ def _command(arguments: list[str], environment: dict[str, str], folder: str, out
     os.close(null)
     os.chdir(folder)
     subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
-    _become(["-m", "grpo_train.cli", *arguments], environment)
+    _become(["-m", *arguments], environment)
 
 
 def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """This process as ``python WORDS`` would be, imports apart."""
+    """Turn this process into ``python WORDS``, except for the imports."""
     os.environ.clear()
     os.environ.update(environment)
     for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
@@ -101,7 +101,7 @@ _exec_child = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
 
 def _execute_child(self: Any, args: Any, executable: Any, *rest: Any) -> None:
-    """``Popen``'s own, but that a module of this project starts as a fork. ``rest`` as in CPython 3.10 to 3.14."""
+    """``Popen._execute_child`` that forks modules of this project. ``rest`` as in CPython 3.10 to 3.14."""
     words = [os.fspath(word) for word in args] if not isinstance(args, (str, bytes)) else []
     module = words[2:3] if words[1:2] == ["-m"] else words[3:4] if words[1:3] == ["-u", "-m"] else []
     if words[:1] != [sys.executable] or not module or not module[0].startswith("grpo_train."):
@@ -118,7 +118,7 @@ def _execute_child(self: Any, args: Any, executable: Any, *rest: Any) -> None:
         for source, descriptor in ((p2cread, 0), (c2pwrite, 1), (errwrite, 2)):
             if source not in (-1, descriptor):
                 os.dup2(source, descriptor)
-        # Not closed but emptied: objects of the parent still close these numbers, which must not be somebody else's.
+        # Redirected, not closed: inherited objects still close these numbers, which must not be reused before.
         null = os.open(os.devnull, os.O_RDWR)
         kept = {0, 1, 2, null, *given["pass_fds"]}
         for inherited in {int(name) for name in os.listdir("/proc/self/fd")} - kept:

@@ -1,6 +1,6 @@
-"""Die at a chosen instruction: an action runs in a fork that is ended by SIGKILL at its n-th touch of the disk.
+"""Kill an action at a chosen point: it runs in a fork that gets SIGKILL at its n-th disk call.
 
-Touches are what Python does, and torch.save; what native code does is seen by :mod:`tests.support.tracing`.
+Sees the calls made by Python, and torch.save; :mod:`tests.support.tracing` also sees those of native code.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 CALLS = [(os, name) for name in ("open", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "rmdir", "close")]
 
 
-def touches(action: Callable[[], None]) -> list[str]:
-    """The disk calls that an action makes, in order (the action is really done, in a fork)."""
+def disk_calls(action: Callable[[], None]) -> list[str]:
+    """Names of an action's disk calls, in order. The action is executed, in a fork."""
     read_end, write_end = os.pipe()
     if (pid := os.fork()) == 0:
         names: list[str] = []
@@ -28,13 +28,13 @@ def touches(action: Callable[[], None]) -> list[str]:
         os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end) as pipe:
-        told = pipe.read().split()
+        made = pipe.read().split()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    return told
+    return made
 
 
 def killed_at(n: int, action: Callable[[], None]) -> None:
-    """Do the action in a fork, and end that right before its n-th touch (0, 1, …); files being written stay half."""
+    """Run an action in a fork, killed right before its n-th disk call (0, 1, …); an open file stays half written."""
     if (pid := os.fork()) == 0:
         left = n
 
@@ -49,11 +49,11 @@ def killed_at(n: int, action: Callable[[], None]) -> None:
         action()
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert code == -signal.SIGKILL, f"the action ended with {code} before touch {n}"
+    assert code == -signal.SIGKILL, f"the action ended with {code} before disk call {n}"
 
 
 def _patch(step: Callable[[str, Callable[[], Any]], Any]) -> None:
-    """Send every disk call of this process through ``step``. torch.save counts twice: untouched, and half written."""
+    """Send every disk call of this process through ``step``. torch.save counts twice: not begun, and half written."""
     for module, name in CALLS:
         original = getattr(module, name)
         setattr(module, name, lambda *a, _call=original, _name=name, **k: step(_name, lambda: _call(*a, **k)))

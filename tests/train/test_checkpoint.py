@@ -43,7 +43,7 @@ from tests.support.engine import (
     train_here,
     write_config,
 )
-from tests.support.killing import killed_at, touches
+from tests.support.killing import disk_calls, killed_at
 from tests.support.saving import EXTRA, Trainer, make_trainer, whole
 
 
@@ -72,7 +72,7 @@ def test_kill_during_save_leaves_complete_checkpoints(trainer: Trainer, run: Run
 
     trainer.save(run, 1, extra=EXTRA)
     kept = shutil.copytree(run.training_state, run.path / "kept", symlinks=True)
-    made = touches(save_and_prune)
+    made = disk_calls(save_and_prune)
     assert len(made) > 60
     assert {"fsync", "rename", "replace", "symlink", "torch.save", "rmdir"} <= set(made)
     seen = set()
@@ -95,7 +95,7 @@ def test_kill_during_rewind_leaves_a_resumable_run(trainer: Trainer, run: RunDir
     for step in (1, 2, 3):
         trainer.save(run, step, final=step == 3)
     kept = shutil.copytree(run.training_state, run.path / "kept", symlinks=True)
-    for n in range(len(touches(lambda: run.rewind(1) and None))):
+    for n in range(len(disk_calls(lambda: run.rewind(1) and None))):
         shutil.rmtree(run.training_state)
         shutil.copytree(kept, run.training_state, symlinks=True)
         killed_at(n, lambda: run.rewind(1) and None)
@@ -341,7 +341,7 @@ def test_run_killed_during_save_resumes(make_root: Callable[[], Path]) -> None:
     def third_step(run: RunDir) -> Callable[[], None]:
         return lambda: main(["--run-dir", str(run.path), "--until", "3"]) and None  # type: ignore[func-returns-value]
 
-    made = touches(third_step(train_here(root, cfg, "counted", "--until", "2")))
+    made = disk_calls(third_step(train_here(root, cfg, "counted", "--until", "2")))
     rename = len(made) - 1 - made[::-1].index("rename")  # makes the step visible
     for name, point in (("half_optimizer", made.index("torch.save") + 1), ("hidden", rename), ("no_link", rename + 1)):
         run = train_here(root, cfg, name, "--until", "2")
