@@ -305,7 +305,7 @@ class GrpoApp(App[None]):
             text = f"{action.help} (not available: {reason})" if reason else action.help
             yield SystemCommand(action.label, text, lambda name=action.id: self.run_worker(self.action_act(name)))
         yield SystemCommand("theme", "Choose the color theme", self.action_change_theme)
-        yield SystemCommand("screenshot", "Save a picture of the screen (SVG)", self._save_screenshot)
+        yield SystemCommand("screenshot", "Save a screenshot (SVG)", self._save_screenshot)
 
     def run_in_terminal(self, argv: list[str], note: str) -> tuple[int, str]:
         """Hand the terminal to a command: (exit status, why it could not be started).

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 examples:
   grpo-tui --demo                           train a tiny model on this machine
-  grpo-tui                                  the first box of boxes.yaml, else this machine
-  grpo-tui --box h200-a                     a box of boxes.yaml
+  grpo-tui                                  the first box in boxes.yaml, else this machine
+  grpo-tui --box h200-a                     a box from boxes.yaml
   grpo-tui --box h200-a --host 192.0.2.17   the same box at another address
 
 Runs live in tmux on the box: closing this program does not end them. Press ? in the app to see all keys.
@@ -37,14 +37,16 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES + _user_files(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("--box", metavar="NAME", help="box of boxes.yaml, or 'local' for this machine")
-    options.add_argument("--host", metavar="ADDRESS", help="address of the box, in place of the one in boxes.yaml")
+    options.add_argument("--box", metavar="NAME", help="box from boxes.yaml, or 'local' for this machine")
+    options.add_argument("--host", metavar="ADDRESS", help="address of the box, overriding boxes.yaml")
     options.add_argument("--root", metavar="DIR", help="directory for runs on the box (LOCALFS_ROOT)")
     options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
-    options.add_argument("--config-dir", metavar="DIR", help="folder with the training configs to offer")
+    options.add_argument("--config-dir", metavar="DIR", help="directory of the training configs to offer")
     options.add_argument("--demo", action="store_true", help="train a tiny model on this machine within minutes")
     options.add_argument("--readonly", action="store_true", help="watch only: change nothing on the box")
-    options.add_argument("--version", action="version", version=f"grpo-tui {VERSION} (format {FORMAT})")
+    options.add_argument(
+        "--version", action="version", version=f"grpo-tui {VERSION} (format {FORMAT})", help="print the version"
+    )
     return options
 
 

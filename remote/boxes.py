@@ -207,12 +207,15 @@ def _box(node: Any, file: str) -> Box:
 def problem_of(box: Box) -> str:
     """Why a box is invalid, or ""."""
     if not _NAME.fullmatch(box.name):
-        return f"'{box.name}' cannot name a box; use at most 64 letters, digits, '.', '_' and '-'"
+        return (
+            f"invalid box name '{box.name}'; use up to 64 letters, digits, '.', '_' and '-', "
+            "starting with a letter or digit"
+        )
     if box.kind == "ssh" and not box.host:
         return f"box '{box.name}' needs a 'host' (or 'kind: local')"
     for key, value in (("host", box.host), ("user", box.user)):
         if value.startswith("-") or any(c.isspace() or not c.isprintable() for c in value):
-            return f"box '{box.name}': '{key}' cannot be {value!r}"
+            return f"box '{box.name}': invalid '{key}' {value!r}"
     if not 0 <= box.port <= 65_535:
         return f"box '{box.name}': 'port' must be between 1 and 65535, not {box.port}"
     return ""

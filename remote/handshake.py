@@ -27,7 +27,7 @@ def shake_hands(
     while not closing.is_set() and time.monotonic() <= deadline:
         data = transport.receive(min(POLL_S, timeout_s))
         if data == b"":
-            raise Unreachable(f"the agent on {box.name} exited at once ({transport.error_tail() or 'no message'})")
+            raise Unreachable(f"the agent on {box.name} exited immediately ({transport.error_tail() or 'no message'})")
         for frame in decoder.feed(data or b""):
             if frame["type"] != "hello":
                 continue

@@ -28,7 +28,9 @@ def check_dataset(
     prompt_field: Annotated[str, typer.Option(help="Field of the question (jsonl).")] = "prompt",
     answer_field: Annotated[str, typer.Option(help="Field of the gold answer (jsonl).")] = "answer",
     template_field: Annotated[str, typer.Option(help="Field of a row's own template (jsonl).")] = "template",
-    grader: Annotated[str, typer.Option(help="number, text, math, or your own module:function (jsonl).")] = "number",
+    grader: Annotated[
+        str, typer.Option(help="Grader: number, text, math, or your own module:function (jsonl).")
+    ] = "number",
     as_json: AsJson = False,
 ) -> None:
     """Check a dataset: rows, reference answers, duplicates, overlaps between splits."""

@@ -41,7 +41,7 @@ def evaluate(
     eval_path: Annotated[
         str | None, typer.Option(help="File or directory of the dataset (default: task.path).")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="test (default), validation or train.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split: test (default), validation or train.")] = None,
     subset_frac: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Share of the split (seeded, nested subsets).")
     ] = None,

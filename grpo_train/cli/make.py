@@ -19,9 +19,9 @@ from grpo_train.train.preflight import check_engine
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``grpo-train``."""
-    app.command("tiny-model", rich_help_panel="Make")(tiny_model)
-    app.command(rich_help_panel="Make")(init)
-    app.command(rich_help_panel="Make")(schema)
+    app.command("tiny-model", rich_help_panel="Create")(tiny_model)
+    app.command(rich_help_panel="Create")(init)
+    app.command(rich_help_panel="Create")(schema)
 
 
 def tiny_model(

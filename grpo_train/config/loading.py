@@ -161,7 +161,7 @@ def _explain(problem: Any, source: str, lines: dict[tuple[str, ...], int], from_
         return f"{_locate(problem['ctx']['keys'], where, source, lines, from_overrides)}: {problem['msg']}"
     got = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
     expects_mapping = problem["type"] in ("dict_type", "model_type", "model_attributes_type")
-    message = "input should be keys with values, NAME: VALUE" if expects_mapping else problem["msg"]
+    message = "expected a mapping, NAME: VALUE" if expects_mapping else problem["msg"]
     return f"{where}: {key}: {message[0].lower()}{message[1:]}{got}"
 
 

@@ -59,7 +59,7 @@ class Run(Section):
     seed: NonNegativeInt = 0
     """Seed of data order, sampling and new weights."""
     max_restarts: NonNegativeInt = 0
-    """How often a crashed training stage is restarted from the latest checkpoint."""
+    """Maximum number of restarts after crashes, each from the latest checkpoint."""
     nproc: PositiveInt = 1
     """Number of processes on this machine, one per GPU."""
     keep_last: NonNegativeInt = 0
@@ -160,7 +160,7 @@ class Algorithm(Section):
     rollout_correction_cap: Annotated[float, Field(ge=1)] = 2.0
     """Upper bound of the rollout_correction weights; the metrics ess/*_clipped clip them to [1 / cap, cap]."""
     role_baseline_decay: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """Self-play: decay per game of each role's mean return, which is its baseline (value of SPIRAL)."""
+    """Self-play: decay per game of each role's mean return, which is its baseline (default: SPIRAL's)."""
     noise_scale: bool = True
     """Measure the gradient noise scale. Does not affect training."""
     noise_scale_decay: Annotated[float, Field(ge=0, lt=1)] = 0.95
@@ -268,7 +268,7 @@ class Task(Section):
     opponent: str = "start"
     """code_game: predicting model: ``start`` (the run's starting model), or the directory of a model or checkpoint."""
     invalid_move_return: float = -1.5
-    """Games: return of a player whose move is illegal or missing, which ends the game (value of SPIRAL)."""
+    """Games: return of a player whose move is illegal or missing, which ends the game (default: SPIRAL's)."""
     invalid_move_other_return: float = 0.5
     """Games: return of the other player in that case."""
     rewards: list[str] = Field(default_factory=list)

@@ -125,7 +125,7 @@ def _check_opponents(config: Config, root: Path) -> None:
     """Raise EvalError for an opponent whose directory does not hold a model."""
     for path in opponent_checkpoints(config, root):
         if not holds_model(path):
-            hint = "give a checkpoint as training_runs/RUN/training_state/step_N"
+            hint = "specify a checkpoint as training_runs/RUN/training_state/step_N"
             raise EvalError(f"eval.opponents: {path}: {NO_MODEL}; {hint}", code="no_checkpoint")
 
 

@@ -122,7 +122,9 @@ def _regrade_step(run: RunDir, folder: Path, label: str, data: str | None) -> Re
     size = task.size(config.eval.split)
     problems = [task.problem(config.eval.split, row["index"]) for row in rows[::samples] if row["index"] < size]
     if problems_key(problems) != summary["key"]["samples"]["problems"]:
-        raise EvalError(f"{folder}: the problems of task {task.name} have changed since (see --eval-path)")
+        raise EvalError(
+            f"{folder}: the problems of task {task.name} have changed since the evaluation (see --eval-path)"
+        )
     completions = {item: {name: row[name] for name in COMPLETION_FIELDS} for item, row in enumerate(rows)}
     key = {**summary["key"], "grading": grading_key(task, config)}
     with Judges(task, config.sandbox.workers or len(os.sched_getaffinity(0))) as judges:

@@ -144,7 +144,7 @@ def _result_name(path: Path, name: str | None, checkpoints: Path) -> str:
     option, name = ("--name", name) if name is not None else ("--ckpt-path", path.name)
     if not name or name.startswith(".") or "/" in name or not name.isprintable() or len(name.encode()) > 128:
         raise EvalError(
-            f"{option} {name}: invalid name for results; set --name to at most 128 bytes without '/' and a leading '.'"
+            f"{option} {name}: invalid name for results; set --name to at most 128 bytes, without '/' or a leading '.'"
         )
     if re.fullmatch(r"step_\d+", name) and os.path.realpath(path) != os.path.realpath(checkpoints / name):
         raise EvalError(f"{option} {name}: this name is reserved for the run's own steps; set another --name")

@@ -150,7 +150,7 @@ class Match:
         return self.state.returns
 
     def reply(self, completion: str) -> Match:
-        """Match after the completion of the player to move, whatever it says. Raises ValueError when it is over."""
+        """Match after the completion of the player to move, whatever its content. Raises ValueError when it is over."""
         move = self.game.parse_move(completion)
         if move is not None:
             return self.play(move)

@@ -103,7 +103,7 @@ def find_problem(gpus: list[Gpu], torch: TorchFacts, nproc: int) -> str:
     for capability in torch.capabilities[:nproc]:
         if torch.cuda and not runs_on(torch.architectures, capability):
             return (
-                f"torch {torch.version} has no code for compute capability {capability[0]}.{capability[1]} ({seen}), "
+                f"torch {torch.version} was not built for compute capability {capability[0]}.{capability[1]} ({seen}), "
                 f"only for {' '.join(torch.architectures)}; {install}"
             )
     if nproc > len(torch.capabilities):
@@ -153,7 +153,7 @@ def probe_torch() -> TorchFacts:
         reason = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
         raise _no_gpu(f"torch does not load: {reason}") from error
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        raise _no_gpu(f"torch did not answer when asked for its GPUs: {error}") from error
+        raise _no_gpu(f"torch did not report its GPUs: {error}") from error
     return TorchFacts(
         version=facts["version"],
         cuda=facts["cuda"],

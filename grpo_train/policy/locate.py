@@ -122,7 +122,7 @@ def check_files(folder: Path) -> None:
 
 
 def check_base(adapter: Path, base: str, root: Path) -> None:
-    """Raise PolicyError for an adapter on another base than it was trained on, which would give noise.
+    """Raise PolicyError when ``base`` is not the model that an adapter was trained on: its output would be noise.
 
     Compares weight hashes where recorded, else hub names. ``base`` is a resolved backbone.
     """

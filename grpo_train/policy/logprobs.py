@@ -223,7 +223,7 @@ class LogprobForward:
             elif not self._flash and _has_window(self._base.config) and not row.windows:
                 reason = "its layers do not pass the length of their sliding window"
             elif not _close(found, expected, _tolerance(self.policy.autocast_dtype or found.dtype)):
-                reason = "packed sequences give other hidden states than single ones"
+                reason = "packed sequences and single ones give different hidden states"
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
             reason = f"a packed forward pass fails: {(str(error) or type(error).__name__).strip().splitlines()[0]}"
         if reason:
@@ -239,7 +239,7 @@ class LogprobForward:
             )
 
     def _not_packed(self, reason: str) -> None:
-        self.notes.append(f"{type(self._base).__name__}: log-probabilities are computed padded, because {reason}")
+        self.notes.append(f"{type(self._base).__name__}: log-probabilities are computed with padding, because {reason}")
 
 
 class _Padded:
@@ -308,7 +308,7 @@ def _eval_mode(policy: Policy) -> Iterator[None]:
 
 
 def _whole_logits(model: Any, reason: str) -> str:
-    return f"{type(model).__name__}: log-probabilities are computed from whole logits, because {reason}"
+    return f"{type(model).__name__}: log-probabilities are computed from full logits, because {reason}"
 
 
 def _close(found: Tensor, expected: Tensor, tolerance: float) -> bool:

@@ -1,9 +1,9 @@
 """Prompts in a model's own chat template.
 
-Two habits of real templates do not suit training and are neutralized:
+Two behaviors of common templates are unsuitable for training and are overridden:
 
-- some insert today's date (Llama 3.2), so that a run resumed tomorrow would use other prompts. Here it is always
-  :data:`DATE`, Llama's own default;
+- some insert today's date (Llama 3.2), so that a run resumed on another day would use different prompts. Here it is
+  always :data:`DATE`, Llama's own default;
 - some strip white space from a started answer (Llama, Gemma), such as the line break before a program. Here it is kept,
   as EvalPlus does (``make_raw_chat_prompt``): a marker is appended before rendering, and the text is cut there.
 """

@@ -8,7 +8,7 @@ is judged in the parent; any other (``math.isclose(f(2), 1.4, rel_tol=0.01)``) i
 A check may use the built-in names and modules listed below and the dataset's own imports of those modules. Anything
 else belongs to the program: ``eval(f(2)) == 3`` lifts the whole call, since it runs the program's text.
 
-Only text of the dataset is parsed here, never text of a model.
+Only the dataset's text is parsed here, never text that a model wrote.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class _Lifter(ast.NodeTransformer):
         return name is not None and self.names.of_solution(name, called)
 
     def _judges_data(self, node: ast.Call) -> bool:
-        """Whether this is like ``f(2).startswith("a")``. A capitalized name may be a class with its own such method."""
+        """Whether this is like ``f(2).startswith("a")``. A capitalized name may be a class with such a method."""
         if not isinstance(node.func, ast.Attribute):
             return False
         name, called = self._root(node.func.value)
@@ -240,7 +240,7 @@ class _Lifter(ast.NodeTransformer):
         if inner & self.bound - own:
             raise UnsupportedTest(f"a call that depends on a loop variable: {self.test[:200]!r}")
         if self._root(node)[0] in self.names.helpers:
-            raise UnsupportedTest(f"a verdict by a function that runs in the program's process: {self.test[:200]!r}")
+            raise UnsupportedTest(f"a verdict by a helper that runs in the program's process: {self.test[:200]!r}")
         self.lifted.append(ast.unparse(node))
         return ast.Name(PLACEHOLDER.format(self.first + len(self.lifted) - 1), ast.Load())
 

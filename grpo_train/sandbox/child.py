@@ -102,8 +102,8 @@ def run_child(
         finally:
             _end(pid, outcome)
     outcome.wall_seconds = time.monotonic() - started
-    # The kernel sends SIGKILL at the CPU limit; the CPU time used tells this from other kills. Half the limit, because
-    # the kernel enforces the limit by clock ticks and reports exact times, which differ on a busy machine.
+    # The kernel sends SIGKILL at the CPU limit; the CPU time used distinguishes this from other kills. Half the limit,
+    # because the kernel enforces the limit by clock ticks and reports exact times, which differ on a busy machine.
     outcome.over_time |= outcome.exit_code == 128 + signal.SIGKILL and outcome.cpu_seconds > cpu_seconds / 2
     outcome.results = streams[result_read].content()
     outcome.records, outcome.forged = _records(outcome.results, tag)

@@ -109,7 +109,7 @@ def run(
             f"the sandboxed interpreter did not start (exit code {outcome.exit_code}, {outcome.wall_seconds:.1f} s)"
         )
         if failed is not None:
-            problem = f"the sandbox worked before and fails now: {failed.decode('utf-8', 'replace')}"
+            problem = f"the sandbox worked earlier but now fails: {failed.decode('utf-8', 'replace')}"
     raise SandboxError(problem)
 
 

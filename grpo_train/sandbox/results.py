@@ -33,7 +33,7 @@ REASONS = (
 
 
 class SandboxError(UserError):
-    """The sandbox does not work on this machine; says nothing about a program."""
+    """The sandbox does not work on this machine. Not a verdict on a program."""
 
     code = "no_sandbox"
 

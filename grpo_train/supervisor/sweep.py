@@ -134,7 +134,7 @@ def _check_not_live(run: RunDir) -> None:
     """Raise SweepError if a run is live, in another sweep of this name or left behind by a killed one."""
     if run.path.exists() and (observed := run.observed_state()).is_live:
         raise SweepError(
-            f"{run.name} is {observed.state}, and a sweep trains one run at a time; wait for its end or stop it "
+            f"{run.name} is {observed.state}, and a sweep trains one run at a time; wait until it ends or stop it "
             f"(grpo-train stop --training-run {run.name}), then rerun this command",
             code="run_is_live",
         )
@@ -147,7 +147,7 @@ def _train(root: Path, run: str, config: Path, overrides: Sequence[str], log: Te
     if found.path.exists() and not found.checkpoints() and not found.observed_state().is_live:
         aside = found.path.with_name(f"{run}.{datetime.now():%Y-%m-%d_%H-%M-%S}")
         found.path.rename(aside)
-        print(f"{run} has no checkpoint and restarts; its old files are in {aside}", file=log, flush=True)
+        print(f"{run} has no checkpoint; restarting it, old files are in {aside}", file=log, flush=True)
     if found.path.exists():
         if found.observed_state().state == "finished":
             print(f"{run} is finished", file=log, flush=True)

@@ -86,7 +86,7 @@ def check_mbpp(config: schema.Task) -> Report:
     splits = [_check_split(task, split, listed) for split, listed in problems.items()]
     texts = {split: [row.text for row in listed] for split, listed in rows.items()}
     dropped = len(rows.get("train", [])) - task.size("train")
-    notes = [f"{dropped} training problems dropped: they are held-out problems, word for word"] if dropped else []
+    notes = [f"{dropped} training problems dropped: identical to held-out problems"] if dropped else []
     return Report(config.name, config.path, splits, overlaps_of(texts), notes)
 
 
@@ -119,7 +119,7 @@ def lines_of(report: Report) -> Iterator[str]:
     """The report as lines of text."""
     yield f"{report.dataset}: {report.path or 'from the hub'}"
     for split in report.splits:
-        right = f"{split.right}/{split.rows} reference solutions are right"
+        right = f"{split.right}/{split.rows} reference solutions are correct"
         yield f"  {split.split:<10} {right}, {split.duplicates} duplicates"
         for wrong in split.wrong[:SHOWN]:
             yield f"    {wrong}"
@@ -159,7 +159,7 @@ def _check_split(task: Task, split: str, problems: list[Problem]) -> SplitReport
         verdict = task.judge(Attempt(problem, f"It is so.</think> <answer>{problem.answer}</answer>"))
         if verdict.correct and verdict.flexible is not False:
             return None
-        reason = verdict.reason if not verdict.correct else "wrong in the flexible reading"
+        reason = verdict.reason if not verdict.correct else "wrong when read flexibly"
         return f"{split} {problem.index}: {problem.answer[:60]!r} is {reason}"
 
     if task.slow:

@@ -139,7 +139,7 @@ def _has_code(source: str) -> bool:
 
 TASK = TaskKind(
     "code_execution",
-    "Programs, rewarded for what happens when they run",
+    "Programs, rewarded for running without errors",
     ("path", "level", "prompt_field", "answer_field", *TEMPLATE_OPTIONS),
     load,
 )

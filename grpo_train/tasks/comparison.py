@@ -79,7 +79,7 @@ class ComparisonTask(GeneratedTask[Statement]):
         while a == b:
             b = rng.randrange(low, 10**digits)
         if self.config.level <= 2:
-            sign = "><"[turn // 2 % 2]  # turns 0 and 1 (yes, no) ask >, turns 2 and 3 ask <: the sign is no hint
+            sign = "><"[turn // 2 % 2]  # turns 0 and 1 (yes, no) ask >, turns 2 and 3 ask <: the sign is not a hint
         else:
             sign = rng.choice("><")
         return a, sign, b, negations and rng.random() < 0.5

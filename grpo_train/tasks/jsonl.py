@@ -181,7 +181,7 @@ def _data_of(path: Path, fields: Fields, grader: str, template: str | None) -> D
     clean = [row for row in train if normal_text(row.question) not in held_out_texts]
     if len(clean) < len(train):
         splits["train"] = clean
-        notes.append(f"{len(train) - len(clean)} training problems dropped: they are test problems, word for word")
+        notes.append(f"{len(train) - len(clean)} training problems dropped: identical to test problems")
         if not clean:
             raise TaskError(f"task.path: every training problem of '{path}' is also a test problem")
     return Data(splits, tuple(notes))

@@ -1,4 +1,4 @@
-"""Dividing hats and books by offers, by self-play; evaluated against a random and a fair player.
+"""Negotiation over hats and books, by self-play; evaluated against a random and a fair player.
 
 The score is the share of a side's points, 0 to 1.
 """
@@ -10,5 +10,5 @@ from grpo_train.games.negotiation import MAX_OFFERS
 from grpo_train.tasks.shared.self_play import self_play_kind
 
 TASK = self_play_kind(
-    "negotiation", "Dividing hats and books by offers, by self-play", Negotiation(), turns=MAX_OFFERS + 1
+    "negotiation", "Negotiation over hats and books, by self-play", Negotiation(), turns=MAX_OFFERS + 1
 )

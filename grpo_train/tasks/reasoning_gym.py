@@ -33,7 +33,7 @@ from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_templa
 SIZES: dict[Split, int] = {"train": 20_000, "test": 500}
 SEEDS: dict[Split, int] = {"train": 1, "test": 2}
 UNUSABLE = {
-    "list_functions": "its problems depend on the order in which they are made, so a run could not be resumed",
+    "list_functions": "its problems depend on the order in which they are generated, so a run could not be resumed",
     "composite": "it is a mixture that must be configured first",
 }
 MAX_CHARS = 4000
@@ -161,7 +161,7 @@ def _train_entry(dataset: str, index: int) -> tuple[int, str, str]:
 
 TASK = TaskKind(
     "reasoning_gym",
-    "Puzzles of the library reasoning-gym (task.dataset)",
+    "Puzzles from the reasoning-gym library (task.dataset)",
     ("dataset", *TEMPLATE_OPTIONS),
     load,
     alias="reasoning_gym_r1_template",

@@ -172,4 +172,4 @@ def _runs(slots: set[int]) -> list[Span]:
     return list(zip(firsts, ends, strict=True))
 
 
-TASK = generated_kind("scheduling", "Meeting time that suits everybody", SchedulingTask, max_train=8192)
+TASK = generated_kind("scheduling", "Meeting time that suits everyone", SchedulingTask, max_train=8192)

@@ -72,4 +72,4 @@ class WordProblemTask(GeneratedTask[Story]):
         return worked(f"{a}{operator}{b}={result}", result)
 
 
-TASK = generated_kind("word_problem", "One-step stories: Tom has 12 figs and gets 7 more. → 19", WordProblemTask)
+TASK = generated_kind("word_problem", "One-step word problems: Tom has 12 figs and gets 7 more. → 19", WordProblemTask)

@@ -1,4 +1,4 @@
-"""The start of a stage on the console and in ``events.jsonl``: what starts, what falls back, what is not bit-exact."""
+"""Startup report of a stage, on the console and in ``events.jsonl``: settings, fallbacks, inexact resumes."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def _differences(config: Config, world: World, state: TrainingState) -> list[str
     differences = process_differences(state.saved_info, state.info())
     differences += [f"{key}: was {old}, is {new}" for key, (old, new) in state.changes.items()]
     if state.step and state.noise_scale and _is_measured(config, world) and not state.noise_scale.steps:
-        differences.append("noise scale: no saved averages, they restart")
+        differences.append("noise scale: averages were not saved and restart")
     if state.step % config.steps_per_buffer and state.buffer is None:
-        differences.append("rollout buffer: not saved, a new one is made")
+        differences.append("rollout buffer: was not saved; a new one is generated")
     return differences
 
 

@@ -81,7 +81,7 @@ async def resume(face: Face) -> None:
 
 
 async def _complete_steps(face: Face, run: str) -> list[int]:
-    """Steps of the complete checkpoints of a run, requested anew. Tells the user if there are none."""
+    """Steps of the complete checkpoints of a run, requested again. Notifies the user if there are none."""
     try:
         reply = await face.ask("show_run", run=run)
     except RemoteError as error:

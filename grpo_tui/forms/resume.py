@@ -14,7 +14,7 @@ from grpo_tui.model.tasks import Ask
 class ResumeScreen(RequestScreen):
     """Dismissed with the box's reply."""
 
-    VERB = "Resume"
+    VERB, OPERATION = "Resume", "resume"
 
     def __init__(self, ask: Ask, row: RunRow, steps: list[int], logged: int) -> None:
         super().__init__(ask)
@@ -31,7 +31,7 @@ class ResumeScreen(RequestScreen):
         total = self.row.total_steps
         end = f"none: continue to step {total}" if total else "none: continue to the last step"
         yield from text_field("more steps", "more", end, type="integer")
-        processes = f"as before ({self.row.nproc})" if self.row.nproc else "as before"
+        processes = f"unchanged ({self.row.nproc})" if self.row.nproc else "unchanged"
         yield from text_field("processes", "nproc", processes, type="integer")
         yield from text_field("overrides", "overrides", "run.save_every=10 optimizer.learning_rate=1e-5")
 

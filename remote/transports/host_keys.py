@@ -100,7 +100,7 @@ class HostKeys:
                 f"know why the key changed, delete line {entry.line} of {self.path} and reconnect"
             )
         return (
-            f"'{box}' presents a host key of another type than the known one: {where} has {entry.key_type} "
+            f"'{box}' presents a host key of a different type than the stored one: {where} has {entry.key_type} "
             f"{entry.fingerprint}, the box presents {key_type} {fingerprint(blob)}. Compare the latter with "
             f"`ssh-keygen -lf /etc/ssh/ssh_host_*_key.pub` on the box; if it is listed, delete line {entry.line} of "
             f"{self.path} and reconnect"

@@ -62,7 +62,7 @@ BAD_STARTS: dict[str, tuple[list[str], str]] = {
     "data broken": (["--cfg", "CFG", "--set", "task.name=gsm8k", "--set", "task.path=CFG"], "invalid JSON"),
     "unknown backbone": (["--cfg", "CFG", "--set", "model.backbone=qwen2_5_51"], "did you mean qwen2_5_15?"),
     "no such model": (["--cfg", "CFG", "--set", "model.backbone=/models/none"], "is not a model directory"),
-    "bad name": (["--cfg", "CFG", "--run-name", "../up"], "'../up' cannot name a run"),
+    "bad name": (["--cfg", "CFG", "--run-name", "../up"], "invalid run name '../up'"),
     "taken name": (["--cfg", "CFG", "--run-name", "finished"], "already exists"),
     "no config given": ([], "--cfg"),
     "unknown option": (["--config", "CFG"], "--config"),

@@ -90,7 +90,7 @@ def test_forward_compatibility_is_accepted() -> None:
 def test_unknown_architecture_is_a_problem() -> None:
     old_gpu = TorchFacts("2.15.0+cu132", "13.2", True, ("sm_75", "sm_80"), ((6, 1),))
     problem = find_problem([h100()], old_gpu, 1)
-    assert "no code for compute capability 6.1" in problem
+    assert "not built for compute capability 6.1" in problem
     assert "only for sm_75 sm_80" in problem
     assert INSTALL in problem
 

@@ -280,8 +280,8 @@ def lora_on_the_head() -> Any:
     ("make", "packed", "chunked", "notes"),
     [
         (lora_on_the_head, True, True, ["not a plain linear layer"]),
-        (lambda: CohereForCausalLM(CohereConfig(**SIZES)), True, False, ["whole logits"]),
-        (lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8)), False, False, ["whole logits", "padded"]),
+        (lambda: CohereForCausalLM(CohereConfig(**SIZES)), True, False, ["full logits"]),
+        (lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8)), False, False, ["full logits", "with padding"]),
     ],
     ids=["adapter on the head", "scaled logits", "capped logits and attention"],
 )
@@ -317,7 +317,7 @@ def test_wrong_packing_falls_back_to_padding(monkeypatch: pytest.MonkeyPatch, fa
     forward = forward_of(policy)
     assert not forward.packed
     (note,) = forward.notes
-    assert "computed padded, because" in note
+    assert "computed with padding, because" in note
     assert "\n" not in note
     assert policy.model.config._attn_implementation == "sdpa"
     assert torch.equal(forward(completions).logps, reference.logps)

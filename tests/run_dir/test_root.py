@@ -42,7 +42,7 @@ def test_unwritable_root_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "", "-x", "a b", "x" * 129, "a\n", "ä"])
 def test_malformed_names_create_nothing(tmp_path: Path, name: str) -> None:
     if name:
-        with pytest.raises(RunDirError, match="cannot name a run"):
+        with pytest.raises(RunDirError, match="invalid run name"):
             create_run(tmp_path, {}, name)
         assert os.listdir(tmp_path) == []
 

@@ -33,8 +33,8 @@ def test_all_gsm8k_answers_are_right(gsm8k_dir: Path) -> None:
     official = is_official("gsm8k_test.jsonl")
     train, test = (7473, 1319) if official else (8, 8)
     assert status == 0
-    assert f"train      {train}/{train} reference solutions are right, 0 duplicates" in output
-    assert f"test       {test}/{test} reference solutions are right, 0 duplicates" in output
+    assert f"train      {train}/{train} reference solutions are correct, 0 duplicates" in output
+    assert f"test       {test}/{test} reference solutions are correct, 0 duplicates" in output
     assert "train and test: 0 problems are identical" in output
     assert not official or "4 share 13 consecutive words" in output
 
@@ -55,9 +55,9 @@ def test_overlaps_between_splits_are_counted(tmp_path: Path) -> None:
     write(tmp_path / "test.jsonl", *({"q": q, "a": 1} for q in (f"Today {shared} beans.", "Same?", "Other?")))
     status, output = check("jsonl", "--path", tmp_path, "--prompt-field", "q", "--answer-field", "a")
     assert status == 0
-    assert "train      2/2 reference solutions are right, 0 duplicates" in output
+    assert "train      2/2 reference solutions are correct, 0 duplicates" in output
     assert "0 problems are identical, 1 share 13 consecutive words" in output
-    assert "2 training problems dropped: they are test problems, word for word" in output
+    assert "2 training problems dropped: identical to test problems" in output
 
 
 def test_wrong_references_are_listed_and_exit_1(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_wrong_references_are_listed_and_exit_1(tmp_path: Path) -> None:
     file = write(tmp_path / "test.jsonl", *({"prompt": f"{n}?", "answer": "yes", "n": n} for n in range(20)))
     status, output = check("jsonl", "--path", file, "--grader", f"{tmp_path / 'own.py'}:odd")
     assert status == 1
-    assert "test       10/20 reference solutions are right" in output
+    assert "test       10/20 reference solutions are correct" in output
     assert "test 0: 'yes' is wrong" in output
     assert "… and 5 more" in output
 
@@ -74,7 +74,7 @@ def test_latex_answers_are_right(tmp_path: Path) -> None:
     answers = (r"\frac{1}{2}", r"2\sqrt{3}", r"\text{Monday}", "(1,2)", "2004!", "x^2+1")
     file = write(tmp_path / "test.jsonl", *({"problem": f"{a}?", "answer": a} for a in answers))
     status, output = check("math", "--path", file)
-    assert (status, "test       6/6 reference solutions are right" in output) == (0, True)
+    assert (status, "test       6/6 reference solutions are correct" in output) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_check_of_another_dataset_is_one_entry(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(CHECKS, "other", checker)
     assert check("other") == (
         0,
-        "other: from the hub\n  test       974/974 reference solutions are right, 0 duplicates\n974/974\n",
+        "other: from the hub\n  test       974/974 reference solutions are correct, 0 duplicates\n974/974\n",
     )
     assert check("other", "--path", "x")[0] == 2
 

@@ -131,7 +131,7 @@ def test_training_copies_of_test_rows_are_dropped(tmp_path: Path) -> None:
     write(tmp_path / "test.jsonl", *rows(7, 3))
     task = load(tmp_path)
     assert task.size("train") == 5
-    assert task.notes == ("3 training problems dropped: they are test problems, word for word",)
+    assert task.notes == ("3 training problems dropped: identical to test problems",)
     write(tmp_path / "copy" / "test.jsonl", row(7))
     with pytest.raises(TaskError, match=r"every training problem of .* is also a test problem"):
         load(write(tmp_path / "copy" / "train.jsonl", row(7))).size("train")
@@ -142,7 +142,7 @@ def test_training_copies_of_test_rows_are_dropped(tmp_path: Path) -> None:
     [
         ((), r"has no train\.jsonl and no test\.jsonl, found no \*\.jsonl"),
         (("a.jsonl", "b.jsonl"), r"found a\.jsonl, b\.jsonl"),
-        (("a_train.jsonl", "b_train.jsonl"), r"several train files \(a_train\.jsonl, b_train\.jsonl\); give one"),
+        (("a_train.jsonl", "b_train.jsonl"), r"several train files \(a_train\.jsonl, b_train\.jsonl\); set it to one"),
         (("train/data.arrow",), r"convert its \.arrow files to JSONL first"),
     ],
 )

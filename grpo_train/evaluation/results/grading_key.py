@@ -55,7 +55,7 @@ def digest(value: Any) -> str:
 
 
 def _gather(file: Path, files: dict[Path, None], libraries: set[str]) -> None:
-    """Add a source file and, recursively, its imports: files of the grading rooms, names of third-party libraries."""
+    """Add a source file and, recursively, its imports: files that grade, names of third-party libraries."""
     if file in files:
         return
     files[file] = None

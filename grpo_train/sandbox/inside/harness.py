@@ -2,7 +2,7 @@
 
 A job's mode is ``program`` (a script with standard input and output), ``tests`` (a solution, the setup, then each
 test's statements and expressions) or ``judge`` (expressions of a dataset over values that a program returned; that
-process contains no text of a model).
+process contains no model-written text).
 
 Reports go through one pipe as records: the job's 8 random bytes, one letter, a 4-byte index, a 4-byte length, the
 content. ``R`` ready, ``L`` a layer failed, ``V`` a value, ``X`` an exception instead of a value (kind, tab, text),

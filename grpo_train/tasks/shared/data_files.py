@@ -32,7 +32,7 @@ def locate(path: str, root: Path | None = None) -> Path:
             return candidate.absolute()
     elsewhere = "" if given.is_absolute() else f", and neither does {older}"
     raise TaskError(
-        f"task.path: '{path}' does not exist{elsewhere}; give a JSONL file, or a directory with train.jsonl and "
+        f"task.path: '{path}' does not exist{elsewhere}; set it to a JSONL file or a directory with train.jsonl and "
         "test.jsonl"
     )
 
@@ -57,7 +57,7 @@ def split_files(path: Path) -> dict[Split, list[Path]]:
         ending = [file for file in files if re.search(rf"[_.-](?:{'|'.join(names)})$", file.stem)]
         if chosen := exact[:1] or inside or ending:
             if chosen is ending and len(ending) > 1:
-                raise TaskError(f"task.path: '{path}' has several {split} files ({_list(ending)}); give one of them")
+                raise TaskError(f"task.path: '{path}' has several {split} files ({_list(ending)}); set it to one")
             found[split] = chosen
     if not found and len(files) == 1:
         return _with_siblings(files[0])
