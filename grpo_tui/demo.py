@@ -85,17 +85,11 @@ def _requirement() -> str:
     return f"grpo-tui[train] @ {vcs + '+' if vcs else ''}{source['url']}"
 
 
-def engine_command() -> list[str]:
-    """The engine installed beside this program."""
-    script = Path(sys.executable).with_name("grpo-train")
-    return [str(script)] if script.exists() else ["grpo-train"]
-
-
 async def make_model(root: Path, show: Callable[[float, str], None], command: list[str] | None = None) -> None:
     """Run ``grpo-train tiny-model`` and report its progress (share done, description). Raises DemoError."""
     target = model_path(root)
     target.parent.mkdir(parents=True, exist_ok=True)
-    argv = [*(command or engine_command()), "tiny-model", "--out", str(target)]
+    argv = [*(command or local_box().engine or ["grpo-train"]), "tiny-model", "--out", str(target)]
     try:
         process = await asyncio.create_subprocess_exec(
             *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

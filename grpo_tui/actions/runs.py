@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from grpo_tui import attach as tmux
 from grpo_tui.actions.action import Face
@@ -53,12 +52,7 @@ async def kill(face: Face) -> None:
     ]  # fmt: skip
     if not await face.show_dialog(ConfirmScreen("kill run", lines, f"Kill {row.name}")):
         return
-    try:
-        reply = await face.ask("kill", timeout=60.0, run=row.name)
-    except RemoteError as error:
-        face.show_error(f"cannot kill {row.name}", error)
-        return
-    _report_kill(face, row.name, reply)
+    await _send_kill(face, row.name, run=row.name)
 
 
 async def _kill_evaluation(face: Face, run: str, session: str) -> None:
@@ -68,25 +62,25 @@ async def _kill_evaluation(face: Face, run: str, session: str) -> None:
 
     lines = [
         Content.from_markup("Kill the evaluation of [bold]$run[/] on [bold]$box[/]?", run=run, box=face.store.box),
-        Content.from_markup("[$grpo-muted]Finished evaluations of checkpoints keep their results.[/]"),
+        Content.from_markup("[$grpo-muted]Results of finished checkpoints are kept.[/]"),
     ]
     if not await face.show_dialog(ConfirmScreen("kill evaluation", lines, "Kill evaluation")):
         return
     face.ignore_evaluation_end(session)
+    await _send_kill(face, f"evaluation of {run}", session=session)
+
+
+async def _send_kill(face: Face, target: str, **params: str) -> None:
     try:
-        reply = await face.ask("kill", timeout=60.0, session=session)
+        reply = await face.ask("kill", timeout=60.0, **params)
     except RemoteError as error:
-        face.show_error(f"cannot kill the evaluation of {run}", error)
+        face.show_error(f"cannot kill {target}", error)
         return
-    _report_kill(face, f"evaluation of {run}", reply)
-
-
-def _report_kill(face: Face, target: str, reply: dict[str, Any]) -> None:
     if left := reply.get("left"):
         message = f"These processes did not end: {', '.join(map(str, left))}"
-        face.show_error(f"{target} is still running", RemoteError("internal", message, "look at them on the box"))
+        face.show_error(f"{target} is still running", RemoteError("internal", message, "inspect them on the box"))
     else:
-        face.receipt(f"{target} killed", "no process is left")
+        face.receipt(f"{target} killed", "no processes are left")
 
 
 async def attach(face: Face) -> None:

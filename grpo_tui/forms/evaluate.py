@@ -7,18 +7,17 @@ import math
 from textual import work
 from textual.app import ComposeResult
 from textual.suggester import SuggestFromList
-from textual.widget import Widget
 from textual.widgets import Input, Select
 
 from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
-from grpo_tui.model.requests import EvalRequest, Request
+from grpo_tui.model.requests import EvaluateRequest, Request
 from grpo_tui.model.tasks import Ask, TaskNames
 
 
 class EvalScreen(RequestScreen):
     """Dismissed with the box's reply."""
 
-    VERB = "Evaluate"
+    VERB, OPERATION = "Evaluate", "evaluate"
 
     def __init__(self, ask: Ask, run: str, steps: list[int]) -> None:
         super().__init__(ask)
@@ -49,23 +48,12 @@ class EvalScreen(RequestScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self._list_row.display = False
+        self.show_row("list", False)
         self.suggest_tasks()
         self.focus_button_when_ready()
 
-    @property
-    def _list_row(self) -> Widget:
-        """The row for a list of steps, shown if that choice is selected."""
-        row = self.query_one("#list").parent
-        assert isinstance(row, Widget)
-        return row
-
     def on_select_changed(self, event: Select.Changed) -> None:
-        is_list = event.value == "list"
-        if is_list != self._list_row.display:
-            self._list_row.display = is_list
-            if is_list:
-                self.query_one("#list").focus()
+        self.show_row("list", event.value == "list")
         super().on_select_changed(event)
 
     @work(group="tasks", exit_on_error=False, description="requesting task names")
@@ -75,8 +63,8 @@ class EvalScreen(RequestScreen):
             self.query_one("#dataset", Input).suggester = SuggestFromList(names, case_sensitive=False)
 
     async def check(self, request: Request) -> str:
-        assert isinstance(request, EvalRequest)
-        if request.dataset and (problem := await self.tasks.problem(request.dataset)):
+        assert isinstance(request, EvaluateRequest)
+        if request.eval_dataset and (problem := await self.tasks.problem(request.eval_dataset)):
             raise FieldError(f"dataset: {problem}")
         return ""
 
@@ -92,14 +80,14 @@ class EvalScreen(RequestScreen):
             raise FieldError(f"temperature: must be 0 (greedy) or more, not {temperature:g}")
         if samples is not None and samples > 1 and temperature == 0:
             raise FieldError("temperature: greedy samples are identical; use a temperature such as 0.6")
-        return EvalRequest(
-            self.run_name,
-            self._steps(),
-            self.value("dataset"),
-            self.value("path"),
-            fraction,
-            None if samples is None else int(samples),
-            temperature,
+        return EvaluateRequest(
+            run=self.run_name,
+            steps=self._steps(),
+            eval_dataset=self.value("dataset"),
+            eval_path=self.value("path"),
+            subset_frac=fraction,
+            num_samples=None if samples is None else int(samples),
+            temperature=temperature,
         )
 
     def _steps(self) -> str:

@@ -18,7 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static, TextArea
 
 from grpo_tui.model.formatting import command_line
-from grpo_tui.model.requests import Request
+from grpo_tui.model.requests import Request, parameters
 from grpo_tui.model.tasks import Ask
 from grpo_tui.screens.dialog import Dialog
 from remote.protocol import RemoteError
@@ -36,7 +36,8 @@ class FieldError(Exception):
 class RequestScreen(Dialog[dict[str, Any]]):
     """A form that is dismissed with the box's reply to its request."""
 
-    VERB = "Start"
+    VERB: str
+    OPERATION: str
 
     def __init__(self, ask: Ask) -> None:
         super().__init__()
@@ -74,13 +75,23 @@ class RequestScreen(Dialog[dict[str, Any]]):
             raise FieldError(f"{label}: must be an integer of 1 or more, not {text}")
         return int(text) if text else None
 
-    def overrides(self) -> tuple[str, ...]:
+    def overrides(self) -> list[str]:
         """``KEY=VALUE`` words of the overrides field, split like a shell does. Raises FieldError."""
         try:
-            return tuple(shlex.split(self.value("overrides")))
+            return shlex.split(self.value("overrides"))
         except ValueError as error:
             problem = str(error).lower()  # "No closing quotation", "No escaped character"
             raise FieldError(f"overrides: {problem}; quote a value with spaces: 'task.path=/my data'") from error
+
+    def show_row(self, field: str, shown: bool) -> None:
+        """Show or hide the row of an input; the input gets the focus when it appears."""
+        widget = self.query_one(f"#{field}")
+        row = widget.parent
+        assert isinstance(row, Widget)
+        if shown != row.display:
+            row.display = shown
+            if shown:
+                widget.focus()
 
     def focus_button_when_ready(self) -> None:
         """Start with the focus on the button, so that Enter sends the defaults."""
@@ -134,7 +145,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
         try:
             request = self.request()
             summary = await self.check(request)
-            reply = await self.ask(request.op, **request.params(dry_run=True))
+            reply = await self.ask(self.OPERATION, **parameters(request, dry_run=True))
         except FieldError as error:
             self.show_problem(str(error))
             return
@@ -200,7 +211,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
         button = self.query_one("#go", Button)
         button.label, button.disabled = "Sending …", True
         try:
-            reply = await self.ask(request.op, timeout=60.0, **request.params(dry_run=False))
+            reply = await self.ask(self.OPERATION, timeout=60.0, **parameters(request, dry_run=False))
         except RemoteError as error:
             self.show_problem(error.message, error.hint)
         except Exception as error:  # a message instead of a traceback

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from textual import work
 from textual.app import ComposeResult
-from textual.widget import Widget
 from textual.widgets import Select, TextArea
 
 from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
@@ -42,11 +41,15 @@ class ConfigChoice:
 class LaunchScreen(RequestScreen):
     """Dismissed with the box's reply, which names the new run."""
 
-    VERB = "Launch"
+    VERB, OPERATION = "Launch", "launch"
 
-    def __init__(self, ask: Ask, box: str, configs: list[ConfigChoice], runs: list[str], preferred: str) -> None:
+    def __init__(
+        self, ask: Ask, box: str, configs: list[ConfigChoice], runs: list[str], preferred: str, *, one_key: bool
+    ) -> None:
         super().__init__(ask)
         self.box, self.configs, self.runs, self.preferred = box, configs, runs, preferred
+        self.one_key = one_key
+        """Start with the focus on the button: Enter launches the preferred config."""
         self.idempotency_key = new_idempotency_key()
         self.tasks = TaskNames(ask)
 
@@ -73,28 +76,19 @@ class LaunchScreen(RequestScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self._path_row.display = False
+        self.show_row("ckpt-path", False)
         self._load_text()
         self.load_weights()
-        if self.preferred:
+        if self.one_key:
             self.focus_button_when_ready()
         else:
             self.query_one("#config").focus()
 
-    @property
-    def _path_row(self) -> Widget:
-        """The row for a path of starting weights, shown if that choice is selected."""
-        row = self.query_one("#ckpt-path").parent
-        assert isinstance(row, Widget)
-        return row
-
     def on_select_changed(self, event: Select.Changed) -> None:
         if event.select.id == "config":
             self._load_text()
-        elif (is_path := event.value == PATH) != self._path_row.display:
-            self._path_row.display = is_path
-            if is_path:
-                self.query_one("#ckpt-path").focus()
+        else:
+            self.show_row("ckpt-path", event.value == PATH)
         super().on_select_changed(event)
 
     @property
@@ -183,11 +177,9 @@ def load_config_of(request: LaunchRequest) -> Config:
     """The config of a request, validated as the engine will. Raises FieldError."""
     from grpo_train.config import ConfigError, load_config
 
-    overrides = list(request.overrides)
-    if request.nproc is not None:
-        overrides.append(f"run.nproc={request.nproc}")
+    nproc = [] if request.nproc is None else [f"run.nproc={request.nproc}"]
     try:
-        return load_config(request.config_text, overrides, request.config_name)
+        return load_config(request.config_text, [*request.overrides, *nproc], request.config_name)
     except ConfigError as error:
         raise FieldError(str(error)) from error
 

@@ -157,6 +157,10 @@ class Store:
         from_log = self.logs.last_step if self.logs else None
         return from_log if from_log is not None else row.step if row else 0
 
+    def log_version(self, log: str) -> tuple[str, int] | None:
+        """A value that differs whenever this log of the selected run does; None without a run."""
+        return (self.logs.run, self.logs.version[log]) if self.logs else None
+
     def age(self, at: float | None) -> float | None:
         """Seconds since a time on the box's clock."""
         return None if at is None else max(0.0, self.now() - (at + self.clock_skew))

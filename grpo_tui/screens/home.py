@@ -24,13 +24,7 @@ from grpo_tui.widgets.key_bar import KeyBar
 from grpo_tui.widgets.lines_panel import LineSource, LinesPanel
 from grpo_tui.widgets.notice import Notice
 from grpo_tui.widgets.runs import RunsPanel
-from grpo_tui.widgets.sources import (
-    CheckpointsSource,
-    CompletionSource,
-    ConsoleSource,
-    RolloutsSource,
-    TrainSource,
-)
+from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, ConsoleSource, RolloutsSource, TrainSource
 from grpo_tui.widgets.stage_bar import StageBar
 
 CHARTS = (
@@ -61,6 +55,7 @@ class HomeScreen(Screen[None]):
         self.store, self.readonly = store, readonly
         self.registry = actions
         self._noticed: bool | None = None
+        self._recomposing = False
 
     def compose(self) -> ComposeResult:
         store = self.store
@@ -99,12 +94,16 @@ class HomeScreen(Screen[None]):
         """Show another box. The screen is kept: Textual's Input needs one at all times."""
         self.minimize()
         self.store, self._noticed = store, None
-        await self.recompose()
+        self._recomposing = True
+        try:
+            await self.recompose()
+        finally:
+            self._recomposing = False
         self.tick()
 
     def tick(self) -> None:
         """Update every panel from the store."""
-        if not self.is_mounted or not self.query(Notice):  # not composed yet, or being removed
+        if self._recomposing or not self.is_mounted or not self.query(Notice):  # not composed yet, or being removed
             return
         notice, error = self.query_one(Notice), self.query_one(ErrorPanel)
         wanted = notice.wanted

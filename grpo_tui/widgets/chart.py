@@ -24,13 +24,7 @@ FLAT = 1e-6
 class MetricChart(Panel):
     """One metric over steps. The raw curve is drawn dim under its moving average."""
 
-    COMPONENT_CLASSES: ClassVar = {
-        "chart--raw",
-        "chart--line",
-        "chart--axis",
-        "chart--gap",
-        "chart--empty",
-    }
+    COMPONENT_CLASSES: ClassVar = {"chart--raw", "chart--line", "chart--axis", "chart--gap", "chart--empty"}
 
     def __init__(self, store: Store, name: str, *, id: str) -> None:
         super().__init__(store, id=id, classes="chart")
@@ -44,9 +38,8 @@ class MetricChart(Panel):
     def series(self) -> Series | None:
         return self.store.logs.series.get(self.metric) if self.store.logs else None
 
-    def state(self) -> tuple[object, ...]:
-        logs = self.store.logs
-        return (logs.run, logs.version["train_log"]) if logs else ()
+    def state(self) -> object:
+        return self.store.log_version("train_log")
 
     def refresh_titles(self) -> None:
         series = self.series

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from textual.content import Content
-from textual.widget import Widget
 
 from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.model.formatting import money, one_line, printable, shortened
-from grpo_tui.model.store import Store
-from grpo_tui.widgets.panel import TONES
+from grpo_tui.widgets.panel import TONES, Line
 from remote.events import Link
 
 
-class HeaderBar(Widget):
+class HeaderBar(Line):
     """Box and link on the first line, the selected run and its progress on the second."""
 
-    def __init__(self, store: Store, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.store = store
-        self._shown: Content | None = None
-
-    def tick(self) -> None:
-        content = self._content(self.size.width)
-        if content != self._shown:
-            self._shown = content
-            self.refresh()
+    def state(self) -> object:
+        return self.render()
 
     def render(self) -> Content:
-        self._shown = self._content(self.size.width)
-        return self._shown
-
-    def _content(self, width: int) -> Content:
+        width = self.size.width
         return Content("\n").join([self._box_line(width), self._run_line(width)])
 
     def _box_line(self, width: int) -> Content:

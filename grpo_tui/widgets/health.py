@@ -5,13 +5,12 @@ from __future__ import annotations
 from rich.text import Text
 from textual.content import Content
 from textual.message import Message
-from textual.widget import Widget
 
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.formatting import metric_value, one_line
 from grpo_tui.model.health import Condition
-from grpo_tui.model.store import Store
 from grpo_tui.widgets.lines_panel import PageSource, Palette
+from grpo_tui.widgets.panel import Line
 from grpo_tui.widgets.sources import MARKS, wrapped
 
 _COLORS = {"bad": "$error", "warn": "$warning", "muted": "$text-muted"}
@@ -25,16 +24,11 @@ _GAP = 3
 """Cells between two metrics on a line."""
 
 
-class HealthLine(Widget):
+class HealthLine(Line):
     """``▲ warning: 62 % of groups carry no signal (…)  +2``. A click opens the page."""
 
     class Opened(Message):
         """The line was clicked."""
-
-    def __init__(self, store: Store, *, id: str) -> None:
-        super().__init__(id=id)
-        self.store = store
-        self._seen: object = None
 
     def wanted(self, has_room: bool) -> bool:
         """Whether the line is shown.
@@ -45,12 +39,8 @@ class HealthLine(Widget):
         logs = self.store.logs
         return logs is not None and (logs.health.is_logged if has_room else logs.health.tone != "muted")
 
-    def tick(self) -> None:
-        logs = self.store.logs
-        state = (logs.run, logs.version["train_log"]) if logs else None
-        if self.display and state != self._seen:
-            self._seen = state
-            self.refresh()
+    def state(self) -> object:
+        return self.store.log_version("train_log")
 
     def render(self) -> Content:
         now = self.store.logs.health.now if self.store.logs else []
@@ -71,8 +61,7 @@ class HealthSource(PageSource):
     title, empty = "health", "no health logged"
 
     def state(self) -> object:
-        logs = self.store.logs
-        return (logs.run, logs.version["train_log"]) if logs else None
+        return self.store.log_version("train_log")
 
     def layout(self, width: int, palette: Palette) -> list[Text]:
         if self.store.logs is None or width < 2 * _MARGIN:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from textual import events
 from textual.content import Content
-from textual.widget import Widget
 
 from grpo_tui.actions.action import Action, Situation, key_label
 from grpo_tui.model.store import Store
+from grpo_tui.widgets.panel import Line
 
 
-class KeyBar(Widget):
+class KeyBar(Line):
     """Made from the action registry. A click on an action runs it."""
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, *, id: str) -> None:
-        super().__init__(id=id)
-        self.store, self.readonly = store, readonly
+        super().__init__(store, id=id)
+        self.readonly = readonly
         self.actions = [action for action in actions if action.in_bar]
-        self._seen: object = None
         self._spans: list[tuple[int, int, str]] = []
 
-    def tick(self) -> None:
-        state = (tuple(bool(reason) for _, reason in self._reasons()), self.size.width)
-        if state != self._seen:
-            self._seen = state
-            self.refresh()
+    def state(self) -> object:
+        return (tuple(bool(reason) for _, reason in self._reasons()), self.size.width)
 
     def _reasons(self) -> list[tuple[Action, str]]:
         situation = Situation(self.store, self.readonly)

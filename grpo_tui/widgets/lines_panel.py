@@ -11,7 +11,6 @@ from typing import ClassVar, Protocol
 from rich.text import Text
 from textual import events
 from textual.geometry import Size
-from textual.message import Message
 from textual.strip import Strip
 
 from grpo_tui.model.store import Store
@@ -79,9 +78,6 @@ class LinesPanel(ScrollPanel):
 
     BINDINGS: ClassVar = [("left", "browse(-1)"), ("right", "browse(1)")]
 
-    class TabChosen(Message):
-        """Another tab is shown."""
-
     def __init__(self, store: Store, sources: list[LineSource], *, id: str, classes: str | None = None) -> None:
         super().__init__(store, id=id, classes=classes)
         self.sources = sources
@@ -134,7 +130,6 @@ class LinesPanel(ScrollPanel):
             self.active = (self.active + 1) % len(self.sources)
         self._anchor = None
         self.tick()
-        self.post_message(self.TabChosen())
 
     def hide_tabs(self, hidden: frozenset[int]) -> None:
         """Hide the tabs whose content other panels show."""

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from textual.content import Content
-from textual.widget import Widget
 
 from grpo_train.run_dir.display import duration
-from grpo_tui.model.store import Store
+from grpo_tui.widgets.panel import Line
 from remote.events import Link
 
 _CURVE = "⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⢀⣀⡠⠤⠔⠒⠒⠊⠉⠉\n⠀⠀⠀⠀⠀⢀⡠⠔⠊⠉⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀\n⣀⡠⠤⠒⠊⠁⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀"
 
 
-class Notice(Widget):
+class Notice(Line):
     """One of: connecting, unreachable, refused, the box cannot train, no runs yet."""
 
-    def __init__(self, store: Store, *, id: str) -> None:
-        super().__init__(id=id)
-        self.store = store
-        self.launch_hint = "press [bold $primary]n[/] to launch a run"
-        self._seen: tuple[str, str, Content, bool] | None = None
+    launch_hint = "press [bold $primary]n[/] to launch a run"
 
     @property
     def wanted(self) -> bool:
         """Whether the notice replaces the panels."""
         return not self.store.runs or self.store.link.state is Link.REFUSED
 
-    def tick(self) -> None:
-        state = self._message()
-        if self.display and state != self._seen:
-            self._seen = state
-            self.refresh()
+    def state(self) -> object:
+        return self._message()
 
     def _message(self) -> tuple[str, str, Content, bool]:
         """Tone, headline, text, and whether to draw the curve."""
@@ -53,7 +45,7 @@ class Notice(Widget):
         return "$primary", "no runs yet", Content.from_markup(self.launch_hint), True
 
     def render(self) -> Content:
-        tone, headline, text, curve = self._seen = self._message()
+        tone, headline, text, curve = self._message()
         parts = []
         if curve and self.size.height >= 9:
             parts.append(Content.from_markup(f"[$grpo-faint]{_CURVE}[/]\n\n"))

@@ -35,19 +35,19 @@ else:
     _Base = object
 
 
-class PanelBehavior(_Base):
-    """A framed view of the store. ``tick`` is called four times a second."""
+class StoreView(_Base):
+    """A view of the store. ``tick`` is called four times a second."""
 
     store: Store
     _seen: object = None
     _titles: tuple[str | Content, str] = ("", "")
 
     def state(self) -> object:
-        """A value that differs whenever the panel must repaint."""
+        """A value that differs whenever the view must be repainted."""
         raise NotImplementedError
 
     def tick(self) -> None:
-        """Update the frame, and repaint if the state changed. A hidden panel does nothing."""
+        """Update the frame, and repaint if the state changed. A hidden view does nothing."""
         if not self.display or not self.is_attached:
             return
         self.refresh_titles()
@@ -75,7 +75,15 @@ class PanelBehavior(_Base):
             self.border_subtitle = subtitle
 
 
-class Panel(PanelBehavior, Widget, can_focus=True):
+class Line(StoreView, Widget):
+    """A view without a frame."""
+
+    def __init__(self, store: Store, *, id: str) -> None:
+        super().__init__(id=id)
+        self.store = store
+
+
+class Panel(StoreView, Widget, can_focus=True):
     """A panel that does not scroll."""
 
     ALLOW_MAXIMIZE = True
@@ -85,7 +93,7 @@ class Panel(PanelBehavior, Widget, can_focus=True):
         self.store = store
 
 
-class ScrollPanel(PanelBehavior, ScrollView, can_focus=True):
+class ScrollPanel(StoreView, ScrollView, can_focus=True):
     """A panel that scrolls."""
 
     def __init__(self, store: Store, *, id: str | None = None, classes: str | None = None) -> None:

@@ -43,7 +43,7 @@ class LogSource:
         return self.store.logs
 
     def state(self) -> object:
-        return (self.logs.run, self.logs.version[self.log]) if self.logs else None
+        return self.store.log_version(self.log)
 
 
 class TrainSource(LogSource):

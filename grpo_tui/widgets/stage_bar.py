@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from textual.content import Content
-from textual.widget import Widget
 
 from grpo_tui.model.formatting import compact_number
-from grpo_tui.model.store import Store
+from grpo_tui.widgets.panel import Line
 
 _COLORS = {
     "rollout": "$chart-reward", "train": "$chart-loss", "save": "$chart-length", "score": "$chart-grad",
@@ -15,20 +14,11 @@ _COLORS = {
 """By name, so that stages of similar length keep their colors from step to step."""
 
 
-class StageBar(Widget):
+class StageBar(Line):
     """``step time 3.1 s ▐ rollout 1.9 ▌▐ train 1.1 ▌``, the mean of the last 15 steps."""
 
-    def __init__(self, store: Store, *, id: str) -> None:
-        super().__init__(id=id)
-        self.store = store
-        self._seen: object = None
-
-    def tick(self) -> None:
-        logs = self.store.logs
-        state = (logs.run, logs.version["train_log"]) if logs else None
-        if self.display and state != self._seen:
-            self._seen = state
-            self.refresh()
+    def state(self) -> object:
+        return self.store.log_version("train_log")
 
     def render(self) -> Content:
         stages = self.store.stage_times()
