@@ -18,9 +18,9 @@ from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weights
 from grpo_train.rewards import Rewards
 from grpo_train.rollout import RolloutBackend
+from grpo_train.rollout.backends import make_backend
 from grpo_train.rollout.collect import Sample, generate_groups, judge_threads
 from grpo_train.rollout.prompts import Prompt, encode
-from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.tasks import Attempt, Problem
 from grpo_train.tasks.shared.adversarial import AdversarialTask, Play
 
@@ -36,10 +36,9 @@ Frozen = Callable[[], AbstractContextManager[None]]
 class Opponent:
     """A model that answers questions greedily."""
 
-    def __init__(self, policy: Policy, budget: int, frozen: Frozen = nullcontext, batch_size: int = 0) -> None:
-        """``budget``: tokens per answer; ``batch_size``: answers generated at once, 0 = all."""
-        self._policy, self._budget, self._frozen, self._batch_size = policy, budget, frozen, batch_size
-        self._backend = TransformersBackend(policy.model, policy.tokenizer, stop=STOP)
+    def __init__(self, policy: Policy, config: Config, frozen: Frozen = nullcontext) -> None:
+        self._policy, self._rollout, self._frozen = policy, config.rollout, frozen
+        self._backend = make_backend(config, policy.model, policy.tokenizer, STOP)
 
     def answer(self, problems: Sequence[Problem]) -> list[str]:
         """Answer texts without the prompts; equal problems are answered once."""
@@ -50,9 +49,9 @@ class Opponent:
             completions = self._backend.generate(
                 encode(unique, self._policy.tokenizer),
                 seeds=[0] * len(unique),
-                max_completion_length=self._budget,
+                max_completion_length=self._rollout.max_completion_length,
                 temperature=0.0,
-                batch_size=self._batch_size,
+                batch_size=self._rollout.generation_batch_size,
             )
         texts = self._policy.tokenizer.batch_decode([one.ids for one in completions], skip_special_tokens=True)
         answers: dict[Problem, str] = dict(zip(unique, texts, strict=True))
@@ -116,11 +115,10 @@ def make_adversary(
     ``start`` makes the context in which ``policy``'s model is the one the run started from. Raises PolicyError if the
     opponent cannot be loaded.
     """
-    budget, batch_size = config.rollout.max_completion_length, config.rollout.generation_batch_size
     if config.task.opponent == START:
-        opponent = Opponent(policy, budget, start, batch_size)
+        opponent = Opponent(policy, config, start)
     else:
-        opponent = Opponent(load_opponent(config, root, policy), budget, batch_size=batch_size)
+        opponent = Opponent(load_opponent(config, root, policy), config)
     return Adversary(task, rewards, backend, opponent, policy.tokenizer, config)
 
 

@@ -54,7 +54,7 @@ class GradientSum:
                 if parameter.grad is not None:  # used by an earlier piece, not by the last
                     self._add(parameter, view)
 
-    def finish(self, world: World) -> list[float]:
+    def all_reduce(self, world: World) -> list[float]:
         """Sum over the ranks and set each parameter's gradient. A rank without completions contributes zeros.
 
         Returns the squared norms of this rank's micro-batch gradients, as they enter the sum.

@@ -24,12 +24,13 @@ from grpo_train.train.announce import announce
 from grpo_train.train.buffer import RolloutBuffer, groups_of, make_buffer
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
+from grpo_train.train.retention import prune_checkpoints
 from grpo_train.train.rollout_metrics import rollout_metrics
 from grpo_train.train.samples import compute_advantages, gather_samples, total_rewards
 from grpo_train.train.state import TrainingState
 from grpo_train.train.step_log import Clock, StepLog
 from grpo_train.train.token_metrics import TokenSums
-from grpo_train.train.update import make_piece, microbatches, piece_loss
+from grpo_train.train.update import make_piece, microbatches, piece_loss, score_old_policy
 
 
 def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path | None = None) -> int:
@@ -44,10 +45,10 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
     saved = state.step
     for step in range(state.step + 1, until + 1):
         clock = Clock()
-        buffer_index, position = divmod(step - 1, config.steps_per_buffer)
-        if position == 0 or state.buffer is None:
+        buffer_index, update_index = divmod(step - 1, config.steps_per_buffer)
+        if update_index == 0 or state.buffer is None:
             prompts = state.source.at(buffer_index, config.rollout.buffer_size)
-            with state.policy.autocast():
+            with state.policy.autocast():  # tasks and reward functions grade completions while others are generated
                 rollouts = state.collector.collect(buffer_index, my_groups, [prompts[k] for k in my_groups])
             clock.lap("rollout")
             samples = gather_samples(rollouts, my_groups, config, world)
@@ -58,13 +59,16 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             state.num_tokens += sum(sample.prompt_length + sample.length for sample in samples)
             log.add_rollouts(step, samples, rewards, advantages)
             clock.lap("reward")
-            state.score_buffer()
+            if config.steps_per_buffer > 1:  # otherwise the old policy is the current one
+                state.buffer.old_logps = score_old_policy(state.forward, state.buffer, config)
+            if state.reference is not None:
+                state.buffer.ref_logps = state.reference.score(state.buffer.completions, config.train.tf_micro_batch)
             clock.lap("score")
 
         state.gradients.start()
-        update = position % config.algorithm.updates_per_buffer
+        update = update_index % config.algorithm.updates_per_buffer  # index in a pass over the buffer
         sums = accumulate_gradients(state.forward, state.buffer, update, state.gradients, config)
-        squared_norms = state.gradients.finish(world)
+        squared_norms = state.gradients.all_reduce(world)
         grad_norm = float(torch.nn.utils.clip_grad_norm_(state.policy.trainable(), config.optimizer.max_grad_norm))
         learning_rate = float(state.scheduler.get_last_lr()[0])
         if math.isfinite(grad_norm):  # otherwise the step is skipped, which keeps the weights
@@ -82,7 +86,11 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             seconds = state.save(step, is_final=step == config.run.total_steps)
             log.saved(step, seconds)
             saved = step
+            if world.is_main:
+                prune_checkpoints(run, keep_last=config.run.keep_last, keep_every=config.run.keep_every)
         if is_stop:
+            if world.is_main:
+                run.clear_stop()
             log.stopped(step)
             break
     state.gradients.close()
@@ -95,6 +103,7 @@ def accumulate_gradients(
 ) -> TokenSums:
     """Add the gradient of this rank's share of a buffer's update to ``gradients``; returns the sums for the log."""
     sums = TokenSums()
+    # A piece is a part of a micro-batch that takes one forward pass (train.token_budget).
     for pieces in microbatches(buffer, update, config):
         gradients.start_microbatch()
         for rows in pieces:

@@ -17,10 +17,10 @@ from grpo_train.policy.locate import at_commit, base_of_checkpoint, check_weight
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rewards import Rewards, load_rewards
 from grpo_train.rollout.adversary import START, make_adversary
+from grpo_train.rollout.backends import make_backend
 from grpo_train.rollout.collect import Collector, SingleTurn
 from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.self_play import SelfPlay
-from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir import Checkpoint, RunDir
 from grpo_train.run_dir.removal import remove_leftovers
 from grpo_train.tasks import load_task
@@ -42,7 +42,6 @@ from grpo_train.train.gradients import GradientSum
 from grpo_train.train.optimizer import apply_settings, make_optimizer
 from grpo_train.train.reference import Reference, load_reference
 from grpo_train.train.resume import check_position, config_changes, library_versions
-from grpo_train.train.update import score_old_policy
 
 PROBES = "probes"
 """File name (without suffix) of the noise scale's averages in a checkpoint."""
@@ -135,7 +134,7 @@ class TrainingState:
 
     def _make_collector(self, rewards: Rewards, start: Reference | None) -> Collector:
         task, policy, config = self.task, self.policy, self._config
-        backend = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop)
+        backend = make_backend(config, policy.model, policy.tokenizer, task.stop)
         if isinstance(task, SelfPlayTask):
             return SelfPlay(task, rewards, backend, policy.tokenizer, config)
         if isinstance(task, AdversarialTask):
@@ -150,14 +149,6 @@ class TrainingState:
             self.baselines.load_state_dict(saved)
         if self.noise_scale and (probes := load_extra(checkpoint, PROBES)):
             self.noise_scale.load_state_dict(probes["noise_scale"])
-
-    def score_buffer(self) -> None:
-        """Compute the buffer's log-probabilities that stay fixed over its updates: old policy and reference."""
-        assert self.buffer is not None
-        if self._config.steps_per_buffer > 1:
-            self.buffer.old_logps = score_old_policy(self.forward, self.buffer, self._config)
-        if self.reference is not None:
-            self.buffer.ref_logps = self.reference.score(self.buffer.completions, self._config.train.tf_micro_batch)
 
     def update_noise_scale(self, squared_norms: list[float], grad_norm: float) -> None:
         """Add a step to the noise scale.

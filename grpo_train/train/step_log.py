@@ -14,7 +14,6 @@ from grpo_train.tracking.logs import RunLogs
 from grpo_train.train.distributed import World
 from grpo_train.train.health import health
 from grpo_train.train.log_rows import console_line, rollout_rows
-from grpo_train.train.retention import prune_checkpoints
 from grpo_train.train.samples import ScoredSample
 from grpo_train.train.state import TrainingState
 from grpo_train.train.token_metrics import TokenSums, token_metrics
@@ -91,19 +90,17 @@ class StepLog:
         print(console_line(row, config.run.total_steps), flush=True)
 
     def saved(self, step: int, seconds: float) -> None:
-        """Log a save and prune older checkpoints."""
+        """Log a save."""
         self._save_seconds = seconds
         if not self._world.is_main:
             return
         self._run.log_event("saved", step=step, checkpoint=f"step_{step}", seconds=round(seconds, 3))
         print(f"saved training_state/step_{step} ({seconds:.1f} s)", flush=True)
-        prune_checkpoints(self._run, keep_last=self._config.run.keep_last, keep_every=self._config.run.keep_every)
 
     def stopped(self, step: int) -> None:
-        """Log a requested stop and clear the request."""
+        """Log a requested stop."""
         if not self._world.is_main:
             return
-        self._run.clear_stop()
         self._run.log_event("stopped", step=step)
         print(f"stopped after step {step} as requested; the full state is saved", flush=True)
 

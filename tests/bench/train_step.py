@@ -168,7 +168,7 @@ class Ours:
         start, aside, gradient = time.process_time(), 0.0, []
         self.gradients.start()
         sums = accumulate_gradients(self.forward, self.buffer, 0, self.gradients, self.config)
-        self.gradients.finish(World())
+        self.gradients.all_reduce(World())
         if look is not None:
             paused = time.process_time()
             gradient = look(self.parameters)

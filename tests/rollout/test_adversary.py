@@ -129,7 +129,7 @@ def test_frozen_start_model_answers(tiny: tuple[Path, Policy]) -> None:
                 parameter.data = value
 
     question = task.question(referee(FIBONACCI, task.limits))
-    opponent = Opponent(policy, 12, frozen)
+    opponent = Opponent(policy, config, frozen)
     before = opponent.answer([question, question])
     assert before[0] == before[1]
     with torch.no_grad():
@@ -137,7 +137,7 @@ def test_frozen_start_model_answers(tiny: tuple[Path, Policy]) -> None:
             parameter.add_(torch.full_like(parameter, 0.3))
     changed = [parameter.detach().clone() for parameter in policy.trainable()]
     assert opponent.answer([question]) == before[:1]
-    assert Opponent(policy, 12).answer([question]) != before[:1]
+    assert Opponent(policy, config).answer([question]) != before[:1]
     assert all(torch.equal(a, b) for a, b in zip(policy.trainable(), changed, strict=True))
     with torch.no_grad():
         for parameter, value in zip(policy.trainable(), start, strict=True):
@@ -154,7 +154,7 @@ def test_another_model_as_opponent(tiny: tuple[Path, Policy]) -> None:
     assert other.model is not policy.model
     assert not any(parameter.requires_grad for parameter in other.model.parameters())
     question = game().question(referee(FIBONACCI, game().limits))
-    assert Opponent(other, 12).answer([question]) == Opponent(policy, 12).answer([question])
+    assert Opponent(other, config).answer([question]) == Opponent(policy, config).answer([question])
     for name, message in (("models", "holds neither"), ("no/such/place/at/all", "is not a model directory")):
         with pytest.raises(PolicyError, match=rf"task\.opponent '{name}' \(or start\): .*{message}"):
             load_opponent(small_config(task__opponent=name), root, policy)

@@ -124,7 +124,7 @@ def gradient_of(recording: Recording, config: Config, rank: int = 0, world_size:
     gradients = GradientSum(policy.trainable())
     gradients.start()
     sums = accumulate_gradients(forward, buffers.from_state(state, world, config), 0, gradients, config)
-    gradients.finish(world)
+    gradients.all_reduce(world)
     gradients.close()
     flat = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
     return float(sums.collect().sums[0]), flat.clone()
@@ -227,7 +227,7 @@ def test_micro_batch_norms(recording: Recording) -> None:
         gradients.start()
         forward = LogprobForward(policy, temperature=1.0)
         accumulate_gradients(forward, buffers.from_state(state_1, World(), config), 0, gradients, config)
-        assert gradients.finish(World()) == pytest.approx(parts, rel=1e-9)
+        assert gradients.all_reduce(World()) == pytest.approx(parts, rel=1e-9)
         gradients.close()
 
 
@@ -251,7 +251,7 @@ def gradient_on_a_rank(root: Path, state: dict[str, Any], live: int | None) -> d
     gradients.start()
     forward = LogprobForward(policy, temperature=1.0)
     accumulate_gradients(forward, buffers.from_state(state, world, config), 0, gradients, config)
-    gradients.finish(world)
+    gradients.all_reduce(world)
     gradients.close()
     flat = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
     alone = gradient_of((policy, state), make_config(**changes)) if world.is_main else (0.0, flat)

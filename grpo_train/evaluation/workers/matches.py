@@ -26,8 +26,8 @@ from grpo_train.games.transcript import Transcript, as_text
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import PolicyError
 from grpo_train.rollout import seed_of
+from grpo_train.rollout.backends import make_backend
 from grpo_train.rollout.prompts import encode
-from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.tasks import Problem
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 
@@ -89,9 +89,10 @@ def scripted_player(opponent: Opponent) -> Player:
     return reply
 
 
-def model_player(policy: Policy, stop: Sequence[str], settings: Mapping[str, Any]) -> Player:
-    """A model as a player; ``settings`` as of :func:`~grpo_train.evaluation.results.keys.decoding`."""
-    backend = TransformersBackend(policy.model, policy.tokenizer, stop)
+def model_player(policy: Policy, config: Config, task: SelfPlayTask) -> Player:
+    """A model as a player."""
+    backend = make_backend(config, policy.model, policy.tokenizer, task.stop)
+    settings = decoding(config, task)
 
     def reply(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
         completions = backend.generate(
@@ -160,7 +161,7 @@ class Matches:
 
     @cached_property
     def _model(self) -> Player:
-        return model_player(self._policy, self._task.stop, self._decoding)
+        return model_player(self._policy, self._config, self._task)
 
     @cached_property
     def _opponents(self) -> dict[str, Player]:
@@ -175,4 +176,4 @@ class Matches:
             policy = load_checkpoint(self._plan, self._config, opponent_path(name, Path(self._plan.root)))
         except PolicyError as error:
             raise PolicyError(f"eval.opponents '{name}': {error}", code=error.code) from error
-        return model_player(policy, self._task.stop, self._decoding)
+        return model_player(policy, self._config, self._task)

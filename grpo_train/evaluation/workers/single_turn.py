@@ -15,9 +15,9 @@ from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.checkpoint import layout_of, load_target
 from grpo_train.evaluation.workers.memory import automatic_batch_size
 from grpo_train.policy.loading import Policy
-from grpo_train.rollout import seed_of
+from grpo_train.rollout import RolloutBackend, seed_of
+from grpo_train.rollout.backends import make_backend
 from grpo_train.rollout.prompts import encode
-from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.tasks import Problem, Task
 
 CHUNK_BATCHES, CHUNK_SAMPLES = 4, 512
@@ -90,5 +90,5 @@ class SingleTurn:
         return encode(self._problems, self._policy.tokenizer)
 
     @cached_property
-    def _backend(self) -> TransformersBackend:
-        return TransformersBackend(self._policy.model, self._policy.tokenizer, self._task.stop)
+    def _backend(self) -> RolloutBackend:
+        return make_backend(self._config, self._policy.model, self._policy.tokenizer, self._task.stop)
