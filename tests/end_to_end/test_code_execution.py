@@ -1,4 +1,4 @@
-"""code_execution with the tiny model and the real sandbox, through ``grpo-train train``: what it writes is run."""
+"""code_execution with the tiny model and the real sandbox, through ``grpo-train train``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POINTS = {
 
 
 @pytest.mark.timeout(300)
-def test_three_steps_are_trained_on_what_programs_do(make_root: Callable[[], Path]) -> None:
+def test_rewards_come_from_executed_programs(make_root: Callable[[], Path]) -> None:
     root = make_root()
     config = write_config(
         root, task__name="code_execution", run__total_steps=3, run__save_every=3, rollout__max_prompt_length=256,
@@ -31,11 +31,10 @@ def test_three_steps_are_trained_on_what_programs_do(make_root: Callable[[], Pat
     assert all(row["rewards"] == {"score": POINTS[row["reason"]]} for row in written)
     assert all(row["facts"]["isolation"] in ("strong", "full") for row in written if row["reason"] != "no_code")
     for row in rows(run):
-        mine = [each for each in written if each["step"] == row["step"]]
-        scores = [each["rewards"]["score"] for each in mine]
+        scores = [each["rewards"]["score"] for each in written if each["step"] == row["step"]]
         assert row["reward/avg_batch_reward"] == pytest.approx(sum(scores) / 16)
         assert row["reward/successful_predictions_count"] == sum(score > 0 for score in scores)
         assert row["rewards/score/mean"] == pytest.approx(sum(scores) / 16)
         assert row["hacking/canary"] == 0.0
     reasons = {row["reason"] for row in written}
-    assert reasons & {"ok", "silent"} or "syntax_error" in reasons  # something was run
+    assert reasons & {"ok", "silent"} or "syntax_error" in reasons  # at least one program was executed

@@ -1,4 +1,4 @@
-"""code_game through training with the tiny model: programs are run, the model that the run started from predicts."""
+"""code_game in training with the tiny model: programs are executed; the starting model predicts their output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from grpo_train.tasks.code_game import CodeGameTask, load as load_game, referee
 
 
 class Lengths(CodeGameTask):
-    """The tiny model cannot write programs: the length of what it writes is put into one."""
+    """The tiny model cannot write programs, so the length of its completion is put into one."""
 
     def play(self, attempt):
         return referee(f"x = {attempt.length}\\nprint(x * 7 % 50, x % 3)", self.limits)
 
 
-def by_place(attempt, verdict):
+def by_index(attempt, verdict):
     """Rewards that differ in every group, so that the policy changes at every step."""
     return float(attempt.key.rpartition("/")[2])
 
@@ -38,7 +38,7 @@ def load(config):
 
 
 @pytest.mark.timeout(300)
-def test_two_steps_through_the_command_line(make_root: Callable[[], Path]) -> None:
+def test_training_by_the_command_line(make_root: Callable[[], Path]) -> None:
     root = make_root()
     config = write_config(root, task__name="code_game", run__total_steps=2, **CHANGES)
     done = grpo_train("train", "--cfg", config, "--run-name", "game", root=root, timeout=250)
@@ -51,12 +51,12 @@ def test_two_steps_through_the_command_line(make_root: Callable[[], Path]) -> No
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("adapter", ["none", "lora"])
-def test_the_opponent_is_the_start_over_a_resume(make_root: Callable[[], Path], adapter: str) -> None:
+def test_a_resume_keeps_the_opponent(make_root: Callable[[], Path], adapter: str) -> None:
     root = make_root()
     (root / "own.py").write_text(OWN)
     own = root / "own.py"
     config = write_config(
-        root, task__name=f"{own}:load", task__rewards=["score", f"{own}:by_place"], model__adapter=adapter,
+        root, task__name=f"{own}:load", task__rewards=["score", f"{own}:by_index"], model__adapter=adapter,
         run__total_steps=4, optimizer__learning_rate=0.02, optimizer__warmup_steps=0, **CHANGES,
     )  # fmt: skip
     whole = train_here(root, config, f"whole_{adapter}")
@@ -68,6 +68,5 @@ def test_the_opponent_is_the_start_over_a_resume(make_root: Callable[[], Path], 
         assert row["formatted"]
         assert row["rewards"]["score"] in (1.0, -1.0)
         replies.setdefault(row["answer"], {})[row["step"]] = row["facts"]["reply"]
-    # One answer to one program, in all steps.
-    assert all(len(set(by_step.values())) == 1 for by_step in replies.values())
+    assert all(len(set(by_step.values())) == 1 for by_step in replies.values()), "one reply per program, in all steps"
     assert any(len(by_step) > 1 for by_step in replies.values())

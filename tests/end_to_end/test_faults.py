@@ -1,13 +1,10 @@
-"""What goes wrong on a box, with real supervisors, torchrun workers and signals; and what stays right."""
+"""Failures on a box: real supervisors, torchrun workers and signals."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +17,10 @@ from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from tests.support.engine import (
     GRPO_TRAIN,
     assert_same_run,
-    environment,
     events,
     grpo_train,
     rows,
+    run_module,
     run_of,
     running,
     steps_logged,
@@ -38,7 +35,7 @@ QUICK: dict[str, Any] = {
     "rollout__max_completion_length": 24,
     "train__microbatch_size": 1,
 }
-"""A step takes a tenth of a second."""
+"""A step takes about 0.1 s."""
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +56,9 @@ def state(run: RunDir) -> str:
 
 
 def wait_for_steps(run: RunDir, count: int) -> None:
-    """Until so many steps more are saved."""
-    have = len(run.checkpoints())
-    wait_for(lambda: len(run.checkpoints()) >= have + count, f"{count} more checkpoints of {run.name}")
+    """Wait until ``count`` more steps are saved."""
+    before = len(run.checkpoints())
+    wait_for(lambda: len(run.checkpoints()) >= before + count, f"{count} more checkpoints of {run.name}")
 
 
 def error_of(run: RunDir) -> dict[str, Any]:
@@ -75,7 +72,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "full weights": {},
     "LoRA, each buffer twice": {"model__adapter": "lora", "algorithm__num_iterations": 2},
 }
-"""Step 3 is then the end of a buffer, or the middle of one, which is saved."""
+"""Step 3 ends a buffer, or is in the middle of one, which is saved."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -85,7 +82,7 @@ def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def two(make_root: Callable[[], Path], kind: dict[str, Any]) -> RunDir:
-    """Six steps of two processes in one go."""
+    """Six uninterrupted steps of two processes."""
     root = make_root()
     cfg = write_config(root, "two.yaml", **kind)
     done = grpo_train("train", "--cfg", cfg, "--run-name", "two", "--nproc", "2", root=root)
@@ -93,8 +90,8 @@ def two(make_root: Callable[[], Path], kind: dict[str, Any]) -> RunDir:
     return run_of(root, "two")
 
 
-def test_two_processes_three_and_three_are_six_bit_for_bit(two: RunDir, kind: dict[str, Any]) -> None:
-    """Also: --additional-steps, and a resume with another number of processes, which says what it is not."""
+def test_resume_of_two_processes_is_bit_exact(two: RunDir, kind: dict[str, Any]) -> None:
+    """Also: --additional-steps, and a resume with another number of processes, which reports the difference."""
     cfg = write_config(two.root, "three.yaml", run__total_steps=3, **kind)
     done = grpo_train("train", "--cfg", cfg, "--run-name", "three", "--nproc", "2", root=two.root)
     assert done.returncode == 0, done.stdout
@@ -119,26 +116,26 @@ def test_two_processes_three_and_three_are_six_bit_for_bit(two: RunDir, kind: di
     assert steps_logged(run) == [1, 2, 3, 4, 5, 6]
 
 
-def test_torchrun_and_plain_python_start_the_same_module(two: RunDir, kind: dict[str, Any]) -> None:
-    """From a step of another run, from its model, and with the contract's files."""
+def test_training_without_a_supervisor(two: RunDir, kind: dict[str, Any]) -> None:
+    """By torchrun from a step of another run, and by plain Python from its model; one of the two a real process."""
     cfg = write_config(two.root, "plain.yaml", run__total_steps=1, **kind)
     step = two.training_state / "step_6"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    for name, launcher, ckpt in (("by_torchrun", torchrun, step), ("by_python", [sys.executable], step / "model")):
-        command = [*launcher, "-m", "grpo_train.train", "--cfg", str(cfg), "--ckpt", str(ckpt), "--run-name", name]
-        done = subprocess.run(command, env=environment(two.root), capture_output=True, text=True, timeout=120)
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+    for name, launcher, ckpt in (("by_torchrun", torchrun, step), ("by_python", [], step / "model")):
+        command = [*launcher, "grpo_train.train", "--cfg", cfg, "--ckpt", ckpt, "--run-name", name]
+        done = run_module(*command, root=two.root, real=bool(kind) == (not launcher))
         assert done.returncode == 0, done.stdout + done.stderr
         run = run_of(two.root, name)
         assert state(run) == "finished"
         assert [c.step for c in run.checkpoints()] == [1]
-        assert (run.read_status() or {})["nproc"] == (2 if launcher is torchrun else 1)
+        assert (run.read_status() or {})["nproc"] == (2 if launcher else 1)
         assert len(rows(run, "rollouts.jsonl")) == 16
         launch = run.read_launch()
-        assert (launch["config_name"], launch["ckpt"]) == (str(cfg), str(ckpt.relative_to(two.root)))  # may be moved
+        assert (launch["config_name"], launch["ckpt"]) == (str(cfg), str(ckpt.relative_to(two.root)))
 
 
-def test_kill_nine_of_a_worker_and_then_of_the_supervisor(root: Path) -> None:
-    """The worker's is named; the supervisor's reads 'lost'; nothing is left behind, and the run goes on after both."""
+def test_sigkill_of_a_worker_and_a_supervisor(root: Path) -> None:
+    """The killed worker is named; without its supervisor the run is lost; no process is left, and the run resumes."""
     cfg = write_config(root, "long.yaml", run__total_steps=5000, **QUICK)
     run = run_of(root, "kills")
     with running(train_command(cfg, run.name, "--nproc", "2"), root, run_id_of(run.path)) as supervisor:
@@ -164,7 +161,7 @@ def test_kill_nine_of_a_worker_and_then_of_the_supervisor(root: Path) -> None:
         supervisor.kill()
         supervisor.wait()
         assert state(run) == "lost"
-        wait_for(lambda: not find_by_run_id(run_id_of(run.path)), "the trainer's end", timeout=45)
+        wait_for(lambda: not find_by_run_id(run_id_of(run.path)), "the trainer to end", timeout=45)
 
     last = run.checkpoint("latest", deep=True).step
     done = grpo_train("resume", "--training-run", run.name, "--additional-steps", "1", root=root)
@@ -174,7 +171,7 @@ def test_kill_nine_of_a_worker_and_then_of_the_supervisor(root: Path) -> None:
 
 
 def rank_of(pid: int) -> int | None:
-    """The rank of a torchrun worker; None for other processes."""
+    """Rank of a torchrun worker; None for other processes."""
     try:
         variables = dict(v.split("=", 1) for v in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in v)
     except OSError:
@@ -182,8 +179,8 @@ def rank_of(pid: int) -> int | None:
     return int(variables["RANK"]) if "RANK" in variables else None
 
 
-def test_runs_of_one_name_in_two_roots_leave_each_other_alone(make_root: Callable[[], Path], tmp_path: Path) -> None:
-    """A real root and a demo's: one is ended by force, the other trains on; and a link to a root is that root."""
+def test_a_kill_leaves_other_roots_alone(make_root: Callable[[], Path], tmp_path: Path) -> None:
+    """Two runs of one name: one is killed, the other continues. A link to a root names the same root."""
     real, demo = (run_of(make_root(), "same") for _ in range(2))
     link = tmp_path / "localfs"
     link.symlink_to(real.root)
@@ -211,7 +208,7 @@ def test_runs_of_one_name_in_two_roots_leave_each_other_alone(make_root: Callabl
 # ----------------------------------------------------------------------------------------------- the stop ladder
 
 
-def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None:
+def test_the_run_is_the_same_after_every_stop(root: Path) -> None:
     cfg = write_config(root, "stops.yaml", run__total_steps=120, run__save_every=4, **QUICK)
     run = run_of(root, "stops")
 
@@ -226,7 +223,7 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
     assert run.checkpoint("latest").step == steps_logged(run)[-1]
 
     with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
-        wait_for_steps(run, 1)  # a closing terminal hangs up, maybe twice
+        wait_for_steps(run, 1)  # a closing terminal may send SIGHUP twice
         supervisor.send_signal(signal.SIGHUP)
         supervisor.send_signal(signal.SIGHUP)
         supervisor.communicate(timeout=60)
@@ -238,7 +235,7 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
         (trainer,) = [pid for pid in find_by_run_id(run_id_of(run.path)) if pid != supervisor.pid]
         os.kill(trainer, signal.SIGSTOP)  # a step that hangs
         supervisor.send_signal(signal.SIGINT)
-        wait_for(lambda: state(run) == "stopping", "the state to be 'stopping'")
+        wait_for(lambda: state(run) == "stopping", "the state 'stopping'")
         supervisor.send_signal(signal.SIGINT)
         output, _ = supervisor.communicate(timeout=60)
     assert "ending now, without saving; the latest checkpoint is intact" in output
@@ -247,8 +244,8 @@ def test_every_way_to_stop_and_the_run_is_still_the_same_run(root: Path) -> None
 
     with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
         wait_for_steps(run, 1)
-        asked = grpo_train("stop", "--training-run", run.name, root=root)
-        assert "stop requested" in asked.stdout
+        request = grpo_train("stop", "--training-run", run.name, root=root)
+        assert "stop requested" in request.stdout
         supervisor.communicate(timeout=60)
     assert (supervisor.returncode, state(run)) == (0, "stopped")
 
@@ -277,20 +274,20 @@ from pathlib import Path
 if any("grpo_train.train" in argument for argument in sys.orig_argv):
     from grpo_train.tasks.addition import AdditionTask
     left, judge = {steps} * 4, AdditionTask.judge
-    def broken(*arguments, **keys):
+    def broken(*arguments, **options):
         global left
         left -= 1
         if left < 0 and Path({fuse!r}).exists():
             if {once}:
                 Path({fuse!r}).unlink()
             raise ValueError("a bug in the grader")
-        return judge(*arguments, **keys)
+        return judge(*arguments, **options)
     AdditionTask.judge = broken
 """
 
 
 def with_bug(folder: Path, *, steps: int, once: bool) -> dict[str, str]:
-    """An environment in which the grader raises after so many steps: always, or the first time only."""
+    """Environment in which the grader raises after ``steps`` steps, always or only once."""
     folder.mkdir()
     fuse = folder / "fuse"
     fuse.touch()
@@ -298,7 +295,7 @@ def with_bug(folder: Path, *, steps: int, once: bool) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def test_a_crash_is_restarted_from_the_latest_checkpoint(root: Path, tmp_path: Path) -> None:
+def test_a_crash_restarts_from_the_latest_step(root: Path, tmp_path: Path) -> None:
     cfg = write_config(root, "restart.yaml", run__save_every=2, run__max_restarts=2, **QUICK)
     run = run_of(root, "restarted")
     with running(
@@ -313,11 +310,11 @@ def test_a_crash_is_restarted_from_the_latest_checkpoint(root: Path, tmp_path: P
         "crashed", "restarted", "resumed", "finished",
     ]  # fmt: skip
     assert steps_logged(run) == [1, 2, 3, 4, 5, 6]
-    assert len((run.logs / "train_log.jsonl").read_text().splitlines()) == 7  # step 3 twice, once superseded
+    assert len((run.logs / "train_log.jsonl").read_text().splitlines()) == 7  # step 3 twice, the first one superseded
     assert_same_run(run, train_here(root, cfg, "restarted_never"), 6)
 
 
-def test_an_exception_shows_its_traceback(root: Path, tmp_path: Path) -> None:
+def test_an_exception_reports_its_traceback(root: Path, tmp_path: Path) -> None:
     cfg = write_config(root, "broken.yaml", **QUICK)
     run = run_of(root, "broken")
     bug = with_bug(tmp_path / "bug", steps=1, once=False)
@@ -342,7 +339,7 @@ def test_an_exception_shows_its_traceback(root: Path, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------- scheduled evaluation
 
 
-def test_evaluation_between_stages_leaves_the_run_the_same(root: Path) -> None:
+def test_scheduled_evaluation_keeps_the_run_exact(root: Path) -> None:
     straight = train_here(root, write_config(root, "plain4.yaml", run__total_steps=4), "no_evaluation")
     cfg = write_config(root, "scheduled.yaml", run__total_steps=4, run__eval_every=2, run__save_every=4)
     done = grpo_train("train", "--cfg", cfg, "--run-name", "scheduled", root=root)
@@ -356,8 +353,8 @@ def test_evaluation_between_stages_leaves_the_run_the_same(root: Path) -> None:
     assert_same_run(run, straight, 2)
 
 
-def test_a_checkpoint_that_cannot_be_evaluated_does_not_stop_training(root: Path) -> None:
-    """The task's test split goes while the run trains: training ends well, and the console says what failed."""
+def test_a_failed_evaluation_does_not_stop_training(root: Path) -> None:
+    """The task has no test split: training finishes, and the console names the failure."""
     data = root / "sums"
     data.mkdir()
     lines = "".join(json.dumps({"question": f"{n} + 1", "answer": f"#### {n + 1}"}) + "\n" for n in range(8))
@@ -371,4 +368,3 @@ def test_a_checkpoint_that_cannot_be_evaluated_does_not_stop_training(root: Path
     assert "evaluation of step 1 failed; training continues" in done.stdout
     assert "has no test split" in done.stdout
     assert state(run_of(root, "no_test")) == "finished"
-    shutil.rmtree(data)

@@ -1,4 +1,4 @@
-"""``grpo-train sweep``: several configs, one after the other, and what is said of them."""
+"""``grpo-train sweep``: several configs in sequence, and their comparison."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from grpo_train.supervisor.sweep import SweepError, run_sweep
 from tests.support.engine import GRPO_TRAIN, events, grpo_train, run_of, running, wait_for, write_config
 
 
-def sweep(root: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    return grpo_train("sweep", *words, root=root, timeout=240)
+def sweep(root: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return grpo_train("sweep", *arguments, root=root, timeout=240)
 
 
-def test_a_sweep_compares_its_runs_and_goes_on_where_it_was_stopped(root: Path, tmp_path: Path) -> None:
+def test_a_stopped_sweep_resumes_and_compares(root: Path, tmp_path: Path) -> None:
     short = write_config(tmp_path, "short.yaml", run__total_steps=2)
     long = write_config(tmp_path, "long.yaml", run__total_steps=400, run__save_every=400)
     command = [*GRPO_TRAIN, "sweep", str(short), str(long), "--name", "two", "--set", "run.seed=5"]
@@ -55,7 +55,7 @@ def test_a_sweep_compares_its_runs_and_goes_on_where_it_was_stopped(root: Path, 
     assert load_config(run_of(root, "two_short").config_file.read_text()).run.seed == 5
 
 
-def test_a_config_that_is_refused_stops_a_sweep_before_it_starts(root: Path, tmp_path: Path) -> None:
+def test_a_bad_config_fails_before_any_run(root: Path, tmp_path: Path) -> None:
     good, bad = write_config(tmp_path, "good.yaml"), write_config(tmp_path, "bad.yaml", task__name="adition")
     result = sweep(root, good, bad, "--name", "x")
     assert result.returncode == 2
@@ -66,41 +66,41 @@ def test_a_config_that_is_refused_stops_a_sweep_before_it_starts(root: Path, tmp
     assert "have the same name" in same.stderr
 
 
-def test_a_run_that_was_killed_before_it_saved_starts_anew(root: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_restarts(root: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, "short.yaml", run__total_steps=2)
     launch = {"time": "2025-08-19T12:35:07.412Z", "config_text": config.read_text(), "overrides": []}
     create_run(root, launch, "killed_short").log_event("started", step=0)
     result = sweep(root, config, "--name", "killed")
     assert result.returncode == 0, result.stderr
-    assert "killed_short has no checkpoint and restarts" in result.stdout
+    assert "killed_short has no checkpoint; restarting it" in result.stdout
     assert run_of(root, "killed_short").observed_state().state == "finished"
     (aside,) = (root / "training_runs").glob("killed_short.*")
-    assert "started" in (aside / "logs" / "events.jsonl").read_text(), "what there was is kept"
+    assert "started" in (aside / "logs" / "events.jsonl").read_text(), "the old files are kept"
 
 
-def test_a_run_under_way_is_not_trained_beside(root: Path, tmp_path: Path) -> None:
-    """Another sweep of the same name, or what one that was killed left behind."""
+def test_a_live_run_is_refused(root: Path, tmp_path: Path) -> None:
+    """It belongs to another sweep of the same name, or is left from a killed one."""
     config = write_config(tmp_path, "a.yaml")
-    create_run(root, {"config_text": config.read_text(), "overrides": []}, "two_a")  # since a moment: it is starting
+    create_run(root, {"config_text": config.read_text(), "overrides": []}, "two_a")  # just created: it is starting
     with pytest.raises(SweepError, match=r"two_a is starting, .*grpo-train stop --training-run two_a"):
         run_sweep(root, [config], [], "two")
     assert not (root / "sweeps").exists()
 
 
 @pytest.mark.parametrize("name", ["../x", "s w", "x" * 127])
-def test_a_name_that_names_no_sweep_is_refused_before_anything_is_made(root: Path, tmp_path: Path, name: str) -> None:
+def test_a_bad_name_fails_before_any_file(root: Path, tmp_path: Path, name: str) -> None:
     before = set(root.rglob("*"))
-    with pytest.raises(RunDirError, match="cannot name a run"):
+    with pytest.raises(RunDirError, match="invalid run name"):
         run_sweep(root, [write_config(tmp_path, "a.yaml")], [], name)
     assert not (root / "sweeps").exists()
     assert not {path for path in set(root.rglob("*")) - before if path.is_file()}
 
 
-def test_a_sweep_of_the_same_name_says_the_same(root: Path, tmp_path: Path) -> None:
+def test_changed_keys_of_a_launched_run_are_refused(root: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, "a.yaml", run__total_steps=2)
     create_run(root, {"config_text": config.read_text(), "overrides": ["run.seed=5"]}, "two_a")
-    told = r"since two_a was launched \(run.total_steps was 2, is now 4\); choose another --name"
-    with pytest.raises(SweepError, match=told):
+    message = r"since two_a was launched \(run.total_steps was 2, is now 4\); choose another --name"
+    with pytest.raises(SweepError, match=message):
         run_sweep(root, [config], ["run.seed=5", "run.total_steps=4"], "two")
     config.write_text(config.read_text().replace("total_steps: 2", "total_steps: 3"))
     with pytest.raises(SweepError, match=r"run\.seed was 5, is now 3"):

@@ -10,9 +10,10 @@ from tests.support.agent import eventually
 from tests.support.terminal import Terminal
 
 
-def test_the_app_ends_with_its_terminal_even_when_its_parent_waits_for_it(tmp_path: Path) -> None:
+def test_the_app_exits_with_its_terminal(tmp_path: Path) -> None:
+    """Although its parent ignores the hangup and waits for it."""
     app = Path(sys.executable).with_name("grpo-tui")
-    mark = f"terminal-{tmp_path.name}"  # how its processes are found again
+    mark = f"terminal-{tmp_path.name}"  # finds its processes
     environment = {"HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "TERM": "xterm-256color", "GRPO_RUN_ID": mark}
     waiting_parent = ["sh", "-c", f"trap : HUP; {app} --root {tmp_path}; :"]
     with Terminal(waiting_parent, environment) as screen:
