@@ -26,7 +26,8 @@ async def launch(face: Face) -> None:
     configs = await _configs(face)
     runs = [row.name for row in face.store.runs or ()]
     preferred = demo.CONFIG if face.options.demo else FIRST_CONFIG
-    reply = await face.show_dialog(LaunchScreen(face.ask, face.store.box, configs, runs, preferred))
+    form = LaunchScreen(face.ask, face.store.box, configs, runs, preferred, one_key=face.options.demo)
+    reply = await face.show_dialog(form)
     if reply is not None:
         run = str(reply.get("run", ""))
         face.select_when_listed(run)

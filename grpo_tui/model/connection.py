@@ -1,6 +1,6 @@
 """The client of the shown box and the logs that it follows. No Textual.
 
-The client is made after the first frame and on a thread of its own, because paramiko is slow to import.
+The client is made after the first frame and on its own thread, because paramiko is slow to import.
 """
 
 from __future__ import annotations

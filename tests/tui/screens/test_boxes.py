@@ -38,7 +38,7 @@ async def test_switch_and_add_boxes(start: Start, boxes_file: Path) -> None:
         await session.until_text("host: required")
         session.app.screen.query_one("#box-host", Input).value = "192.0.2.99"
         await session.press("enter")
-        await session.until_text("named 'h200-a' already exists")
+        await session.until_text("already exists")
         session.app.screen.query_one("#box-name", Input).value = "third"
         session.app.screen.query_one("#box-price_per_hour", Input).value = "$1.99"
         await session.press("enter")

@@ -34,9 +34,9 @@ async def test_evaluate(start: Start) -> None:
         session.app.screen.query_one("#go").focus()
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
-        order = session.client.asked_for("evaluate")[-1]
-        assert (order["steps"], order["subset_frac"], order["dry_run"]) == ("10,20", 0.25, False)
-        assert (order["num_samples"], order["temperature"]) == (8, 0.6)
+        request = session.client.asked_for("evaluate")[-1]
+        assert (request["steps"], request["subset_frac"], request["dry_run"]) == ("10,20", 0.25, False)
+        assert (request["num_samples"], request["temperature"]) == (8, 0.6)
         assert "evaluation started" in session.notifications()
 
 
@@ -103,13 +103,13 @@ async def test_unlisted_tasks_are_left_to_the_engine(start: Start) -> None:
         await opened(session, "e", EvalScreen)
         fill(session, "dataset", "brand_new")
         await session.until(
-            lambda: "brand_new" in [order.get("eval_dataset") for order in session.client.asked_for("evaluate")]
+            lambda: "brand_new" in [request.get("eval_dataset") for request in session.client.asked_for("evaluate")]
         )
         await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "words"),
+    ("field", "value", "message"),
     [
         ("samples", "nan", "samples: must be an integer of 1 or more, not nan"),
         ("samples", "inf", "samples: must be an integer of 1 or more, not inf"),
@@ -121,11 +121,11 @@ async def test_unlisted_tasks_are_left_to_the_engine(start: Start) -> None:
         ("fraction", "nan", "fraction: must be above 0 and at most 1, not nan"),
     ],
 )
-async def test_invalid_numbers_are_flagged(start: Start, field: str, value: str, words: str) -> None:
+async def test_invalid_numbers_are_flagged(start: Start, field: str, value: str, message: str) -> None:
     async with start(knowing_box, wait="87/200") as session:
         await opened(session, "e", EvalScreen)
         fill(session, field, value)
-        await session.until_text(words)
+        await session.until_text(message)
         assert session.app.screen.query_one("#go", Button).disabled
 
 
@@ -137,13 +137,13 @@ async def test_list_of_steps(start: Start) -> None:
         session.app.screen.query_one("#steps", Select).value = "list"
         await session.until_text("step numbers separated by commas: 10,20,30", "steps: enter step numbers")
         assert session.app.focused is session.app.screen.query_one("#list")
-        for typed, words in (
+        for typed, message in (
             ("10, 20,, 10 ,", "--steps 10,20"),
             ("²", "'²' is not a step number"),
             ("5-20", "'5-20' is not a step"),
         ):
             fill(session, "list", typed)
-            await session.until_text(words)
+            await session.until_text(message)
         session.app.screen.query_one("#steps", Select).value = "0,10,20,30"
         await session.until_text("all checkpoints (3) and the starting model", "--steps 0,10,20,30")
         session.app.screen.query_one("#steps", Select).value = "all"
@@ -159,8 +159,8 @@ async def test_dataset_path_is_sent(start: Start) -> None:
         await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled)
         session.app.screen.query_one("#go", Button).press()
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
-        order = session.client.asked_for("evaluate")[-1]
-        assert (order["eval_dataset"], order["eval_path"]) == ("gsm8k", "/data/my sums")
+        request = session.client.asked_for("evaluate")[-1]
+        assert (request["eval_dataset"], request["eval_path"]) == ("gsm8k", "/data/my sums")
 
 
 async def test_failed_evaluation_shows_last_lines_only(start: Start) -> None:

@@ -18,12 +18,12 @@ async def test_enter_during_the_check_focuses_the_button(start: Start) -> None:
         await session.until_text("--steps latest")
         session.app.screen.query_one("#dataset", Input).focus()
         await session.pilot.press(*"gsm8k", "enter", "enter")  # faster than the check
-        assert not [order for order in session.client.asked_for("evaluate") if not order["dry_run"]]
+        assert not [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
         await session.until(lambda: session.app.screen.query_one("#go", Button).has_focus)
         await session.pilot.press("enter", "enter", "enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
-        orders = [order for order in session.client.asked_for("evaluate") if not order["dry_run"]]
-        assert [order["eval_dataset"] for order in orders] == ["gsm8k"]
+        requests = [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
+        assert [request["eval_dataset"] for request in requests] == ["gsm8k"]
 
 
 async def test_unchecked_input_is_never_sent(start: Start) -> None:
@@ -32,14 +32,14 @@ async def test_unchecked_input_is_never_sent(start: Start) -> None:
         go = session.app.screen.query_one("#go", Button)
         await session.until(lambda: not go.disabled)
         fill(session, "overrides", "run.seed=1")
-        go.press()  # before anybody was told of the change
+        go.press()  # before the message of the change arrives
         await session.pilot.pause(0.1)
-        assert not [order for order in session.client.asked_for("launch") if not order["dry_run"]]
+        assert not [request for request in session.client.asked_for("launch") if not request["dry_run"]]
         await session.until(lambda: not go.disabled)
         go.press()
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
-        orders = [order for order in session.client.asked_for("launch") if not order["dry_run"]]
-        assert [order["overrides"] for order in orders] == [["run.seed=1"]]
+        requests = [request for request in session.client.asked_for("launch") if not request["dry_run"]]
+        assert [request["overrides"] for request in requests] == [["run.seed=1"]]
 
 
 @pytest.mark.filterwarnings("error")
@@ -47,7 +47,7 @@ async def test_quit_right_after_another_key(start: Start) -> None:
     async with start(knowing_box, wait="87/200") as session:
         await session.app.action_act("launch")
         await session.app.action_act("quit")  # before the form could open
-    gc.collect()  # a coroutine that nobody awaited would be told of here
+    gc.collect()  # warns of a coroutine that was never awaited
 
 
 async def test_escape_cancels_a_form(start: Start) -> None:
@@ -57,7 +57,7 @@ async def test_escape_cancels_a_form(start: Start) -> None:
             await session.press("escape")
             await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         await session.pilot.pause(0.4)  # longer than a field's rest
-        assert not [order for order in session.client.asked_for("launch") if not order["dry_run"]]
+        assert not [request for request in session.client.asked_for("launch") if not request["dry_run"]]
         assert session.notifications() == ""
 
 

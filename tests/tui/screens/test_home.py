@@ -105,13 +105,11 @@ async def test_home_fits_every_size(start: Start, size: tuple[int, int]) -> None
 
 
 async def test_compact_home_has_more_log_tabs(start: Start) -> None:
+    tabs = (["UserWarning"], ["→"], ["correct answer"], ["step_20", ".710"], ["no health logged"], ["step 87"])
     async with start(size=(80, 24), wait="87/200") as session:
-        console, health = ["[087] step 87 done"], ["no health logged"]
-        for words in (console, ["→"], ["correct answer"], ["step_20", ".710"], health, ["step 87"]):
+        for texts in tabs:
             await session.press("l")
-            if words == ["[087] step 87 done"]:
-                words = ["UserWarning"]
-            await session.until_text(*words)
+            await session.until_text(*texts)
 
 
 async def test_zoom_and_back(start: Start) -> None:
@@ -198,7 +196,7 @@ async def test_run_text_cannot_steer_the_terminal(start: Start) -> None:
 
 async def test_long_error_summary_is_shown_in_full(start: Start) -> None:
     def script(client: FakeClient) -> None:
-        why = "model.backbone 'nosuchmodel' is no model directory (with a config.json), hub id or preset; " * 2 + "END"
+        why = "model.backbone 'nosuchmodel' is not a model directory, hub id or preset; " * 2 + "END"
         client.runs = [summary("r1", "crashed", error={"summary": why})]
 
     async with start(script) as session:

@@ -39,9 +39,9 @@ async def test_quit_names_the_live_runs(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("q")
         await session.until(lambda: not session.app.is_running or session.app._exit)
-        words = str(session.app._exit_renderables)
-        assert "continues on box h200-a" in words
-        assert RUN in words
+        message = str(session.app._exit_renderables)
+        assert "continues on box h200-a" in message
+        assert RUN in message
         assert not session.client.asked_for("kill")
     assert session.client.closed
 

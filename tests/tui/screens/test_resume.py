@@ -25,9 +25,9 @@ async def test_resume(start: Start) -> None:
         session.app.screen.query_one("#go").focus()
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
-        order = session.client.asked_for("resume")[-1]
-        assert (order["from_step"], order["additional_steps"]) == ("20", 15)
-        assert (order["nproc"], order["overrides"]) == (4, ["run.save_every=5"])
+        request = session.client.asked_for("resume")[-1]
+        assert (request["from_step"], request["additional_steps"]) == ("20", 15)
+        assert (request["nproc"], request["overrides"]) == (4, ["run.save_every=5"])
 
 
 async def test_finished_run_needs_more_steps(start: Start) -> None:

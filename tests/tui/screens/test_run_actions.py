@@ -50,8 +50,8 @@ async def test_kill_of_a_finished_run_ends_its_evaluation(start: Start) -> None:
         await session.until_text("Kill the evaluation of")
         await session.press("tab", "enter")
         await session.until(lambda: session.client.asked_for("kill"))
-        order = session.client.asked_for("kill")[-1]
-        assert (order["session"], order.get("run")) == (f"eval_{run}", None)
+        request = session.client.asked_for("kill")[-1]
+        assert (request["session"], request.get("run")) == (f"eval_{run}", None)
         await session.until(lambda: f"evaluation of {run} killed" in session.notifications())
 
 
@@ -68,7 +68,7 @@ async def test_kill_asks_with_focus_on_cancel(start: Start) -> None:
         await session.until(lambda: isinstance(session.app.screen, ConfirmScreen))
         await session.press("tab", "enter")
         await session.until(lambda: session.client.asked_for("kill"))
-        await session.until(lambda: "no process is left" in session.notifications())
+        await session.until(lambda: "no processes are left" in session.notifications())
 
 
 async def test_attach_names_the_detach_keys(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ async def test_readonly_sends_no_changes(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "words"),
+    ("saved", "message"),
     [
         ([], "You lose 87 steps (no checkpoint saved yet)."),
         ([80], "You lose 7 steps since the last checkpoint (step_80)."),
@@ -113,7 +113,7 @@ async def test_readonly_sends_no_changes(start: Start) -> None:
         ([87], "No steps are lost."),
     ],
 )
-async def test_kill_names_the_lost_steps(start: Start, saved: list[int], words: str) -> None:
+async def test_kill_names_the_lost_steps(start: Start, saved: list[int], message: str) -> None:
     def script(client: FakeClient) -> None:
         shown = {"checkpoints": [{"step": step} for step in saved], "evaluations": []}
         learning_box(client).answers["show_run"] = shown
@@ -121,7 +121,7 @@ async def test_kill_names_the_lost_steps(start: Start, saved: list[int], words: 
     async with start(script, wait="87/200") as session:
         await session.until(lambda: session.app.store.shown_at is not None)
         await opened(session, "k", ConfirmScreen)
-        await session.until_text(words)
+        await session.until_text(message)
         await session.press("enter")  # Cancel has the focus
         assert not session.client.asked_for("kill")
 
