@@ -1,4 +1,4 @@
-"""How soon the app is there: ``python tests/bench/face.py``. Medians of five, beside a bare Textual app's."""
+"""Startup time of the app: ``python tests/bench/face.py``. Medians of five runs, relative to a bare Textual app."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BARE += "  yield Static('press n')\nA().run()"
 
 
 def first_frame(command: list[str], home: str, mark: bytes) -> float:
-    """Seconds from the start of a process to ``mark`` on its terminal of 120 x 40."""
+    """Seconds from the start of a process until ``mark`` is on its terminal (120 x 40)."""
     began = time.perf_counter()
     pid, terminal = pty.fork()
     if pid == 0:
@@ -42,20 +42,20 @@ def first_frame(command: list[str], home: str, mark: bytes) -> float:
 
 
 def import_time(module: str) -> float:
-    """Seconds that importing ``module`` adds to an interpreter."""
+    """Seconds that importing ``module`` adds to the start of an interpreter."""
     times = []
-    for what in (f"import {module}", ""):
+    for code in (f"import {module}", ""):
         runs = []
         for _ in range(RUNS):
             began = time.perf_counter()
-            subprocess.run([sys.executable, "-c", what], check=True)
+            subprocess.run([sys.executable, "-c", code], check=True)
             runs.append(time.perf_counter() - began)
         times.append(statistics.median(runs))
     return times[0] - times[1]
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the measurements."""
     app = str(Path(sys.executable).with_name("grpo-tui"))
     with tempfile.TemporaryDirectory() as home:
         commands = {
@@ -63,12 +63,12 @@ def main() -> None:
             "grpo-tui, first frame": ([app, "--root", f"{home}/root"], b"launch"),
             "grpo-tui, connected to this machine": ([app, "--root", f"{home}/root"], b"no runs yet"),
         }
-        figures = {
+        seconds = {
             name: statistics.median(first_frame(command, home, mark) for _ in range(RUNS))
             for name, (command, mark) in commands.items()
         }
-    bare = figures["bare Textual, first frame"]
-    for name, value in figures.items():
+    bare = seconds["bare Textual, first frame"]
+    for name, value in seconds.items():
         print(f"{name:<40} {value:6.2f} s   {value / bare:4.2f} x bare")
     for module in (
         "grpo_tui",
