@@ -13,20 +13,20 @@ import transformers
 from grpo_train.config.schema import Config
 from grpo_train.train.checkpoint import CheckpointError
 
-SECTIONS = ("model", "rollout", "algorithm", "optimizer", "task")
-"""Sections of the config that training depends on."""
+TRAINING_SECTIONS = ("model", "rollout", "algorithm", "optimizer", "task")
+"""Sections of the config that training depends on; it also depends on ``run.seed``."""
 Changes = dict[str, tuple[Any, Any]]
 """Changed keys as section.key: (saved value, current value)."""
 
 
 def config_changes(saved: Mapping[str, Any], config: Config) -> Changes:
-    """Keys of :data:`SECTIONS` whose value differs from the saved config's."""
+    """Keys that training depends on whose value differs from the saved config's."""
     current = config.model_dump(mode="json")
+    keys = [("run", "seed"), *((section, key) for section in TRAINING_SECTIONS for key in current[section])]
     return {
-        f"{section}.{key}": (saved[section][key], value)
-        for section in SECTIONS
-        for key, value in current[section].items()
-        if key in saved.get(section, {}) and saved[section][key] != value
+        f"{section}.{key}": (saved[section][key], current[section][key])
+        for section, key in keys
+        if key in saved.get(section, {}) and saved[section][key] != current[section][key]
     }
 
 

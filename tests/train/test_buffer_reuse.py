@@ -12,6 +12,7 @@ from grpo_train.config import load_config
 from grpo_train.run_dir import write_manifest
 from grpo_train.supervisor.supervisor import prepare_resume
 from grpo_train.train.checkpoint import seed_everything
+from grpo_train.train.resume import check_position, config_changes
 from grpo_train.train.worker import main
 from tests.support.engine import (
     assert_same_run,
@@ -125,6 +126,13 @@ def test_missing_reference_is_an_error(root: Path, capfd: pytest.CaptureFixture[
     prepare_resume(run, "latest", 3)
     assert main(["--run-dir", str(run.path)]) == 1
     assert "algorithm.beta and task.opponent need the model that the run started from" in capfd.readouterr().err
+
+
+def test_seed_may_change_within_a_buffer() -> None:
+    saved, config = (load_config(f"run: {{seed: {seed}}}\nalgorithm: {{num_iterations: 2}}") for seed in (3, 4))
+    changes = config_changes(saved.model_dump(mode="json"), config)
+    assert changes == {"run.seed": (3, 4)}
+    check_position(changes, 3, config, Path("config.yaml"))
 
 
 @pytest.mark.parametrize(

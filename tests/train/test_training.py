@@ -218,16 +218,17 @@ def test_log_rows_have_health_records(straight: RunDir) -> None:
 def test_changed_keys_are_reported_and_applied(root: Path) -> None:
     run = train_here(root, write_config(root, run__total_steps=4), "edited", "--until", "3")
     text = run.config_file.read_text()
-    run.config_file.write_text(text.replace("learning_rate: 0.0003", "learning_rate: 0.00001"))
+    text = text.replace("learning_rate: 0.0003", "learning_rate: 0.00001").replace("  seed: 3\n", "  seed: 4\n")
+    run.config_file.write_text(text)
     resume_here(run, total=4)
     assert rows(run)[-1]["learning_rate"] == pytest.approx(1e-5)
     (differences,) = [row["differences"] for row in rows(run, "events.jsonl") if row["event"] == "training"][-1:]
-    assert differences == ["optimizer.learning_rate: was 0.0003, is 1e-05"]
+    assert differences == ["run.seed: was 3, is 4", "optimizer.learning_rate: was 0.0003, is 1e-05"]
 
 
 def test_non_finite_first_updates_are_skipped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = write_config(root, run__total_steps=2)
-    monkeypatch.setattr("grpo_train.train.gradients.GradientSum.finish", spoil_finish)
+    monkeypatch.setattr("grpo_train.train.gradients.GradientSum.all_reduce", spoiled_all_reduce)
     run = train_here(root, cfg, "spoiled")
     before = load_file(next((root / "models" / "tiny").glob("*.safetensors")))
     after = load_file(next((run.training_state / "step_2" / "model").glob("*.safetensors")))
@@ -238,11 +239,11 @@ def test_non_finite_first_updates_are_skipped(root: Path, monkeypatch: pytest.Mo
     assert [row["grad_norm"] for row in rows(run)] == ["NaN", "NaN"]
 
 
-def spoil_finish(gradients: GradientSum, world: World) -> list[float]:
+def spoiled_all_reduce(gradients: GradientSum, world: World) -> list[float]:
     """One NaN in the gradient, as after an overflow."""
-    norms = original_finish(gradients, world)
+    norms = original_all_reduce(gradients, world)
     next(p for p in gradients.parameters if p.grad is not None).grad.fill_(math.nan)  # type: ignore[union-attr]
     return norms
 
 
-original_finish = GradientSum.finish
+original_all_reduce = GradientSum.all_reduce
