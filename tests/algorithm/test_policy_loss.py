@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from grpo_train.algorithm import PolicyLoss, group_advantages, policy_loss
 from grpo_train.algorithm.losses import LOSS_TYPES
 from grpo_train.algorithm.losses.parts import sequence_ratio, token_ratio
+from grpo_train.config.schema import LossType
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "losses.json"
 TOLERANCE = 1e-12
@@ -408,6 +409,10 @@ def test_delta_bounds_every_token(case: Case, delta: float) -> None:
     close(result.per_token[inside], free.per_token[inside])
     positive = case.advantages >= 0  # delta applies to negative advantages only
     close(result.per_token[positive], free.per_token[positive])
+
+
+def test_config_accepts_every_loss() -> None:
+    assert set(get_args(LossType)) == set(LOSS_TYPES)
 
 
 @pytest.mark.parametrize("kind", LOSS_TYPES)

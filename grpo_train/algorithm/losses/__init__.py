@@ -9,9 +9,9 @@ from grpo_train.algorithm.losses.dapo import DAPO
 from grpo_train.algorithm.losses.dr_grpo import DR_GRPO
 from grpo_train.algorithm.losses.grpo import GRPO
 from grpo_train.algorithm.losses.gspo import GSPO
-from grpo_train.algorithm.losses.parts import LossType
+from grpo_train.algorithm.losses.parts import LossSpec
 
-LOSS_TYPES: dict[str, LossType] = {
+LOSS_TYPES: dict[str, LossSpec] = {
     "dr_grpo": DR_GRPO,
     "grpo": GRPO,
     "bnpo": BNPO,
@@ -20,4 +20,4 @@ LOSS_TYPES: dict[str, LossType] = {
     "cispo": CISPO,
 }
 
-__all__ = ["LOSS_TYPES", "LossType"]
+__all__ = ["LOSS_TYPES", "LossSpec"]

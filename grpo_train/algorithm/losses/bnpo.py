@@ -9,6 +9,6 @@ where a step is one micro-batch on one process).
 Xiao et al. 2025, arXiv 2506.02864; TRL's ``loss_type="bnpo"`` (``trl/trainer/grpo_trainer.py``).
 """
 
-from grpo_train.algorithm.losses.parts import LossType, clipped_surrogate, per_token, token_ratio
+from grpo_train.algorithm.losses.parts import LossSpec, clipped_surrogate, per_token, token_ratio
 
-BNPO = LossType(token_ratio, clipped_surrogate, per_token, counts_tokens=True)
+BNPO = LossSpec(token_ratio, clipped_surrogate, per_token, counts_tokens=True)

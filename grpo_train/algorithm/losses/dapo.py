@@ -10,6 +10,6 @@ group``. Its dynamic sampling (more prompts until every group has a spread of re
 Yu et al. 2025, arXiv 2503.14476, eq. 8.
 """
 
-from grpo_train.algorithm.losses.parts import LossType, clipped_surrogate, per_token, token_ratio
+from grpo_train.algorithm.losses.parts import LossSpec, clipped_surrogate, per_token, token_ratio
 
-DAPO = LossType(token_ratio, clipped_surrogate, per_token, counts_tokens=True)
+DAPO = LossSpec(token_ratio, clipped_surrogate, per_token, counts_tokens=True)

@@ -9,6 +9,6 @@ Liu et al. 2025, arXiv 2503.20783, §3.2; reference: sail-sg/understand-r1-zero,
 ``constant_normalizer = generate_max_length``.
 """
 
-from grpo_train.algorithm.losses.parts import LossType, clipped_surrogate, per_budget, token_ratio
+from grpo_train.algorithm.losses.parts import LossSpec, clipped_surrogate, per_budget, token_ratio
 
-DR_GRPO = LossType(token_ratio, clipped_surrogate, per_budget)
+DR_GRPO = LossSpec(token_ratio, clipped_surrogate, per_budget)

@@ -7,6 +7,6 @@ As published, the advantage is divided by the group's standard deviation (``scal
 Shao et al. 2024, arXiv 2402.03300, eq. 3.
 """
 
-from grpo_train.algorithm.losses.parts import LossType, clipped_surrogate, per_completion, token_ratio
+from grpo_train.algorithm.losses.parts import LossSpec, clipped_surrogate, per_completion, token_ratio
 
-GRPO = LossType(token_ratio, clipped_surrogate, per_completion)
+GRPO = LossSpec(token_ratio, clipped_surrogate, per_completion)

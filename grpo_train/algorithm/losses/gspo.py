@@ -9,6 +9,6 @@ of PPO's; the config defaults are the paper's 3e-4 and 4e-4.
 Zheng et al. 2025, arXiv 2507.18071, eq. 5-7; TRL: ``importance_sampling_level="sequence"``, ``loss_type="grpo"``.
 """
 
-from grpo_train.algorithm.losses.parts import LossType, clipped_surrogate, per_completion, sequence_ratio
+from grpo_train.algorithm.losses.parts import LossSpec, clipped_surrogate, per_completion, sequence_ratio
 
-GSPO = LossType(sequence_ratio, clipped_surrogate, per_completion)
+GSPO = LossSpec(sequence_ratio, clipped_surrogate, per_completion)

@@ -57,7 +57,7 @@ Weight = Callable[[torch.Tensor, Counts], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class LossType:
+class LossSpec:
     """One estimator: its ratio, surrogate and normalizer."""
 
     ratio: Ratio
