@@ -1,4 +1,4 @@
-"""Who may load what, asked of fresh interpreters."""
+"""Modules loaded by an import, measured in fresh interpreters."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def loaded(module: str) -> set[str]:
         "tracking.gpu",
     ],
 )
-def test_no_torch_outside_the_training_processes(module: str) -> None:
+def test_module_does_not_load_torch(module: str) -> None:
     assert not loaded(f"grpo_train.{module}") & set(HEAVY)
 
 
-def test_what_the_agent_carries_needs_the_standard_library_only() -> None:
+def test_run_dir_loads_only_the_standard_library() -> None:
     names = loaded("grpo_train.run_dir, grpo_train.run_dir.files, grpo_train.run_dir.processes")
-    plain = loaded("sys")  # what an editable install's hooks load by themselves
+    plain = loaded("sys")  # loaded by the hooks of an editable install
     assert {n for n in names - plain if not n.startswith("_")} <= set(sys.stdlib_module_names) | {"grpo_train"}
 
 
-def test_the_package_itself_is_empty() -> None:
+def test_package_init_is_empty() -> None:
     assert (REPOSITORY / "grpo_train" / "__init__.py").read_text() == ""
 
 
-def test_the_training_process_knows_neither_link_nor_face() -> None:
+def test_training_loads_neither_link_nor_app() -> None:
     assert not loaded("grpo_train.train.loop, grpo_train.train.worker") & {
         "remote",
         "grpo_tui",
