@@ -111,7 +111,7 @@ class GrpoApp(App[None]):
         if self.options.demo:
             self.home.set_launch_hint(
                 "press [bold $primary]n[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
-                "[$grpo-muted]half of its sums are right at first; watch the reward rise[/]"
+                "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
             )
             self._work("demo model", self._set_up_demo)
         self._open()

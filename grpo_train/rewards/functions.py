@@ -3,7 +3,7 @@
 Built in:
 
 - ``accuracy``: ``task.correct_reward`` (2.0) for a correct answer, ``task.incorrect_reward`` (0.0) otherwise;
-- ``format``: 1.0 for the right format, whatever the answer;
+- ``format``: 1.0 for the correct format, whatever the answer;
 - ``tag_count``: partial credit for the format, a third for each tag that appears exactly once, see :func:`tag_count`;
 - ``reasoning``: up to 1.0 for written-out reasoning, see :func:`reasoning`;
 - ``correct_and_short``: 1.0 for a correct answer, less for a longer one, see :func:`correct_and_short`;

@@ -64,15 +64,15 @@ class Verdict:
     """A task's judgment of an attempt. Reward functions give it a value."""
 
     correct: bool
-    """The answer is right and in the required format."""
+    """The answer is correct and in the required format."""
     formatted: bool
-    """The format is right, whatever the answer."""
+    """The format is correct, whatever the answer."""
     reason: str
     """``ok`` or the error, from a small vocabulary ("wrong", "no_answer_tag", "truncated", …)."""
     answer: str | None
     """Text taken as the answer; None if not found."""
     flexible: bool | None = None
-    """The answer is right in the flexible reading, with or without tags; None if the task has no such reading."""
+    """The answer is correct in the flexible reading, with or without tags; None if the task has no such reading."""
     score: float | None = None
     """The task's own score (+1, -0.5, …) for the reward function ``score``; None if it has none."""
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -18,10 +18,10 @@ def canary() -> str:
 
 
 def canary_hits(text: str | bytes) -> bool:
-    """Whether ``text`` contains the secret: as it is, reversed, in hexadecimal or in base 64."""
+    """Whether ``text`` contains the secret: as it is, reversed, in hexadecimal or in base64."""
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     secret = canary().encode()
     forms = [secret, secret[::-1], secret.hex().encode()]
-    # In base 64 the middle of the secret has one of three forms, depending on the bytes before it.
+    # In base64 the middle of the secret has one of three forms, depending on the bytes before it.
     forms += [base64.b64encode(b"x" * shift + secret)[4:-4] for shift in range(3)]
     return any(form in content for form in forms)

@@ -1,4 +1,4 @@
-"""Checks of a dataset: rows are readable, reference answers are judged right, duplicates and overlaps are counted."""
+"""Checks of a dataset: rows are readable, reference answers are judged correct, duplicates and overlaps are counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SplitReport:
     split: str
     rows: int
     right: int
-    """Rows whose reference answer is right."""
+    """Rows whose reference answer is correct."""
     wrong: list[str] = field(default_factory=list)
     """The other rows, each with the verdict's reason."""
     duplicates: int = 0
@@ -58,12 +58,12 @@ class Report:
 
     @property
     def right(self) -> int:
-        """Rows whose reference answer is right."""
+        """Rows whose reference answer is correct."""
         return sum(split.right for split in self.splits)
 
     @property
     def is_good(self) -> bool:
-        """Whether every reference answer is right; duplicates and overlaps are reported only."""
+        """Whether every reference answer is correct; duplicates and overlaps are reported only."""
         return self.right == self.rows
 
 

@@ -176,7 +176,7 @@ class CodeGameTask(ProgramTask, AdversarialTask):
 
 
 def prediction(reply: str, output: str) -> tuple[str | None, bool]:
-    """The output that an opponent's reply predicts (None: no answer), and whether it is right; white space around
+    """The output that an opponent's reply predicts (None: no answer), and whether it is correct; white space around
     lines and around the whole is ignored."""
     answer = last_tagged(reply)
     return answer, answer is not None and _plain(answer).strip() == _plain(output).strip()

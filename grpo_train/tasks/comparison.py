@@ -1,8 +1,8 @@
-"""Truth of statements about numbers, "47>85?" → no. Generated and seeded, as many yes as no.
+"""Truth of statements about numbers, "47>85?" → no. Generated and seeded, half yes and half no.
 
 ``task.digits``: digits of each number. ``task.level`` L: (L + 1) // 2 comparisons joined by "and" and "or"; at even
-levels some are negated. The two answers alternate, also among the statements with the same "and" and "or", so that a
-guess, a constant answer, or a guess by the joints is right half of the time.
+levels some are negated. The two answers alternate, also among the statements with the same connectives, so that a
+guess, a constant answer, or a guess from the connectives is correct half of the time.
 """
 
 from __future__ import annotations

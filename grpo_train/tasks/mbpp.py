@@ -13,7 +13,7 @@ Values of ``task.template``:
 - ``chat`` (evalplus's for Instruct models): the same in a fence, with evalplus's beginning of the answer;
 - ``r1``, ``question`` or your own text with {question} in it.
 
-A program is right if it passes every assert of ``test_list``, visible or held out. ``score`` is the share of the
+A program is correct if it passes every assert of ``test_list``, visible or held out. ``score`` is the share of the
 held-out asserts it passes, so that hard-coding the visible ones earns nothing.
 """
 

@@ -1,8 +1,8 @@
-"""Generated puzzles of a hundred kinds from the library reasoning-gym, right or wrong.
+"""Generated puzzles of about a hundred kinds from the reasoning-gym library, without partial credit.
 
 ``task.dataset`` is one of its datasets ("leg_counting", "countdown", …). The library gives partial credit ("The answer
-is 18" earns 0.125 for "18", garbage 0.01): here only its full score is right. Training and test problems have different
-seeds, and a training problem that is also a test problem is replaced. Needs ``pip install 'grpo-tui[gym]'``.
+is 18" earns 0.125 for "18", garbage 0.01); here only the full score is correct. Training and test problems have
+different seeds, and a training problem that is also a test problem is replaced. Needs ``pip install 'grpo-tui[gym]'``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ReasoningGymTask(TaskDefaults):
         return ask(self.config, index, question, answer, data={"split": split, "position": position})
 
     def judge(self, attempt: Attempt) -> Verdict:
-        """Right is the full score in strict format; the flexible reading takes the last answer tag."""
+        """The full score in strict format is correct; the flexible reading takes the last answer tag."""
         answer, problem = strict_answer(attempt.completion)
         reason = problem if answer is None else self._score(answer, attempt.problem)
         lenient = last_tagged(attempt.completion)

@@ -1,9 +1,9 @@
 """A meeting time that suits everybody, "60m 09:00-13:00 A09:00-11:00 B12:00-13:00:" → 11:00-12:00.
 
-Generated and seeded. Every problem has an answer; any time that keeps all constraints is right, to the minute. The
+Generated and seeded. Every problem has an answer; any time that keeps all constraints is correct, to the minute. The
 verdict also counts the constraints: ``scheduling/format`` (HH:MM-HH:MM), ``scheduling/order`` (the start precedes the
 end) and ``scheduling/constraints`` (share kept of: format, order, length, window, and each person being free).
-``score`` is 1 for a right answer, else half of that share.
+``score`` is 1 for a correct answer, else half of that share.
 
 ``task.level`` L: 1 + (L + 2) // 3 people; a window of 3 + L slots of 60 minutes (levels 1 to 3), 30 (4 to 6) or 15; a
 meeting of up to 1 + L // 3 slots. At most two starts on the slots fit.

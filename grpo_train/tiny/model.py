@@ -1,14 +1,13 @@
 """A tiny but real model: Qwen2 architecture, ~0.9M parameters, byte-level tokenizer, warm-started on a task.
 
 It runs everything that a large model runs (train, stop, evaluate, resume) within minutes on two CPU cores. The warm
-start imitates a careless student of one task, by default addition. The worked examples show the right method in the
-right format, but with mistakes (in additions, forgotten carries and miscounted digits). The model learns the mistakes
-with the method, and about half of its sampled answers are right, which leaves reinforcement learning something to fix.
+start imitates a careless student of one task, by default addition. The worked examples show the correct method in the
+correct format, but with mistakes (in additions, forgotten carries and miscounted digits). The model learns the method
+and the mistakes: about half of its sampled answers are correct, which leaves reinforcement learning something to fix.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.config import schema
+from grpo_train.run_dir.files import fsync_path
 from grpo_train.tasks import WorkedTask, load_worked_task
 from grpo_train.tiny.tokenizer import make_tokenizer
 
@@ -194,8 +194,7 @@ def _save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path
                 transformers_logging.enable_progress_bar()
         tokenizer.save_pretrained(beside)
         for file in beside.iterdir():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
+            fsync_path(file)
         if out.exists():
             shutil.rmtree(out)
         beside.rename(out)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 # Its functions have ``group=group.WORLD`` as a default. Imported after the group exists (transformers does), they would
-# keep it alive past leave(), and a thread of the group that meets the interpreter's end aborts the process.
+# keep it alive past leave(), and a thread of the group that runs at interpreter exit aborts the process.
 import torch.distributed.nn
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)

@@ -42,7 +42,7 @@ class WorkedTask(Task, Protocol):
     """A task with worked examples, which a tiny model can be warm-started on."""
 
     def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
-        """A completion in the right format that solves the problem; a careless one sometimes has mistakes."""
+        """A completion in the correct format that solves the problem; a careless one sometimes has mistakes."""
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Pro
 
 
 def suspicious(source: str) -> list[str]:
-    """Kinds of code that a solution of a small problem rarely needs; shown to people, no part of the verdict."""
+    """Kinds of code that a solution of a small problem rarely needs; shown to people, not part of the verdict."""
     return [kind for kind, pattern in _SUSPICIOUS.items() if re.search(pattern, source)]
 
 

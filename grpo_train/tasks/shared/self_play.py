@@ -74,7 +74,7 @@ class SelfPlayTask(TaskDefaults):
         return self.judge_turn(attempt) if transcript is None else self.judge_match(attempt.problem, transcript)
 
     def judge_turn(self, attempt: Attempt) -> Verdict:
-        """Right is a legal move; its quality shows at the end of the match."""
+        """A legal move counts as correct; its quality shows at the end of the match."""
         offense = self.match(attempt.problem).reply(attempt.completion).offense
         cut = offense == "unparsable" and attempt.truncated
         return Verdict(
@@ -85,7 +85,7 @@ class SelfPlayTask(TaskDefaults):
         )
 
     def judge_match(self, problem: Problem, transcript: Transcript) -> Verdict:
-        """Right is a match that was not lost; formatted is one in which the model made no illegal move.
+        """A match that was not lost is correct; one without illegal moves by the model is well-formatted.
 
         ``reason`` is won, drawn, lost, invalid (lost by an illegal move), forfeited (won by the opponent's illegal
         move) or broken_transcript.
