@@ -15,6 +15,7 @@ from grpo_train.config import schema
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks import TaskError
 from grpo_train.tasks.check import CHECKS, lines_of
+from grpo_train.tasks.shared.graders import GRADERS
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +30,7 @@ def check_dataset(
     answer_field: Annotated[str, typer.Option(help="Field of the gold answer (jsonl).")] = "answer",
     template_field: Annotated[str, typer.Option(help="Field of a row's own template (jsonl).")] = "template",
     grader: Annotated[
-        str, typer.Option(help="Grader: number, text, math, or your own module:function (jsonl).")
+        str, typer.Option(help=f"Grader: {', '.join(GRADERS)}, or your own module:function (jsonl).")
     ] = "number",
     as_json: AsJson = False,
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from grpo_train.config import schema
-from grpo_train.rewards.accuracy import judge_number
+from grpo_train.rewards.number import judge_number
 from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict, limited
 from grpo_train.tasks.shared.generated import mistakes, worked
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config import schema
-from grpo_train.rewards.accuracy import judge_number
+from grpo_train.rewards.number import judge_number
 from grpo_train.rewards.number_parser import parse_number
 from grpo_train.tasks.shared.base import (
     Attempt,

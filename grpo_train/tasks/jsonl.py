@@ -1,13 +1,8 @@
 """Your own problems from a JSONL file, graded as a number, a text, a LaTeX answer, or by your own function.
 
 ``task.path`` is a file or a directory (see :mod:`grpo_train.tasks.shared.data_files`). ``task.prompt_field``,
-``task.answer_field`` and ``task.template_field`` (a row's own template) name the fields of a row. ``task.grader``:
-
-- ``number``: exact, see :mod:`grpo_train.rewards.number`; a gold answer may be a JSON number or end in ``#### N``;
-- ``text``: the same text, ignoring case and white space;
-- ``math``: LaTeX through math-verify, see :mod:`grpo_train.rewards.math_answer` (``pip install 'grpo-tui[math]'``);
-- ``module:function`` or ``file.py:function``: called with an :class:`~grpo_train.rewards.types.Attempt` whose
-  ``problem.data`` is the row; returns a :class:`~grpo_train.rewards.types.Verdict`, or whether the answer is right.
+``task.answer_field`` and ``task.template_field`` (a row's own template) name the fields of a row. ``task.grader`` names
+the grader (see :mod:`grpo_train.tasks.shared.graders`).
 
 Without a test file a tenth of the problems is held out by a hash of their text, so that adding or reordering rows does
 not change what is held out. Training problems that are also test problems, word for word, are dropped.
@@ -16,22 +11,14 @@ not change what is held out. Training problems that are also test problems, word
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from grpo_train.config import schema
-from grpo_train.rewards.accuracy import judge_number
-from grpo_train.rewards.math_answer import judge_math, last_boxed
-from grpo_train.rewards.number_parser import parse_number
-from grpo_train.rewards.tags import strict_answer
-from grpo_train.rewards.text import judge_text
-from grpo_train.rewards.user_code import load_function
+from grpo_train.rewards.math_answer import last_boxed
 from grpo_train.tasks.shared.base import (
     Attempt,
     NoSplitError,
@@ -44,6 +31,7 @@ from grpo_train.tasks.shared.base import (
     limited,
 )
 from grpo_train.tasks.shared.data_files import locate, rows_of, split_files
+from grpo_train.tasks.shared.graders import grader_of
 from grpo_train.tasks.shared.overlap import normal_text
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
 
@@ -80,16 +68,6 @@ class Data:
     splits: dict[Split, list[Row]]
     notes: tuple[str, ...]
     """Remarks for the user: rows held out, rows dropped."""
-
-
-@dataclass(frozen=True)
-class Grader:
-    """How answers are judged."""
-
-    gold: Callable[[Any], str]
-    """The gold answer as text, from the value of a row's field. Raises ValueError with the problem."""
-    judge: Callable[[Attempt], Verdict]
-    slow: bool = False
 
 
 def load(config: schema.Task) -> JsonlTask:
@@ -145,24 +123,6 @@ class JsonlTask(TaskDefaults):
             known = ", ".join(self.data.splits)
             raise NoSplitError(f"task.path: '{self.path}' has no {split} split; it has {known}")
         return rows
-
-
-@lru_cache(maxsize=8)
-def grader_of(name: str) -> Grader:
-    """The grader that ``task.grader`` names. Raises TaskError."""
-    if ":" in name:
-        function = load_function(name, "task.grader")
-        return Grader(_any_gold, lambda attempt: _judge_by_user(name, function, attempt))
-    if name == "math" and importlib.util.find_spec("math_verify") is None:
-        raise TaskError("task.grader: math needs math-verify, which is not installed:  pip install 'grpo-tui[math]'")
-    known = {
-        "number": Grader(_number_gold, judge_number),
-        "text": Grader(_scalar, _judge_text),
-        "math": Grader(_math_gold, judge_math, slow=True),
-    }
-    if name not in known:
-        raise TaskError(f"task.grader: '{name}' must be one of {', '.join(known)}, or your own module:function")
-    return known[name]
 
 
 @lru_cache(maxsize=4)
@@ -238,59 +198,6 @@ def _defect(record: dict[str, Any], name: str) -> str:
     if name not in record:
         return "is missing"
     return "is empty" if isinstance(record[name], str) else f"is {type(record[name]).__name__}, expected text"
-
-
-def _scalar(value: Any) -> str:
-    """A text or number as text. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"is {type(value).__name__}, expected text or a number")
-    if not str(value).strip():
-        raise ValueError("is empty")
-    return str(value).strip()
-
-
-def _number_gold(value: Any) -> str:
-    text = _scalar(value).rpartition("####")[2].strip()
-    if isinstance(parse_number(text), str):
-        raise ValueError(f"must be one number, or end in '#### N', found {text[-60:]!r}")
-    return text
-
-
-def _math_gold(value: Any) -> str:
-    text = _scalar(value)
-    return last_boxed(text) or text.rpartition("####")[2].strip()
-
-
-def _any_gold(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _judge_text(attempt: Attempt) -> Verdict:
-    gold = normal_text(attempt.problem.answer)
-    return judge_text(attempt, lambda answer: normal_text(answer) == gold)
-
-
-def _judge_by_user(name: str, function: Callable[[Attempt], Any], attempt: Attempt) -> Verdict:
-    """The verdict of a user's function. An exception becomes the verdict ``grader_error``; an unusable return value
-    raises TaskError."""
-    answer, _ = strict_answer(attempt.completion)
-    try:
-        verdict = function(attempt)
-    except (Exception, SystemExit) as error:  # user code may raise anything
-        metrics = {"grader/failed": 1.0}
-        facts = {"grader_error": f"{type(error).__name__}: {error}"[:300]}
-        return Verdict(False, answer is not None, "grader_error", answer, metrics=metrics, facts=facts)
-    if isinstance(verdict, Verdict):
-        return verdict
-    try:
-        known = verdict in (True, False)  # 1.0 and NumPy bools included
-    except Exception:  # an array with several elements
-        known = False
-    if not known:
-        raise TaskError(f"task.grader: '{name}' returned {verdict!r}; return a Verdict, or True or False")
-    right = bool(verdict) and not attempt.truncated
-    reason = "truncated" if attempt.truncated else "ok" if right else "wrong"
-    return Verdict(right, answer is not None and not attempt.truncated, reason, answer, metrics={"grader/failed": 0.0})
 
 
 TASK = TaskKind(

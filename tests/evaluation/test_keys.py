@@ -40,7 +40,7 @@ def test_grader_key_covers_imported_sources(tmp_path: Path) -> None:
     files: dict[Path, None] = {}
     grading_key._gather(grading_key.PACKAGE / "tasks" / "addition.py", files, set())
     names = {str(file.relative_to(grading_key.PACKAGE)) for file in files}
-    assert {"tasks/addition.py", "rewards/accuracy.py", "rewards/number_parser.py", "tasks/shared/base.py"} <= names
+    assert {"tasks/addition.py", "rewards/number.py", "rewards/number_parser.py", "tasks/shared/base.py"} <= names
     assert not names & {"tasks/gsm8k.py", "tasks/__init__.py", "config/schema.py"}
     own, libraries = tmp_path / "mine.py", set[str]()
     own.write_text("import json\nimport numpy as np\nfrom grpo_train.rewards.number import grade_number\n")

@@ -11,8 +11,8 @@ import pytest
 
 from grpo_train.config import schema
 from grpo_train.rewards import Grade, Rewards, load_rewards
-from grpo_train.rewards.accuracy import judge_number
 from grpo_train.rewards.functions import correct_and_short, reasoning, tag_count
+from grpo_train.rewards.number import judge_number
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
 
 PROBLEM = Problem(0, "9+9=", "18", "9+9")

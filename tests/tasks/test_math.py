@@ -9,6 +9,7 @@ import pytest
 
 from grpo_train.config.schema import Task as TaskConfig
 from grpo_train.tasks import Attempt, TaskError, load_task
+from grpo_train.tasks.shared.graders import grader_of
 
 ROWS = [
     {"problem": "Half of one?", "solution": r"One half is $\boxed{\frac{1}{2}}$.", "level": "Level 1"},
@@ -48,8 +49,6 @@ def test_malformed_row_error_has_file_and_line(tmp_path: Path, row: dict[str, st
 def test_missing_math_verify_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps(ROWS[0]))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    from grpo_train.tasks import jsonl
-
-    jsonl.grader_of.cache_clear()
+    grader_of.cache_clear()
     with pytest.raises(TaskError, match=r"pip install 'grpo-tui\[math\]'"):
         load_task(TaskConfig(name="math", path=str(tmp_path)))

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from grpo_train.config import schema
-from grpo_train.rewards.accuracy import judge_number
+from grpo_train.rewards.number import judge_number
 from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict, limited
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
@@ -123,7 +123,7 @@ def distinct(draw: Callable[[random.Random, int], Key], rng: random.Random, coun
 def mistakes(rng: random.Random, careless: bool) -> tuple[bool, bool]:
     """Whether an example has the task's bad habit, and whether it has an accident.
 
-    The habit is more frequent than not, so that greedy decoding learns it too. The method stays right, so that
+    The habit is more frequent than not, so that greedy decoding learns it too. The method stays correct, so that
     reinforcement learning can remove the mistakes.
     """
     if not careless:
