@@ -8,13 +8,6 @@ from grpo_train.algorithm.role_advantages import RoleBaselines
 from grpo_train.algorithm.rollout_correction import rollout_correction
 
 __all__ = [
-    "GradientNoiseScale",
-    "PolicyLoss",
-    "RoleBaselines",
-    "combine_rewards",
-    "effective_sample_size",
-    "group_advantages",
-    "overlong_penalty",
-    "policy_loss",
-    "rollout_correction",
-]
+    "GradientNoiseScale", "PolicyLoss", "RoleBaselines", "combine_rewards", "effective_sample_size",
+    "group_advantages", "overlong_penalty", "policy_loss", "rollout_correction",
+]  # fmt: skip

@@ -259,7 +259,7 @@ class Evaluation:
         finally:
             workers.end()
             if self._run_id == run_id_of(self._folder):
-                kill_all(self._run_id, exclude=frozenset({os.getpid()}))
+                kill_all(self._run_id)
             restore_torn(self._folder)
         return settled
 

@@ -2,31 +2,16 @@
 
 from collections.abc import Mapping
 
-from grpo_train.games.base import Ending, Game, Match, MatchRules, Move, Returns, Role, State, Style
+from grpo_train.games.base import Game, Match, MatchRules, Move, Role, State
 from grpo_train.games.kuhn_poker import KuhnPoker
 from grpo_train.games.negotiation import Negotiation
 from grpo_train.games.opponents import OPPONENTS, Opponent, load_opponent
 from grpo_train.games.tictactoe import TicTacToe
 
 __all__ = [
-    "GAMES",
-    "OPPONENTS",
-    "Ending",
-    "Game",
-    "KuhnPoker",
-    "Match",
-    "MatchRules",
-    "Move",
-    "Negotiation",
-    "Opponent",
-    "Returns",
-    "Role",
-    "State",
-    "Style",
-    "TicTacToe",
-    "load_game",
-    "load_opponent",
-]
+    "GAMES", "OPPONENTS", "Game", "KuhnPoker", "Match", "MatchRules", "Move", "Negotiation", "Opponent", "Role",
+    "State", "TicTacToe", "load_game", "load_opponent",
+]  # fmt: skip
 
 GAMES: Mapping[str, Game] = {game.name: game for game in (TicTacToe(), KuhnPoker(), Negotiation())}
 """Games by name."""

@@ -60,8 +60,8 @@ def to_float(value: Any) -> float | None:
     return _SPECIAL_FLOATS.get(value) if isinstance(value, str) else None
 
 
-def fsync_directory(path: Path) -> None:
-    """Flush a directory's entries to disk (no-op where the platform cannot open directories)."""
+def fsync_path(path: Path) -> None:
+    """Flush a file, or a directory's entries, to disk (no-op where the platform cannot open directories)."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -88,7 +88,7 @@ def atomic_write(path: Path, data: str | bytes, mode: int = 0o644) -> None:
             # A full disk reports no file name, other failures the temporary one.
             error.filename, error.filename2 = os.fspath(path), None
         raise
-    fsync_directory(path.parent)
+    fsync_path(path.parent)
 
 
 def atomic_symlink(alias: Path, target: str) -> None:
@@ -96,7 +96,7 @@ def atomic_symlink(alias: Path, target: str) -> None:
     temporary = alias.with_name(f".{alias.name}.{secrets.token_hex(4)}.tmp")
     temporary.symlink_to(target)
     os.replace(temporary, alias)
-    fsync_directory(alias.parent)
+    fsync_path(alias.parent)
 
 
 def remove_tree(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ def kill_run(
     live_here = status.get("boot_id") == boot_id() and status.get("state") in LIVE_STATES
     targets = {recorded, *supervisors} if live_here and recorded[0] > 1 else set(supervisors)
     targets = {target for target in targets if is_alive(*target)}
-    if not observed.is_live and not targets and not find_by_run_id(run_id_of(run.path), frozenset({os.getpid()})):
+    if not observed.is_live and not targets and not find_by_run_id(run_id_of(run.path)):
         raise RunDirError(f"{run.name} is not running ({observed.state})", code="not_running")
     run.log_event("kill_asked", by=by)
     result = _terminate_then_kill(run, targets, patience_s)
@@ -66,10 +65,9 @@ def _terminate_then_kill(run: RunDir, supervisors: set[tuple[int, int]], patienc
     survivors = [supervisor for supervisor in supervisors if is_alive(*supervisor)]
     for pid, _ in survivors:  # before its workers: it would restart them
         signal_quietly(pid, signal.SIGKILL)
-    me = frozenset({os.getpid()})
     run_id = run_id_of(run.path)
-    strays = find_by_run_id(run_id, me)
-    left = kill_all(run_id, exclude=me, timeout_s=KILL_WAIT_S)
+    strays = find_by_run_id(run_id)
+    left = kill_all(run_id, timeout_s=KILL_WAIT_S)
     left += [pid for pid, start in survivors if is_alive(pid, start) and pid not in left]
     return KillResult(left, bool(survivors or strays))
 

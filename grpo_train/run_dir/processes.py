@@ -74,11 +74,11 @@ def run_id_in(pid: int) -> str:
     return next((os.fsdecode(entry[len(prefix) :]) for entry in entries if entry.startswith(prefix)), "")
 
 
-def find_by_run_id(run_id: str, exclude: frozenset[int] = frozenset()) -> list[int]:
-    """Pids of the live processes with ``GRPO_RUN_ID=run_id`` in their environment."""
+def find_by_run_id(run_id: str) -> list[int]:
+    """Pids of the other live processes with ``GRPO_RUN_ID=run_id`` in their environment."""
     entries = Path("/proc").iterdir() if Path("/proc").is_dir() else ()
     pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
-    return [pid for pid in pids if pid not in exclude and run_id_in(pid) == run_id and start_ticks(pid) is not None]
+    return [pid for pid in pids if pid != os.getpid() and run_id_in(pid) == run_id and start_ticks(pid) is not None]
 
 
 def signal_quietly(pid: int, signal_number: int) -> bool:
@@ -90,10 +90,10 @@ def signal_quietly(pid: int, signal_number: int) -> bool:
     return True
 
 
-def kill_all(run_id: str, *, exclude: frozenset[int] = frozenset(), timeout_s: float = 10.0) -> list[int]:
-    """Send SIGKILL to every process of a run until none is left; returns pids still there after the timeout."""
+def kill_all(run_id: str, *, timeout_s: float = 10.0) -> list[int]:
+    """Send SIGKILL to every other process of a run until none is left; returns pids still there after the timeout."""
     deadline = time.monotonic() + timeout_s
-    while left := find_by_run_id(run_id, exclude):
+    while left := find_by_run_id(run_id):
         for pid in left:
             signal_quietly(pid, signal.SIGKILL)
         if time.monotonic() > deadline:

@@ -15,7 +15,7 @@ from grpo_train.run_dir.files import (
     atomic_symlink,
     atomic_write,
     close_torn_line,
-    fsync_directory,
+    fsync_path,
     last_jsonl,
     parse_time,
     read_json,
@@ -101,6 +101,10 @@ class RunDir:
     def checkpoints(self) -> list[Checkpoint]:
         """Every ``step_N`` in order of N, without aliases."""
         return list_checkpoints(self.training_state)
+
+    def newest_step(self) -> int:
+        """Step of the newest complete checkpoint; 0 without one."""
+        return max((c.step for c in self.checkpoints() if not c.problem), default=0)
 
     def checkpoint(
         self, which: str | int, *, deep: bool = False, hint: str = "resume with --from-step {step}"
@@ -249,8 +253,8 @@ class RunDir:
         folder.mkdir(parents=True, exist_ok=True)
         for path in checkpoints:
             path.rename(folder / path.name)
-        fsync_directory(folder)
-        fsync_directory(self.training_state)
+        fsync_path(folder)
+        fsync_path(self.training_state)
 
     def summary(self) -> dict[str, Any]:
         """One row of a list of runs, as plain JSON."""

@@ -10,7 +10,6 @@ SIGTERM to the stage, without saving; (3) SIGKILL to every process with the run'
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import threading
@@ -82,7 +81,7 @@ class Supervisor:
         become_subreaper()
         for handled in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(handled, self._on_signal)
-        start = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)
+        start = self._run.newest_step()
         self._write(
             state="starting",
             stage="train",
@@ -143,13 +142,13 @@ class Supervisor:
         reader = threading.Thread(target=self._copy_output, args=(child,), name="console", daemon=True)
         reader.start()
         self._watch(child, stage, stage_began)
-        kill_all(run_id_of(self._run.path), exclude=frozenset({os.getpid()}))
+        kill_all(run_id_of(self._run.path))
         reader.join(timeout=5)
         reap_orphans()
         if self._killing:
             return "killed", None
         if child.returncode == 0:
-            reached = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)
+            reached = self._run.newest_step()
             return ("done", None) if stage.kind == "eval" or reached >= stage.until else ("stopped", None)
         if stage.kind == "eval" and self._run.stop_requested():
             self._run.clear_stop()
@@ -179,7 +178,7 @@ class Supervisor:
                 kill_at = now + KILL_GRACE_S
             if kill_at and now >= kill_at:
                 child.kill()
-                kill_all(run_id_of(self._run.path), exclude=frozenset({os.getpid()}))
+                kill_all(run_id_of(self._run.path))
             try:
                 child.wait(timeout=0.1)
             except subprocess.TimeoutExpired:
@@ -247,7 +246,7 @@ class Supervisor:
         return {**error, "console_tail": list(self._tail)}
 
     def _end(self, outcome: str, error: dict[str, Any] | None) -> int:
-        left = kill_all(run_id_of(self._run.path), exclude=frozenset({os.getpid()}))
+        left = kill_all(run_id_of(self._run.path))
         code = {"finished": 0, "stopped": 0, "killed": 130}.get(outcome, 1)
         if outcome == "killed":
             self._event("killed")
@@ -285,7 +284,7 @@ class Supervisor:
         return True
 
     def _supersede(self) -> None:
-        step = max((c.step for c in self._run.checkpoints() if not c.problem), default=0)
+        step = self._run.newest_step()
         if superseded := self._run.supersede_after(step):
             self._event("resumed", step=step, from_step=step, superseded=superseded)
 
@@ -333,11 +332,6 @@ class Supervisor:
             pass
 
 
-def live_processes(run: RunDir) -> list[int]:
-    """Pids of a run's processes on this host."""
-    return find_by_run_id(run_id_of(run.path), frozenset({os.getpid()}))
-
-
 def refuse_live(run: RunDir) -> None:
     """Raise RunDirError (``run_is_live``) if the run or any of its processes is live."""
     observed = run.observed_state()
@@ -347,7 +341,7 @@ def refuse_live(run: RunDir) -> None:
             f"{run.name} is {observed.state}{where}; stop it first (grpo-train stop --training-run {run.name})",
             code="run_is_live",
         )
-    if left := live_processes(run):
+    if left := find_by_run_id(run_id_of(run.path)):
         raise RunDirError(
             f"processes of {run.name} are still running: {left} "
             f"(end them with  grpo-train stop --now --training-run {run.name})",

@@ -23,7 +23,7 @@ from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import adapter_of
 from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, remove_tree, write_manifest
 from grpo_train.run_dir.errors import UserError, code_of
-from grpo_train.run_dir.files import atomic_write, fsync_directory, read_json, utc_now
+from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, utc_now
 from grpo_train.run_dir.removal import hidden_name, remove_leftovers
 from grpo_train.train.distributed import World
 
@@ -85,13 +85,13 @@ def save_checkpoint(
         training_info = {"format": FORMAT, "step": step, "time": utc_now(), "world_size": world.size, **info}
         atomic_write(staging / "training_info.json", json.dumps(training_info, indent=1) + "\n")
         for path in staging.rglob("*"):
-            _fsync(path)
+            fsync_path(path)
         write_manifest(staging, format=FORMAT, step=step)
-        fsync_directory(staging)
+        fsync_path(staging)
         if target.exists():
             run.set_aside([target])
         staging.rename(target)
-        fsync_directory(run.training_state)
+        fsync_path(run.training_state)
         run.point("step_latest", step)
         if is_final:
             run.point("step_final", step)
@@ -134,10 +134,7 @@ def find_resume_point(run: RunDir, world: World) -> Checkpoint | None:
 
 
 def load_training_state(
-    checkpoint: Checkpoint,
-    optimizer: torch.optim.Optimizer,
-    scheduler: Any,
-    world: World,
+    checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, scheduler: Any, world: World
 ) -> dict[str, Any]:
     """Restore optimizer, scheduler and this rank's generators; returns ``training_info.json``.
 
@@ -230,14 +227,3 @@ def _write_error_code(error: Exception, folder: Path) -> str:
         return code_of(error)
     disk = os.statvfs(folder)
     return "disk_full" if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES else "io"
-
-
-def _fsync(path: Path) -> None:
-    if path.is_dir():
-        fsync_directory(path)
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

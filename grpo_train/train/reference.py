@@ -20,7 +20,7 @@ from grpo_train.policy.locate import PolicyError, adapter_of, check_weights
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
 from grpo_train.run_dir import RunDir, remove_tree
-from grpo_train.run_dir.files import fsync_directory
+from grpo_train.run_dir.files import fsync_path
 from grpo_train.train.distributed import World
 
 FOLDER = "reference"
@@ -106,7 +106,7 @@ def _keep(policy: Policy, folder: Path) -> None:
     except OSError:
         remove_tree(staging)
         raise
-    fsync_directory(folder.parent)
+    fsync_path(folder.parent)
 
 
 @contextmanager

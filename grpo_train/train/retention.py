@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from grpo_train.run_dir import Checkpoint, RunDir, observe
-from grpo_train.run_dir.files import fsync_directory, read_json
+from grpo_train.run_dir.files import fsync_path, read_json
 from grpo_train.run_dir.removal import hidden_name
 
 
@@ -67,7 +67,7 @@ def _remove(run: RunDir, checkpoint: Checkpoint) -> bool:
     finally:
         if not is_hidden:
             hidden.rmdir()
-    fsync_directory(run.training_state)
+    fsync_path(run.training_state)
     try:
         shutil.rmtree(hidden)
     except OSError as error:  # NFS keeps open files; the next remove_leftovers retries

@@ -22,7 +22,6 @@ from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run, re
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, utc_now
 from grpo_train.run_dir.processes import PARENT_VARIABLE, die_with_parent
-from grpo_train.run_dir.version import FORMAT, VERSION
 from grpo_train.train.distributed import World
 from grpo_train.train.preflight import check_start
 
@@ -93,8 +92,6 @@ class _Heartbeat:
 
         fixed = {
             "device": device_name(pick_device(config.model.device)),
-            "version": VERSION,
-            "format": FORMAT,
             "total_steps": config.run.total_steps,
             "nproc": config.run.nproc,
             "restarts": 0,

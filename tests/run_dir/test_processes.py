@@ -47,6 +47,13 @@ def test_identity_rejects_a_reused_pid() -> None:
     assert start_ticks(2**22 + 1) is None
 
 
+def test_a_process_does_not_find_itself(run_id: str) -> None:
+    command = "import sys; from grpo_train.run_dir.processes import find_by_run_id as find; print(find(sys.argv[1]))"
+    environment = {**os.environ, "GRPO_RUN_ID": run_id}
+    found = subprocess.run([sys.executable, "-c", command, run_id], env=environment, capture_output=True, text=True)
+    assert found.stdout == "[]\n"
+
+
 def test_kill_all_ends_only_the_run(run_id: str) -> None:
     stubborn = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
@@ -55,7 +62,6 @@ def test_kill_all_ends_only_the_run(run_id: str) -> None:
     other = start(run_id + "x")
     try:
         assert sorted(find_by_run_id(run_id)) == sorted(child.pid for child in mine)
-        assert find_by_run_id(run_id, frozenset({mine[0].pid})) == [mine[1].pid]
         assert kill_all(run_id) == []
         assert [child.wait(timeout=10) for child in mine] == [-signal.SIGKILL] * 2
         assert other.poll() is None

@@ -74,12 +74,12 @@ def bootstrap_mean(per_problem: Sequence[float], *, seed: int = 0, resamples: in
     return Estimate(float(values.mean()), float(low), float(high))
 
 
-def bootstrap_share(per_problem: Sequence[float], *, seed: int = 0) -> Estimate:
+def bootstrap_share(per_problem: Sequence[float]) -> Estimate:
     """:func:`bootstrap_mean` of shares; Wilson's interval over problems if all shares are 0 or all are 1.
 
     Resampling equal values gives an interval of width zero, although few problems leave the true share uncertain.
     """
-    found = bootstrap_mean(per_problem, seed=seed)
+    found = bootstrap_mean(per_problem)
     if len(per_problem) and found.value in (0.0, 1.0):
         return Estimate(found.value, *wilson_interval(round(found.value) * len(per_problem), len(per_problem)))
     return found
@@ -148,10 +148,11 @@ def compare(now: Mapping[int, Sequence[bool]], before: Mapping[int, Sequence[boo
     return Paired(len(shared), difference, gained, lost, mcnemar(len(gained), len(lost)))
 
 
-def percentiles(values: Sequence[float], at: Sequence[int] = (5, 25, 50, 75, 95)) -> dict[str, float]:
+def percentiles(values: Sequence[float]) -> dict[str, float]:
     """{"p5": …, "p50": …, "max": …, "mean": …}, linearly interpolated (NumPy's default); {} without values."""
     if not values:
         return {}
+    at = (5, 25, 50, 75, 95)
     found = {f"p{q}": float(value) for q, value in zip(at, np.percentile(values, at), strict=True)}
     return {**found, "max": float(max(values)), "mean": float(sum(values) / len(values))}
 

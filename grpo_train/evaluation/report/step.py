@@ -18,7 +18,7 @@ from grpo_train.evaluation.plan import EvalPlan, temperature_of
 from grpo_train.evaluation.report.summary import COLUMNS, metrics_of, summary_of
 from grpo_train.evaluation.results.stored import COMPLETION_FIELDS, key_at, set_aside
 from grpo_train.evaluation.targets import Target
-from grpo_train.run_dir.files import atomic_write, fsync_directory, read_json, remove_tree, to_json
+from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
 from grpo_train.run_dir.manifest import MANIFEST
 from grpo_train.tasks import Problem, Task
 
@@ -132,7 +132,7 @@ def _replace(folder: Path, files: Mapping[str, str], earlier: Mapping[str, Any] 
         elif folder.exists():
             folder.rename(old)
         staging.rename(folder)
-        fsync_directory(folder.parent)
+        fsync_path(folder.parent)
     except BaseException:
         remove_tree(staging)
         raise

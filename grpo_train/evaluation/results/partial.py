@@ -24,7 +24,7 @@ from typing import Any
 
 from grpo_train.evaluation.results.stored import COMPLETION_FIELDS, bring_back, read_rows, read_summary, set_aside
 from grpo_train.run_dir.errors import UserError, code_of
-from grpo_train.run_dir.files import atomic_write, fsync_directory, read_json, remove_tree, to_json
+from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
 
 
 class PartialError(UserError):
@@ -87,7 +87,7 @@ class Partial:
             pass
         finally:
             draft.unlink()
-        fsync_directory(self.path)
+        fsync_path(self.path)
         agreed = self.layout()
         assert agreed is not None
         return agreed

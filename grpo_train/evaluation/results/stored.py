@@ -15,7 +15,7 @@ from typing import Any
 from grpo_train.evaluation.judging import GRADER_ERROR
 from grpo_train.evaluation.results.grading_key import digest
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import fsync_directory, read_json, remove_tree
+from grpo_train.run_dir.files import fsync_path, read_json, remove_tree
 from grpo_train.run_dir.formats import current_row
 
 SUPERSEDED = "superseded"
@@ -118,7 +118,7 @@ def set_aside(folder: Path, key: Mapping[str, Any]) -> None:
     aside.parent.mkdir(exist_ok=True)
     remove_tree(aside)  # holds the same samples
     folder.rename(aside)
-    fsync_directory(aside.parent)
+    fsync_path(aside.parent)
 
 
 def bring_back(folder: Path, key: Mapping[str, Any]) -> bool:
@@ -127,7 +127,7 @@ def bring_back(folder: Path, key: Mapping[str, Any]) -> bool:
     if not aside.is_dir():
         return False
     aside.rename(folder)
-    fsync_directory(folder.parent)
+    fsync_path(folder.parent)
     return True
 
 

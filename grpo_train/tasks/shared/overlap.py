@@ -16,13 +16,13 @@ def normal_text(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def ngrams(text: str, length: int = NGRAM) -> set[tuple[str, ...]]:
-    """All runs of ``length`` words without punctuation; none if the text is shorter."""
+def ngrams(text: str) -> set[tuple[str, ...]]:
+    """All runs of :data:`NGRAM` words without punctuation; none if the text is shorter."""
     words = re.findall(r"\w+", normal_text(text))
-    return {tuple(words[first : first + length]) for first in range(len(words) - length + 1)}
+    return {tuple(words[first : first + NGRAM]) for first in range(len(words) - NGRAM + 1)}
 
 
-def sharing(texts: Iterable[str], others: Iterable[str], length: int = NGRAM) -> list[int]:
-    """Indices of the ``texts`` that share a run of ``length`` words with any of the ``others``."""
-    known = {ngram for other in others for ngram in ngrams(other, length)}
-    return [index for index, text in enumerate(texts) if not known.isdisjoint(ngrams(text, length))]
+def sharing(texts: Iterable[str], others: Iterable[str]) -> list[int]:
+    """Indices of the ``texts`` that share a run of :data:`NGRAM` words with any of the ``others``."""
+    known = {ngram for other in others for ngram in ngrams(other)}
+    return [index for index, text in enumerate(texts) if not known.isdisjoint(ngrams(text))]
