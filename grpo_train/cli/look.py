@@ -1,4 +1,4 @@
-"""``grpo-train runs``, ``show`` and ``tasks``: inspect runs and tasks without changing them."""
+"""``grpo-train runs``, ``show``, ``tasks`` and ``device``: inspect without changing anything."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from grpo_train.cli.options import AsJson, Root, RunArgument
 from grpo_train.cli.output import fail, on_terminal, state_cell, styled, table
+from grpo_train.policy.device import training_device
 from grpo_train.run_dir import list_evaluations, list_older_runs, list_runs, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError
 from grpo_train.tasks import task_kinds
@@ -17,7 +18,7 @@ from grpo_train.tasks import task_kinds
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``grpo-train``."""
-    for function in (runs, show, tasks):
+    for function in (runs, show, tasks, device):
         app.command(rich_help_panel="Inspect")(function)
 
 
@@ -77,6 +78,14 @@ def tasks(as_json: AsJson = False) -> None:
         return
     rows = [[kind.name, kind.summary] for kind in kinds]
     table(("task", "description"), rows, plain=(f"{name:<17} {summary}" for name, summary in rows))
+
+
+def device() -> None:
+    """Show the device that training uses, or why torch cannot use the GPUs."""
+    try:
+        print(training_device())
+    except UserError as error:
+        fail(error, 1)
 
 
 def _show_tables(facts: dict[str, Any]) -> None:

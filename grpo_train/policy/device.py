@@ -79,6 +79,16 @@ def check_device(setting: str, nproc: int) -> None:
         raise _no_gpu(f"{problem}, or set model.device: cpu to train on the CPU")
 
 
+def training_device() -> str:
+    """The device of ``model.device: auto`` on this machine, e.g. ``2 x NVIDIA H200, driver 580.65``, or ``CPU``.
+
+    Raises PolicyError (code ``no_gpu``) as :func:`check_device` does.
+    """
+    check_device("auto", 1)
+    gpus = query_gpus(processes=False)
+    return _describe(gpus) if gpus or _device_files() else "CPU"
+
+
 def find_problem(gpus: list[Gpu], torch: TorchFacts, nproc: int) -> str:
     """What keeps torch from training on these GPUs, ending in the fix; "" where nothing does."""
     install = (

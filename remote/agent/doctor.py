@@ -15,7 +15,7 @@ from pathlib import Path
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.gpus import GpuReadError, query_gpus
 from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine, running_version, verify_engine
+from remote.agent.engine import find_engine, running_version, training_device, verify_engine
 from remote.agent.sessions import Sessions, no_tmux
 from remote.protocol.operations import DoctorReply, NoParameters, Row
 
@@ -106,6 +106,14 @@ def _engine(box: BoxContext) -> Result:
     return True, f"{version.version or 'unknown version'}, {engine.argv[-1]} (from {engine.reason})", ""
 
 
+def _device(box: BoxContext) -> Result:
+    try:
+        engine = find_engine(box)
+    except RemoteError:
+        return True, "unknown without an engine", ""
+    return True, training_device(box, engine) or "not reported by this version of the engine", ""
+
+
 def _gpus(box: BoxContext) -> Result:
     try:
         gpus = query_gpus(processes=False)
@@ -134,5 +142,6 @@ CHECKS: dict[str, Callable[[BoxContext], Result]] = {
     "repo": _repo,
     "engine": _engine,
     "gpus": _gpus,
+    "device": _device,
     "shared memory": _shared_memory,
 }

@@ -17,6 +17,8 @@ from remote.protocol.versions import OLDEST, UNKNOWN, EngineVersion
 
 COMMAND = "grpo-train"
 PROBE_S = 25.0
+DEVICE_PROBE_S = 40.0
+"""The engine imports torch on a machine with a GPU."""
 """Limit on one run of the user's activation snippet or of the engine: a cold network disk is slow."""
 _USAGE_ERROR = 2
 
@@ -124,6 +126,22 @@ def running_version(box: BoxContext, engine: Engine) -> EngineVersion:
         raise RemoteError("no_engine", f"the engine does not run: {_last_line(done)}", not_installed(box).hint)
     match = re.search(r"^grpo-train (\S+) \(format (\d+)\)$", done.stdout, re.MULTILINE)
     return EngineVersion(match[1], int(match[2])) if match else UNKNOWN
+
+
+def training_device(box: BoxContext, engine: Engine) -> str:
+    """The device that the engine trains on; "" from an engine that cannot tell (0.1.0).
+
+    Raises RemoteError ``no_gpu`` with the engine's reason and the fix.
+    """
+    try:
+        done = run_engine(box, [*engine.argv, "device"], DEVICE_PROBE_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RemoteError("no_gpu", f"the engine does not report its device: {error}") from error
+    if done.returncode == _USAGE_ERROR:
+        return ""
+    if done.returncode:
+        raise RemoteError("no_gpu", _last_line(done).removeprefix("error: "))
+    return done.stdout.strip()
 
 
 def run_engine(box: BoxContext, argv: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:

@@ -288,3 +288,7 @@ def on_terminal(command: list[str], root: Path) -> str:
     os.close(controller)
     assert child.wait(timeout=60) == 0, b"".join(chunks)
     return b"".join(chunks).decode()
+
+
+def test_device_on_a_machine_without_a_gpu() -> None:
+    assert grpo_train("device", root=None).stdout == "CPU\n"

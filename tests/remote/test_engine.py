@@ -102,3 +102,19 @@ def test_doctor_runs_the_engine(tmp_path: Path, script: str, ok: bool, detail: s
     assert check["ok"] is ok
     assert detail in check["detail"]
     assert hint in check["hint"]
+
+
+@pytest.mark.parametrize(
+    ("script", "ok", "detail"),
+    [
+        ("echo 'NVIDIA H200, driver 580.65'", True, "NVIDIA H200"),
+        ("echo 'error: driver 470 is too old for torch 2.11' >&2; exit 1", False, "driver 470 is too old"),
+        ("echo 'No such command' >&2; exit 2", True, "not reported"),
+    ],
+)
+def test_doctor_names_the_training_device(tmp_path: Path, script: str, ok: bool, detail: str) -> None:
+    engine = program(tmp_path / "engine", f'[ "$1" = device ] || exit 9\n{script}')
+    checks = doctor(context(tmp_path, engine=[str(engine)]), NoParameters())["checks"]
+    check = next(check for check in checks if check["name"] == "device")
+    assert check["ok"] is ok
+    assert detail in check["detail"]

@@ -27,6 +27,9 @@ def main() -> int:
     if command == "--version":
         print(f"grpo-train {VERSION} (format {FORMAT})")
         return 0
+    if command == "device":
+        print("CPU")
+        return 0
     print("fake engine:", *sys.argv[1:], flush=True)
     root = Path(arguments[arguments.index("--root") + 1])
     assert os.environ["LOCALFS_ROOT"] == str(root)
