@@ -17,6 +17,7 @@ from grpo_train.run_dir.gpus import GpuReadError, query_gpus
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, running_version, training_device, verify_engine
 from remote.agent.sessions import Sessions, no_tmux
+from remote.protocol.messages import RemoteError
 from remote.protocol.operations import DoctorReply, NoParameters, Row
 
 MIN_FREE_BYTES = 5 * 10**9
