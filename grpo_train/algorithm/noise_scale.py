@@ -40,10 +40,7 @@ class NoiseScaleSample:
 
 
 def noise_scale(
-    squared_norms: Sequence[float],
-    squared_norm_of_mean: float,
-    batch_sizes: int | Sequence[int],
-    zero_groups: int = 0,
+    squared_norms: Sequence[float], squared_norm_of_mean: float, batch_sizes: int | Sequence[int], zero_groups: int = 0
 ) -> tuple[float, float]:
     """Unbiased estimates of signal |G|^2 and noise tr(Sigma) from the micro-batches of one step.
 

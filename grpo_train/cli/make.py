@@ -49,9 +49,7 @@ def tiny_model(
     print(f"wrote {out}")
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to write.")] = Path("config"),
-) -> None:
+def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to write.")] = Path("config")) -> None:
     """Write the example configs to a directory, without overwriting files."""
     try:
         source = example_configs()

@@ -39,8 +39,7 @@ def train(
     ] = None,
     set_: Overrides = None,
     reward: Annotated[
-        str | None,
-        typer.Option(help="Negative control in place of the rewards: random, inverted or format-only."),
+        str | None, typer.Option(help="Negative control in place of the rewards: random, inverted or format-only.")
     ] = None,
     run_name: Annotated[str | None, typer.Option(help="Name of the run (default: run_DATE_TIME).")] = None,
     root: Root = None,
@@ -160,8 +159,7 @@ def sweep(
     configs: Annotated[list[Path], typer.Argument(help="Configs, trained one after the other.")],
     set_: Overrides = None,
     name: Annotated[
-        str | None,
-        typer.Option(help="Name of the sweep (default: sweep_DATE_TIME); an existing sweep is resumed."),
+        str | None, typer.Option(help="Name of the sweep (default: sweep_DATE_TIME); an existing sweep is resumed.")
     ] = None,
     nproc: Annotated[int | None, typer.Option(min=1, help="Number of processes of each run.")] = None,
     as_json: AsJson = False,

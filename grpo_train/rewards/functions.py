@@ -75,10 +75,7 @@ class Rewards:
 def load_rewards(task: Task, config: schema.Config) -> Rewards:
     """Load the reward functions of a run. Raises TaskError for an unknown function or a weight without a function."""
     rewards = Rewards(
-        config.task,
-        task.rewards,
-        max_completion_length=config.rollout.max_completion_length,
-        seed=config.run.seed,
+        config.task, task.rewards, max_completion_length=config.rollout.max_completion_length, seed=config.run.seed
     )
     names = [*rewards.names, *(["overlong"] if config.algorithm.overlong_buffer else [])]
     if unknown := sorted(set(config.algorithm.reward_weights) - set(names)):

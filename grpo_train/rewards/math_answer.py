@@ -18,17 +18,15 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, math_verifier
+from grpo_train.rewards.helpers import GRADER_FAILURES, HelperError, Helpers, HelperTimeout, math_verifier
 from grpo_train.rewards.number_parser import parse_number
-from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer
+from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer, tagged_verdict
 from grpo_train.rewards.types import Attempt, Verdict
 
 MAX_CHARS = 300
 """A longer answer is prose or an attack."""
 SECONDS = 2.0
 """CPU time limit of math-verify per answer; most take a few milliseconds."""
-
-GRADER_FAILURES = ("grader_timeout", "grader_error")
 
 _BEYOND = re.compile(
     r"""
@@ -74,17 +72,8 @@ def judge_math(attempt: Attempt) -> Verdict:
     if last is None:
         last = last_boxed(after_thoughts(attempt.completion))
     flexible = reason == "ok" if last == answer else last is not None and compare(last, gold) == "ok"
-    return Verdict(
-        correct=reason == "ok" and not attempt.truncated,
-        formatted=answer is not None and not attempt.truncated,
-        reason="truncated" if attempt.truncated else reason,
-        answer=answer,
-        flexible=flexible,
-        metrics={
-            "hacking/multiple_answers": float(problem == "multiple_answers"),
-            "grader/failed": float(reason in GRADER_FAILURES),
-        },
-    )
+    metrics = {"grader/failed": float(reason in GRADER_FAILURES)}
+    return tagged_verdict(attempt, answer, reason, flexible=flexible, metrics=metrics)
 
 
 def compare(answer: str, gold: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grpo_train.rewards.number_parser import last_number, parse_number
-from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer
+from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer, tagged_verdict
 from grpo_train.rewards.types import Attempt, Verdict
 
 GSM8K_MARK = "####"
@@ -27,11 +27,6 @@ class NumberGrade:
     ``trailing_text``, ``ambiguous`` (several numbers, or a hedge), ``not_numeric`` or ``gold_not_numeric``."""
     answer: str | None
     """Text taken as the answer; None if not found."""
-
-    @property
-    def formatted(self) -> bool:
-        """Whether the format is correct, whatever the answer (strict mode)."""
-        return self.reason in {"ok", "wrong", "ambiguous", "not_numeric", "gold_not_numeric"}
 
 
 def grade_number(completion: str, gold: str, mode: Literal["strict", "flexible"] = "strict") -> NumberGrade:
@@ -61,21 +56,11 @@ def grade_number(completion: str, gold: str, mode: Literal["strict", "flexible"]
 
 
 def judge_number(attempt: Attempt) -> Verdict:
-    """Compare the answer with the gold number, in the strict and in the flexible reading.
-
-    A truncated completion is wrong, as in understand-r1-zero's train_zero_math.py: its final answer is unknown.
-    """
+    """Compare the answer with the gold number, in the strict and in the flexible reading."""
     gold = attempt.problem.answer
     strict = grade_number(attempt.completion, gold, mode="strict")
     flexible = grade_number(attempt.completion, gold, mode="flexible")
-    return Verdict(
-        correct=strict.correct and not attempt.truncated,
-        formatted=strict.formatted and not attempt.truncated,
-        reason="truncated" if attempt.truncated else strict.reason,
-        answer=strict.answer,
-        flexible=flexible.correct,
-        metrics={"hacking/multiple_answers": float(strict.reason == "multiple_answers")},
-    )
+    return tagged_verdict(attempt, strict.answer, strict.reason, flexible=flexible.correct)
 
 
 def _flexible_answer(completion: str) -> tuple[str | None, bool]:

@@ -13,6 +13,10 @@ tags and takes the text after the last ``<answer>``, so it accepts a second gues
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from grpo_train.rewards.types import Attempt, Verdict
+
 OPEN_ANSWER, CLOSE_ANSWER = "<answer>", "</answer>"
 CLOSE_THINK = "</think>"
 
@@ -37,6 +41,24 @@ def strict_answer(completion: str) -> tuple[str | None, str]:
     if after.strip():
         return None, "trailing_text"
     return answer.strip(), "ok"
+
+
+def tagged_verdict(
+    attempt: Attempt, answer: str | None, reason: str, *, flexible: bool, metrics: Mapping[str, float] = {}
+) -> Verdict:
+    """The verdict on an answer in tags: correct if ``reason`` is ``ok``, formatted if there is an ``answer``.
+
+    A truncated completion is wrong, as in understand-r1-zero's train_zero_math.py: its final answer is unknown.
+    """
+    whole = not attempt.truncated
+    return Verdict(
+        correct=reason == "ok" and whole,
+        formatted=answer is not None and whole,
+        reason=reason if whole else "truncated",
+        answer=answer,
+        flexible=flexible,
+        metrics={"hacking/multiple_answers": float(reason == "multiple_answers"), **metrics},
+    )
 
 
 def last_tagged(completion: str) -> str | None:

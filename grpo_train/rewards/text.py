@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer
+from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer, tagged_verdict
 from grpo_train.rewards.types import Attempt, Verdict
 
 MAX_CHARS = 300
@@ -21,14 +21,7 @@ def judge_text(attempt: Attempt, matches: Callable[[str], bool]) -> Verdict:
     right = answer is not None and len(answer) <= MAX_CHARS and matches(answer)
     flexible = last_answer(attempt.completion)
     reason = problem if answer is None else "ok" if right else "wrong"
-    return Verdict(
-        correct=right and not attempt.truncated,
-        formatted=answer is not None and not attempt.truncated,
-        reason="truncated" if attempt.truncated else reason,
-        answer=answer,
-        flexible=len(flexible) <= MAX_CHARS and matches(flexible),
-        metrics={"hacking/multiple_answers": float(problem == "multiple_answers")},
-    )
+    return tagged_verdict(attempt, answer, reason, flexible=len(flexible) <= MAX_CHARS and matches(flexible))
 
 
 def last_answer(completion: str) -> str:

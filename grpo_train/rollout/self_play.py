@@ -111,11 +111,7 @@ class SelfPlay:
         by_role = [self._game_rewards(grades[player::2], role) for player, role in enumerate(roles)]
         samples: list[Sample | None] = [
             Sample(
-                prompt,
-                completion,
-                attempt.completion,
-                replace(grade, rewards=by_role[turn % 2]),
-                role=roles[turn % 2],
+                prompt, completion, attempt.completion, replace(grade, rewards=by_role[turn % 2]), role=roles[turn % 2]
             )
             for turn, (prompt, completion, attempt, grade) in enumerate(
                 zip(table.prompts, table.completions, table.attempts, grades, strict=True)

@@ -8,13 +8,13 @@ different seeds, and a training problem that is also a test problem is replaced.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from grpo_train.config import schema
-from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, gym
-from grpo_train.rewards.tags import last_tagged, strict_answer
+from grpo_train.rewards.helpers import GRADER_FAILURES, HelperError, Helpers, HelperTimeout, gym
+from grpo_train.rewards.tags import last_tagged, strict_answer, tagged_verdict
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks.shared.base import (
     Attempt,
@@ -86,19 +86,9 @@ class ReasoningGymTask(TaskDefaults):
         reason = problem if answer is None else self._score(answer, attempt.problem)
         lenient = last_tagged(attempt.completion)
         flexible = reason == "ok" if lenient == answer else self._score(lenient or "", attempt.problem) == "ok"
-        right = reason == "ok" and not attempt.truncated
-        return Verdict(
-            correct=right,
-            formatted=answer is not None and not attempt.truncated,
-            reason="truncated" if attempt.truncated else reason,
-            answer=answer,
-            flexible=flexible,
-            score=float(right),
-            metrics={
-                "hacking/multiple_answers": float(problem == "multiple_answers"),
-                "grader/failed": float(reason in {"grader_timeout", "grader_error"}),
-            },
-        )
+        metrics = {"grader/failed": float(reason in GRADER_FAILURES)}
+        verdict = tagged_verdict(attempt, answer, reason, flexible=flexible, metrics=metrics)
+        return replace(verdict, score=float(verdict.correct))
 
     def _score(self, answer: str, problem: Problem) -> str:
         if len(answer) > MAX_CHARS or "__" in answer:

@@ -10,14 +10,7 @@ from typing import Any
 from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
 from grpo_train.policy.device import check_device
-from grpo_train.policy.locate import (
-    PolicyError,
-    adapter_of,
-    check_base,
-    check_files,
-    check_weights,
-    resolve_backbone,
-)
+from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_files, check_weights, resolve_backbone
 from grpo_train.rewards import load_rewards
 from grpo_train.run_dir.files import read_json
 from grpo_train.tasks import load_task, refuse_unused

@@ -60,8 +60,4 @@ def process_differences(info: Mapping[str, Any], current: Mapping[str, Any]) -> 
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that numbers depend on."""
-    return {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
+    return {"torch": torch.__version__, "transformers": transformers.__version__, "python": platform.python_version()}

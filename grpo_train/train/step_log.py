@@ -55,14 +55,7 @@ class StepLog:
         if self._logs is not None:
             self._rollouts = rollout_rows(step, samples, rewards, advantages)
 
-    def write(
-        self,
-        step: int,
-        sums: Sequence[TokenSums],
-        grad_norm: float,
-        learning_rate: float,
-        clock: Clock,
-    ) -> None:
+    def write(self, step: int, sums: Sequence[TokenSums], grad_norm: float, learning_rate: float, clock: Clock) -> None:
         """Log a step. ``sums``: those of all ranks; ``grad_norm``: before clipping."""
         if self._logs is None:
             return

@@ -179,8 +179,7 @@ class AttachScreen(Question):
         yield Static(Content(self.command), id="command")
         yield Static(Content.from_markup("To return: [bold $accent]$detach[/]", detach=self.detach), classes="message")
         yield Static(
-            Content.from_markup("[$grpo-muted]Ctrl+C there stops the run after the current step.[/]"),
-            classes="message",
+            Content.from_markup("[$grpo-muted]Ctrl+C there stops the run after the current step.[/]"), classes="message"
         )
         if self.note:
             yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=self.note), classes="message")

@@ -29,6 +29,9 @@ START_SECONDS = 60.0
 PATIENCE = 3.0
 """Wall-clock limit of an answer as a multiple of the CPU limit: a helper may have to wait for a core."""
 
+GRADER_FAILURES = ("grader_timeout", "grader_error")
+"""Reasons of an answer that could not be judged; they are counted separately from wrong answers."""
+
 
 class HelperTimeout(Exception):
     """The helper did not answer in time and was killed."""
