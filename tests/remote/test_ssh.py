@@ -112,7 +112,7 @@ def test_a_key_of_another_type_is_not_a_changed_key(tmp_path: Path, own_sshd: Ss
     trust(file, own_sshd, "h200")
     own_sshd.new_host_key("ecdsa")
     message = refusal(box_of(own_sshd), file)
-    assert "another type" in message
+    assert "different type" in message
     assert "CHANGED" not in message
     assert own_sshd.fingerprint() in message
 

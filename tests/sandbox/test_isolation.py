@@ -109,7 +109,7 @@ def test_unsupported_machines_are_errors(probing: pytest.MonkeyPatch) -> None:
 def test_a_later_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = replace(isolation(), namespaces=1 << 30 | 1, namespaces_as_root=False)
     monkeypatch.setattr(probe, "_found", broken)
-    with pytest.raises(SandboxError, match="worked before"):
+    with pytest.raises(SandboxError, match="worked earlier"):
         run_program("print(1)")
 
 
