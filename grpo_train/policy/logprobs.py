@@ -71,7 +71,7 @@ class LogprobForward:
         self._flash = "flash" in str(self._base.config._attn_implementation)
         self._share_prompts = share_prompts and not self._flash
         self.packed = self.chunked = self._plain_head = False
-        with _eval_mode(policy), policy.autocast(), torch.no_grad():
+        with eval_mode(policy.model), policy.autocast(), torch.no_grad():
             if chunked:
                 self._probe_head()
             if packing:
@@ -114,7 +114,7 @@ class LogprobForward:
         """
         size = batch_size or max(1, len(completions))
         scores: list[Tensor] = []
-        with _eval_mode(self.policy):
+        with eval_mode(self.policy.model):
             for start in range(0, len(completions), size):
                 batch = completions[start : start + size]
                 for rows in split_by_tokens(batch, self.token_budget):
@@ -296,10 +296,10 @@ def pad_values(values: Sequence[Sequence[float] | Tensor], width_T: int, device:
 
 
 @contextmanager
-def _eval_mode(policy: Policy) -> Iterator[None]:
+def eval_mode(model: Any) -> Iterator[None]:
     """Evaluation mode (no dropout or checkpointing); restores the mode of each module."""
-    training = [module for module in policy.model.modules() if module.training]
-    policy.model.eval()
+    training = [module for module in model.modules() if module.training]
+    model.eval()
     try:
         yield
     finally:

@@ -24,6 +24,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.stopping_criteria import StopStringCriteria
 
 from grpo_train.policy.locate import PolicyError
+from grpo_train.policy.logprobs import eval_mode
 from grpo_train.rollout import Completion
 
 REFILL_FRACTION = 8
@@ -326,16 +327,12 @@ def _evaluating(model: Any) -> Iterator[None]:
     is cleared before and after, because weights are trained, or swapped for an opponent's, in between.
     """
     without_gradients = torch.no_grad if torch.is_autocast_enabled(model.device.type) else torch.inference_mode
-    training = [module for module in model.modules() if module.training]
-    model.eval()
     torch.clear_autocast_cache()
     try:
-        with without_gradients():
+        with eval_mode(model), without_gradients():
             yield
     finally:
         torch.clear_autocast_cache()
-        for module in training:
-            module.training = True
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
