@@ -70,7 +70,9 @@ def test_a_damaged_step_does_not_affect_the_others(run: RunDir) -> None:
 
 
 def test_a_step_that_times_out_is_reported(run: RunDir) -> None:
-    done = grpo_train("eval", "--training-run", "trained", "--steps", "1,3", "--timeout", "0.2", root=run.root)
+    longer = ["--subset-frac", "1", "--num-samples", "4", "--temperature", "1", "--batch-size", "4"]
+    command = ["eval", "--training-run", "trained", "--steps", "1,3", "--timeout", "0.2", *longer]
+    done = grpo_train(*command, root=run.root, real=True)
     assert done.returncode == 1
     rows = table(run)
     for name in ("step_1", "step_3"):
