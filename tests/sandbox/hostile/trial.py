@@ -93,17 +93,28 @@ def _leftovers() -> list[str]:
                 found.append(f"process {entry}")
         except OSError:
             pass
-    root = workspace().root
-    for directory, _, files in os.walk(root):
-        depth = len(Path(directory).relative_to(root).parts)
-        found += [os.path.join(directory, name) for name in files if name != CANARY_FILE]
-        found += [directory] if depth > 2 else []  # a slot keeps one empty directory for its next program
+    for slot in Path(workspace().root).iterdir():
+        if slot.name != CANARY_FILE:
+            found += _contents(slot)
     for directory in DIRECTORIES:
         try:
             found += [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(escapes.MARK)]
         except OSError:
             pass
     return found[:20]
+
+
+def _contents(slot: Path) -> list[str]:
+    """What a slot holds besides one level of empty directories, which it keeps for its next program.
+
+    Nothing is walked: a program may nest ten thousand directories, and their removal may still be under way.
+    """
+    try:
+        return [
+            str(entry) for entry in slot.iterdir() if not entry.is_dir() or entry.is_symlink() or any(entry.iterdir())
+        ]
+    except OSError as error:  # removed meanwhile, or unreadable
+        return [f"{slot}: {error}"]
 
 
 def descriptors() -> int:
