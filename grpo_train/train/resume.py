@@ -13,8 +13,8 @@ import transformers
 from grpo_train.config.schema import Config
 from grpo_train.train.checkpoint import CheckpointError
 
-TRAINING_SECTIONS = ("model", "rollout", "algorithm", "optimizer", "task")
-"""Sections of the config that training depends on; it also depends on ``run.seed``."""
+TRAINING_SECTIONS = ("model", "rollout", "algorithm", "optimizer", "train", "task")
+"""Sections that training depends on, ``train`` by rounding alone; it also depends on ``run.seed``."""
 Changes = dict[str, tuple[Any, Any]]
 """Changed keys as section.key: (saved value, current value)."""
 

@@ -219,11 +219,16 @@ def test_changed_keys_are_reported_and_applied(root: Path) -> None:
     run = train_here(root, write_config(root, run__total_steps=4), "edited", "--until", "3")
     text = run.config_file.read_text()
     text = text.replace("learning_rate: 0.0003", "learning_rate: 0.00001").replace("  seed: 3\n", "  seed: 4\n")
+    text = text.replace("microbatch_size: 2", "microbatch_size: 4")
     run.config_file.write_text(text)
     resume_here(run, total=4)
     assert rows(run)[-1]["learning_rate"] == pytest.approx(1e-5)
     (differences,) = [row["differences"] for row in rows(run, "events.jsonl") if row["event"] == "training"][-1:]
-    assert differences == ["run.seed: was 3, is 4", "optimizer.learning_rate: was 0.0003, is 1e-05"]
+    assert differences == [
+        "run.seed: was 3, is 4",
+        "optimizer.learning_rate: was 0.0003, is 1e-05",
+        "train.microbatch_size: was 2, is 4",
+    ]
 
 
 def test_non_finite_first_updates_are_skipped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
