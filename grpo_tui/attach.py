@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -57,5 +58,14 @@ def key_text(key: str) -> str:
 
 
 def call_in_foreground(argv: list[str]) -> int:
-    """Run a command in the foreground. Synchronous: the app's loop must not run while it is suspended."""
-    return subprocess.call(argv)
+    """Run a command in the foreground. Synchronous: the app's loop must not run while it is suspended.
+
+    Ctrl+C and Ctrl+\\ reach every process of the terminal; here they end the command alone, as in ``system(3)``.
+    """
+    # Handlers instead of SIG_IGN, which the command would inherit.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        return subprocess.call(argv)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

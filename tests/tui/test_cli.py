@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from grpo_tui import attach, cli, demo
 from grpo_tui.actions.keymap import read_keymap
 from grpo_tui.screens.boxes import box_from_form
 from remote.boxes import Box
+from tests.support.terminal import Terminal
 
 
 @pytest.fixture(autouse=True)
@@ -173,3 +175,15 @@ def test_box_from_the_form() -> None:
     assert box_from_form(value) == Box("a", host="h", port=2222, price_per_hour=2.5)
     with pytest.raises(ValueError, match="port"):
         box_from_form(value | {"port": "ssh"})
+
+
+def test_ctrl_c_ends_the_attached_command_alone() -> None:
+    program = (
+        "from grpo_tui.attach import call_in_foreground as call\n"
+        "status = call(['sh', '-c', 'echo attached; exec sleep 60'])\n"
+        "print('back with', status, flush=True)\n"
+    )
+    with Terminal([sys.executable, "-c", program], {}) as terminal:
+        terminal.wait_for("attached")
+        terminal.press("C-c")
+        terminal.wait_for("back with -2")
