@@ -59,7 +59,6 @@ class GrpoApp(App[None]):
 
     TITLE = "grpo-tui"
     CSS_PATH = ["styles/app.tcss", "styles/home.tcss", "styles/dialogs.tcss"]  # noqa: RUF012
-    ENABLE_COMMAND_PALETTE = True
     AUTO_FOCUS = None
 
     def __init__(
@@ -176,7 +175,7 @@ class GrpoApp(App[None]):
             error = event.worker.error
             message = f"{type(error).__name__}: {error}"
             where = f"during: {event.worker.description}; runs continue"
-            self.show_error("internal error", RemoteError("internal", message, where))
+            self.show_error("internal error", message, where)
 
     def on_unmount(self) -> None:
         self.connection.close()
@@ -257,7 +256,7 @@ class GrpoApp(App[None]):
         else:
             action.run(self)
 
-    async def ask(self, op: str, timeout: float = 30.0, **params: Any) -> dict[str, Any]:
+    async def request(self, op: str, timeout: float = 30.0, **params: Any) -> dict[str, Any]:
         """Send a request to the box. Raises RemoteError."""
         operation = OPERATIONS[op]
         if self.options.readonly and operation.changes(params):
@@ -269,11 +268,11 @@ class GrpoApp(App[None]):
     async def show_dialog(self, dialog: Screen[Any]) -> Any:
         return await self.push_screen_wait(dialog)
 
-    def show_error(self, title: str, error: RemoteError) -> None:
+    def show_error(self, title: str, message: str, hint: str = "") -> None:
         """Show a dialog with an error and its hint."""
         from grpo_tui.screens.dialog import MessageScreen
 
-        self.push_screen(MessageScreen(title, error.message, error.hint))
+        self.push_screen(MessageScreen(title, message, hint))
 
     def receipt(self, title: str, detail: str = "") -> None:
         self.notify(detail or title, title=title if detail else "", timeout=6, markup=False)

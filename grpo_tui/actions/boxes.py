@@ -3,53 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from grpo_tui import background
-from grpo_tui.actions.action import Face
-from remote.protocol import RemoteError
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
 
 
-async def choose_box(face: Face) -> None:
+async def choose_box(app: GrpoApp) -> None:
     """Switch to another box, or add one."""
     from grpo_tui.screens.boxes import ADD, AddBoxScreen, BoxesScreen
     from remote.boxes import BoxesError, add_box, load_boxes
 
-    file = face.options.boxes_file
+    file = app.options.boxes_file
     try:
         boxes = await asyncio.to_thread(load_boxes, file)
     except BoxesError as error:
-        face.show_error("cannot read the list of boxes", RemoteError("bad_config", str(error)))
+        app.show_error("cannot read the list of boxes", str(error))
         return
-    current = face.connection.box
+    current = app.connection.box
     if all(box.name != current.name for box in boxes):
         boxes = [current, *boxes]
-    chosen = await face.show_dialog(BoxesScreen(boxes, current.name))
+    chosen = await app.show_dialog(BoxesScreen(boxes, current.name))
     if chosen == ADD:
-        box = await face.show_dialog(AddBoxScreen(lambda new: add_box(file, new)))
+        box = await app.show_dialog(AddBoxScreen(lambda new: add_box(file, new)))
         if box is not None:
-            face.receipt(f"box {box.name} added", "connecting")
-            await face.use_box(box)
+            app.receipt(f"box {box.name} added", "connecting")
+            await app.use_box(box)
     elif chosen == current.name:
-        await reconnect(face)
+        await reconnect(app)
     elif chosen is not None:
-        await face.use_box(next(box for box in boxes if box.name == chosen))
+        await app.use_box(next(box for box in boxes if box.name == chosen))
 
 
-async def reconnect(face: Face) -> None:
-    """Connect now, to the box as boxes.yaml defines it now: the user may have edited it."""
+async def reconnect(app: GrpoApp) -> None:
+    """Reconnect to the box now.
+
+    The box as boxes.yaml defines it now: the user may have edited it.
+    """
     from remote.boxes import BoxesError
 
-    if not face.store.connected or face.store.failed_check():
-        current = face.connection.box
+    if not app.store.connected or app.store.failed_check():
+        current = app.connection.box
         try:
-            box = await asyncio.to_thread(face.options.reload_box, current)
+            box = await asyncio.to_thread(app.options.reload_box, current)
         except BoxesError as error:
-            face.show_error("cannot read the list of boxes", RemoteError("bad_config", str(error)))
+            app.show_error("cannot read the list of boxes", str(error))
             return
         if box != current:
-            await face.use_box(box)
+            await app.use_box(box)
             return
-    if face.connection.client is not None:
-        face.connection.client.reconnect_now()
-    if face.store.connected:
-        await background.examine(face)
+    if app.connection.client is not None:
+        app.connection.client.reconnect_now()
+    if app.store.connected:
+        await background.examine(app)

@@ -9,43 +9,43 @@ from typing import TYPE_CHECKING, Any
 from grpo_train.run_dir.configs import config_folder, list_configs, read_config
 from grpo_train.run_dir.errors import UserError
 from grpo_tui import demo
-from grpo_tui.actions.action import Face
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
     from grpo_tui.forms.launch import ConfigChoice
 
 FIRST_CONFIG = "testconfig.yaml"
 """Preselected in the launch form: the config that checks a new box within minutes."""
 
 
-async def launch(face: Face) -> None:
-    """Launch a run from a config."""
+async def launch(app: GrpoApp) -> None:
+    """Launch a run: choose a config, check the exact command, start it."""
     from grpo_tui.forms.launch import LaunchScreen
 
-    configs = await _configs(face)
-    runs = [row.name for row in face.store.runs or ()]
-    preferred = demo.CONFIG if face.options.demo else FIRST_CONFIG
-    form = LaunchScreen(face.ask, face.store.box, configs, runs, preferred, one_key=face.options.demo)
-    reply = await face.show_dialog(form)
+    configs = await _configs(app)
+    runs = [row.name for row in app.store.runs or ()]
+    preferred = demo.CONFIG if app.options.demo else FIRST_CONFIG
+    form = LaunchScreen(app.request, app.store.box, configs, runs, preferred, one_key=app.options.demo)
+    reply = await app.show_dialog(form)
     if reply is not None:
         run = str(reply.get("run", ""))
-        face.select_when_listed(run)
+        app.select_when_listed(run)
         known = reply.get("started") is False
-        _receipt(face, f"{run} was already launched" if known else f"{run} launched", reply)
+        _receipt(app, f"{run} was already launched" if known else f"{run} launched", reply)
 
 
-async def _configs(face: Face) -> list[ConfigChoice]:
+async def _configs(app: GrpoApp) -> list[ConfigChoice]:
     """Configs of this machine, then those of the box unless they are the same files."""
     from grpo_tui.forms.launch import ConfigChoice
 
-    folder, here = await asyncio.to_thread(_local_configs, face.options.config_dir)
+    folder, here = await asyncio.to_thread(_local_configs, app.options.config_dir)
     try:
-        reply = await face.ask("list_configs", timeout=10.0)
+        reply = await app.request("list_configs", timeout=10.0)
     except RemoteError:
         reply = {}
     on_box = [ConfigChoice(str(config["name"]), on_box=True) for config in reply.get("configs") or ()]
-    if face.connection.box.is_local and folder is not None and reply.get("folder") == str(folder):
+    if app.connection.box.is_local and folder is not None and reply.get("folder") == str(folder):
         on_box = []
     return [ConfigChoice(name, on_box=False, text=text) for name, text in here] + on_box
 
@@ -59,42 +59,42 @@ def _local_configs(explicit: Path | None) -> tuple[Path | None, list[tuple[str, 
         return None, []
 
 
-async def evaluate(face: Face) -> None:
-    """Evaluate checkpoints of the selected run."""
+async def evaluate(app: GrpoApp) -> None:
+    """Evaluate checkpoints of the run on held-out problems."""
     from grpo_tui.forms.evaluate import EvalScreen
 
-    run = face.store.selected
-    if run and (steps := await _complete_steps(face, run)):
-        reply = await face.show_dialog(EvalScreen(face.ask, run, steps))
+    run = app.store.selected
+    if run and (steps := await _complete_steps(app, run)):
+        reply = await app.show_dialog(EvalScreen(app.request, run, steps))
         if reply is not None:
-            _receipt(face, "evaluation started", reply)
+            _receipt(app, "evaluation started", reply)
 
 
-async def resume(face: Face) -> None:
-    """Resume the selected run from a checkpoint."""
+async def resume(app: GrpoApp) -> None:
+    """Resume the run from one of its checkpoints."""
     from grpo_tui.forms.resume import ResumeScreen
 
-    row = face.store.run
-    if row and (steps := await _complete_steps(face, row.name)):
-        reply = await face.show_dialog(ResumeScreen(face.ask, row, steps, face.store.step))
+    row = app.store.run
+    if row and (steps := await _complete_steps(app, row.name)):
+        reply = await app.show_dialog(ResumeScreen(app.request, row, steps, app.store.step))
         if reply is not None:
-            _receipt(face, f"{row.name} resumes from step {reply.get('step', '?')}", reply)
+            _receipt(app, f"{row.name} resumes from step {reply.get('step', '?')}", reply)
 
 
-async def _complete_steps(face: Face, run: str) -> list[int]:
+async def _complete_steps(app: GrpoApp, run: str) -> list[int]:
     """Steps of the complete checkpoints of a run, requested again. Notifies the user if there are none."""
     try:
-        reply = await face.ask("show_run", run=run)
+        reply = await app.request("show_run", run=run)
     except RemoteError as error:
-        face.show_error(f"cannot read {run}", error)
+        app.show_error(f"cannot read {run}", error.message, error.hint)
         return []
-    face.store.show(run, reply)
-    steps = sorted(view.step for view in face.store.checkpoints() if view.is_complete)
+    app.store.show(run, reply)
+    steps = app.store.complete_steps()
     if not steps:
-        face.warn(f"{run} has no complete checkpoint")
+        app.warn(f"{run} has no complete checkpoint")
     return steps
 
 
-def _receipt(face: Face, title: str, reply: dict[str, Any]) -> None:
+def _receipt(app: GrpoApp, title: str, reply: dict[str, Any]) -> None:
     session = reply.get("session")
-    face.receipt(title, f"in tmux session {session}" if session else "")
+    app.receipt(title, f"in tmux session {session}" if session else "")

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from grpo_tui.actions.action import Face
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
 
 
-def show_palette(face: Face) -> None:
-    face.action_command_palette()
+def show_palette(app: GrpoApp) -> None:
+    """Search all commands."""
+    app.action_command_palette()
 
 
-def show_help(face: Face) -> None:
+def show_help(app: GrpoApp) -> None:
+    """Show all keys."""
     from grpo_tui.screens.help import HelpScreen
 
-    face.push_screen(HelpScreen(face.actions, face.situation()))
+    app.push_screen(HelpScreen(app.actions, app.situation()))
 
 
-def quit_app(face: Face) -> None:
-    """Exit, and name the runs that continue on the box."""
-    live = face.store.live_runs()
+def quit_app(app: GrpoApp) -> None:
+    """Quit; runs on the box continue.
+
+    The exit message names them.
+    """
+    live = app.store.live_runs()
     message = None
     if live:
         runs = ", ".join(f"{row.name} ({row.step}/{row.total_steps or '?'})" for row in live)
-        command = "grpo-tui --demo" if face.options.demo else f"grpo-tui --box {face.store.box}"
+        command = "grpo-tui --demo" if app.options.demo else f"grpo-tui --box {app.store.box}"
         verb = "continues" if len(live) == 1 else "continue"
-        message = f"{runs} {verb} on box {face.store.box}. To return: {command}"
-    face.exit(message=message)
+        message = f"{runs} {verb} on box {app.store.box}. To return: {command}"
+    app.exit(message=message)

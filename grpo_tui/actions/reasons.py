@@ -30,15 +30,14 @@ def not_stoppable(situation: Situation) -> str:
 def not_killable(situation: Situation) -> str:
     if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
         return reason
-    live = run.is_live or any(name.startswith("eval_") for name in situation.store.sessions_of(run.name))
+    live = run.is_live or situation.store.evaluation_sessions(run.name)
     return "" if live else f"{run.name} is not running ({run.state})"
 
 
 def not_evaluable(situation: Situation) -> str:
     if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
         return reason
-    store = situation.store
-    known_empty = store.shown_at is not None and not any(view.is_complete for view in store.checkpoints())
+    known_empty = situation.store.shown_at is not None and not situation.store.complete_steps()
     return f"{run.name} has no complete checkpoint" if known_empty else ""
 
 

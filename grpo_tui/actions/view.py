@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from grpo_tui.actions.action import Face
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
 
 
-def show_filter(face: Face) -> None:
-    face.home.show_filter()
+def show_filter(app: GrpoApp) -> None:
+    """Filter the list of runs by name and state."""
+    app.home.show_filter()
 
 
-def zoom(face: Face) -> None:
-    face.home.zoom()
+def zoom(app: GrpoApp) -> None:
+    """Zoom the focused panel."""
+    app.home.zoom()
 
 
-def back(face: Face) -> None:
-    face.home.back()
+def back(app: GrpoApp) -> None:
+    """Close the zoomed panel or clear the filter."""
+    app.home.back()
 
 
-def next_log(face: Face) -> None:
-    face.home.show_next_log()
+def next_log(app: GrpoApp) -> None:
+    """Show the next log tab."""
+    app.home.show_next_log()
 
 
-def smooth(face: Face) -> None:
-    face.receipt("smoothed curves" if face.home.toggle_smoothing() else "raw curves")
+def smooth(app: GrpoApp) -> None:
+    """Turn smoothing of the curves on or off."""
+    app.receipt("smoothed curves" if app.home.toggle_smoothing() else "raw curves")

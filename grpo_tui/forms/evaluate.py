@@ -11,7 +11,7 @@ from textual.widgets import Input, Select
 
 from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
 from grpo_tui.model.requests import EvaluateRequest, Request
-from grpo_tui.model.tasks import Ask, TaskNames
+from grpo_tui.model.tasks import RequestFunction, TaskNames
 
 
 class EvalScreen(RequestScreen):
@@ -19,11 +19,11 @@ class EvalScreen(RequestScreen):
 
     VERB, OPERATION = "Evaluate", "evaluate"
 
-    def __init__(self, ask: Ask, run: str, steps: list[int]) -> None:
-        super().__init__(ask)
+    def __init__(self, request: RequestFunction, run: str, steps: list[int]) -> None:
+        super().__init__(request)
         self.run_name, self.steps = run, steps
         """``steps`` of the complete checkpoints, ascending; at least one."""
-        self.tasks = TaskNames(ask)
+        self.tasks = TaskNames(request)
 
     def heading(self) -> str:
         return f"evaluate {self.run_name}"
@@ -68,7 +68,7 @@ class EvalScreen(RequestScreen):
             raise FieldError(f"dataset: {problem}")
         return ""
 
-    def request(self) -> Request:
+    def build_request(self) -> Request:
         fraction = self._number("fraction")
         if fraction is not None and not 0 < fraction <= 1:
             raise FieldError(f"fraction: must be above 0 and at most 1, not {fraction:g}")

@@ -19,7 +19,7 @@ from textual.widgets import Button, Input, Label, Select, Static, TextArea
 
 from grpo_tui.model.formatting import command_line
 from grpo_tui.model.requests import Request, parameters
-from grpo_tui.model.tasks import Ask
+from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
 from remote.protocol import RemoteError
 
@@ -39,9 +39,9 @@ class RequestScreen(Dialog[dict[str, Any]]):
     VERB: str
     OPERATION: str
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, request: RequestFunction) -> None:
         super().__init__()
-        self.ask = ask
+        self.request = request
         self.ready: Request | None = None
         """The request whose command is on the screen."""
         self._sending = False
@@ -56,7 +56,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
         """The fields of the form."""
         raise NotImplementedError
 
-    def request(self) -> Request:
+    def build_request(self) -> Request:
         """The request from the current fields. Raises FieldError."""
         raise NotImplementedError
 
@@ -143,9 +143,9 @@ class RequestScreen(Dialog[dict[str, Any]]):
         self._set_ready(None)
         await asyncio.sleep(DEBOUNCE_S)
         try:
-            request = self.request()
+            request = self.build_request()
             summary = await self.check(request)
-            reply = await self.ask(self.OPERATION, **parameters(request, dry_run=True))
+            reply = await self.request(self.OPERATION, **parameters(request, dry_run=True))
         except FieldError as error:
             self.show_problem(str(error))
             return
@@ -201,7 +201,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
     def _is_shown(self, request: Request) -> bool:
         """Whether the fields still match the shown request: a key may arrive before the message of a change."""
         try:
-            return self.request() == request
+            return self.build_request() == request
         except FieldError:
             return False
 
@@ -211,7 +211,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
         button = self.query_one("#go", Button)
         button.label, button.disabled = "Sending …", True
         try:
-            reply = await self.ask(self.OPERATION, timeout=60.0, **parameters(request, dry_run=False))
+            reply = await self.request(self.OPERATION, timeout=60.0, **parameters(request, dry_run=False))
         except RemoteError as error:
             self.show_problem(error.message, error.hint)
         except Exception as error:  # a message instead of a traceback

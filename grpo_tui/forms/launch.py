@@ -12,7 +12,7 @@ from textual.widgets import Select, TextArea
 
 from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
 from grpo_tui.model.requests import LaunchRequest, Request, new_idempotency_key
-from grpo_tui.model.tasks import Ask, TaskNames
+from grpo_tui.model.tasks import RequestFunction, TaskNames
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -44,14 +44,21 @@ class LaunchScreen(RequestScreen):
     VERB, OPERATION = "Launch", "launch"
 
     def __init__(
-        self, ask: Ask, box: str, configs: list[ConfigChoice], runs: list[str], preferred: str, *, one_key: bool
+        self,
+        request: RequestFunction,
+        box: str,
+        configs: list[ConfigChoice],
+        runs: list[str],
+        preferred: str,
+        *,
+        one_key: bool,
     ) -> None:
-        super().__init__(ask)
+        super().__init__(request)
         self.box, self.configs, self.runs, self.preferred = box, configs, runs, preferred
         self.one_key = one_key
         """Start with the focus on the button: Enter launches the preferred config."""
         self.idempotency_key = new_idempotency_key()
-        self.tasks = TaskNames(ask)
+        self.tasks = TaskNames(request)
 
     def heading(self) -> str:
         return f"launch a run on {self.box}"
@@ -105,7 +112,7 @@ class LaunchScreen(RequestScreen):
         if text is None:
             area.text = ""
             try:
-                text = str((await self.ask("read_config", name=choice.name)).get("text", ""))
+                text = str((await self.request("read_config", name=choice.name)).get("text", ""))
             except RemoteError as error:
                 self.show_problem(error.message, error.hint)
                 return
@@ -121,10 +128,10 @@ class LaunchScreen(RequestScreen):
         """Fill the list of starting weights: checkpoints of the newest runs, then other weights on the box."""
         options: list[tuple[str, str]] = []
         for run in self.runs[:RUNS_SEARCHED]:
-            for checkpoint in reversed((await self._ask("show_run", run=run)).get("checkpoints") or []):
+            for checkpoint in reversed((await self._request_or_empty("show_run", run=run)).get("checkpoints") or []):
                 if not checkpoint.get("problem"):
                     options.append((f"{run} / step_{checkpoint.get('step')}", str(checkpoint.get("path"))))
-        for weights in (await self._ask("list_weights")).get("weights") or []:
+        for weights in (await self._request_or_empty("list_weights")).get("weights") or []:
             options.append((f"{weights.get('name')}  ({weights.get('kind')})", str(weights.get("path"))))
         select = self.query_one("#ckpt", Select)
         value = select.value
@@ -132,14 +139,14 @@ class LaunchScreen(RequestScreen):
         if value == PATH:
             select.value = PATH
 
-    async def _ask(self, op: str, **params: Any) -> dict[str, Any]:
+    async def _request_or_empty(self, op: str, **params: Any) -> dict[str, Any]:
         """Reply of the box, or {} if it refuses."""
         try:
-            return await self.ask(op, **params)
+            return await self.request(op, **params)
         except RemoteError:
             return {}
 
-    def request(self) -> Request:
+    def build_request(self) -> Request:
         choice = self.choice
         text = self.query_one("#text", TextArea).text
         if choice is None:
@@ -167,7 +174,7 @@ class LaunchScreen(RequestScreen):
                 if problem := await self.tasks.problem(name):
                     raise FieldError(f"{key}: {problem}")
         if self.query_one("#ckpt", Select).value == PATH:
-            reply = await self.ask("check_weights", path=request.ckpt)
+            reply = await self.request("check_weights", path=request.ckpt)
             if reply.get("problem"):
                 raise FieldError(f"start from: {request.ckpt}: {reply['problem']}")
         return summary_of(config)

@@ -8,7 +8,7 @@ from textual.widgets import Select
 from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
 from grpo_tui.model.requests import Request, ResumeRequest
 from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.tasks import Ask
+from grpo_tui.model.tasks import RequestFunction
 
 
 class ResumeScreen(RequestScreen):
@@ -16,8 +16,8 @@ class ResumeScreen(RequestScreen):
 
     VERB, OPERATION = "Resume", "resume"
 
-    def __init__(self, ask: Ask, row: RunRow, steps: list[int], logged: int) -> None:
-        super().__init__(ask)
+    def __init__(self, request: RequestFunction, row: RunRow, steps: list[int], logged: int) -> None:
+        super().__init__(request)
         self.row, self.steps, self.logged = row, steps, logged
         """``steps`` of the complete checkpoints, ascending; at least one. ``logged``: last step of the log."""
 
@@ -42,7 +42,7 @@ class ResumeScreen(RequestScreen):
         else:
             self.focus_button_when_ready()
 
-    def request(self) -> Request:
+    def build_request(self) -> Request:
         return ResumeRequest(
             self.row.name,
             str(self.query_one("#from", Select).value),

@@ -211,6 +211,10 @@ class Store:
         """Checkpoints of the selected run, newest first."""
         return self._views
 
+    def complete_steps(self) -> list[int]:
+        """Steps of the complete checkpoints of the selected run, ascending."""
+        return sorted(view.step for view in self._views if view.is_complete)
+
     def step_seconds(self, row: RunRow) -> float | None:
         """Seconds of a recent step of a run."""
         if row.name == self.selected and self.logs and (median := self.logs.step_seconds()) is not None:
@@ -257,9 +261,13 @@ class Store:
         ]
         return sorted(names, key=lambda name: name.startswith("eval_"))
 
+    def evaluation_sessions(self, run: str) -> list[str]:
+        """Names of the live evaluation sessions of a run."""
+        return [name for name in self.sessions_of(run) if name.startswith("eval_")]
+
     def evaluating(self) -> bool:
-        """Whether an evaluation session of the selected run is live."""
-        return any(name.startswith("eval_") for name in self.sessions_of(self.selected or ""))
+        """Whether the selected run is being evaluated."""
+        return bool(self.evaluation_sessions(self.selected or ""))
 
     def stage_times(self) -> list[tuple[str, float]]:
         """Mean seconds of each stage (``time/*`` except ``time/step``) over the last 15 steps, longest first.

@@ -9,16 +9,16 @@ from typing import Any
 from grpo_train.run_dir.suggest import nearest
 from remote.protocol import RemoteError
 
-Ask = Callable[..., Awaitable[dict[str, Any]]]
-"""``await ask(op, timeout=…, **params)``; raises RemoteError."""
+RequestFunction = Callable[..., Awaitable[dict[str, Any]]]
+"""``await request(op, timeout=…, **params)``; raises RemoteError."""
 NAMES_SHOWN = 8
 
 
 class TaskNames:
     """Task names, requested from the box once. A box that cannot list them leaves the check to the engine."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, request: RequestFunction) -> None:
+        self._request = request
         self._lock = asyncio.Lock()
         self._names: list[str] | None = None
 
@@ -27,7 +27,7 @@ class TaskNames:
         async with self._lock:
             if self._names is None:
                 try:
-                    self._names = sorted((await self._ask("list_tasks")).get("tasks") or {})
+                    self._names = sorted((await self._request("list_tasks")).get("tasks") or {})
                 except RemoteError:
                     self._names = []
         return self._names

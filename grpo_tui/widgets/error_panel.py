@@ -34,8 +34,8 @@ class ErrorPanel(Panel):
         if signal := row.error.get("signal"):
             facts.append(str(signal))
         title = f"[$error]✖ {row.state}[/]" + (f" [$text-muted]{' · '.join(facts)}[/]" if facts else "")
-        resumable = any(view.is_complete for view in self.store.checkpoints())
-        self.set_titles(title, "[$text-muted]press r to resume from the last checkpoint[/]" if resumable else "")
+        hint = "[$text-muted]press r to resume from the last checkpoint[/]" if self.store.complete_steps() else ""
+        self.set_titles(title, hint)
 
     def lines_wanted(self) -> int:
         return len(self._summary(SUMMARY_LINES)) + min(7, len(self._tail()))

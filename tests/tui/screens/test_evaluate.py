@@ -156,7 +156,7 @@ async def test_dataset_path_is_sent(start: Start) -> None:
         await opened(session, "e", EvalScreen)
         fill(session, "dataset", "gsm8k")
         fill(session, "path", " /data/my sums ")
-        await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled)
+        await session.until(lambda: session.app.screen.ready and session.app.screen.ready.eval_path)
         session.app.screen.query_one("#go", Button).press()
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         request = session.client.asked_for("evaluate")[-1]

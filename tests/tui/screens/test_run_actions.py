@@ -101,7 +101,7 @@ async def test_readonly_sends_no_changes(start: Start) -> None:
         await session.until(lambda: session.notifications().count("--readonly") >= 3)
         assert isinstance(session.app.screen, HomeScreen)
         with pytest.raises(RemoteError, match="--readonly"):
-            await session.app.ask("kill", run=RUN)
+            await session.app.request("kill", run=RUN)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ async def test_kill_names_the_lost_steps(start: Start, saved: list[int], message
 
 async def test_long_message_scrolls(start: Start) -> None:
     async with start(wait="87/200") as session:
-        session.app.show_error("trouble", RemoteError("long", "\n".join(f"line {n}" for n in range(80)), "the way out"))
+        session.app.show_error("trouble", "\n".join(f"line {n}" for n in range(80)), "the way out")
         await session.until(lambda: isinstance(session.app.screen, MessageScreen))
         await session.until_text("line 0")
         for _ in range(12):
