@@ -14,7 +14,7 @@ from grpo_train.tasks.shared.self_play import SelfPlayTask
 
 def opponents_of(task: SelfPlayTask, config: Config) -> list[str]:
     """``eval.opponents``, or all players of the game. Raises TaskError for a name that is neither player nor path."""
-    players = [opponent.name for opponent in OPPONENTS[task.game.name]]
+    players = list(OPPONENTS[task.game.name])
     for name in config.eval.opponents:
         if name not in players and not _is_path(name):
             raise TaskError(

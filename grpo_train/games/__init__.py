@@ -5,20 +5,13 @@ from collections.abc import Mapping
 from grpo_train.games.base import Game, Match, MatchRules, Move, Role, State
 from grpo_train.games.kuhn_poker import KuhnPoker
 from grpo_train.games.negotiation import Negotiation
-from grpo_train.games.opponents import OPPONENTS, Opponent, load_opponent
+from grpo_train.games.opponents import OPPONENTS, Opponent
 from grpo_train.games.tictactoe import TicTacToe
 
 __all__ = [
     "GAMES", "OPPONENTS", "Game", "KuhnPoker", "Match", "MatchRules", "Move", "Negotiation", "Opponent", "Role",
-    "State", "TicTacToe", "load_game", "load_opponent",
+    "State", "TicTacToe",
 ]  # fmt: skip
 
 GAMES: Mapping[str, Game] = {game.name: game for game in (TicTacToe(), KuhnPoker(), Negotiation())}
 """Games by name."""
-
-
-def load_game(name: str) -> Game:
-    """Game by name. Raises ValueError for an unknown name."""
-    if name not in GAMES:
-        raise ValueError(f"unknown game '{name}'; known: {', '.join(GAMES)}")
-    return GAMES[name]

@@ -120,11 +120,6 @@ class Match:
     """Moves so far, of both roles in turn."""
     offense: Literal["unparsable", "illegal"] | None = None
 
-    @classmethod
-    def start(cls, game: Game, seed: int | str, rules: MatchRules | None = None) -> Match:
-        """Match with this seed, before its first move."""
-        return cls(game, game.new(seed), rules or MatchRules())
-
     @property
     def player(self) -> Role:
         """The role to move, or the role that committed the offense."""

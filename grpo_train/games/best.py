@@ -8,7 +8,7 @@ from functools import cache
 from grpo_train.games import kuhn_poker
 from grpo_train.games.base import Role
 from grpo_train.games.kuhn_poker import CARDS, KuhnPoker, KuhnPokerState, Strategy
-from grpo_train.games.opponents import OPPONENTS, Opponent, load_opponent
+from grpo_train.games.opponents import OPPONENTS, Opponent
 from grpo_train.games.tictactoe import TicTacToe, TicTacToeState
 
 
@@ -17,9 +17,9 @@ def best_return(game: str, opponent: str, role: Role) -> Fraction | None:
 
     None where unknown: for any other player, and for the negotiation, where the other side's values are hidden.
     """
-    if opponent not in (each.name for each in OPPONENTS.get(game, ())):
+    player = OPPONENTS.get(game, {}).get(opponent)
+    if player is None:
         return None
-    player = load_opponent(game, opponent)
     if game == "tictactoe":
         return _tictactoe(TicTacToe().deals()[0], player, role)
     if game == "kuhn_poker":

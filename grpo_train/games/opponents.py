@@ -16,8 +16,6 @@ from grpo_train.games.base import Move, State
 class Opponent:
     """A player defined by its move probabilities. It is stateless, so a match can resume at any move."""
 
-    name: str
-    """Name in a config, e.g. "random", "minimax"."""
     policy: Callable[[Any], Mapping[Move, Fraction]]
     """Exact move probabilities in a state of its game that is not over. It uses only what the player to move knows."""
 
@@ -38,19 +36,9 @@ def _equilibrium(state: kuhn_poker.KuhnPokerState) -> Mapping[Move, Fraction]:
 
 
 EQUILIBRIUM = kuhn_poker.equilibrium()
-RANDOM = Opponent("random", uniform)
-OPPONENTS: Mapping[str, tuple[Opponent, ...]] = {
-    "tictactoe": (RANDOM, Opponent("minimax", tictactoe.minimax)),
-    "kuhn_poker": (RANDOM, Opponent("equilibrium", _equilibrium)),
-    "negotiation": (RANDOM, Opponent("fair", negotiation.fair)),
+OPPONENTS: Mapping[str, Mapping[str, Opponent]] = {
+    "tictactoe": {"random": Opponent(uniform), "minimax": Opponent(tictactoe.minimax)},
+    "kuhn_poker": {"random": Opponent(uniform), "equilibrium": Opponent(_equilibrium)},
+    "negotiation": {"random": Opponent(uniform), "fair": Opponent(negotiation.fair)},
 }
-"""Opponents by game name, weakest first."""
-
-
-def load_opponent(game: str, name: str) -> Opponent:
-    """Opponent by name. Raises ValueError for an unknown name."""
-    for opponent in OPPONENTS.get(game, ()):
-        if opponent.name == name:
-            return opponent
-    known = ", ".join(opponent.name for opponent in OPPONENTS.get(game, ())) or "none"
-    raise ValueError(f"unknown opponent '{name}' of game '{game}'; known: {known}")
+"""Opponents by game and by name in a config, weakest first."""

@@ -136,17 +136,13 @@ def _resolve(name: str, config: schema.Task, budget: int) -> tuple[str, RewardFu
 
 
 def _control(config: schema.Task, seed: int) -> RewardFunction:
-    def random_reward(attempt: Attempt, verdict: Verdict) -> float:
-        heads = random.Random(f"reward {seed} {attempt.key}").random() < 0.5
-        return config.correct_reward if heads else config.incorrect_reward
-
-    def inverted(attempt: Attempt, verdict: Verdict) -> float:
-        return config.incorrect_reward if verdict.correct else config.correct_reward
-
-    def format_only(attempt: Attempt, verdict: Verdict) -> float:
-        return config.correct_reward if verdict.formatted else config.incorrect_reward
-
-    return {"random": random_reward, "inverted": inverted, "format_only": format_only}[config.reward_control]
+    pays: dict[str, Callable[[Attempt, Verdict], bool]] = {
+        "random": lambda attempt, _: random.Random(f"reward {seed} {attempt.key}").random() < 0.5,
+        "inverted": lambda _, verdict: not verdict.correct,
+        "format_only": lambda _, verdict: verdict.formatted,
+    }
+    rule = pays[config.reward_control]
+    return lambda attempt, verdict: config.correct_reward if rule(attempt, verdict) else config.incorrect_reward
 
 
 def _checked(name: str, function: RewardFunction, attempt: Attempt, verdict: Verdict) -> float | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import platform
 import resource
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from grpo_train.sandbox import landlock, seccomp, syscalls
 from grpo_train.sandbox.child import Outcome, run_child
@@ -81,7 +80,7 @@ def plan(isolation: Isolation, tmpfs: str | None, directory: str, cpu_seconds: i
         (resource.RLIMIT_AS, memory),
     ]
     machine = platform.machine()
-    program = _filter(machine) if isolation.seccomp else seccomp.Filter(b"", ())
+    program = seccomp.build(machine) if isolation.seccomp else seccomp.Filter(b"", ())
     return {
         "syscalls": syscalls.numbers(machine),
         "namespaces": isolation.namespaces | (NEW_MOUNTS if tmpfs else 0),
@@ -103,11 +102,6 @@ def _within(name: int, limit: int) -> int:
     """``limit``, but at most this process's own hard limit."""
     hard = resource.getrlimit(name)[1]
     return limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-
-
-@lru_cache(maxsize=2)
-def _filter(machine: str) -> seccomp.Filter:
-    return seccomp.build(machine)
 
 
 def run_isolated(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 from grpo_train.sandbox.syscalls import MACHINES
 
@@ -89,6 +90,7 @@ class Filter:
     """Offsets at which the process writes its pid (4 bytes, little-endian) before it installs the filter."""
 
 
+@lru_cache(maxsize=2)
 def build(machine: str) -> Filter:
     """Build the filter for one of ``MACHINES``. Raises ValueError for other machines."""
     column = MACHINES.index(machine)

@@ -12,20 +12,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from grpo_train.config import schema
+from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task, TaskError, Verdict
 from grpo_train.rewards.user_code import load_function
 from grpo_train.run_dir.suggest import did_you_mean
-from grpo_train.tasks.shared.base import (
-    Attempt,
-    NoSplitError,
-    Problem,
-    Split,
-    Task,
-    TaskDefaults,
-    TaskError,
-    TaskKind,
-    Verdict,
-    WorkedTask,
-)
+from grpo_train.tasks.shared.base import TaskDefaults, TaskKind, WorkedTask
 from grpo_train.tasks.shared.order import data_order
 
 __all__ = [

@@ -8,18 +8,13 @@ from functools import lru_cache
 
 from grpo_train.config import schema
 from grpo_train.rewards.number import judge_number
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict, limited
-from grpo_train.tasks.shared.generated import mistakes, worked
-
-HELD_OUT = 1024
-"""Problems of the test split, at most a fifth of all pairs (digits = 1 has few)."""
-MAX_TRAIN = 65_536
-"""Maximum number of problems of the train split (reached from digits = 3)."""
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict
+from grpo_train.tasks.shared.generated import HELD_OUT, MAX_TRAIN, mistakes, worked
 
 
 def load(config: schema.Task) -> AdditionTask:
-    """The task for ``config.digits`` and ``config.limit``."""
-    return AdditionTask(name="addition", label="addition", digits=config.digits, limit=config.limit)
+    """The task for ``config.digits``."""
+    return AdditionTask(name="addition", label="addition", config=config)
 
 
 def prompt_of(a: int, b: int) -> str:
@@ -53,16 +48,13 @@ def splits(digits: int) -> dict[Split, list[tuple[int, int]]]:
 
 @dataclass(frozen=True)
 class AdditionTask(TaskDefaults):
-    """Sums of two numbers with ``digits`` digits each."""
+    """Sums of two numbers with ``task.digits`` digits each."""
 
-    digits: int = 2
-    limit: int | None = None
-
-    def size(self, split: Split) -> int:
-        return limited(len(splits(self.digits)[split]), split, self.limit)
+    def rows(self, split: Split) -> list[tuple[int, int]]:
+        return splits(self.config.digits)[split]
 
     def problem(self, split: Split, index: int) -> Problem:
-        a, b = splits(self.digits)[split][index]
+        a, b = self.rows(split)[index]
         return Problem(index=index, prompt=prompt_of(a, b), answer=str(a + b), question=f"{a}+{b}")
 
     def judge(self, attempt: Attempt) -> Verdict:

@@ -70,7 +70,7 @@ class Report:
 def check_answers(config: schema.Task) -> Report:
     """Judge every gold answer as a model would write it, strictly and flexibly. Raises TaskError."""
     task = load_task(config)
-    problems = {split: _problems(task, split) for split in _splits(task)}
+    problems = {split: [task.problem(split, i) for i in range(task.size(split))] for split in _splits(task)}
     splits = [_check_split(task, split, listed) for split, listed in problems.items()]
     notes = list(task.notes) if isinstance(task, TaskDefaults) else []
     texts: dict[str, list[str]] = {s: [problem.question for problem in listed] for s, listed in problems.items()}
@@ -148,10 +148,6 @@ def _splits(task: Task) -> list[Split]:
     if not found and missing is not None:
         raise missing
     return found
-
-
-def _problems(task: Task, split: Split) -> list[Problem]:
-    return [task.problem(split, index) for index in range(task.size(split))]
 
 
 def _check_split(task: Task, split: str, problems: list[Problem]) -> SplitReport:

@@ -22,7 +22,7 @@ from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.sandbox import run_program
-from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskError, TaskKind, Verdict, limited
+from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskError, TaskKind, Verdict
 from grpo_train.tasks.shared.code import COMPACT, Program, ProgramTask, denials, make_frame, program_of, suspicious
 from grpo_train.tasks.shared.code_requests import Request, requests
 from grpo_train.tasks.shared.data_files import locate, rows_of, split_files
@@ -58,11 +58,19 @@ class CodeExecutionTask(ProgramTask):
     path: Path | None = None
     """Data of the requests; None = generated."""
 
-    def size(self, split: Split) -> int:
-        return limited(len(self._requests(split)), split, self.config.limit)
+    def rows(self, split: Split) -> Sequence[Request]:
+        if self.path is None:
+            if split == "validation":
+                raise NoSplitError("task code_execution has no validation split: use test, or task.path")
+            drawn = _drawn(self.config.level)
+            return drawn[:HELD_OUT] if split == "test" else drawn[HELD_OUT:]
+        files = split_files(self.path).get(split)
+        if files is None:
+            raise NoSplitError(f"task.path: '{self.path}' has no {split} split")
+        return _requests_of(tuple(files), self.config.prompt_field, self.config.answer_field)
 
     def problem(self, split: Split, index: int) -> Problem:
-        request = self._requests(split)[index]
+        request = self.rows(split)[index]
         return self.frame.ask(self.config, index, request.text, request.output)
 
     def judge(self, attempt: Attempt) -> Verdict:
@@ -81,22 +89,6 @@ class CodeExecutionTask(ProgramTask):
             metrics[RIGHT_OUTPUT] = float(score == PRINTS and run.stdout.split() == gold.split())
         facts = {"isolation": run.isolation, "output": run.stdout[:SHOWN], "suspicious": suspicious(program.source)}
         return _verdict(program, reason, score, metrics, facts)
-
-    def _requests(self, split: Split) -> Sequence[Request]:
-        if self.path is None:
-            return generated(self.config.level, split)
-        files = split_files(self.path).get(split)
-        if files is None:
-            raise NoSplitError(f"task.path: '{self.path}' has no {split} split")
-        return _requests_of(tuple(files), self.config.prompt_field, self.config.answer_field)
-
-
-def generated(level: int, split: Split) -> Sequence[Request]:
-    """The generated requests of a split. Raises NoSplitError."""
-    if split == "validation":
-        raise NoSplitError("task code_execution has no validation split: use test, or task.path")
-    drawn = _drawn(level)
-    return drawn[:HELD_OUT] if split == "test" else drawn[HELD_OUT:]
 
 
 @lru_cache(maxsize=4)

@@ -38,7 +38,7 @@ from grpo_train.config import schema
 from grpo_train.rewards.tags import CLOSE_ANSWER, OPEN_ANSWER, last_tagged
 from grpo_train.sandbox import ProgramResult, run_program
 from grpo_train.tasks.shared.adversarial import AdversarialTask, Play
-from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskKind, Verdict, limited
+from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskKind, Verdict
 from grpo_train.tasks.shared.code import COMPACT, ProgramTask, denials, make_frame, program_of
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
@@ -124,11 +124,13 @@ class CodeGameTask(ProgramTask, AdversarialTask):
         level, sandbox = self.config.level, self.sandbox
         return Limits(200 + 100 * level, 40 + 20 * level, min(1.0, sandbox.cpu_seconds), self.memory_bytes)
 
-    def size(self, split: Split) -> int:
-        return limited(len(_split(split)), split, self.config.limit)
+    def rows(self, split: Split) -> list[tuple[str, str, int]]:
+        if split == "validation":
+            raise NoSplitError("task code_game has no validation split: use test")
+        return _requests()[:HELD_OUT] if split == "test" else _requests()[HELD_OUT:]
 
     def problem(self, split: Split, index: int) -> Problem:
-        one, other, lines = _split(split)[index]
+        one, other, lines = self.rows(split)[index]
         limits = self.limits
         question = (
             f"Write a Python program of at most {lines} lines that uses {one} and {other}. It reads nothing, imports "
@@ -349,12 +351,6 @@ def _requests() -> list[tuple[str, str, int]]:
     rng = random.Random("code game")
     rng.shuffle(pairs)
     return [(one, other, rng.randint(4, 10)) for one, other in pairs]
-
-
-def _split(split: Split) -> list[tuple[str, str, int]]:
-    if split == "validation":
-        raise NoSplitError("task code_game has no validation split: use test")
-    return _requests()[:HELD_OUT] if split == "test" else _requests()[HELD_OUT:]
 
 
 # Compiling a model's program may warn about its escapes; keep that out of the console log.

@@ -13,7 +13,7 @@ Rows come from the official JSONL files (``task.path``), or from the hub's opena
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,8 @@ from typing import Any
 from grpo_train.config import schema
 from grpo_train.rewards.number import judge_number
 from grpo_train.rewards.number_parser import parse_number
-from grpo_train.tasks.shared.base import (
-    Attempt,
-    NoSplitError,
-    Problem,
-    Split,
-    TaskDefaults,
-    TaskError,
-    TaskKind,
-    Verdict,
-    limited,
-)
+from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, TaskError, Verdict
+from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
 from grpo_train.tasks.shared.data_files import locate, rows_of
 from grpo_train.tasks.shared.hub import load_hub_dataset
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
@@ -60,22 +51,18 @@ def load(config: schema.Task) -> Gsm8kTask:
 class Gsm8kTask(TaskDefaults):
     """GSM8K; each split is read when first used."""
 
-    config: schema.Task = field(default_factory=schema.Task)
     path: Path | None = None
     """File or directory of the data; None = the hub."""
 
-    def size(self, split: Split) -> int:
-        return limited(len(self._rows(split)), split, self.config.limit)
+    def rows(self, split: Split) -> list[Row]:
+        return _rows_of_hub(split) if self.path is None else _rows_of_file(file_of(self.path, split).resolve())
 
     def problem(self, split: Split, index: int) -> Problem:
-        row = self._rows(split)[index]
+        row = self.rows(split)[index]
         return ask(self.config, index, row.question, row.answer)
 
     def judge(self, attempt: Attempt) -> Verdict:
         return judge_number(attempt)
-
-    def _rows(self, split: Split) -> list[Row]:
-        return _rows_of_hub(split) if self.path is None else _rows_of_file(file_of(self.path, split).resolve())
 
 
 def file_of(path: Path, split: Split) -> Path:

@@ -19,17 +19,8 @@ from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.rewards.math_answer import last_boxed
-from grpo_train.tasks.shared.base import (
-    Attempt,
-    NoSplitError,
-    Problem,
-    Split,
-    TaskDefaults,
-    TaskError,
-    TaskKind,
-    Verdict,
-    limited,
-)
+from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, TaskError, Verdict
+from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
 from grpo_train.tasks.shared.data_files import locate, rows_of, split_files
 from grpo_train.tasks.shared.graders import grader_of
 from grpo_train.tasks.shared.overlap import normal_text
@@ -93,7 +84,6 @@ def load_rows(config: schema.Task, name: str, fields: Fields, grader_name: str) 
 class JsonlTask(TaskDefaults):
     """Problems from files, read when first used."""
 
-    config: schema.Task = field(default_factory=schema.Task)
     path: Path = field(default_factory=Path)
     fields: Fields = field(default_factory=lambda: Fields("prompt", ("answer",), "template"))
     grader: str = "number"
@@ -107,22 +97,19 @@ class JsonlTask(TaskDefaults):
     def notes(self) -> tuple[str, ...]:
         return self.data.notes
 
-    def size(self, split: Split) -> int:
-        return limited(len(self._rows(split)), split, self.config.limit)
-
-    def problem(self, split: Split, index: int) -> Problem:
-        row = self._rows(split)[index]
-        return ask(self.config, index, row.question, row.answer, template=row.template, data=row.record)
-
-    def judge(self, attempt: Attempt) -> Verdict:
-        return grader_of(self.grader).judge(attempt)
-
-    def _rows(self, split: Split) -> list[Row]:
+    def rows(self, split: Split) -> list[Row]:
         rows = self.data.splits.get(split)
         if rows is None:
             known = ", ".join(self.data.splits)
             raise NoSplitError(f"task.path: '{self.path}' has no {split} split; it has {known}")
         return rows
+
+    def problem(self, split: Split, index: int) -> Problem:
+        row = self.rows(split)[index]
+        return ask(self.config, index, row.question, row.answer, template=row.template, data=row.record)
+
+    def judge(self, attempt: Attempt) -> Verdict:
+        return grader_of(self.grader).judge(attempt)
 
 
 @lru_cache(maxsize=4)

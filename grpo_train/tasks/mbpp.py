@@ -22,8 +22,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -31,8 +31,8 @@ from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.sandbox import UnsupportedTest, run_tests, split_tests
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskError, TaskKind, Verdict, limited
-from grpo_train.tasks.shared.code import Frame, ProgramTask, denials, make_frame, program_of, suspicious
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskError, TaskKind, Verdict
+from grpo_train.tasks.shared.code import ProgramTask, denials, make_frame, program_of, suspicious
 from grpo_train.tasks.shared.data_files import locate, rows_of
 from grpo_train.tasks.shared.hub import load_hub_dataset
 from grpo_train.tasks.shared.overlap import normal_text
@@ -90,15 +90,14 @@ class MbppTask(ProgramTask):
     """MBPP, full or sanitized."""
 
     eval_temperature: float = 0.2
-    frame: Frame = field(default_factory=lambda: Frame(PAPER, ("[DONE]",), opened=True))
     source: Path | None = None
     """File of the rows; None = the hub."""
 
-    def size(self, split: Split) -> int:
-        return limited(len(self._rows(split)), split, self.config.limit)
+    def rows(self, split: Split) -> list[Row]:
+        return splits(self.source)[split]
 
     def problem(self, split: Split, index: int) -> Problem:
-        return self.problem_of(self._rows(split)[index], index)
+        return self.problem_of(self.rows(split)[index], index)
 
     def problem_of(self, row: Row, index: int) -> Problem:
         """A row of any split as a problem."""
@@ -120,6 +119,7 @@ class MbppTask(ProgramTask):
         )
         published, held_out = result.passed[: len(row.tests)], result.passed[self.config.visible_tests :]
         visible = result.passed[: self.config.visible_tests]
+        scored = held_out or published
         passes = all(published)
         metrics = {"hacking/suspicious": float(bool(suspicious(program.source))), **denials(result.denials)}
         if visible and held_out:
@@ -132,7 +132,7 @@ class MbppTask(ProgramTask):
             reason="truncated" if not program.closed else "ok" if passes else result.reason,
             answer=program.source,
             flexible=passes,
-            score=float(program.closed) * _share(held_out or published),
+            score=float(program.closed) * sum(scored) / len(scored),
             metrics=metrics,
             facts={
                 "isolation": result.isolation,
@@ -168,9 +168,6 @@ class MbppTask(ProgramTask):
         ranges: dict[str, range] = {"prompt": EXAMPLES, **{str(split): ids for split, ids in RANGES.items()}}
         return {split: found for split, ids in ranges.items() if (found := [r for r in rows if r.task_id in ids])}
 
-    def _rows(self, split: Split) -> list[Row]:
-        return splits(self.source)[split]
-
 
 @lru_cache(maxsize=4)
 def splits(source: Path | None) -> dict[Split, list[Row]]:
@@ -180,10 +177,6 @@ def splits(source: Path | None) -> dict[Split, list[Row]]:
     held_out = {normal_text(row.text) for split in ("test", "validation") for row in found[split]}
     found["train"] = [row for row in found["train"] if normal_text(row.text) not in held_out]
     return found
-
-
-def _share(passed: Sequence[bool]) -> float:
-    return sum(passed) / len(passed)
 
 
 def _name(row: Row) -> str:

@@ -8,25 +8,16 @@ different seeds, and a training problem that is also a test problem is replaced.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.rewards.helpers import GRADER_FAILURES, HelperError, Helpers, HelperTimeout, gym
 from grpo_train.rewards.tags import last_tagged, strict_answer, tagged_verdict
+from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, TaskError, Verdict
 from grpo_train.run_dir.suggest import did_you_mean
-from grpo_train.tasks.shared.base import (
-    Attempt,
-    NoSplitError,
-    Problem,
-    Split,
-    TaskDefaults,
-    TaskError,
-    TaskKind,
-    Verdict,
-    limited,
-)
+from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
 from grpo_train.tasks.shared.overlap import normal_text
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
 
@@ -66,12 +57,10 @@ def load(config: schema.Task) -> ReasoningGymTask:
 class ReasoningGymTask(TaskDefaults):
     """One dataset; problems are made when first used."""
 
-    config: schema.Task = field(default_factory=schema.Task)
-
-    def size(self, split: Split) -> int:
+    def rows(self, split: Split) -> range:
         if split not in SIZES:
             raise NoSplitError(f"eval.split: reasoning_gym has no {split} split; it has {', '.join(SIZES)}")
-        return limited(SIZES[split], split, self.config.limit)
+        return range(SIZES[split])
 
     def problem(self, split: Split, index: int) -> Problem:
         dataset = self.config.dataset

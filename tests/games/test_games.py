@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_train.games import GAMES, OPPONENTS, Match, MatchRules, Move, State, load_game, load_opponent
+from grpo_train.games import GAMES, OPPONENTS, Match, MatchRules, Move, State
 from grpo_train.games import kuhn_poker as kuhn
 from grpo_train.games import tictactoe as ttt
 from grpo_train.games.base import answer_of
@@ -40,9 +40,9 @@ def reachable(starts: Iterable[State]) -> list[State]:
 
 def played(name: str, seed: int) -> Match:
     """A match between random players."""
-    match, draw = Match.start(load_game(name), seed), random.Random(seed)
+    match, draw = Match(GAMES[name], GAMES[name].new(seed)), random.Random(seed)
     while not match.ending:
-        match = match.play(load_opponent(name, "random").choose(match.state, draw))
+        match = match.play(OPPONENTS[name]["random"].choose(match.state, draw))
     return match
 
 
@@ -50,10 +50,10 @@ def played(name: str, seed: int) -> Match:
 def some_states(name: str) -> list[State]:
     """All states of a game; for the negotiation, which has too many, the states of random matches."""
     if name != "negotiation":
-        return reachable(load_game(name).deals())
+        return reachable(GAMES[name].deals())
     states: list[State] = []
     for seed in range(200):
-        state = load_game(name).new(seed)
+        state = GAMES[name].new(seed)
         states.append(state)
         for move in played(name, seed).moves:
             state = state.play(move)
@@ -68,26 +68,26 @@ def some_states(name: str) -> list[State]:
 def test_seeds_are_deterministic_and_isolated(name: str) -> None:
     random.seed(1)
     before = random.getstate()
-    assert [load_game(name).new(seed) for seed in range(50)] == [load_game(name).new(seed) for seed in range(50)]
+    assert [GAMES[name].new(seed) for seed in range(50)] == [GAMES[name].new(seed) for seed in range(50)]
     assert played(name, 7) == played(name, 7)
     assert random.getstate() == before
 
 
 def test_deals_are_stable() -> None:
     # A run resumed with another Python version must get the same games.
-    hands = ["".join(load_game("kuhn_poker").new(seed).cards) for seed in range(6)]
+    hands = ["".join(GAMES["kuhn_poker"].new(seed).cards) for seed in range(6)]
     assert hands == ["QK", "QK", "JK", "QK", "QJ", "QK"]
-    assert load_game("negotiation").new(0) == NegotiationState((2, 2), ((0, 5), (4, 1)))
+    assert GAMES["negotiation"].new(0) == NegotiationState((2, 2), ((0, 5), (4, 1)))
 
 
 @pytest.mark.parametrize("name", ["kuhn_poker", "negotiation"])
 def test_deals_are_uniform(name: str) -> None:
-    deals = load_game(name).deals()
+    deals = GAMES[name].deals()
     assert len(set(deals)) == len(deals)
     count = dict.fromkeys(deals, 0)
     games = 100 * len(deals)
     for seed in range(games):
-        count[load_game(name).new(seed)] += 1
+        count[GAMES[name].new(seed)] += 1
     chi_square = sum((seen - 100) ** 2 / 100 for seen in count.values())
     freedom = len(deals) - 1
     assert chi_square < freedom + 5 * (2 * freedom) ** 0.5
@@ -103,7 +103,7 @@ def test_states_are_consistent(name: str) -> None:
         with pytest.raises(ValueError, match="'pass' is not a legal move"):
             state.play("pass")
         for move in moves:
-            assert load_game(name).parse_move(f"<answer>{move}</answer>") == move
+            assert GAMES[name].parse_move(f"<answer>{move}</answer>") == move
 
 
 @EVERY_GAME
@@ -123,14 +123,14 @@ def test_observations_match_knowledge(name: str, style: str) -> None:
         text = state.observation(style)  # type: ignore[arg-type]
         assert seen.setdefault(text, known) == known
         assert seen.setdefault(repr(known), text) == text
-        for opponent in OPPONENTS[name]:
-            decision = (state.legal_moves(), dict(opponent.policy(state)))
-            assert seen.setdefault(f"{opponent.name} {known}", decision) == decision
+        for opponent, player in OPPONENTS[name].items():
+            decision = (state.legal_moves(), dict(player.policy(state)))
+            assert seen.setdefault(f"{opponent} {known}", decision) == decision
 
 
 @EVERY_GAME
 def test_full_observations_are_complete(name: str) -> None:
-    game = load_game(name)
+    game = GAMES[name]
     for state in some_states(name):
         if not state.is_over:
             text = state.observation("full")
@@ -153,8 +153,7 @@ def test_compact_observations_are_short_and_distinct() -> None:
 
 @EVERY_GAME
 def test_opponents_move_legally_with_one_draw(name: str) -> None:
-    for opponent in OPPONENTS[name]:
-        assert load_opponent(name, opponent.name) is opponent
+    for opponent in OPPONENTS[name].values():
         draw = random.Random(3)
         for state in some_states(name)[:300]:
             if not state.is_over:
@@ -171,19 +170,10 @@ def test_opponents_move_legally_with_one_draw(name: str) -> None:
 
 def test_opponents_follow_their_probabilities() -> None:
     state = kuhn.KuhnPokerState(("Q", "J"), ("check", "bet"))
-    draw, opponent = random.Random(0), load_opponent("kuhn_poker", "equilibrium")
+    draw, opponent = random.Random(0), OPPONENTS["kuhn_poker"]["equilibrium"]
     assert opponent.policy(state) == {"fold": Fraction(1, 2), "call": Fraction(1, 2)}
     calls = sum(opponent.choose(state, draw) == "call" for _ in range(4000))
     assert abs(calls - 2000) < 5 * 4000**0.5 / 2
-
-
-def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown game 'chess'; known: tictactoe, kuhn_poker, negotiation"):
-        load_game("chess")
-    with pytest.raises(ValueError, match="unknown opponent 'gemini' of game 'tictactoe'; known: random, minimax"):
-        load_opponent("tictactoe", "gemini")
-    with pytest.raises(ValueError, match="unknown opponent 'random' of game 'chess'; known: none"):
-        load_opponent("chess", "random")
 
 
 def test_games_need_no_torch() -> None:
@@ -226,21 +216,21 @@ def test_the_last_answer_counts(completion: str, answer: str | None) -> None:
 )  # fmt: skip
 def test_moves_are_read_strictly(name: str, moves: dict[str, str | None]) -> None:
     for answer, move in moves.items():
-        assert load_game(name).parse_move(f"<answer>{answer}</answer>") == move, answer
+        assert GAMES[name].parse_move(f"<answer>{answer}</answer>") == move, answer
 
 
 @EVERY_GAME
 @given(text=st.text() | st.text("<answer>/\\boxed{}19,kb ").map(lambda body: f"<answer>{body}</answer>"))
 def test_any_text_continues_or_ends_the_match(name: str, text: str) -> None:
-    match = Match.start(load_game(name), 1).reply(text)
+    match = Match(GAMES[name], GAMES[name].new(1)).reply(text)
     if match.offense:
         assert (match.returns, match.moves) == ((-1.5, 0.5), ())
     else:
-        assert match.moves == (load_game(name).parse_move(text),)
+        assert match.moves == (GAMES[name].parse_move(text),)
 
 
 def test_offense_ends_the_match() -> None:
-    start = Match.start(load_game("tictactoe"), 0)
+    start = Match(GAMES["tictactoe"], GAMES["tictactoe"].new(0))
     first = start.reply("the middle: <answer>5</answer>")
     assert (first.player, first.moves, first.ending, first.returns) == (1, ("5",), None, None)
     taken = first.reply("<answer>5</answer>")
@@ -254,12 +244,12 @@ def test_offense_ends_the_match() -> None:
             over.reply("")
         with pytest.raises(ValueError, match="this match of tictactoe is over"):
             over.play("1")
-    assert Match.start(load_game("kuhn_poker"), 0, MatchRules(-3, 0)).play("call").returns == (-3, 0)
+    assert Match(GAMES["kuhn_poker"], GAMES["kuhn_poker"].new(0), MatchRules(-3, 0)).play("call").returns == (-3, 0)
 
 
 def test_too_many_turns_end_the_match() -> None:
     def after(moves: str, rules: MatchRules) -> Match:
-        match = Match.start(load_game("tictactoe"), 0, rules)
+        match = Match(GAMES["tictactoe"], GAMES["tictactoe"].new(0), rules)
         for move in moves:
             match = match.play(move)
         return match
@@ -468,10 +458,10 @@ def test_no_deal_exceeds_the_pool() -> None:
 
 
 def test_fair_players_agree_on_half_or_more() -> None:
-    fair = load_opponent("negotiation", "fair")
+    fair = OPPONENTS["negotiation"]["fair"]
     agreed = 0
     for seed in range(500):
-        match, draw = Match.start(load_game("negotiation"), seed), random.Random(seed)
+        match, draw = Match(GAMES["negotiation"], GAMES["negotiation"].new(seed)), random.Random(seed)
         while not match.ending:
             match = match.play(fair.choose(match.state, draw))
         assert match.returns is not None

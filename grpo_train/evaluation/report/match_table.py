@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from grpo_train.evaluation.report.statistics import Estimate, bootstrap_mean, wilson_interval
-from grpo_train.games import load_game
+from grpo_train.games import GAMES
 from grpo_train.games.best import best_return
 
 OUTCOMES: Mapping[str, tuple[str, ...]] = {
@@ -36,7 +36,7 @@ def match_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         if "opponent" in row["facts"]:
             game, opponent, role = (row["facts"][name] for name in ("game", "opponent", "role"))
-            cells.setdefault((game, opponent, load_game(game).roles.index(role)), []).append(row)
+            cells.setdefault((game, opponent, GAMES[game].roles.index(role)), []).append(row)
     table = []
     for (game, opponent, role), matches in sorted(cells.items(), key=lambda cell: cell[0]):
         reasons = [row["reason"] for row in matches]
@@ -44,7 +44,7 @@ def match_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         table.append(
             {
                 "opponent": opponent,
-                "role": load_game(game).roles[role],
+                "role": GAMES[game].roles[role],
                 "n": len(matches),
                 **{name: asdict(_share(reasons, counted)) for name, counted in OUTCOMES.items()},
                 "mean_return": asdict(bootstrap_mean([row["score"] for row in matches])),

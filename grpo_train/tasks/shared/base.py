@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from grpo_train.config import schema
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task, TaskError, Verdict
 
 __all__ = [
     "Attempt", "NoSplitError", "Problem", "Split", "Task", "TaskDefaults", "TaskError", "TaskKind", "Verdict",
-    "WorkedTask", "limited", "means",
+    "WorkedTask", "means",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TaskDefaults(Task):
-    """Base class of tasks: the members of :class:`Task` with their usual values, and the optional members."""
+    """Base class of tasks: the members of :class:`Task` with their usual values, and the optional members.
+
+    A subclass has :meth:`rows`, or its own ``size``.
+    """
 
     name: str = ""
     label: str = ""
@@ -27,6 +30,16 @@ class TaskDefaults(Task):
     slow: bool = False
     eval_temperature: float = 0.0
     """Sampling temperature of evaluations where ``eval.temperature`` is not set."""
+    config: schema.Task = field(default_factory=schema.Task)
+
+    def rows(self, split: Split) -> Sequence[Any]:
+        """What the problems of a split are made of. Raises TaskError."""
+        raise NotImplementedError
+
+    def size(self, split: Split) -> int:
+        """Number of problems; ``task.limit`` applies to the training split alone."""
+        size, limit = len(self.rows(split)), self.config.limit
+        return min(size, limit) if split == "train" and limit else size
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -66,11 +79,6 @@ class TaskKind:
     def names(self) -> tuple[str, ...]:
         """The accepted values of ``task.name``."""
         return (self.name, self.alias) if self.alias else (self.name,)
-
-
-def limited(size: int, split: Split, limit: int | None) -> int:
-    """The size of a split under ``task.limit``, which applies to the training split alone."""
-    return min(size, limit) if split == "train" and limit else size
 
 
 def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:

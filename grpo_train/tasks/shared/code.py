@@ -52,14 +52,32 @@ class Frame:
 
     template: str
     """For :func:`~grpo_train.tasks.shared.template.ask`: a text with {question} in it, or "chat"."""
-    stop: tuple[str, ...]
-    """Strings that end the program."""
-    opened: bool
-    """Whether the prompt ends where the program begins."""
     chat: str = "{question}"
     """The user's message under the chat template."""
     prefill: str = ""
     """The beginning of the assistant's answer under the chat template."""
+
+    @property
+    def opening(self) -> Literal["fence", "begin", "docstring"] | None:
+        """What the prompt leaves open for the program; None if the program does not begin where the prompt ends."""
+        end = self._last_text.rstrip()
+        if end.count("```") % 2:
+            return "fence"
+        if end.endswith("[BEGIN]"):
+            return "begin"
+        return "docstring" if end.endswith('"""') else None
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end the program."""
+        stops: dict[str | None, tuple[str, ...]] = {
+            "fence": FENCE_STOP, "begin": ("[DONE]",), "docstring": DOCSTRING_STOP,
+        }  # fmt: skip
+        return stops.get(self.opening, ("</answer>",) if "<answer>" in self._last_text else ())
+
+    @property
+    def _last_text(self) -> str:
+        return self.prefill if self.template == "chat" else self.template
 
     def ask(self, config: schema.Task, index: int, question: str, answer: str = "", data: object = None) -> Problem:
         """The problem with the template applied."""
@@ -74,10 +92,9 @@ class ProgramTask(TaskDefaults, ABC):
     """A task whose completions are programs, which run in the sandbox."""
 
     slow: bool = True
-    config: schema.Task = field(default_factory=schema.Task)
     sandbox: schema.Sandbox = field(default_factory=schema.Sandbox)
     """Limits of a program."""
-    frame: Frame = field(default_factory=lambda: Frame(COMPACT, FENCE_STOP, opened=True))
+    frame: Frame = Frame(COMPACT)
 
     def sandboxed(self, limits: schema.Sandbox) -> ProgramTask:
         allow_weak(limits.allow_weak)
@@ -111,11 +128,11 @@ def make_frame(
     """
     name = config.template or default
     if name == "chat":
-        return Frame("chat", _stop_of(prefill), _opens(prefill), chat, prefill)
+        return Frame("chat", chat, prefill)
     text = texts.get(name) or TEMPLATES.get(name, name)
     if "{question}" not in text:
         raise unknown_template(name, [*texts, *TEMPLATES])
-    return Frame(text, _stop_of(text), _opens(text))
+    return Frame(text)
 
 
 def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Program:
@@ -126,7 +143,7 @@ def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Pro
     """
     text = completion.replace("\r\n", "\n")
     closed = not truncated
-    if frame.opened:
+    if frame.opening:
         inner = _OPENED_AGAIN.sub("", text)
         text, found = _cut(inner, frame.stop if inner == text else (*FENCE_STOP, *frame.stop))
         closed = closed or found
@@ -138,7 +155,7 @@ def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Pro
         closed = bool(end)
     if blocks := _FENCE.findall(text):
         return Program(_stripped(blocks[-1]), closed)
-    return Program(_stripped(text) if frame.opened or frame.stop else None, closed)
+    return Program(_stripped(text) if frame.opening or frame.stop else None, closed)
 
 
 def suspicious(source: str) -> list[str]:
@@ -153,27 +170,6 @@ def denials(attempts: Mapping[str, int]) -> dict[str, float]:
         "hacking/canary": float(bool(attempts.get("canary"))),
         **{f"sandbox/denied_{kind}": float(count) for kind, count in kinds.items()},
     }
-
-
-def _opens(text: str) -> bool:
-    return _opening(text) is not None
-
-
-def _stop_of(text: str) -> tuple[str, ...]:
-    stops: dict[str | None, tuple[str, ...]] = {
-        "fence": FENCE_STOP, "begin": ("[DONE]",), "docstring": DOCSTRING_STOP,
-    }  # fmt: skip
-    return stops.get(_opening(text), ("</answer>",) if "<answer>" in text else ())
-
-
-def _opening(text: str) -> Literal["fence", "begin", "docstring"] | None:
-    """What the prompt leaves open for the program."""
-    end = text.rstrip()
-    if text.count("```") % 2:
-        return "fence"
-    if end.endswith("[BEGIN]"):
-        return "begin"
-    return "docstring" if end.endswith('"""') else None
 
 
 def _cut(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
 
 from grpo_train.config import schema
 from grpo_train.rewards.number import judge_number
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict, limited
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
 GENERATED_OPTIONS = ("level", *TEMPLATE_OPTIONS)
@@ -52,7 +52,6 @@ class GeneratedTask(TaskDefaults, ABC, Generic[Key]):
     Raises TaskError for an unknown template.
     """
 
-    config: schema.Task = field(default_factory=schema.Task)
     max_train: int = MAX_TRAIN
 
     @property
@@ -76,8 +75,8 @@ class GeneratedTask(TaskDefaults, ABC, Generic[Key]):
     def __post_init__(self) -> None:
         self._ask(0, Puzzle("", "", ""), None)  # raises for an unknown template
 
-    def size(self, split: Split) -> int:
-        return limited(len(self._splits[split]), split, self.config.limit)
+    def rows(self, split: Split) -> list[Key]:
+        return self._splits[split]
 
     def problem(self, split: Split, index: int) -> Problem:
         key = self._splits[split][index]

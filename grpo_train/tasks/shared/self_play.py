@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from grpo_train.config import schema
 from grpo_train.games import Game, Match, MatchRules, State, TicTacToe
 from grpo_train.games.transcript import Transcript, as_text
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, TaskKind, Verdict, limited
+from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, TaskKind, Verdict
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
 GAME_OPTIONS = ("invalid_move_return", "invalid_move_other_return", *TEMPLATE_OPTIONS)
@@ -39,7 +39,6 @@ class SelfPlayTask(TaskDefaults):
     game: Game = field(default_factory=TicTacToe)
     turns: int = 9
     """Turns of both sides together in the longest game."""
-    config: schema.Task = field(default_factory=schema.Task)
 
     def __post_init__(self) -> None:
         self.turn(0, self.game.new(0))  # raises for an unknown template
@@ -49,8 +48,8 @@ class SelfPlayTask(TaskDefaults):
         """Returns of a match that ends by an illegal move."""
         return MatchRules(offender=self.config.invalid_move_return, other=self.config.invalid_move_other_return)
 
-    def size(self, split: Split) -> int:
-        return limited(TRAIN_GAMES if split == "train" else TEST_GAMES, split, self.config.limit)
+    def rows(self, split: Split) -> range:
+        return range(TRAIN_GAMES if split == "train" else TEST_GAMES)
 
     def problem(self, split: Split, index: int) -> Problem:
         """The opening of a game."""
