@@ -66,8 +66,7 @@ class BoxClient:
         self._lock = threading.Lock()
         self._outbox: deque[bytes] = deque()
         self._follows: dict[int, Follow] = {}
-        self._by_wire: dict[int, Follow] = {}
-        self._topics: dict[int, str] = {}
+        self._topics = {next(self._ids): topic for topic in VALUE_TOPICS}
         self._requests = Requests()
         self._link = Link.CONNECTING
         self._link_detail = "not started"
@@ -116,24 +115,23 @@ class BoxClient:
         if op not in OPERATIONS:
             raise ValueError(f"unknown operation '{op}'")
         pending = Pending(next(self._ids), op, params, time.monotonic() + timeout)
-        refusal: RemoteError | None = None
         try:
             parts = encode_parts(pending.frame())
         except (TypeError, ValueError, ProtocolError) as error:
-            parts, refusal = [], RemoteError("bad_request", f"'{op}' cannot be sent: {error}")
+            pending.future.set_exception(RemoteError("bad_request", f"'{op}' cannot be sent: {error}"))
+            return pending.future
         with self._lock:
             waits = self._link is Link.CONNECTING or (pending.repeatable and self._link in (Link.LOST, Link.STALE))
-            if refusal is None and not self._up and not waits:
-                refusal = unreachable(op, self._link_detail or f"the link is {self._link.value}")
-            if refusal is None:
+            accepted = self._up or waits
+            if accepted:
                 self._requests.add(pending)
-                if self._up:
-                    pending.sent = True
-                    self._outbox.extend(parts)
-        if refusal is not None:
-            pending.future.set_exception(refusal)
-        else:
+            if self._up:
+                pending.sent = True
+                self._outbox.extend(parts)
+        if accepted:
             self._wake()
+        else:
+            pending.future.set_exception(unreachable(op, self._link_detail or f"the link is {self._link.value}"))
         return pending.future
 
     def follow(self, path: str, cursor: Cursor | None = None, tail_bytes: int | None = None) -> int:
@@ -146,16 +144,15 @@ class BoxClient:
         with self._lock:
             self._follows[follow.subscription] = follow
             if self._up:
-                self._subscribe_log(follow)
+                self._enqueue(follow.subscribe_frame())
         self._wake()
         return follow.subscription
 
     def unfollow(self, subscription: int) -> None:
         """Stop following; one more LogArrived may still arrive."""
         with self._lock:
-            follow = self._follows.pop(subscription, None)
-            if follow is not None and self._by_wire.pop(follow.wire_id, None) is not None:
-                self._enqueue({"type": "unsubscribe", "id": follow.wire_id})
+            if self._follows.pop(subscription, None) and self._up:
+                self._enqueue({"type": "unsubscribe", "id": subscription})
         self._wake()
 
     def consumed(self, subscription: int, count: int) -> None:
@@ -163,8 +160,8 @@ class BoxClient:
         with self._lock:
             follow = self._follows.get(subscription)
             granted = follow.consumed(count) if follow else 0
-            if follow is not None and granted and follow.wire_id in self._by_wire:
-                self._enqueue({"type": "credit", "id": follow.wire_id, "bytes": granted})
+            if granted and self._up:
+                self._enqueue({"type": "credit", "id": subscription, "bytes": granted})
         if granted:
             self._wake()
 
@@ -184,39 +181,36 @@ class BoxClient:
         while not self._closing.is_set():
             if failures == 0:
                 self._set_link(Link.CONNECTING, f"connecting to {self.box.address()}")
-            began, up_since, refused, again, reason = time.monotonic(), None, False, False, ""
             transport: Transport | None = None
+            up_since: float | None = None
+            ended: Exception | None = None
+            reason = ""
             try:
                 transport = self._transport = self._factory(self.box, self._ask_host_key)
                 transport.open()
                 decoder, hello = shake_hands(transport, self.box, self._timing.lost_after, self._closing)
                 up_since = time.monotonic()
                 self._converse(transport, decoder, hello)
-            except TryAgain as error:
-                again, reason = True, str(error)
-            except Refused as error:
-                refused, reason = True, str(error)
-            except (Unreachable, ProtocolError) as error:
-                reason = str(error)
+            except (TryAgain, Refused, Unreachable, ProtocolError) as error:
+                ended, reason = error, str(error)
             except Exception as error:  # a bug here or in a library must not end the link for good
-                reason = f"{type(error).__name__}: {error}"
-            finally:
-                self._transport = None
-                self._go_down(reason)
-                if transport is not None:
-                    transport.close()
+                ended, reason = error, f"{type(error).__name__}: {error}"
+            self._transport = None
+            self._go_down(reason)
+            if transport is not None:
+                transport.close()
             if self._closing.is_set():
                 break
-            if again:
+            if isinstance(ended, TryAgain):
                 continue
-            if refused:
+            if isinstance(ended, Refused):
                 self._set_link(Link.REFUSED, reason)
                 self._requests.fail_all(reason)
                 self._pause(None)
                 failures = 0
                 continue
-            lived = time.monotonic() - (up_since or began)
-            failures = 1 if up_since and lived >= self._timing.settled_after else failures + 1
+            settled = up_since is not None and time.monotonic() - up_since >= self._timing.settled_after
+            failures = 1 if settled else failures + 1
             self._back_off(failures, reason)
         self._set_link(Link.CLOSED, "closed")
         self._requests.fail_all("the client is closed")
@@ -295,18 +289,13 @@ class BoxClient:
     def _go_up(self) -> None:
         """Subscribe to the topics and to logs from their cursors, and send the requests that waited."""
         with self._lock:
-            self._outbox.clear()
-            self._by_wire.clear()
-            self._topics.clear()
-            for topic in VALUE_TOPICS:
-                wire_id = next(self._ids)
-                self._topics[wire_id] = topic
-                self._enqueue({"type": "subscribe", "id": wire_id, "topic": topic, "params": {}, "credit": 0})
+            for subscription, topic in self._topics.items():
+                self._enqueue({"type": "subscribe", "id": subscription, "topic": topic, "params": {}, "credit": 0})
             for follow in self._follows.values():
-                self._subscribe_log(follow)
+                self._enqueue(follow.subscribe_frame())
             for pending in self._requests.unsent():
                 pending.sent = True
-                self._outbox.extend(encode_parts(pending.frame()))
+                self._enqueue(pending.frame())
             self._up = True
 
     def _go_down(self, reason: str) -> None:
@@ -314,8 +303,6 @@ class BoxClient:
             self._up = False
             self._link_detail = reason
             self._outbox.clear()
-            self._by_wire.clear()
-            self._topics.clear()
         self._requests.link_lost(reason)
 
     def _handle(self, frame: dict[str, Any]) -> None:
@@ -330,7 +317,7 @@ class BoxClient:
 
     def _handle_log(self, kind: str, frame: dict[str, Any]) -> None:
         with self._lock:
-            follow = self._by_wire.get(frame["id"])
+            follow = self._follows.get(frame["id"])
             if follow is None:
                 return  # unfollowed in the meantime
             event: ClientEvent
@@ -340,8 +327,7 @@ class BoxClient:
                 event = follow.rotated(frame)
             else:
                 event = follow.failed(frame)
-                del self._by_wire[frame["id"]]
-                self._follows.pop(follow.subscription, None)
+                del self._follows[follow.subscription]
         self._emit(event)
 
     # ------------------------------------------------------------------------------------------------- helpers
@@ -349,11 +335,6 @@ class BoxClient:
     def _enqueue(self, frame: dict[str, Any]) -> None:
         """Queue a frame for the current connection; the lock is held."""
         self._outbox.extend(encode_parts(frame))
-
-    def _subscribe_log(self, follow: Follow) -> None:
-        wire_id = next(self._ids)
-        self._by_wire[wire_id] = follow
-        self._enqueue(follow.subscribe_frame(wire_id))
 
     def _wake(self) -> None:
         if transport := self._transport:

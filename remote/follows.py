@@ -14,25 +14,24 @@ RETURN_AT = INITIAL_CREDIT // 8
 
 @dataclass
 class Follow:
-    """One followed log. It outlives connections; ``wire_id`` is its id on the current one."""
+    """One followed log. It outlives connections and is subscribed under the same id on each."""
 
     subscription: int
     path: str
     cursor: Cursor | None
     tail_bytes: int | None
-    wire_id: int = 0
     unconsumed: int = 0
     """Bytes passed to the owner and not yet consumed; deducted from the credit, also after a reconnect."""
     returnable: int = 0
 
-    def subscribe_frame(self, wire_id: int) -> dict[str, Any]:
+    def subscribe_frame(self) -> dict[str, Any]:
         """The frame that subscribes to everything after the cursor, on a new connection."""
-        self.wire_id, self.returnable = wire_id, 0
+        self.returnable = 0
         params: dict[str, Any] = {"path": self.path, "cursor": self.cursor.to_json() if self.cursor else None}
         if self.tail_bytes is not None:
             params["tail_bytes"] = self.tail_bytes
         credit = max(0, INITIAL_CREDIT - self.unconsumed)
-        return {"type": "subscribe", "id": wire_id, "topic": "log", "params": params, "credit": credit}
+        return {"type": "subscribe", "id": self.subscription, "topic": "log", "params": params, "credit": credit}
 
     def data(self, frame: dict[str, Any]) -> LogArrived:
         """Accept a ``data`` frame. Raises ProtocolError when it does not continue where the previous one ended."""

@@ -1,11 +1,11 @@
-"""The gate between frames and the app: events made from what a box sends. Replies: :mod:`remote.protocol.intake`."""
+"""The gate between frames and the app: events and replies from what a box sends; logs: :mod:`remote.follows`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from remote.events import BoxGreeted, ClientEvent, GpuSampled, RunsReported, SessionsReported
-from remote.protocol import ProtocolError
+from remote.protocol import OPERATIONS, ProtocolError, RemoteError
 from remote.protocol.intake import matches
 from remote.protocol.versions import EngineVersion
 
@@ -25,8 +25,7 @@ def greeting(hello: dict[str, Any]) -> BoxGreeted:
 
 def topic_event(topic: str, value: Any) -> ClientEvent:
     """The event of a topic's new value. Raises ProtocolError for a malformed one."""
-    key = {"runs": "runs", "sessions": "sessions", "gpu": "gpus"}[topic]
-    rows: Any = value.get(key) if isinstance(value, dict) else None
+    rows: Any = value.get("gpus" if topic == "gpu" else topic) if isinstance(value, dict) else None
     if not matches(rows, Rows):
         raise ProtocolError(f"malformed update of topic '{topic}'")
     if topic == "runs":
@@ -34,3 +33,13 @@ def topic_event(topic: str, value: Any) -> ClientEvent:
     if topic == "sessions":
         return SessionsReported(rows)
     return GpuSampled(rows, str(value.get("note") or ""))
+
+
+def reply(op: str, response: dict[str, Any]) -> dict[str, Any]:
+    """The result of a ``response`` frame. Raises RemoteError: the box's refusal, or ``bad_reply`` for another type."""
+    if not response.get("ok"):
+        raise RemoteError.from_json(response.get("error") or {})
+    kind, result = OPERATIONS[op].reply, response.get("result")
+    if not matches(result, kind):
+        raise RemoteError("bad_reply", f"the box sent a malformed {kind.__name__}")
+    return dict(result)

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from remote import intake
 from remote.protocol import OPERATIONS, RemoteError
-from remote.protocol.intake import read_reply
 
 
 @dataclass
@@ -49,11 +49,8 @@ class Requests:
             pending = self._pending.pop(int(frame["id"]), None)
         if pending is None:
             return
-        if not frame.get("ok"):
-            pending.future.set_exception(RemoteError.from_json(frame.get("error") or {}))
-            return
         try:
-            reply = read_reply(OPERATIONS[pending.op].reply, frame.get("result"))
+            reply = intake.reply(pending.op, frame)
         except RemoteError as error:
             pending.future.set_exception(error)
         else:

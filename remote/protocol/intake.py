@@ -1,4 +1,4 @@
-"""Validation of what arrives: a request's parameters on the box, a reply on the laptop, against their declared types.
+"""Validation of JSON against declared types; requests are validated here, what a box sends in :mod:`remote.intake`.
 
 Supported types: str, int, float, bool, None, Any, ``list[...]``, ``dict[str, ...]``, unions, TypedDicts, and
 ``Annotated`` with a :class:`Rule`. Unknown keys are ignored: the other end may be newer.
@@ -40,13 +40,6 @@ def read_request(kind: type, params: Any) -> Any:
             raise RemoteError("bad_request", f"'{item.name}' must be {describe(hints[item.name])}; got {value!r:.200}")
         values[item.name] = value
     return kind(**values)
-
-
-def read_reply(kind: type, result: Any) -> dict[str, Any]:
-    """A reply, if it is a ``kind`` (a TypedDict). Raises RemoteError ``bad_reply``."""
-    if not matches(result, kind):
-        raise RemoteError("bad_reply", f"the box sent a malformed {kind.__name__}")
-    return dict(result)
 
 
 def matches(value: Any, kind: Any) -> bool:
