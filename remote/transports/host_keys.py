@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from remote.boxes import default_path
+
 
 class Verdict(Enum):
     KNOWN = "known"
@@ -26,7 +28,6 @@ class Entry:
     """One line of the file."""
 
     line: int
-    name: str
     key_type: str
     blob: bytes
 
@@ -40,18 +41,11 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def default_path() -> Path:
-    """``known_hosts`` in the platform's configuration directory."""
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("grpo-tui")) / "known_hosts"
-
-
 class HostKeys:
-    """A known_hosts file, read again for every check so that edits take effect at once."""
+    """A known_hosts file (default: beside boxes.yaml), read again for every check so that edits take effect at once."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self.path = Path(path) if path else default_path()
+        self.path = Path(path) if path else default_path().with_name("known_hosts")
 
     def entries(self, name: str) -> list[Entry]:
         """Keys known for a name; invalid lines are ignored."""
@@ -65,7 +59,7 @@ class HostKeys:
             if len(fields) < 3 or line.lstrip().startswith(("#", "@")) or name not in fields[0].split(","):
                 continue
             try:
-                found.append(Entry(line_number, name, fields[1], base64.b64decode(fields[2], validate=True)))
+                found.append(Entry(line_number, fields[1], base64.b64decode(fields[2], validate=True)))
             except ValueError:
                 continue
         return found

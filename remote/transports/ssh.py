@@ -24,8 +24,8 @@ from remote.bundle import build
 from remote.events import HostKeyAsked
 from remote.transports import AskHostKey, Refused, TryAgain, Unreachable, Waker
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
-from remote.transports.ssh_config import Target, parse_jump, resolve
-from remote.transports.ssh_login import log_in
+from remote.transports.ssh_config import Target, resolve, resolve_jump
+from remote.transports.ssh_login import MAX_TRIES, log_in
 
 if TYPE_CHECKING:
     import paramiko
@@ -83,22 +83,18 @@ class SshTransport:
             name = self._box.name if hop is target else f"jump-{hop.host}-{hop.port}"
             sock = self._socket(hop, through)
             through = self._secure(sock, hop, name)
-            log_in(through, hop, self._box)
+            with self._step(MAX_TRIES * STEP_S, f"logging in to {hop.host}", f"logging in to {hop.host} failed"):
+                log_in(through, hop, self._box)
         assert through is not None
         return through
 
     def _socket(self, target: Target, through: paramiko.Transport | None) -> Any:
         where = f"{target.host}:{target.port}"
         if through is not None:
-            import paramiko
-
-            try:
-                with self._within(STEP_S, f"reaching {where} through the jump host"):
-                    return through.open_channel(
-                        "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=STEP_S
-                    )
-            except paramiko.SSHException as error:
-                raise Unreachable(f"the jump host cannot reach {where}: {error}") from error
+            with self._step(STEP_S, f"reaching {where} through the jump host", f"the jump host cannot reach {where}"):
+                return through.open_channel(
+                    "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=STEP_S
+                )
         try:
             sock = socket.create_connection((target.host, target.port), CONNECT_S)
         except socket.gaierror as error:
@@ -131,16 +127,12 @@ class SshTransport:
         if known:  # a box has several keys: request the known types first
             options = transport.get_security_options()
             options.key_types = sorted(options.key_types, key=lambda a: _type_of(a) not in known)
-        try:
-            with self._within(2 * STEP_S, f"the key exchange with {target.host}:{target.port}"):
-                transport.start_client(timeout=STEP_S)
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise Unreachable(
-                f"{target.host}:{target.port} accepted the connection, but the SSH negotiation failed: "
-                f"{error or type(error).__name__}"
-            ) from error
+        where = f"{target.host}:{target.port}"
+        failed = f"{where} accepted the connection, but the SSH negotiation failed"
+        with self._step(2 * STEP_S, f"the key exchange with {where}", failed):
+            transport.start_client(timeout=STEP_S)
         if not transport.initial_kex_done:  # start_client returns silently after its timeout
-            raise Unreachable(f"the key exchange with {target.host}:{target.port} took longer than {STEP_S:.0f} s")
+            raise Unreachable(f"the key exchange with {where} took longer than {STEP_S:.0f} s")
         key = transport.get_remote_server_key()
         self._verify(name, target, key.get_name(), key.asbytes(), transport)
         return transport
@@ -182,15 +174,10 @@ class SshTransport:
             raise Refused(f"cannot store the agent on '{self._box.name}' at {probe.agent}: {reason[0]}")
 
     def _run(self, transport: paramiko.Transport, command: str, what: str) -> paramiko.Channel:
-        import paramiko
-
-        try:
-            with self._within(STEP_S, what):
-                channel = transport.open_session(window_size=WINDOW, timeout=STEP_S)
-                channel.exec_command(command)
-                return channel
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise Unreachable(f"{what} on '{self._box.name}' failed: {error or type(error).__name__}") from error
+        with self._step(STEP_S, what):
+            channel = transport.open_session(window_size=WINDOW, timeout=STEP_S)
+            channel.exec_command(command)
+            return channel
 
     def _execute(
         self, transport: paramiko.Transport, command: str, stdin: bytes, limit: float, what: str
@@ -199,30 +186,23 @@ class SshTransport:
         channel = self._run(transport, command, what)
         channel.settimeout(limit)
         output, errors = bytearray(), bytearray()
-        try:
-            with self._within(limit, what):
-                if stdin:
-                    channel.sendall(stdin)
-                channel.shutdown_write()
-                while piece := channel.recv(65_536):
-                    output += piece
-                while piece := channel.recv_stderr(65_536):
-                    errors += piece
-                status = channel.recv_exit_status()
-        except (OSError, EOFError) as error:
-            raise Unreachable(f"{what} on '{self._box.name}' failed: {error or type(error).__name__}") from error
+        with self._step(limit, what):
+            channel.sendall(stdin)
+            channel.shutdown_write()
+            while piece := channel.recv(65_536):
+                output += piece
+            while piece := channel.recv_stderr(65_536):
+                errors += piece
+            status = channel.recv_exit_status()
         channel.close()
         return status, output.decode(errors="replace"), errors.decode(errors="replace")
 
     def _skip_greeting(self, channel: paramiko.Channel, marker: bytes) -> bytes:
         """Skip what the login shell prints; returns the bytes after the marker."""
         received = b""
-        with self._within(STEP_S, "starting the agent"):
+        with self._step(STEP_S, "starting the agent", f"the agent on '{self._box.name}' did not start"):
             while marker not in received:
-                try:
-                    piece = channel.recv(65_536)
-                except OSError as error:
-                    raise Unreachable(f"the agent on '{self._box.name}' did not start: {error}") from error
+                piece = channel.recv(65_536)
                 received += piece
                 if not piece or len(received) > MAX_GREETING:
                     output = received.decode(errors="replace").strip()[-200:]
@@ -230,8 +210,13 @@ class SshTransport:
         return received.partition(marker)[2]
 
     @contextmanager
-    def _within(self, seconds: float, what: str) -> Iterator[None]:
-        """Time limit for calls without a timeout: closes the connection, which ends them."""
+    def _step(self, seconds: float, what: str, failed: str = "") -> Iterator[None]:
+        """One step of opening the link: any fault of the link in it is Unreachable, with ``failed`` as the message.
+
+        The time limit also ends calls without a timeout, by closing the connection.
+        """
+        import paramiko
+
         expired = threading.Event()
 
         def expire() -> None:
@@ -246,6 +231,9 @@ class SshTransport:
         except Exception as error:
             if expired.is_set():
                 raise Unreachable(f"{what} took longer than {seconds:.0f} s (box '{self._box.name}')") from error
+            if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
+                failed = failed or f"{what} on '{self._box.name}' failed"
+                raise Unreachable(f"{failed}: {str(error) or type(error).__name__}") from error
             raise
         finally:
             timer.cancel()
@@ -258,7 +246,8 @@ class SshTransport:
         try:
             self._channel.sendall(data)
         except (OSError, EOFError) as error:  # includes socket.timeout
-            raise Unreachable(f"the connection to '{self._box.name}' broke: {error or type(error).__name__}") from error
+            reason = str(error) or type(error).__name__
+            raise Unreachable(f"the connection to '{self._box.name}' broke: {reason}") from error
 
     def receive(self, timeout: float) -> bytes | None:
         if self._unread:
@@ -301,12 +290,6 @@ class SshTransport:
 
     def error_tail(self) -> str:
         return self._errors.decode(errors="replace").strip()[-400:]
-
-
-def resolve_jump(jump: str, config: str | None) -> Target:
-    """The target of a jump host, which is looked up in the user's SSH configuration, too."""
-    user, host, port = parse_jump(jump)
-    return resolve(host, user=user, port=port, config=config)
 
 
 def _type_of(algorithm: str) -> str:

@@ -65,6 +65,12 @@ def _plain(host: str, user: str, port: int, key: str) -> Target:
     return Target(host, port or 22, user or getpass.getuser(), files)
 
 
+def resolve_jump(jump: str, config: str | None) -> Target:
+    """The target of a jump host, which is looked up in the user's SSH configuration, too."""
+    user, host, port = parse_jump(jump)
+    return resolve(host, user=user, port=port, config=config)
+
+
 def parse_jump(jump: str) -> tuple[str, str, int]:
     """(user, host, port) of ``[ssh://][user@]host[:port]``; "" and 0 for missing parts."""
     rest = jump.removeprefix("ssh://").rstrip("/")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote.boxes import Box
-from remote.transports import Refused, Unreachable
+from remote.transports import Refused
 from remote.transports.ssh_config import Target
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ MAX_TRIES = 5
 
 
 def log_in(transport: paramiko.Transport, target: Target, box: Box) -> None:
-    """Authenticate. Raises Refused with every key that was tried and why it failed, or Unreachable."""
+    """Authenticate. Raises Refused with every key that was tried and why it failed; link faults pass through."""
     import paramiko
 
     tried: list[str] = []
@@ -29,8 +30,6 @@ def log_in(transport: paramiko.Transport, target: Target, box: Box) -> None:
             if not transport.is_active():
                 break
             continue
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise Unreachable(f"logging in to {target.host} failed: {error or type(error).__name__}") from error
         if missing:
             raise Refused(f"{target.host} requires more than a key from {target.user}: {', '.join(missing)}")
         return
@@ -88,8 +87,6 @@ def _agent_keys() -> list[paramiko.PKey]:
 
 def _same_in_agent(file: Path, in_agent: list[paramiko.PKey]) -> paramiko.PKey | None:
     """The SSH agent's copy of an encrypted key file, identified by its ``.pub``."""
-    import base64
-
     try:
         blob = base64.b64decode(Path(f"{file}.pub").read_text().split()[1])
     except (OSError, IndexError, ValueError):
