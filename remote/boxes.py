@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -259,9 +259,8 @@ def _render(box: Box) -> list[str]:
     """A box as YAML lines without indentation, defaults omitted."""
     import yaml
 
-    given = {item.name: getattr(box, item.name) for item in fields(Box)}
-    defaults = {item.name: getattr(Box(box.name), item.name) for item in fields(Box)}
-    chosen = {key: value for key, value in given.items() if key == "name" or value != defaults[key]}
+    defaults = asdict(Box(box.name))
+    chosen = {key: value for key, value in asdict(box).items() if key == "name" or value != defaults[key]}
     lines = yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True, width=10_000).splitlines()
     return [("- " if i == 0 else "  ") + line for i, line in enumerate(lines)]
 

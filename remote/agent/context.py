@@ -36,7 +36,4 @@ class BoxContext:
 
     def relative(self, path: Path) -> str:
         """A path relative to the root, where it is inside; else as it is."""
-        try:
-            return str(path.relative_to(self.root))
-        except ValueError:
-            return str(path)
+        return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)

@@ -17,9 +17,9 @@ from remote.protocol.versions import OLDEST, UNKNOWN, EngineVersion
 
 COMMAND = "grpo-train"
 PROBE_S = 25.0
+"""Limit on one run of the user's activation snippet or of the engine: a cold network disk is slow."""
 DEVICE_PROBE_S = 40.0
 """The engine imports torch on a machine with a GPU."""
-"""Limit on one run of the user's activation snippet or of the engine: a cold network disk is slow."""
 _USAGE_ERROR = 2
 
 
@@ -80,7 +80,7 @@ def verify_engine(box: BoxContext, engine: Engine) -> None:
         return
     probe = [*engine.argv[:2], f"{box.settings.activate} && command -v {COMMAND}"]
     try:
-        done = subprocess.run(probe, capture_output=True, timeout=PROBE_S, text=True, errors="replace", cwd="/")
+        done = run_engine(box, probe, PROBE_S)
     except subprocess.TimeoutExpired:
         raise RemoteError(
             "no_engine", f"'activate' took longer than {PROBE_S:.0f} s", "correct 'activate' in boxes.yaml"

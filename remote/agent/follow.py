@@ -48,7 +48,6 @@ class Tail:
         self._cursor = Cursor.from_json(given) if given else Cursor(str(params["path"]))
         self._tail_bytes = None if given or tail_bytes is None else max(0, int(tail_bytes))
         self._inode: tuple[int, int] | None = None
-        self._head_sent = (self._cursor.head_length, self._cursor.head_sha256)
 
     def step(self, outbox: Outbox) -> bool:
         """Send at most one frame; returns whether one was sent. Raises RemoteError when the file cannot be followed."""
@@ -74,8 +73,7 @@ class Tail:
         size, cursor = facts.st_size, self._cursor
         self._inode = (facts.st_dev, facts.st_ino)
         if not continues(descriptor, size, cursor):
-            self._cursor = Cursor(cursor.path)
-            self._head_sent, self._tail_bytes = (0, ""), None
+            self._cursor, self._tail_bytes = Cursor(cursor.path), None
             outbox.put({"type": "rotated", "id": self.subscription, "cursor": self._cursor.to_json()})
             return True
         if self._tail_bytes is not None:
@@ -89,10 +87,9 @@ class Tail:
             return False
         offset = cursor.offset + len(data)
         head = _head(descriptor, cursor, offset)
-        new_head = head if head != self._head_sent else None
-        outbox.put_lines([encode_data(self.subscription, cursor.offset, data, new_head)])
+        new_head = head if head != (cursor.head_length, cursor.head_sha256) else None
+        outbox.put_encoded(encode_data(self.subscription, cursor.offset, data, new_head))
         self._cursor = Cursor(cursor.path, offset, *head)
-        self._head_sent = head
         self.grant(-len(data))
         return True
 
@@ -164,9 +161,7 @@ class Follower:
             for tail in tails:
                 busy |= self._step(tail)
             pause = FASTEST_S if busy else min(SLOWEST_S, pause * 1.5)
-            if busy:
-                continue
-            if self._wake.wait(pause if tails else None):
+            if not busy and self._wake.wait(pause if tails else None):
                 self._wake.clear()
 
     def _step(self, tail: Tail) -> bool:

@@ -50,8 +50,6 @@ MAX_EVENTS = 200
 MAX_CAPTURED_LINES = 5_000
 TASKS_WAIT_S = 20.0
 
-Handler = Callable[[BoxContext, Any], Any]
-
 
 def list_runs(box: BoxContext, request: NoParameters) -> ListRunsReply:
     return {"runs": RunTable(box).rows()}
@@ -165,7 +163,7 @@ def capture_pane(box: BoxContext, request: CapturePaneRequest) -> CapturePaneRep
     return {"session": request.session, "text": Sessions(box).capture(request.session, lines)}
 
 
-HANDLERS: dict[str, Handler] = {
+HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "doctor": doctor.doctor,
     "list_runs": list_runs,
     "show_run": show_run,

@@ -29,12 +29,12 @@ class Outbox:
 
     def put(self, frame: dict[str, Any]) -> None:
         """Send a frame after all queued ones."""
-        self.put_lines(encode_parts(frame))
+        self.put_encoded(b"".join(encode_parts(frame)))
 
-    def put_lines(self, lines: list[bytes]) -> None:
-        """Send encoded frames after all queued ones; the lines of one call stay together."""
+    def put_encoded(self, line: bytes) -> None:
+        """Send an encoded frame after all queued ones."""
         with self._condition:
-            self._lines.append(b"".join(lines))
+            self._lines.append(line)
             self._condition.notify()
 
     def put_first(self, frame: dict[str, Any]) -> None:
@@ -43,10 +43,10 @@ class Outbox:
             self._lines.appendleft(b"".join(encode_parts(frame)))
             self._condition.notify()
 
-    def put_newest(self, subscription: int, frame: dict[str, Any]) -> None:
+    def put_newest(self, frame: dict[str, Any]) -> None:
         """Send a frame in place of an unsent one of the same subscription."""
         with self._condition:
-            self._newest[subscription] = frame
+            self._newest[frame["id"]] = frame
             self._condition.notify()
 
     def forget(self, subscription: int) -> None:

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ class Agent:
                 "agent": own_hash(),
                 "version": VERSION,
                 "format": FORMAT,
-                "engine": _engine_version(box).to_json(),
+                "engine": asdict(_engine_version(box)),
                 "host": host_facts(box),
             }
         )
@@ -180,13 +181,12 @@ class Agent:
             target=self._answer, args=(request_id, operation, params, box), name=f"request-{name}", daemon=True
         )
         with self._lock:
-            busy = len(self._pending) >= MAX_REQUESTS
-            if not busy:
-                self._pending[thread] = operation.changes_state
-        if busy:
-            self._refuse(request_id, RemoteError("busy", f"{MAX_REQUESTS} requests are pending on this box", "retry"))
-        else:
-            thread.start()
+            if len(self._pending) >= MAX_REQUESTS:
+                message = f"{MAX_REQUESTS} requests are pending on this box"
+                self._refuse(request_id, RemoteError("busy", message, "retry"))
+                return
+            self._pending[thread] = operation.changes_state
+        thread.start()
 
     def _answer(self, request_id: int, operation: Operation, params: Any, box: BoxContext) -> None:
         try:

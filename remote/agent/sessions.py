@@ -128,13 +128,9 @@ class Sessions:
         keep = ["set-option", "-w", "-t", target, "remain-on-exit", "on"]
         options = {RUN_OPTION: run, OUR_OPTION: "1", ROOT_OPTION: self._root}
         marks = [word for key, value in options.items() for word in (";", "set-option", "-t", target, key, value)]
-        self._start_server_and(*map(_no_separator, command), ";", *keep, *marks)
-
-    def _start_server_and(self, *arguments: str) -> None:
-        """Run a command that may start the server; a server that is just exiting is waited for."""
-        for attempt in range(START_ATTEMPTS):
+        for attempt in range(START_ATTEMPTS):  # a server that is just exiting is waited for
             try:
-                self._tmux(*arguments)
+                self._tmux(*map(_no_separator, command), ";", *keep, *marks)
                 return
             except NoServerError:
                 if attempt == START_ATTEMPTS - 1:

@@ -169,8 +169,7 @@ class Watcher:
             news, exactly = _without_times(value), json.dumps(value)
             changed = news != sent or (exactly != sent_exactly and began - sent_at >= REFRESH_S)
             for subscription in subscribers if changed else fresh:
-                frame = {"type": "update", "id": subscription, "value": value}
-                self._outbox.put_newest(subscription, frame)
+                self._outbox.put_newest({"type": "update", "id": subscription, "value": value})
             if changed:
                 sent, sent_at, sent_exactly = news, began, exactly
             self._wake[topic].wait(_pause(topic, value, time.monotonic() - began))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from grpo_train.run_dir.version import FORMAT, VERSION
 
@@ -17,9 +16,6 @@ class EngineVersion:
 
     version: str
     format: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"version": self.version, "format": self.format}
 
     def mismatch(self) -> str:
         """Why this program cannot read what the engine writes, e.g. ``box engine 0.1.0, app 0.3.0``; "" if it can."""

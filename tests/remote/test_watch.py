@@ -20,8 +20,8 @@ class RecordingOutbox(Outbox):
         super().__init__(os.open(os.devnull, os.O_WRONLY))
         self.sent: list[int] = []
 
-    def put_newest(self, subscription: int, frame: dict[str, Any]) -> None:
-        self.sent.append(subscription)
+    def put_newest(self, frame: dict[str, Any]) -> None:
+        self.sent.append(frame["id"])
 
 
 def test_a_failed_read_forgets_no_subscriber(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
