@@ -20,8 +20,6 @@ _FIELDS = (
     *("index", "uuid", "name", "driver_version", "memory.total", "memory.used"),
     *("utilization.gpu", "power.draw", "temperature.gpu"),
 )
-_CAPABILITY = "compute_cap"
-"""Drivers before 510 do not know this field and fail the whole query."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,6 @@ class Gpu:
     name: str
     driver: str
     """Driver version, e.g. ``570.86.15``."""
-    compute_capability: tuple[int, int] | None
     memory_total_mib: float | None
     memory_used_mib: float | None
     utilization: float | None
@@ -78,7 +75,7 @@ def query_gpus(processes: bool = True) -> list[Gpu]:
     if not shutil.which("nvidia-smi"):
         return []
     try:
-        rows = _query_devices()
+        rows = _nvidia_smi("gpu", *_FIELDS)
     except (OSError, subprocess.SubprocessError) as error:
         raise GpuReadError(f"nvidia-smi failed: {_reason(error)}") from error
     pids = _query_processes() if processes and rows else {}
@@ -127,7 +124,6 @@ def _read_nvml(nvml: Any, processes: bool) -> list[Gpu]:
                 index=index,
                 name=_text(ask("nvmlDeviceGetName", handle) or ""),
                 driver=driver,
-                compute_capability=ask("nvmlDeviceGetCudaComputeCapability", handle),
                 memory_total_mib=memory.total / 2**20 if memory else None,
                 memory_used_mib=memory.used / 2**20 if memory else None,
                 utilization=float(rates.gpu) if rates else None,
@@ -145,13 +141,6 @@ def _text(value: bytes | str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- nvidia-smi
-
-
-def _query_devices() -> list[dict[str, str]]:
-    try:
-        return _nvidia_smi("gpu", *_FIELDS, _CAPABILITY)
-    except subprocess.CalledProcessError:
-        return _nvidia_smi("gpu", *_FIELDS)
 
 
 def _query_processes() -> dict[str, dict[int, float | None]]:
@@ -183,7 +172,6 @@ def _gpu(row: dict[str, str], pids: dict[int, float | None]) -> Gpu:
         index=int(row["index"]) if row["index"].isdigit() else 0,
         name=row["name"],
         driver=row["driver_version"],
-        compute_capability=_capability(row.get(_CAPABILITY, "")),
         memory_total_mib=_float(row["memory.total"]),
         memory_used_mib=_float(row["memory.used"]),
         utilization=_float(row["utilization.gpu"]),
@@ -192,11 +180,6 @@ def _gpu(row: dict[str, str], pids: dict[int, float | None]) -> Gpu:
         pids=pids,
         uuid=row["uuid"],
     )
-
-
-def _capability(text: str) -> tuple[int, int] | None:
-    major, _, minor = text.partition(".")
-    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def _float(text: str) -> float | None:

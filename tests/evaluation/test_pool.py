@@ -12,7 +12,7 @@ from grpo_train.run_dir.gpus import Gpu
 
 def gpu(index: int, *pids: int) -> Gpu:
     memory = dict.fromkeys(pids, 1.0)
-    return Gpu(index, "NVIDIA H200", "570.0", (9, 0), 1.0, 1.0, 1.0, 1.0, 1.0, memory, f"GPU-{index}abc")
+    return Gpu(index, "NVIDIA H200", "570.0", 1.0, 1.0, 1.0, 1.0, 1.0, memory, f"GPU-{index}abc")
 
 
 @pytest.mark.parametrize(

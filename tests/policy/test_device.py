@@ -25,7 +25,7 @@ INSTALL = f"uv pip install --python {sys.executable} --no-config --torch-backend
 
 
 def h100(driver: str = "580.95.05", index: int = 0) -> Gpu:
-    return Gpu(index, "NVIDIA H100", driver, (9, 0), 81559.0, 0.0, 0.0, 70.0, 30.0)
+    return Gpu(index, "NVIDIA H100", driver, 81559.0, 0.0, 0.0, 70.0, 30.0)
 
 
 def fake_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -38,9 +38,9 @@ def fake_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None
 
 
 def smi_with_driver(driver: str) -> str:
-    """A script for one H100, which refuses ``compute_cap`` as old drivers do."""
+    """A script for one H100."""
     row = f"0, GPU-a, NVIDIA H100, {driver}, 81559, 0, 0, 70.0, 30"
-    return f'case "$1" in *compute_cap*) exit 2;; --query-gpu=*) echo "{row}";; esac'
+    return f'case "$1" in --query-gpu=*) echo "{row}";; esac'
 
 
 def fake_probe(monkeypatch: pytest.MonkeyPatch, facts: TorchFacts) -> None:

@@ -31,8 +31,8 @@ def test_values_processes_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     environment = {**os.environ, RUN_ID_VARIABLE: run_id_of(tmp_path / "run_1")}
     worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment)
     script = f"""case "$1" in
---query-gpu=*) echo "0, GPU-a, NVIDIA H200, 570.86.15, 143771, 114688, 94, 612.35, 61, 9.0"
-               echo "1, GPU-b, NVIDIA H200 MIG, 570.86.15, 143771, 0, [N/A], [Not Supported], 33, 9.0";;
+--query-gpu=*) echo "0, GPU-a, NVIDIA H200, 570.86.15, 143771, 114688, 94, 612.35, 61"
+               echo "1, GPU-b, NVIDIA H200 MIG, 570.86.15, 143771, 0, [N/A], [Not Supported], 33";;
 --query-compute-apps=*) echo "GPU-a, {worker.pid}, 100000"; echo "GPU-a, 999999999, [N/A]";;
 esac"""
     try:
@@ -80,17 +80,6 @@ def test_without_nvidia_smi_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.
     assert gpu_value() == {"gpus": [], "note": "no GPU on this box"}
 
 
-def test_a_driver_without_compute_cap_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drivers before 510 refuse the whole query for a field they do not know."""
-    script = """case "$1" in
-*compute_cap*) echo 'Field "compute_cap" is not a valid field to query.'; exit 2;;
---query-gpu=*) echo "0, GPU-a, Tesla V100, 470.57.02, 16160, 0, 0, 42.1, 40";;
-esac"""
-    fake_nvidia_smi(tmp_path, script, monkeypatch)
-    (gpu,) = read_gpus()
-    assert (gpu.name, gpu.driver, gpu.compute_capability) == ("Tesla V100", "470.57.02", None)
-
-
 class FakeNvml:
     """NVML's bindings for one GPU that reports neither power nor processes."""
 
@@ -107,7 +96,6 @@ class FakeNvml:
             "nvmlDeviceGetHandleByIndex": "handle",
             "nvmlDeviceGetName": "NVIDIA H100",
             "nvmlDeviceGetMemoryInfo": memory,
-            "nvmlDeviceGetCudaComputeCapability": (9, 0),
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=50),
             "nvmlDeviceGetTemperature": 40,
         }
@@ -122,4 +110,4 @@ class FakeNvml:
 
 def test_gpus_are_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_nvml", FakeNvml)
-    assert read_gpus() == [Gpu(0, "NVIDIA H100", "570.86.15", (9, 0), 81_920.0, 1024.0, 50.0, None, 40.0)]
+    assert read_gpus() == [Gpu(0, "NVIDIA H100", "570.86.15", 81_920.0, 1024.0, 50.0, None, 40.0)]

@@ -24,7 +24,7 @@ def sampled(folder: Path) -> RunDir:
 
 
 def test_a_row_per_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    h200 = Gpu(0, "NVIDIA H200", "580.95.05", (9, 0), 143771.0, 114688.0, 94.0, 612.35, None)
+    h200 = Gpu(0, "NVIDIA H200", "580.95.05", 143771.0, 114688.0, 94.0, 612.35, None)
     monkeypatch.setattr(gpu, "read_gpus", lambda processes: [h200])
     row = rows(sampled(tmp_path), "gpu.jsonl")[0]
     del row["time"]
