@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from dotenv import load_dotenv
+from typer.core import TyperGroup
 
 from grpo_train.cli import data, evaluate, look, make, train
+from grpo_train.cli.output import fail
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import FORMAT, VERSION
 
 __all__ = ["app", "main"]
 
+
+class Commands(TyperGroup):
+    """A UserError that a command does not handle is a usage error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            fail(error, 2)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Train language models by reinforcement learning on this machine.",
     epilog="Exit codes: 0 done, 1 failed, 2 usage error, 130 ended by a second Ctrl-C.",
     no_args_is_help=True,
@@ -38,8 +53,22 @@ def options(
     pass
 
 
-for group in (train, evaluate, look, data, make):
-    group.register(app)
+app.command(rich_help_panel="Train")(train.train)
+app.command(rich_help_panel="Train")(train.resume)
+app.command(rich_help_panel="Train")(train.stop)
+app.command(rich_help_panel="Train")(train.sweep)
+app.command(hidden=True)(train.supervise)
+app.command("eval", rich_help_panel="Evaluate")(evaluate.evaluate)
+app.command(rich_help_panel="Evaluate")(evaluate.regrade)
+app.command(rich_help_panel="Evaluate")(evaluate.compare)
+app.command(rich_help_panel="Inspect")(look.runs)
+app.command(rich_help_panel="Inspect")(look.show)
+app.command(rich_help_panel="Inspect")(look.tasks)
+app.command(rich_help_panel="Inspect")(look.device)
+app.command(rich_help_panel="Data")(data.check_dataset)
+app.command(rich_help_panel="Create")(make.tiny_model)
+app.command(rich_help_panel="Create")(make.init)
+app.command(rich_help_panel="Create")(make.schema)
 
 
 def main() -> None:

@@ -13,14 +13,8 @@ from grpo_train.cli.options import AsJson
 from grpo_train.cli.output import fail
 from grpo_train.config import schema
 from grpo_train.run_dir.suggest import did_you_mean
-from grpo_train.tasks import TaskError
 from grpo_train.tasks.check import CHECKS, lines_of
 from grpo_train.tasks.shared.graders import GRADERS
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``grpo-train``."""
-    app.command("check-dataset", rich_help_panel="Data")(check_dataset)
 
 
 def check_dataset(
@@ -45,10 +39,7 @@ def check_dataset(
         template_field=template_field,
         grader=grader,
     )
-    try:
-        report = CHECKS[dataset](config)
-    except TaskError as error:
-        fail(error, 2)
+    report = CHECKS[dataset](config)
     if as_json:
         totals = {"rows": report.rows, "right": report.right, "is_good": report.is_good}
         print(json.dumps({**asdict(report), **totals}, indent=1))

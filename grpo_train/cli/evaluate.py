@@ -14,18 +14,10 @@ from grpo_train.cli.options import Root, TrainingRun
 from grpo_train.cli.output import fail, on_terminal, table
 from grpo_train.evaluation.output import Output, TerminalOutput
 from grpo_train.run_dir import resolve_root
-from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_json
 from grpo_train.train.preflight import check_engine
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; progress goes to stderr.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``grpo-train``."""
-    app.command("eval", rich_help_panel="Evaluate")(evaluate)
-    app.command("regrade", rich_help_panel="Evaluate")(regrade)
-    app.command("compare", rich_help_panel="Evaluate")(compare)
 
 
 def evaluate(
@@ -110,12 +102,9 @@ def evaluate(
         for dataset in datasets
     ]
     interactive = on_terminal() and not as_json
-    try:
-        check_engine()
-        with TerminalOutput() if interactive else nullcontext(Output(sys.stderr if as_json else None)) as output:
-            outcomes = run_evaluations(resolve_root(root), requests, output)
-    except UserError as error:
-        fail(error, 2)
+    check_engine()
+    with TerminalOutput() if interactive else nullcontext(Output(sys.stderr if as_json else None)) as output:
+        outcomes = run_evaluations(resolve_root(root), requests, output)
     if as_json:
         print(to_json({"evaluations": [asdict(outcome) for outcome in outcomes]}), flush=True)
     raise typer.Exit(max(outcome.exit_code for outcome in outcomes))
@@ -136,15 +125,12 @@ def regrade(
 
     steps: list[dict[str, Any]] = []
     errors: list[dict[str, Any]] = []
-    try:
-        for step in regrade_run(resolve_root(root), training_run, eval_dataset or [], eval_path):
-            if isinstance(step, Regraded):
-                steps.append(asdict(step))
-                print("\n".join(step.lines()), file=sys.stderr if as_json else sys.stdout, flush=True)
-            else:
-                errors.append({"name": step.name, "step": step.step, "error": step.error, "code": step.code})
-    except UserError as error:
-        fail(error, 2)
+    for step in regrade_run(resolve_root(root), training_run, eval_dataset or [], eval_path):
+        if isinstance(step, Regraded):
+            steps.append(asdict(step))
+            print("\n".join(step.lines()), file=sys.stderr if as_json else sys.stdout, flush=True)
+        else:
+            errors.append({"name": step.name, "step": step.step, "error": step.error, "code": step.code})
     if as_json:
         print(to_json({"steps": steps, "errors": errors}))
     _exit_with([f"{each['name']}: {each['error']}" for each in errors])
@@ -163,10 +149,7 @@ def compare(
     from grpo_train.evaluation.report.compare import compare_steps
 
     names = [part.strip() for part in steps.split(",") if part.strip()]
-    try:
-        comparisons, errors = compare_steps(resolve_root(root), training_run, names, eval_dataset or [])
-    except UserError as error:
-        fail(error, 2)
+    comparisons, errors = compare_steps(resolve_root(root), training_run, names, eval_dataset or [])
     if as_json:
         failures = [{"error": str(error), "code": error.code} for error in errors]
         print(to_json({"comparisons": [asdict(each) for each in comparisons], "errors": failures}))

@@ -6,20 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
 from grpo_train.cli.options import AsJson, Root, RunArgument
 from grpo_train.cli.output import fail, on_terminal, state_cell, styled, table
 from grpo_train.policy.device import training_device
 from grpo_train.run_dir import list_evaluations, list_older_runs, list_runs, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError
 from grpo_train.tasks import task_kinds
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``grpo-train``."""
-    for function in (runs, show, tasks, device):
-        app.command(rich_help_panel="Inspect")(function)
 
 
 def runs(as_json: AsJson = False, root: Root = None) -> None:
@@ -47,10 +39,7 @@ def runs(as_json: AsJson = False, root: Root = None) -> None:
 
 def show(run: RunArgument, as_json: AsJson = False, root: Root = None) -> None:
     """Show one run: its state, error, checkpoints and evaluations."""
-    try:
-        found = open_run(resolve_root(root), run)
-    except UserError as error:
-        fail(error, 2)
+    found = open_run(resolve_root(root), run)
     facts: dict[str, Any] = {
         **found.summary(),
         "path": str(found.path),
@@ -94,11 +83,9 @@ def _show_tables(facts: dict[str, Any]) -> None:
     from rich.text import Text
 
     console = Console()
-    head = Text.assemble(
-        (facts["run"], "bold"), "  ", state_cell(facts["state"], facts["host"]), f"  step {_progress(facts)}"
-    )
-    head.append(f"  reward {_reward(facts['reward'])}  {facts['device'] or ''}")
-    console.print(head)
+    state = state_cell(facts["state"], facts["host"])
+    numbers = f"  step {_progress(facts)}  reward {_reward(facts['reward'])}  {facts['device'] or ''}"
+    console.print(Text.assemble((facts["run"], "bold"), "  ", state, numbers))
     console.print(Text(facts["path"], style="dim"))
     for record in facts["health"]:
         console.print(styled(f"{record['level']}: {record['message']}", record["level"]))

@@ -17,13 +17,6 @@ from grpo_train.tasks import refuse_unused
 from grpo_train.train.preflight import check_engine
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``grpo-train``."""
-    app.command("tiny-model", rich_help_panel="Create")(tiny_model)
-    app.command(rich_help_panel="Create")(init)
-    app.command(rich_help_panel="Create")(schema)
-
-
 def tiny_model(
     out: Annotated[Path, typer.Option(help="Directory to write; backbone tiny is ROOT/models/tiny.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and data.")] = 0,
@@ -42,8 +35,6 @@ def tiny_model(
             settings = config_schema.Task(name=task, level=level)
             refuse_unused(settings)
             make_tiny_model(out, seed=seed, on_progress=show_progress, task=settings)
-        except UserError as error:
-            fail(error, 2)
         except OSError as error:
             fail(f"cannot write the model to {out}: {error.strerror or error}")
     print(f"wrote {out}")
@@ -53,18 +44,19 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory t
     """Write the example configs to a directory, without overwriting files."""
     try:
         source = example_configs()
-        for path in sorted(source.rglob("*")):
-            if path.is_dir() or any(part.startswith(".") for part in path.relative_to(source).parts):
-                continue
-            target = folder / path.relative_to(source)
-            if target.exists():
-                print(f"kept  {target} (already exists)")
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-            print(f"wrote {target}")
     except UserError as error:
         fail(error)
+    for path in sorted(source.rglob("*")):
+        name = path.relative_to(source)
+        if path.is_dir() or any(part.startswith(".") for part in name.parts):
+            continue
+        target = folder / name
+        if target.exists():
+            print(f"kept  {target} (already exists)")
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+        print(f"wrote {target}")
 
 
 def schema(

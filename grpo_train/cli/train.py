@@ -12,21 +12,13 @@ import typer
 
 from grpo_train.cli.options import AsJson, Overrides, Root, TrainingRun
 from grpo_train.cli.output import fail, on_terminal, padded, state_cell, table
-from grpo_train.config import changed_keys, dump_config, load_config, read_config_text, with_changes
+from grpo_train.config import changed_keys, dump_config, load_config, with_changes
 from grpo_train.policy.device import check_device
-from grpo_train.policy.locate import recorded_base
-from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run, open_run, resolve_root
+from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write
 from grpo_train.run_dir.kill import kill_run
-from grpo_train.train.preflight import check_engine, check_start
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``grpo-train``."""
-    for function in (train, resume, stop, sweep):
-        app.command(rich_help_panel="Train")(function)
-    app.command(hidden=True)(supervise)
+from grpo_train.train.preflight import check_engine, check_start, make_run
 
 
 def train(
@@ -48,34 +40,16 @@ def train(
 
     Ctrl-C saves and stops after the current step; a second Ctrl-C ends the run without saving.
     """
-    overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
+    overrides = _overrides(set_, nproc)
     overrides += [f"task.reward_control={reward.replace('-', '_')}"] if reward else []
-    ckpt = ckpt.expanduser().absolute() if ckpt else None
-    try:
-        text = read_config_text(cfg)
-        check_start(load_config(text, overrides, source=str(cfg)), resolve_root(root), ckpt)
-        launch = {
-            "argv": sys.argv,
-            "config_name": str(cfg),
-            "config_text": text,
-            "overrides": overrides,
-            "ckpt": recorded_base(str(ckpt), resolve_root(root)) if ckpt else None,
-            "by": "shell",
-        }
-        run = create_run(resolve_root(root), launch, run_name)
-    except UserError as error:
-        fail(error, 2)
+    run, _ = make_run(cfg, overrides, ckpt.expanduser().absolute() if ckpt else None, resolve_root(root), run_name)
     print(f"grpo-train: {run.path}", flush=True)
     raise typer.Exit(_supervise(run, show_progress=on_terminal()))
 
 
 def supervise(run: Annotated[str, typer.Argument(help="Run name or path.")], root: Root = None) -> None:
     """Supervise a run that has a directory but has not started (the command of its tmux session)."""
-    try:
-        found = open_run(resolve_root(root), run)
-    except UserError as error:
-        fail(error, 2)
-    raise typer.Exit(_supervise(found, show_progress=False))
+    raise typer.Exit(_supervise(open_run(resolve_root(root), run), show_progress=False))
 
 
 def resume(
@@ -100,29 +74,26 @@ def resume(
 
     if nproc and no_torchrun:
         fail("--nproc and --no-torchrun exclude each other", 2)
-    try:
-        check_engine()
-        run = open_run(resolve_root(root), training_run)
-        refuse_live(run)
-        if not run.config_file.exists():
-            fail(f"{run.name} has no config.yaml because it never started; launch it again", 2)
-        text, source = run.config_file.read_text(encoding="utf-8"), str(run.config_file)
-        before = load_config(text, source=source)
-        checkpoint = run.checkpoint(from_step)
-        overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
-        config = load_config(text, overrides, source=source)
-        total = checkpoint.step + additional_steps if additional_steps else config.run.total_steps
-        config = with_changes(config, run={"total_steps": total})
-        if overrides:
-            config = check_start(config, run.root, checkpoint.path)
-        else:
-            check_device(config.model.device, 1 if no_torchrun else config.run.nproc)
-        changes = changed_keys(before, config)
-        supervisor = Supervisor(run, config, torchrun=not no_torchrun, show_progress=on_terminal())
-        prepare_resume(run, from_step, total, changes)
-        atomic_write(run.config_file, dump_config(config))
-    except UserError as error:
-        fail(error, 2)
+    check_engine()
+    run = open_run(resolve_root(root), training_run)
+    refuse_live(run)
+    if not run.config_file.exists():
+        fail(f"{run.name} has no config.yaml because it never started; launch it again", 2)
+    text, source = run.config_file.read_text(encoding="utf-8"), str(run.config_file)
+    before = load_config(text, source=source)
+    checkpoint = run.checkpoint(from_step)
+    overrides = _overrides(set_, nproc)
+    config = load_config(text, overrides, source=source)
+    total = checkpoint.step + additional_steps if additional_steps else config.run.total_steps
+    config = with_changes(config, run={"total_steps": total})
+    if overrides:
+        config = check_start(config, run.root, checkpoint.path)
+    else:
+        check_device(config.model.device, 1 if no_torchrun else config.run.nproc)
+    changes = changed_keys(before, config)
+    supervisor = Supervisor(run, config, torchrun=not no_torchrun, show_progress=on_terminal())
+    prepare_resume(run, from_step, total, changes)
+    atomic_write(run.config_file, dump_config(config))
     print(f"grpo-train: {run.path} resumes from step {checkpoint.step}, up to step {total}", flush=True)
     for key, (old, new) in changes.items():
         print(f"  {key}: {old} -> {new}", flush=True)
@@ -135,19 +106,16 @@ def stop(
     root: Root = None,
 ) -> None:
     """Save and stop a run after its current step."""
-    try:
-        run = open_run(resolve_root(root), training_run)
-    except UserError as error:
-        fail(error, 2)
-    try:
-        if now:
+    run = open_run(resolve_root(root), training_run)
+    if now:
+        try:
             killed = kill_run(run, by="grpo-train stop --now")
-            if killed.left:
-                fail(f"these processes of {run.name} are still running (blocked in the kernel): {killed.left}")
-            print(f"{run.name}: ended without saving; no processes left, the latest checkpoint is intact")
-            return
-    except RunDirError as error:
-        fail(error)
+        except RunDirError as error:
+            fail(error)
+        if killed.left:
+            fail(f"these processes of {run.name} are still running (blocked in the kernel): {killed.left}")
+        print(f"{run.name}: ended without saving; no processes left, the latest checkpoint is intact")
+        return
     observed = run.observed_state()
     if not observed.is_live:
         fail(f"{run.name} is not running ({observed.state})")
@@ -171,17 +139,18 @@ def sweep(
     """
     from grpo_train.supervisor.sweep import run_sweep
 
-    overrides = [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
-    try:
-        check_engine()
-        if as_json:
-            result = run_sweep(resolve_root(root), configs, overrides, name, log=sys.stderr)
-            print(json.dumps({"sweep": result.name, "runs": result.rows}, indent=1))
-        else:
-            result = run_sweep(resolve_root(root), configs, overrides, name, _show_comparison)
-    except UserError as error:
-        fail(error, 2)
+    check_engine()
+    overrides = _overrides(set_, nproc)
+    if as_json:
+        result = run_sweep(resolve_root(root), configs, overrides, name, log=sys.stderr)
+        print(json.dumps({"sweep": result.name, "runs": result.rows}, indent=1))
+    else:
+        result = run_sweep(resolve_root(root), configs, overrides, name, _show_comparison)
     raise typer.Exit(result.exit_code)
+
+
+def _overrides(set_: Sequence[str] | None, nproc: int | None) -> list[str]:
+    return [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
 
 
 def _show_comparison(rows: Sequence[dict[str, Any]]) -> None:
@@ -204,9 +173,7 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
     from grpo_train.supervisor.supervisor import Supervisor
 
     launch = run.read_launch()
-    overrides = list(launch.get("overrides") or [])
-    if launch.get("nproc"):
-        overrides.append(f"run.nproc={launch['nproc']}")
+    overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
     try:
         if run.config_file.exists():
             raise RunDirError(

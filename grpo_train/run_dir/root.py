@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # --------------------------------------------------------------------------------------------------- the root
 
 
-def resolve_root(explicit: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> Path:
+def resolve_root(explicit: str | Path | None = None) -> Path:
     """The root: ``--root``, else ``LOCALFS_ROOT``, else ``/lambda/nfs/localfs``. It need not exist."""
-    return Path(explicit or environment.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser().absolute()
+    return Path(explicit or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser().absolute()
 
 
 def prepare_root(root: Path) -> Path:
@@ -50,47 +51,59 @@ def prepare_root(root: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------- runs
 
 
-def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -> RunDir:
-    """Create a run's directory with its ``launch.json``.
+@dataclass(frozen=True)
+class Launch:
+    """The request for a new run; ``launch.json`` holds these fields."""
 
-    ``launch`` holds the request: ``argv``, ``config_text``, ``config_name``, ``overrides`` (list of
-    ``section.key=value``), ``ckpt``, ``nproc``, ``by``, ``idempotency_key``. A key that was used before returns the
-    run it created. The default name is the time, ``run_2025-08-19_12-34-56``.
+    argv: list[str]
+    """The command, or its equivalent for a shell."""
+    config_name: str
+    config_text: str
+    overrides: list[str]
+    """Each ``section.key=value``."""
+    ckpt: str | None = None
+    """Starting weights, relative to the root where they are inside it."""
+    nproc: int | None = None
+    """None = ``run.nproc``."""
+    by: str = "shell"
+    idempotency_key: str | None = None
+
+
+def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -> RunDir:
+    """Create a run's directory with its ``launch.json``, the fields of a :class:`Launch`.
+
+    An idempotency key that was used before returns the run it created. The default name is the time,
+    ``run_2025-08-19_12-34-56``.
 
     Raises RunDirError: ``bad_name``, ``name_taken``, ``bad_root``.
     """
     if name:
         check_name(name)
     prepare_root(root)
-    with _locked(root / "training_runs" / ".lock"):
-        return _create_run(root, launch, name)
-
-
-def _create_run(root: Path, launch: Mapping[str, Any], name: str | None) -> RunDir:
-    if known := find_by_key(root, str(launch.get("idempotency_key") or "")):
-        return known
     stamp = datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S")
     candidates = [name] if name else [stamp, *(f"{stamp}-{extra}" for extra in range(2, 100))]
-    for candidate in candidates:
-        path = root / "training_runs" / candidate
-        staging = path.with_name(f".new-{candidate}-{secrets.token_hex(4)}")
-        try:
-            for directory in ("control", "training_state", "logs"):
-                (staging / directory).mkdir(parents=True)
-            content = {"time": utc_now(), "run": candidate, **launch}
-            atomic_write(staging / "launch.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    with _locked(root / "training_runs" / ".lock"):
+        if known := find_by_key(root, str(launch.get("idempotency_key") or "")):
+            return known
+        for candidate in candidates:
+            path = root / "training_runs" / candidate
             if path.exists() or path.is_symlink():
-                remove_tree(staging)
                 continue
-            staging.rename(path)
-        except OSError as error:
-            remove_tree(staging)
-            raise RunDirError(
-                f"cannot create the run directory {path}: {error.strerror or error}", code="bad_root"
-            ) from error
-        run = RunDir(path)
-        run.log_event("launched", step=0, by=launch.get("by", ""), argv=launch.get("argv", []))
-        return run
+            staging = path.with_name(f".new-{candidate}-{secrets.token_hex(4)}")
+            try:
+                for directory in ("control", "training_state", "logs"):
+                    (staging / directory).mkdir(parents=True)
+                content = {"time": utc_now(), "run": candidate, **launch}
+                atomic_write(staging / "launch.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+                staging.rename(path)
+            except OSError as error:
+                remove_tree(staging)
+                raise RunDirError(
+                    f"cannot create the run directory {path}: {error.strerror or error}", code="bad_root"
+                ) from error
+            run = RunDir(path)
+            run.log_event("launched", step=0, by=launch.get("by", ""), argv=launch.get("argv", []))
+            return run
     raise RunDirError(
         f"a run named {name or stamp} already exists under {root}; choose another --run-name", code="name_taken"
     )

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import adapter_of
-from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, remove_tree, write_manifest
+from grpo_train.run_dir import Checkpoint, RunDir, remove_tree, write_manifest
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, utc_now
 from grpo_train.run_dir.removal import hidden_name, remove_leftovers
@@ -112,25 +112,6 @@ def load_extra(checkpoint: Checkpoint, name: str) -> Any | None:
     """``extra[name]`` as passed to :func:`save_checkpoint`, tensors on the CPU; None if the checkpoint has none."""
     file = checkpoint.path / f"{name}.pt"
     return torch.load(file, weights_only=True, map_location="cpu") if file.exists() else None
-
-
-def find_resume_point(run: RunDir, world: World) -> Checkpoint | None:
-    """The checkpoint that every rank resumes from, or None for a fresh start.
-
-    Rank 0 verifies every size and checksum for all. Raises RunDirError on every rank if the checkpoint is missing or
-    damaged; the message names the newest complete step.
-    """
-    found: Checkpoint | None = None
-    message = code = ""
-    if world.is_main:
-        try:
-            found = run.resume_point()
-        except RunDirError as error:
-            message, code = str(error), error.code
-    found, message, code = world.broadcast((found, message, code))
-    if message:
-        raise RunDirError(message, code=code)
-    return found
 
 
 def load_training_state(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,8 @@ import torch.distributed as dist
 # Its functions have ``group=group.WORLD`` as a default. Imported after the group exists (transformers does), they would
 # keep it alive past leave(), and a thread of the group that runs at interpreter exit aborts the process.
 import torch.distributed.nn
+
+from grpo_train.run_dir.errors import UserError
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """A rank that waits longer than this for the others fails instead of hanging."""
@@ -58,6 +61,19 @@ class World:
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
+
+    def from_main(self, work: Callable[[], Any]) -> Any:
+        """Rank 0's result of ``work``, on every rank. Its UserError is raised on every rank, too."""
+        outcome = None
+        if self.is_main:
+            try:
+                outcome = work()
+            except UserError as error:
+                outcome = error
+        outcome = self.broadcast(outcome)
+        if isinstance(outcome, UserError):
+            raise outcome
+        return outcome
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value, on every rank."""

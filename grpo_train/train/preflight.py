@@ -1,18 +1,30 @@
-"""Checks before a run is created: engine, device, model, weights, data. Torch-free."""
+"""Creating a run from a config, after checks of engine, device, model, weights and data. Torch-free."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config import with_changes
+from grpo_train.config import load_config, read_config_text, with_changes
 from grpo_train.config.schema import Config
 from grpo_train.policy.device import check_device
-from grpo_train.policy.locate import PolicyError, adapter_of, check_base, check_files, check_weights, resolve_backbone
+from grpo_train.policy.locate import (
+    PolicyError,
+    adapter_of,
+    check_base,
+    check_files,
+    check_weights,
+    recorded_base,
+    resolve_backbone,
+)
 from grpo_train.rewards import load_rewards
+from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import read_json
+from grpo_train.run_dir.root import Launch
 from grpo_train.tasks import load_task, refuse_unused
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
@@ -26,6 +38,17 @@ def check_engine() -> None:
             "pip install 'grpo-tui[train]'",
             code="no_engine",
         )
+
+
+def make_run(
+    cfg: Path, overrides: list[str], ckpt: Path | None, root: Path, name: str | None, nproc: int | None = None
+) -> tuple[RunDir, Config]:
+    """Create a run from a config file, as a shell command does; returns it and its checked config. Raises UserError."""
+    text = read_config_text(cfg)
+    config = check_start(load_config(text, overrides, source=str(cfg)), root, ckpt)
+    weights = recorded_base(str(ckpt), root) if ckpt else None
+    launch = Launch(sys.argv, str(cfg), text, overrides, ckpt=weights, nproc=nproc)
+    return create_run(root, asdict(launch), name), config
 
 
 def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:

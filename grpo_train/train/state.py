@@ -31,7 +31,6 @@ from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.checkpoint import (
     CheckpointError,
     check_adapter,
-    find_resume_point,
     load_extra,
     load_training_state,
     save_checkpoint,
@@ -59,7 +58,7 @@ class TrainingState:
         """
         self._run, self._config, self._world = run, config, world
         seed_everything(config.run.seed, 0)  # the same on every rank: new adapters must start equal
-        latest = find_resume_point(run, world)
+        latest: Checkpoint | None = world.from_main(run.resume_point)
         weights = latest.path / "model" if latest else check_weights(ckpt, config.model.adapter) if ckpt else None
         if latest:
             check_adapter(latest, config.model.adapter)

@@ -15,15 +15,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config import dump_config, load_config, read_config_text, with_changes
+from grpo_train.config import dump_config, load_config, with_changes
 from grpo_train.config.schema import Config
-from grpo_train.policy.locate import recorded_base
-from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run, resolve_root
+from grpo_train.run_dir import RunDir, StatusWriter, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, utc_now
 from grpo_train.run_dir.processes import PARENT_VARIABLE, die_with_parent
 from grpo_train.train.distributed import World
-from grpo_train.train.preflight import check_start
+from grpo_train.train.preflight import make_run
 
 HEARTBEAT_S = 5.0
 
@@ -39,17 +38,17 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.run_dir:
             run = RunDir(Path(options.run_dir).absolute())
-            config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
         else:
-            run, config = _make_run(options, world)
-            heartbeat = _Heartbeat(run, config) if world.is_main else None
+            run = world.from_main(lambda: _make_run(options, world.size))
+        config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+        if options.cfg and world.is_main:
+            heartbeat = _Heartbeat(run, config)
         if config.run.nproc != world.size:
             config = with_changes(config, run={"nproc": world.size})
         from grpo_train.train.loop import train
 
         total = config.run.total_steps
-        ckpt = Path(options.ckpt).expanduser().absolute() if options.ckpt else None
-        reached = train(run, config, world, until=min(options.until or total, total), ckpt=ckpt)
+        reached = train(run, config, world, until=min(options.until or total, total), ckpt=options.ckpt)
         if heartbeat is not None:
             heartbeat.end(state="finished" if reached >= total else "stopped", exit_code=0)
         world.leave()
@@ -58,8 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise
     except BaseException as error:
         report = failure_report(error, world.rank)
-        message = f"error: {report['message']}"
-        print(report["traceback"] or message, file=sys.stderr, flush=True)
+        print(report["traceback"] or f"error: {report['message']}", file=sys.stderr, flush=True)
         if run is not None:
             _write_report(run, report)
         if heartbeat is not None:
@@ -70,17 +68,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 def failure_report(error: BaseException, rank: int) -> dict[str, Any]:
     """What the supervisor and ``status.json`` get about a failure. An expected one has no traceback."""
-    code = code_of(error)
-    message, is_expected = f"{type(error).__name__}: {error}", False
+    code, details = code_of(error), ""
     if isinstance(error, UserError):
-        message, is_expected = str(error), True
+        message = str(error)
     elif isinstance(error, OSError) and code in ("disk_full", "read_only"):
         message = (
             f"cannot write {error.filename or 'the logs'}: {error.strerror}. Earlier checkpoints are intact; free disk "
             "space (or make the file system writable), then resume"
         )
-        is_expected = True
-    details = "" if is_expected else "".join(traceback.format_exception(error))
+    else:
+        message, details = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
     return {"rank": rank, "time": utc_now(), "code": code, "message": message, "traceback": details}
 
 
@@ -122,7 +119,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--cfg", help="Config file of a new run")
     source.add_argument("--run-dir", help="Directory of an existing run (passed by the supervisor)")
-    parser.add_argument("--ckpt", help="Starting weights: directory of a peft adapter or a full model")
+    parser.add_argument(
+        "--ckpt",
+        type=lambda text: Path(text).expanduser().absolute(),
+        help="Starting weights: directory of a peft adapter or a full model",
+    )
     parser.add_argument("--until", type=int, help="Last step (default: run.total_steps)")
     parser.add_argument("--root", help="Root directory of runs (default: LOCALFS_ROOT, else /lambda/nfs/localfs)")
     parser.add_argument("--run-name", help="Name of the new run")
@@ -130,34 +131,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _make_run(options: argparse.Namespace, world: World) -> tuple[RunDir, Config]:
-    """Make a new run from ``--cfg``. Rank 0 makes the directory; the others get its path or its error."""
-    text = read_config_text(Path(options.cfg))
-    overrides = [*options.set, f"run.nproc={world.size}"]
-    ckpt = Path(options.ckpt).expanduser().absolute() if options.ckpt else None
-    config = load_config(text, overrides, source=options.cfg)
-    config = check_start(config, resolve_root(options.root), ckpt)
-    outcome: dict[str, str] = {}
-    if world.is_main:
-        launch = {
-            "argv": sys.argv,
-            "config_name": options.cfg,
-            "config_text": text,
-            "overrides": overrides,
-            "ckpt": recorded_base(str(ckpt), resolve_root(options.root)) if ckpt else None,
-            "nproc": world.size,
-            "by": "shell",
-        }
-        try:
-            run = create_run(resolve_root(options.root), launch, options.run_name)
-            atomic_write(run.config_file, dump_config(config))
-            outcome = {"path": str(run.path)}
-        except RunDirError as error:
-            outcome = {"error": str(error), "code": error.code}
-    outcome = world.broadcast(outcome)
-    if "error" in outcome:
-        raise RunDirError(outcome["error"], code=outcome["code"])
-    return RunDir(Path(outcome["path"])), config
+def _make_run(options: argparse.Namespace, nproc: int) -> RunDir:
+    """Make a new run from ``--cfg``, with its ``config.yaml``."""
+    overrides = [*options.set, f"run.nproc={nproc}"]
+    root = resolve_root(options.root)
+    run, config = make_run(Path(options.cfg), overrides, options.ckpt, root, options.run_name, nproc)
+    atomic_write(run.config_file, dump_config(config))
+    return run
 
 
 def _write_report(run: RunDir, report: dict[str, Any]) -> None:

@@ -26,11 +26,13 @@ from grpo_train.run_dir import (
 from tests.run_dir.helpers import make_checkpoint
 
 
-def test_root_from_option_variable_or_default(tmp_path: Path) -> None:
-    assert resolve_root(tmp_path, {"LOCALFS_ROOT": "/other"}) == tmp_path
-    assert resolve_root(None, {"LOCALFS_ROOT": str(tmp_path)}) == tmp_path
-    assert resolve_root(None, {"LOCALFS_ROOT": ""}) == Path("/lambda/nfs/localfs")
-    assert resolve_root("~/x", {}) == Path.home() / "x"
+def test_root_from_option_variable_or_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALFS_ROOT", "/other")
+    assert resolve_root(tmp_path) == tmp_path
+    assert resolve_root("~/x") == Path.home() / "x"
+    assert resolve_root() == Path("/other")
+    monkeypatch.setenv("LOCALFS_ROOT", "")
+    assert resolve_root() == Path("/lambda/nfs/localfs")
 
 
 def test_unwritable_root_is_named(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.removal import remove_leftovers
 from grpo_train.train.checkpoint import (
     CheckpointError,
-    find_resume_point,
     generator_states,
     load_extra,
     load_training_state,
@@ -252,9 +251,9 @@ def test_damaged_step_in_the_way_is_set_aside(trainer: Trainer, run: RunDir) -> 
 
 
 def test_every_rank_gets_the_resume_point(trainer: Trainer, run: RunDir) -> None:
-    assert find_resume_point(run, World()) is None
+    assert World().from_main(run.resume_point) is None
     trainer.save(run, 1)
-    assert find_resume_point(run, World()) == run.checkpoint(1)
+    assert World().from_main(run.resume_point) == run.checkpoint(1)
     values: list[Any] = []
 
     class Two(World):
@@ -265,8 +264,8 @@ def test_every_rank_gets_the_resume_point(trainer: Trainer, run: RunDir) -> None
     os.truncate(run.training_state / "step_1" / "rng.pt", 10)
     for rank in (0, 1):
         with pytest.raises(RunDirError, match=r"rng\.pt has 10 bytes"):
-            find_resume_point(run, Two(rank, rank, 2))
-    assert values[1] == (None, "", ""), "rank 1 read nothing"
+            Two(rank, rank, 2).from_main(run.resume_point)
+    assert values[1] is None, "rank 1 read nothing"
 
 
 def test_nothing_is_unpickled() -> None:
