@@ -15,6 +15,8 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean, nearest
 
+KeyPath = tuple[str, ...]
+
 
 class ConfigError(UserError):
     """An invalid config; the message has one line per problem."""
@@ -39,15 +41,8 @@ def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: 
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: expected sections (run:, model:, rollout:, …), got a {type(document).__name__}")
     document = {section: {} if keys is None else keys for section, keys in document.items()}  # every key commented out
-    from_overrides: set[tuple[str, ...]] = set()
-    for override in overrides:
-        from_overrides.add(_apply(document, override))
-    try:
-        return Config.model_validate(document)
-    except ValidationError as error:
-        raise ConfigError(
-            "\n".join(_explain(problem, source, lines, from_overrides) for problem in error.errors())
-        ) from error
+    overridden = [_apply(document, override) for override in overrides]
+    return _validate(document, source, lines, overridden)
 
 
 def with_changes(config: Config, **sections: dict[str, Any]) -> Config:
@@ -55,12 +50,7 @@ def with_changes(config: Config, **sections: dict[str, Any]) -> Config:
     document = config.model_dump()
     for section, changes in sections.items():
         document[section].update(changes)
-    try:
-        return Config.model_validate(document)
-    except ValidationError as error:
-        raise ConfigError(
-            "\n".join(_explain(problem, "the arguments", {}, set()) for problem in error.errors())
-        ) from None
+    return _validate(document, "the arguments", {}, [])
 
 
 def changed_keys(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
@@ -90,7 +80,8 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _apply(document: dict[str, Any], override: str) -> tuple[str, ...]:
+def _apply(document: dict[str, Any], override: str) -> KeyPath:
+    """Set the key of a ``section.key=value`` override; returns its path."""
     key, equals, value = override.partition("=")
     section, dot, name = key.strip().partition(".")
     if not (equals and dot and name):
@@ -116,11 +107,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _lines_of(text: str, source: str) -> dict[tuple[str, ...], int]:
+def _lines_of(text: str, source: str) -> dict[KeyPath, int]:
     """Line number of every key path. Raises ConfigError for duplicate keys."""
-    lines: dict[tuple[str, ...], int] = {}
+    lines: dict[KeyPath, int] = {}
 
-    def walk(node: yaml.Node | None, path: tuple[str, ...]) -> None:
+    def walk(node: yaml.Node | None, path: KeyPath) -> None:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 here = (*path, str(key.value))
@@ -136,15 +127,22 @@ def _lines_of(text: str, source: str) -> dict[tuple[str, ...], int]:
     return lines
 
 
-def _explain(problem: Any, source: str, lines: dict[tuple[str, ...], int], from_overrides: set[tuple[str, ...]]) -> str:
+def _validate(document: Any, source: str, lines: dict[KeyPath, int], overridden: list[KeyPath]) -> Config:
+    try:
+        return Config.model_validate(document)
+    except ValidationError as error:
+        problems = [_explain(problem, source, lines, overridden) for problem in error.errors()]
+        raise ConfigError("\n".join(problems)) from error
+
+
+def _explain(problem: Any, source: str, lines: dict[KeyPath, int], overridden: list[KeyPath]) -> str:
     path = tuple(str(part) for part in problem["loc"])[:2]
     key = ".".join(path)
-    if path in from_overrides:
-        where = f"--set {key}"
-    elif path in lines:
-        where = f"{source}, line {lines[path]}"
-    else:
-        where = source
+    is_conflict = problem["type"] == "conflict"
+    paths = [*(tuple(name.split(".")) for name in problem["ctx"]["keys"]), path] if is_conflict else [path]
+    where = _locate(paths, source, lines, overridden)
+    if is_conflict:
+        return f"{where}: {problem['msg']}"
     if problem["type"] == "extra_forbidden":
         known = _known_keys(path[0]) if len(path) > 1 else list(Config.model_fields)
         everywhere = [f"{s}.{k}" for s in Config.model_fields for k in _known_keys(s)]
@@ -157,30 +155,21 @@ def _explain(problem: Any, source: str, lines: dict[tuple[str, ...], int], from_
         else:
             hint = did_you_mean(path[-1], known, "known keys")
         return f"{where}: unknown key '{key}'; {hint}"
-    if problem["type"] == "conflict":
-        return f"{_locate(problem['ctx']['keys'], where, source, lines, from_overrides)}: {problem['msg']}"
     got = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
     expects_mapping = problem["type"] in ("dict_type", "model_type", "model_attributes_type")
     message = "expected a mapping, NAME: VALUE" if expects_mapping else problem["msg"]
     return f"{where}: {key}: {message[0].lower()}{message[1:]}{got}"
 
 
-def _locate(
-    keys: list[str],
-    otherwise: str,
-    source: str,
-    lines: dict[tuple[str, ...], int],
-    from_overrides: set[tuple[str, ...]],
-) -> str:
-    """Location of a conflict between keys: the first override among them, else the first one in the file."""
-    paths = [tuple(key.split(".")) for key in keys]
+def _locate(paths: list[KeyPath], source: str, lines: dict[KeyPath, int], overridden: list[KeyPath]) -> str:
+    """Where keys are set: the first override among them, else the first one in the file."""
     for path in paths:
-        if path in from_overrides:
+        if path in overridden:
             return f"--set {'.'.join(path)}"
     for path in paths:
         if path in lines:
             return f"{source}, line {lines[path]}"
-    return otherwise
+    return source
 
 
 def _known_keys(section: str) -> list[str]:

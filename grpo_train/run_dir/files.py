@@ -10,8 +10,10 @@ import json
 import math
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -101,8 +103,6 @@ def atomic_symlink(alias: Path, target: str) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a directory, ignoring errors."""
-    import shutil
-
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -152,10 +152,6 @@ class JsonlWriter:
         while payload:
             payload = payload[os.write(self._descriptor, payload) :]
 
-    def size(self) -> int:
-        """File size in bytes."""
-        return os.fstat(self._descriptor).st_size
-
     def sync(self) -> None:
         os.fsync(self._descriptor)
 
@@ -173,12 +169,9 @@ def _with_time(row: Mapping[str, Any], now: str) -> dict[str, Any]:
 
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
     """Append one row durably to a file that is written rarely (events)."""
-    writer = JsonlWriter(path)
-    try:
+    with closing(JsonlWriter(path)) as writer:
         writer.write(row)
         writer.sync()
-    finally:
-        writer.close()
 
 
 def read_jsonl(path: Path, superseded: list[ByteRange] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:

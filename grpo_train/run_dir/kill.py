@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
@@ -83,8 +84,6 @@ def record_end(run: RunDir, state: str, *, by: str, error: str = "", code: str =
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-    try:
+    with closing(writer):
         writer.update(state=state, **({"error": {"code": code, "summary": error}} if error else {}))
-    finally:
-        writer.close()
     run.log_event(state, by=by)

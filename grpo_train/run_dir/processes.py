@@ -25,7 +25,7 @@ class ProcessIdentity:
     """Identity of a process that survives neither a reused pid nor a reboot."""
 
     pid: int
-    start: int
+    pid_start: int
     """Clock ticks after boot (field 22 of ``/proc/PID/stat``); 0 where there is no ``/proc``."""
     host: str
     boot_id: str
@@ -102,17 +102,17 @@ def kill_all(run_id: str, *, timeout_s: float = 10.0) -> list[int]:
     return []
 
 
-def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
-    """Have the kernel signal this process when its parent dies (Linux).
+def die_with_parent() -> None:
+    """Have the kernel send SIGTERM to this process when its parent dies (Linux).
 
     Imports take seconds, so the parent may die before this call: a parent that set ``GRPO_PARENT_PID`` and is no
     longer the parent counts as dead.
     """
     if sys.platform == "linux":
         PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.environ.get(PARENT_VARIABLE, str(os.getppid())) != str(os.getppid()):
-        os.kill(os.getpid(), signal_number)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def become_subreaper() -> None:

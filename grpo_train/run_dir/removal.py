@@ -6,6 +6,7 @@ The protocol between writer and reader is described in :mod:`grpo_train.train.re
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from pathlib import Path
@@ -14,6 +15,9 @@ from grpo_train.run_dir.files import remove_tree
 from grpo_train.run_dir.manifest import STEP_NAME
 from grpo_train.run_dir.processes import is_alive, start_ticks
 from grpo_train.run_dir.run import RunDir
+
+_WRITER = re.compile(r"\.(\d+)-(\d+)-")
+"""Pid and start ticks in a :func:`hidden_name`."""
 
 
 def hidden_name(step: int) -> str:
@@ -25,11 +29,9 @@ def hidden_name(step: int) -> str:
 def remove_leftovers(run: RunDir) -> None:
     """Remove hidden directories and links whose writer is dead."""
     for path in run.training_state.glob(".step_*.tmp"):
-        owner = path.name.split(".")[2].split("-")
-        if owner[0].isdigit() and len(owner) > 1 and owner[1].isdigit():
-            alive = is_alive(int(owner[0]), int(owner[1]))
-            if alive and int(owner[0]) != os.getpid():
-                continue
+        writer = _WRITER.search(path.name)
+        if writer and int(writer[1]) != os.getpid() and is_alive(int(writer[1]), int(writer[2])):
+            continue
         if path.is_symlink():
             path.unlink(missing_ok=True)
         else:

@@ -116,15 +116,16 @@ class RunDir:
         """
         text = str(which)
         if text.isascii() and text.isdigit():
-            found = [c for c in self.checkpoints() if c.step == int(text)][:1]
+            found = next((c for c in self.checkpoints() if c.step == int(text)), None)
         elif text in ("latest", "final"):
             found = self._alias(text)
         else:
             raise RunDirError(f"'{text}' is not a checkpoint; use latest, final or a step number", code="no_checkpoint")
-        problem = (found[0].problem or (problem_of(found[0].path, deep=True) if deep else "")) if found else ""
-        if found and not problem:
-            return found[0]
-        complete = [c for c in self.checkpoints() if not c.problem and c not in found]
+        if found:
+            problem = found.problem or (problem_of(found.path, deep=True) if deep else "")
+            if not problem:
+                return found
+        complete = [c for c in self.checkpoints() if not c.problem and c != found]
         alias = self.training_state / f"step_{text}"
         if not found and not alias.is_symlink():
             steps = ", ".join(str(c.step) for c in complete)
@@ -139,7 +140,7 @@ class RunDir:
         if not found:
             missing = f"{alias} points to {os.readlink(alias)}, which does not exist"
             raise RunDirError(f"{missing} ({have})", code="bad_checkpoint")
-        raise RunDirError(f"checkpoint {found[0].path} cannot be used: {problem} ({have})", code="bad_checkpoint")
+        raise RunDirError(f"checkpoint {found.path} cannot be used: {problem} ({have})", code="bad_checkpoint")
 
     def resume_point(self) -> Checkpoint | None:
         """The checkpoint to continue from, every checksum verified; None for a run without checkpoints.
@@ -150,19 +151,20 @@ class RunDir:
             return None
         return self.checkpoint("latest", deep=True)
 
-    def _alias(self, name: str) -> list[Checkpoint]:
-        """The checkpoint behind ``step_latest`` or ``step_final``: none or one."""
+    def _alias(self, name: str) -> Checkpoint | None:
+        """The checkpoint behind ``step_latest`` or ``step_final``."""
         alias, known = self.training_state / f"step_{name}", self.checkpoints()
-        complete = [c for c in known if not c.problem][-1:] if name == "latest" else []
+        complete = [c for c in known if not c.problem] if name == "latest" else []
+        newest = complete[-1] if complete else None
         if alias.is_symlink():
             match = STEP_NAME.fullmatch(os.path.basename(os.readlink(alias)))
-            found = [c for c in known if match and c.step == int(match[1])]
+            found = next((c for c in known if match and c.step == int(match[1])), None)
             # A kill between renaming a checkpoint and moving the link leaves the link one behind.
-            return complete if found and complete and complete[0].step > found[0].step else found
+            return newest if found and newest and newest.step > found.step else found
         if alias.is_dir():  # older layout
             info = read_json(alias / "training_info.json") or {}
-            return [Checkpoint(int(to_float(info.get("step")) or 0), alias, problem_of(alias))]
-        return complete
+            return Checkpoint(int(to_float(info.get("step")) or 0), alias, problem_of(alias))
+        return newest
 
     # reading -------------------------------------------------------------------------------------------
 

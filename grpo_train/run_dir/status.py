@@ -77,10 +77,8 @@ class StatusWriter:
             raise RunDirError(
                 f"another process is writing {self._file}; is the run still active?", code="run_is_live"
             ) from error
-        owner = asdict(identity())
-        owner["pid_start"] = owner.pop("start")
-        written_by = {"version": VERSION, "format": FORMAT}
-        self.fields: dict[str, Any] = {**(read_json(self._file) or {}), **owner, **written_by, **fixed}
+        written_by = {**asdict(identity()), "version": VERSION, "format": FORMAT}
+        self.fields: dict[str, Any] = {**(read_json(self._file) or {}), **written_by, **fixed}
 
     def update(self, **fields: Any) -> None:
         """Set fields and ``updated_at``, and write the file."""

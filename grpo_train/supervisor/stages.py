@@ -68,9 +68,9 @@ def plan(start: int, config: Config) -> list[Stage]:
 def thread_count(nproc: int) -> int:
     """Threads of each training process: ``OMP_NUM_THREADS`` if set, else an equal share of the cores."""
     requested = os.environ.get("OMP_NUM_THREADS", "")
-    return (
-        int(requested) if requested.isdigit() and int(requested) > 0 else max(1, len(os.sched_getaffinity(0)) // nproc)
-    )
+    if requested.isdigit() and int(requested) > 0:
+        return int(requested)
+    return max(1, len(os.sched_getaffinity(0)) // nproc)
 
 
 def stage_environment(run: RunDir, threads: int) -> dict[str, str]:

@@ -49,16 +49,13 @@ class Supervisor:
         torchrun: bool = True,
         show_progress: bool = False,
     ) -> None:
-        """Take the run's status lock.
+        """Take the run's status lock. Raises RunDirError if the run is live.
 
         Args:
-            run: the run to supervise.
-            config: its resolved config.
+            config: the run's resolved config.
             ckpt: starting weights of a new run.
             torchrun: False starts a single process without torchrun.
             show_progress: draw a progress line below the log lines; stdout must be a terminal.
-
-        Raises RunDirError if the run is live.
         """
         self._run, self._config, self._ckpt = run, config, ckpt
         self._nproc = config.run.nproc if torchrun else 1
@@ -104,7 +101,7 @@ class Supervisor:
                 if outcome == "crashed" and stage.kind == "eval":
                     evaluation = f"evaluation of step {stage.until} {stage.dataset}".rstrip()
                     self._say(f"{evaluation} failed; training continues")
-                    outcome = "done"
+                    outcome, error = "done", None
                 if outcome == "done":
                     stages.pop(0)
                 elif error is None or not self._can_restart(error):
@@ -172,7 +169,9 @@ class Supervisor:
                     self._status.fields["device"] = started.get("device")
                 self._write(state="stopping" if stopping or self._killing else live)
                 if stage.kind == "train":
-                    self._show_progress()
+                    row = self._run.last_step_row()
+                    step, seconds = int(to_float(row.get("step")) or 0), to_float(row.get("time/step"))
+                    self._terminal.update(step, self._config.run.total_steps, seconds)
             if (self._killing or (stopping and stage.kind == "eval")) and not kill_at:
                 child.terminate()
                 kill_at = now + KILL_GRACE_S
@@ -190,12 +189,6 @@ class Supervisor:
             if event.get("event") == "training" and str(event.get("time", "")) >= since:
                 return event
         return None
-
-    def _show_progress(self) -> None:
-        row = self._run.last_step_row()
-        self._terminal.update(
-            int(to_float(row.get("step")) or 0), self._config.run.total_steps, to_float(row.get("time/step"))
-        )
 
     def _copy_output(self, child: subprocess.Popen[bytes]) -> None:
         """Copy the output of the stage to ``logs/console.log`` and to the terminal."""
@@ -248,15 +241,13 @@ class Supervisor:
     def _end(self, outcome: str, error: dict[str, Any] | None) -> int:
         left = kill_all(run_id_of(self._run.path))
         code = {"finished": 0, "stopped": 0, "killed": 130}.get(outcome, 1)
-        if outcome == "killed":
-            self._event("killed")
-        elif outcome == "finished":
-            self._event("finished")
+        if outcome in ("killed", "finished"):
+            self._event(outcome)
         self._run.clear_stop()
-        self._write(state=outcome, stage="", exit_code=code, error=error if outcome == "crashed" else None)
+        self._write(state=outcome, stage="", exit_code=code, error=error)
         self._status.close()
         self._terminal.clear()
-        if error and outcome == "crashed":
+        if error:
             self._say(f"crashed: {error['summary']}")
         if left:
             self._say(f"these processes are still running (blocked in the kernel): {left}")

@@ -70,27 +70,27 @@ def run_sweep(
         check_name(name)
     prepare_root(root)
     folder = root / "sweeps" / (name or f"sweep_{datetime.now():%Y-%m-%d_%H-%M-%S}")
-    runs = _named(configs, folder.name)
-    named = {run: str(config) for run, config in runs.items()}
+    runs = _named(root, configs, folder.name)
+    named = {run.name: str(path) for run, path in runs.items()}
     known = (read_json(folder / "sweep.json") or {}).get("runs") or named
     if known.keys() != named.keys():
         raise SweepError(f"{folder} is a sweep of other configs ({', '.join(known.values())}); choose another --name")
     for run, path in runs.items():
         config = load_config(read_config_text(path), list(overrides), source=str(path))
         check_start(config, root, None)
-        _check_unchanged(RunDir(root / "training_runs" / run), config, path)
-        _check_not_live(RunDir(root / "training_runs" / run))
+        _check_unchanged(run, config, path)
+        _check_not_live(run)
     folder.mkdir(parents=True, exist_ok=True)
     description = {"runs": named, "overrides": list(overrides)}
     atomic_write(folder / "sweep.json", json.dumps(description, indent=1) + "\n")
     stopped, rows = False, compare(root, named)
     for position, (run, path) in enumerate(runs.items(), 1):
         print(f"grpo-train: sweep {folder.name}, {position} of {len(runs)}: {path}", file=log, flush=True)
-        code = _train(root, run, path, overrides, log)
+        code = _train(run, path, overrides, log)
         rows = compare(root, named)
         atomic_write(folder / "comparison.csv", _csv(rows))
         show_rows(rows)
-        if code is None or RunDir(root / "training_runs" / run).observed_state().state in ("stopped", "killed"):
+        if code is None or run.observed_state().state in ("stopped", "killed"):
             stopped = True
             print(f"stopped; resume with  grpo-train sweep --name {folder.name} …", file=log, flush=True)
             break
@@ -104,12 +104,12 @@ def compare(root: Path, runs: dict[str, str]) -> list[dict[str, Any]]:
     return [_row(RunDir(root / "training_runs" / run), config) for run, config in runs.items()]
 
 
-def _named(configs: Sequence[Path], sweep: str) -> dict[str, Path]:
-    """Run name to config. Raises SweepError for duplicate names, RunDirError for malformed ones."""
-    runs: dict[str, Path] = {}
+def _named(root: Path, configs: Sequence[Path], sweep: str) -> dict[RunDir, Path]:
+    """Run to config. Raises SweepError for duplicate names, RunDirError for malformed ones."""
+    runs: dict[RunDir, Path] = {}
     for config in configs:
-        run = f"{sweep}_{re.sub('[^A-Za-z0-9_.-]', '_', config.stem)}"
-        check_name(run)
+        name = check_name(f"{sweep}_{re.sub('[^A-Za-z0-9_.-]', '_', config.stem)}")
+        run = RunDir(root / "training_runs" / name)
         if run in runs:
             raise SweepError(f"{config} and {runs[run]} have the same name; rename one of them")
         runs[run] = config
@@ -140,23 +140,22 @@ def _check_not_live(run: RunDir) -> None:
         )
 
 
-def _train(root: Path, run: str, config: Path, overrides: Sequence[str], log: TextIO) -> int | None:
+def _train(run: RunDir, config: Path, overrides: Sequence[str], log: TextIO) -> int | None:
     """Start or resume a run and wait for it; its exit code, or None after a Ctrl-C."""
     command = [sys.executable, "-m", "grpo_train.cli"]
-    found = RunDir(root / "training_runs" / run)
-    if found.path.exists() and not found.checkpoints() and not found.observed_state().is_live:
-        aside = found.path.with_name(f"{run}.{datetime.now():%Y-%m-%d_%H-%M-%S}")
-        found.path.rename(aside)
-        print(f"{run} has no checkpoint; restarting it, old files are in {aside}", file=log, flush=True)
-    if found.path.exists():
-        if found.observed_state().state == "finished":
-            print(f"{run} is finished", file=log, flush=True)
+    if run.path.exists() and not run.checkpoints() and not run.observed_state().is_live:
+        aside = run.path.with_name(f"{run.name}.{datetime.now():%Y-%m-%d_%H-%M-%S}")
+        run.path.rename(aside)
+        print(f"{run.name} has no checkpoint; restarting it, old files are in {aside}", file=log, flush=True)
+    if run.path.exists():
+        if run.observed_state().state == "finished":
+            print(f"{run.name} is finished", file=log, flush=True)
             return 0
-        command += ["resume", "--training-run", run]
+        command += ["resume", "--training-run", run.name]
     else:
-        command += ["train", "--cfg", str(config), "--run-name", run]
+        command += ["train", "--cfg", str(config), "--run-name", run.name]
         command += [argument for override in overrides for argument in ("--set", override)]
-    child = subprocess.Popen([*command, "--root", str(root)], stdout=log)
+    child = subprocess.Popen([*command, "--root", str(run.root)], stdout=log)
     interrupted = False
 
     def forward(signal_number: int, frame: object) -> None:

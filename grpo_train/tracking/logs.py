@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDir
@@ -18,7 +17,11 @@ class RunLogs:
         self._train = JsonlWriter(run.logs / "train_log.jsonl")
         self._rollouts = JsonlWriter(run.logs / "rollouts.jsonl")
         self._ratios = JsonlWriter(run.logs / "ratios.jsonl")
-        self._board = _summary_writer(run.path / "tensorboard", purge_step) if tensorboard else None
+        self._board: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(run.path / "tensorboard"), purge_step=purge_step)
 
     def step(
         self, metrics: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]], ratios: Mapping[str, Any]
@@ -39,9 +42,3 @@ class RunLogs:
             writer.close()
         if self._board is not None:
             self._board.close()
-
-
-def _summary_writer(folder: Path, purge_step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder), purge_step=purge_step)

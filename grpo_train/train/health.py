@@ -6,7 +6,7 @@ A condition is a record ``{"code", "level", "message", ...numbers}`` with level 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grpo_train.algorithm.noise_scale import GradientNoiseScale
@@ -44,17 +44,16 @@ def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
     return sorted(records, key=lambda record: LEVELS.index(record["level"]))
 
 
-def _gradient(metrics: Mapping[str, Any], config: Config) -> list[Record]:
-    records = []
+def _gradient(metrics: Mapping[str, Any], config: Config) -> Iterator[Record]:
     if not math.isfinite(_value(metrics, "grad_norm", 0.0)):
         message = "the gradient is not finite; the update was skipped. Try a lower learning rate"
-        records.append(_alarm("gradient_not_finite", message))
+        yield _record("alarm", "gradient_not_finite", message)
     correction = config.algorithm.rollout_correction
     unit = "sequence" if correction.startswith("sequence") else "token"
     ess = _value(metrics, f"ess/{unit}", 1.0)
     if ess < ESS_WARN:
         message = f"effective sample size is {_percent(ess)} of the {unit}s: the policy has drifted from the sampler"
-        records.append((_alarm if ess < ESS_ALARM else _warning)("low_ess", message, ess=ess))
+        yield _record("alarm" if ess < ESS_ALARM else "warning", "low_ess", message, ess=ess)
     kl = _value(metrics, "mismatch/kl", 0.0)
     if kl > MISMATCH_KL and config.rollout.top_p == 1 and config.rollout.top_k == 0:
         outside = _value(metrics, "mismatch/outside_0.9_1.1", 0.0)
@@ -62,98 +61,77 @@ def _gradient(metrics: Mapping[str, Any], config: Config) -> list[Record]:
         message = (
             f"sampler and trainer disagree (KL {kl:.3g}, {_percent(outside)} of tokens differ by over 10 %); {fix}"
         )
-        records.append(_warning("sampler_mismatch", message, kl=kl, share=outside))
-    return records
+        yield _record("warning", "sampler_mismatch", message, kl=kl, share=outside)
 
 
-def _groups(metrics: Mapping[str, Any]) -> list[Record]:
-    records = []
+def _groups(metrics: Mapping[str, Any]) -> Iterator[Record]:
     if (unscored := _value(metrics, "groups/unscored", 0.0)) > 0:
         message = f"no reward function applied to {_percent(unscored)} of the groups"
-        records.append(_alarm("unscored_groups", message, share=unscored))
+        yield _record("alarm", "unscored_groups", message, share=unscored)
     dead = _value(metrics, "frac_reward_zero_std", 0.0)
     if dead > DEAD_GROUPS:
         reasons = {"all correct": "all_correct", "all wrong": "all_wrong", "equal rewards": "all_equal"}
         shares = {name: _value(metrics, f"groups/{key}", 0.0) for name, key in reasons.items()}
         why = ", ".join(f"{_percent(share)} {name}" for name, share in shares.items() if share)
         message = f"{_percent(dead)} of the groups carry no signal" + (f" ({why})" if why else "")
-        records.append(_warning("dead_groups", message, share=dead))
-    return records
+        yield _record("warning", "dead_groups", message, share=dead)
 
 
-def _completions(metrics: Mapping[str, Any]) -> list[Record]:
-    records = []
+def _completions(metrics: Mapping[str, Any]) -> Iterator[Record]:
     if (truncated := _value(metrics, "completions/clipped_ratio", 0.0)) > TRUNCATED:
         message = f"{_percent(truncated)} of the completions are truncated; raise rollout.max_completion_length"
-        records.append(_warning("truncated_completions", message, share=truncated))
+        yield _record("warning", "truncated_completions", message, share=truncated)
     if (valid := _value(metrics, "code_game/valid", 1.0)) < VALID_PROGRAMS:
         message = f"only {_percent(valid)} of the programs follow the game's rules; see the reasons in the rollouts"
-        records.append(_warning("invalid_programs", message, share=valid))
-    return records
+        yield _record("warning", "invalid_programs", message, share=valid)
 
 
-def _hacking(metrics: Mapping[str, Any]) -> list[Record]:
+def _hacking(metrics: Mapping[str, Any]) -> Iterator[Record]:
     """Signs of reward hacking and of attacks on the sandbox."""
-    records = []
     if (isolation := metrics.get("sandbox/isolation")) in TOO_WEAK:
         message = f"programs run in a {isolation} sandbox and can read your files (sandbox.allow_weak)"
-        records.append(_alarm("weak_sandbox", message))
+        yield _record("alarm", "weak_sandbox", message)
     if (leaked := _value(metrics, "hacking/canary", 0.0)) > 0:
         message = "a program's output contains the secret canary: the sandbox leaks. Stop the run"
-        records.append(_alarm("sandbox_leak", message, share=leaked))
+        yield _record("alarm", "sandbox_leak", message, share=leaked)
     if (hardcoded := _value(metrics, "hacking/hardcoded", 0.0)) > HARDCODED:
         share = _percent(hardcoded)
         message = f"{share} of the completions pass the visible tests and fail the hidden ones: hard-coded answers?"
-        records.append(_warning("hardcoded_answers", message, share=hardcoded))
+        yield _record("warning", "hardcoded_answers", message, share=hardcoded)
     if (multiple := _value(metrics, "hacking/multiple_answers", 0.0)) > MULTIPLE_ANSWERS:
         message = f"{_percent(multiple)} of the completions give several answers"
-        records.append(_warning("multiple_answers", message, share=multiple))
+        yield _record("warning", "multiple_answers", message, share=multiple)
     prefix = "sandbox/denied_"
     denied = {key.removeprefix(prefix): _value(metrics, key, 0.0) for key in metrics if key.startswith(prefix)}
     if denied and max(denied.values()) > DENIALS:
         kind = max(denied, key=lambda name: denied[name])
         message = f"programs are probing the sandbox ({denied[kind]:.2g} denied {kind} attempts per program)"
-        records.append(_warning("sandbox_probing", message, attempts=denied[kind]))
-    return records
+        yield _record("warning", "sandbox_probing", message, attempts=denied[kind])
 
 
-def _self_play(metrics: Mapping[str, Any], config: Config) -> list[Record]:
+def _self_play(metrics: Mapping[str, Any], config: Config) -> Iterator[Record]:
     """Known failure modes of self-play."""
-    records = []
     if (invalid := _value(metrics, "self_play/invalid_rate", 0.0)) > ILLEGAL_MOVES:
         message = f"{_percent(invalid)} of the games end with an illegal move"
-        records.append(_warning("illegal_moves", message, share=invalid))
+        yield _record("warning", "illegal_moves", message, share=invalid)
     silent = _value(metrics, "self_play/no_reasoning", 0.0)
     if silent > NO_REASONING and config.task.template != "compact":
         message = f"{_percent(silent)} of the turns have no reasoning: the policy is unlearning it"
-        records.append(_warning("no_reasoning", message, share=silent))
+        yield _record("warning", "no_reasoning", message, share=silent)
     if (same := _value(metrics, "self_play/same_opening", 0.0)) > SAME_OPENING:
         message = (
             f"{_percent(same)} of the games start with the same moves: little exploration. Try a lower learning rate"
         )
-        records.append(_warning("same_opening", message, share=same))
-    return records
+        yield _record("warning", "same_opening", message, share=same)
 
 
-def _notes(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None) -> list[Record]:
-    records = []
+def _notes(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None) -> Iterator[Record]:
     is_all_dead = _value(metrics, "frac_reward_zero_std", 0.0) >= 1
     if config.steps_per_buffer == 1 and not is_all_dead and abs(_value(metrics, "loss", 1.0)) < NEAR_ZERO:
-        records.append(
-            _record("info", "loss_near_zero", "a loss near zero is expected: on-policy, only its gradient matters")
-        )
+        yield _record("info", "loss_near_zero", "a loss near zero is expected: on-policy, only its gradient matters")
     if noise_scale is not None and math.isfinite(noise_scale.interval()[1]):
         prompts = config.rollout.buffer_size // config.algorithm.updates_per_buffer
-        records.append(_record("info", "noise_scale", noise_scale.advice(prompts, config.rollout.num_generations)))
-    return records
-
-
-def _alarm(code: str, message: str, **numbers: float) -> Record:
-    return _record("alarm", code, message, **numbers)
-
-
-def _warning(code: str, message: str, **numbers: float) -> Record:
-    return _record("warning", code, message, **numbers)
+        yield _record("info", "noise_scale", noise_scale.advice(prompts, config.rollout.num_generations))
 
 
 def _record(level: str, code: str, message: str, **numbers: float) -> Record:

@@ -16,34 +16,29 @@ def rollout_rows(
 ) -> list[dict[str, Any]]:
     """Lines of ``rollouts.jsonl``, one per sample. ``step``: the first step that learns from them."""
     return [
-        _rollout_row(step, sample, None if math.isnan(reward) else reward, advantage)
+        {
+            "step": step,
+            "group": sample.group,
+            "sample": sample.slot,
+            "index": sample.problem.index,
+            "reward": None if math.isnan(reward) else reward,
+            "advantage": advantage,
+            "rewards": dict(sample.rewards),
+            "correct": sample.verdict.correct,
+            "formatted": sample.verdict.formatted,
+            "flexible": sample.verdict.flexible,
+            "reason": sample.verdict.reason,
+            "answer": sample.verdict.answer,
+            "gold": sample.problem.answer,
+            "length": sample.length,
+            "truncated": sample.truncated,
+            "prompt": sample.problem.prompt,
+            "completion": sample.text,
+            **({"role": sample.role.label} if sample.role else {}),
+            **({"facts": dict(sample.verdict.facts)} if sample.verdict.facts else {}),
+        }
         for sample, reward, advantage in zip(samples, rewards.tolist(), advantages.tolist(), strict=True)
     ]
-
-
-def _rollout_row(step: int, sample: ScoredSample, reward: float | None, advantage: float) -> dict[str, Any]:
-    verdict, problem = sample.verdict, sample.problem
-    return {
-        "step": step,
-        "group": sample.group,
-        "sample": sample.slot,
-        "index": problem.index,
-        "reward": reward,
-        "advantage": advantage,
-        "rewards": dict(sample.rewards),
-        "correct": verdict.correct,
-        "formatted": verdict.formatted,
-        "flexible": verdict.flexible,
-        "reason": verdict.reason,
-        "answer": verdict.answer,
-        "gold": problem.answer,
-        "length": sample.length,
-        "truncated": sample.truncated,
-        "prompt": problem.prompt,
-        "completion": sample.text,
-        **({"role": sample.role.label} if sample.role else {}),
-        **({"facts": dict(verdict.facts)} if verdict.facts else {}),
-    }
 
 
 def console_line(row: Mapping[str, Any], total_steps: int) -> str:

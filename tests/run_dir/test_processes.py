@@ -42,8 +42,8 @@ def start(run_id: str, command: list[str] = SLEEP, **options: object) -> subproc
 
 def test_identity_rejects_a_reused_pid() -> None:
     me = identity()
-    assert is_alive(me.pid, me.start)
-    assert not is_alive(me.pid, me.start + 1)
+    assert is_alive(me.pid, me.pid_start)
+    assert not is_alive(me.pid, me.pid_start + 1)
     assert start_ticks(2**22 + 1) is None
 
 

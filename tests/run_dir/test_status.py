@@ -29,7 +29,7 @@ def status(**changes: object) -> dict[str, object]:
     return {
         "state": "running",
         "pid": me.pid,
-        "pid_start": me.start,
+        "pid_start": me.pid_start,
         "host": me.host,
         "boot_id": me.boot_id,
         "updated_at": utc_now(),

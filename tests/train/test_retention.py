@@ -105,7 +105,7 @@ def announce(run: RunDir, *steps: int, name: str = "one_addition", **status: Any
     pending = [f"training_runs/{run.name}/training_state/step_{step}" for step in steps]
     content = {
         "state": "evaluating", "training_run": run.name, "pending": pending, "updated_at": utc_now(),
-        "pid": me.pid, "pid_start": me.start, "host": me.host, "boot_id": me.boot_id, **status,
+        "pid": me.pid, "pid_start": me.pid_start, "host": me.host, "boot_id": me.boot_id, **status,
     }  # fmt: skip
     (folder / "status.json").write_text(json.dumps(content))
     return folder / "status.json"
