@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -17,15 +17,26 @@ _NO_VERDICT: dict[str, Any] = {
 
 
 class Judges:
-    """Judges attempts by item: on threads for slow tasks, else at once. A context manager that ends the threads."""
+    """Judges stored completions by item: on threads for slow tasks, else at once. A context manager that ends the
+    threads."""
 
-    def __init__(self, task: Task, threads: int) -> None:
-        self._task = task
+    def __init__(self, task: Task, threads: int, problems: Sequence[Problem], samples: int, label: str) -> None:
+        """``samples`` per problem; ``label`` is the label of the evaluation."""
+        self._task, self._problems, self._samples, self._label = task, problems, samples, label
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="judge") if task.slow else None
         self._pending: dict[int, Future[dict[str, Any]]] = {}
 
-    def submit(self, item: int, attempt: Attempt) -> None:
-        """Judge an attempt, now or later."""
+    def submit(self, item: int, completion: Mapping[str, Any]) -> None:
+        """Judge the completion of an item, now or later."""
+        position, sample = divmod(item, self._samples)
+        problem = self._problems[position]
+        attempt = Attempt(
+            problem=problem,
+            completion=completion["completion"],
+            truncated=completion["truncated"],
+            length=completion["length"],
+            key=f"{self._label}/{problem.index}/{sample}",
+        )
         if self._pool is not None:
             self._pending[item] = self._pool.submit(judge, self._task, item, attempt)
             return
@@ -44,17 +55,6 @@ class Judges:
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-
-
-def attempt_of(problem: Problem, sample: int, label: str, completion: Mapping[str, Any]) -> Attempt:
-    """The attempt of a stored completion."""
-    return Attempt(
-        problem=problem,
-        completion=completion["completion"],
-        truncated=completion["truncated"],
-        length=completion["length"],
-        key=f"{label}/{problem.index}/{sample}",
-    )
 
 
 def judge(task: Task, item: int, attempt: Attempt) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config.schema import Config
-from grpo_train.evaluation.judging import Judges, attempt_of
+from grpo_train.evaluation.judging import Judges
 from grpo_train.evaluation.plan import task_of
 from grpo_train.evaluation.report.step import join_samples, write_step
 from grpo_train.evaluation.report.summary import SETTINGS
@@ -127,10 +127,10 @@ def _regrade_step(run: RunDir, folder: Path, label: str, data: str | None) -> Re
         )
     completions = {item: {name: row[name] for name in COMPLETION_FIELDS} for item, row in enumerate(rows)}
     key = {**summary["key"], "grading": grading_key(task, config)}
-    with Judges(task, config.sandbox.workers or len(os.sched_getaffinity(0))) as judges:
+    threads = config.sandbox.workers or len(os.sched_getaffinity(0))
+    with Judges(task, threads, problems, samples, label) as judges:
         for item, completion in completions.items():
-            position, sample = divmod(item, samples)
-            judges.submit(item, attempt_of(problems[position], sample, label, completion))
+            judges.submit(item, completion)
         verdicts = {row["item"]: row for row in judges.done(wait=True)}
     settings = {name: summary["metrics"][name] for name in SETTINGS}
     new_rows = join_samples(settings["step"], problems, samples, completions, verdicts)

@@ -294,8 +294,7 @@ class Evaluation:
 
     def _bring_back(self, final: Path, key: dict[str, Any]) -> bool:
         """Restore complete results of this key that were set aside, setting the current ones aside; False if none."""
-        aside = aside_of(final, key)
-        if aside is None or not is_complete(aside, key):
+        if not is_complete(aside_of(final, key), key):
             return False
         if (earlier := key_at(final)) is not None:
             set_aside(final, earlier)

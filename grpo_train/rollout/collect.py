@@ -60,25 +60,32 @@ class SingleTurn:
     """:class:`Collector` of ``num_generations`` independently judged completions per prompt."""
 
     def __init__(self, task: Task, rewards: Rewards, backend: RolloutBackend, tokenizer: Any, config: Config) -> None:
-        self._backend, self._tokenizer, self._config = backend, tokenizer, config
-        self._judges = JudgePool(task, rewards, judge_threads(config))
+        self._task, self._rewards, self._backend = task, rewards, backend
+        self._tokenizer, self._config = tokenizer, config
+        self._judges = ThreadPoolExecutor(judge_threads(config), thread_name_prefix="judge") if task.slow else None
+        """Threads for a task whose judge waits for another process."""
 
     def collect(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
         """See :meth:`Collector.collect`."""
         generations = self._config.rollout.num_generations
         attempts: dict[int, Attempt] = {}
-        grades: dict[int, Future[Grade]] = {}
+        grades: dict[int, Grade | Future[Grade]] = {}
 
         def judge(index: int, attempt: Attempt) -> None:
-            attempts[index], grades[index] = attempt, self._judges.submit(attempt)
+            attempts[index] = attempt
+            grades[index] = self._judges.submit(self._grade, attempt) if self._judges else self._grade(attempt)
 
         completions = generate_groups(
             self._backend, self._tokenizer, self._config, buffer_index, groups, prompts, judge
         )
+        found = {i: grade.result() if isinstance(grade, Future) else grade for i, grade in grades.items()}
         return [
-            Sample(prompts[i // generations], completion, attempts[i].completion, grades[i].result())
+            Sample(prompts[i // generations], completion, attempts[i].completion, found[i])
             for i, completion in enumerate(completions)
         ]
+
+    def _grade(self, attempt: Attempt) -> Grade:
+        return self._rewards(attempt, self._task.judge(attempt))
 
 
 def generate_groups(
@@ -135,25 +142,6 @@ def generate(
         batch_size=rollout.generation_batch_size,
         on_done=on_done,
     )
-
-
-class JudgePool:
-    """Grades attempts: immediately if judging is arithmetic, on threads if it waits for another process."""
-
-    def __init__(self, task: Task, rewards: Rewards, threads: int) -> None:
-        self._task, self._rewards = task, rewards
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="judge") if task.slow else None
-
-    def submit(self, attempt: Attempt) -> Future[Grade]:
-        """The attempt's grade; a failure is raised by its ``result()``."""
-        if self._pool is not None:
-            return self._pool.submit(self._grade, attempt)
-        done: Future[Grade] = Future()
-        done.set_result(self._grade(attempt))
-        return done
-
-    def _grade(self, attempt: Attempt) -> Grade:
-        return self._rewards(attempt, self._task.judge(attempt))
 
 
 def judge_threads(config: Config) -> int:

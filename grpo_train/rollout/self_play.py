@@ -41,9 +41,7 @@ class _Table:
     """Unique name in the run."""
     index: int
     match: Match
-    prompts: list[Prompt] = field(default_factory=list)
-    completions: list[Completion] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
+    turns: list[tuple[Prompt, Completion, Attempt]] = field(default_factory=list)
 
 
 class SelfPlay:
@@ -73,15 +71,12 @@ class SelfPlay:
         ]
         while playing := [table for table in tables if not table.match.ending]:
             turns = self._prompts([self._task.turn(table.index, table.match.state) for table in playing])
-            keys = [f"{table.key}/{len(table.attempts)}" for table in playing]
+            keys = [f"{table.key}/{len(table.turns)}" for table in playing]
             completions = generate(self._backend, self._config, turns, keys)
             texts = self._tokenizer.batch_decode([one.ids for one in completions], skip_special_tokens=True)
             for table, key, turn, completion, text in zip(playing, keys, turns, completions, texts, strict=True):
-                table.prompts.append(turn)
-                table.completions.append(completion)
-                table.attempts.append(
-                    Attempt(turn.problem, text, not completion.finished, length=len(completion.ids), key=key)
-                )
+                attempt = Attempt(turn.problem, text, not completion.finished, length=len(completion.ids), key=key)
+                table.turns.append((turn, completion, attempt))
                 table.match = table.match.reply(text)
         openings = Counter(table.match.moves[:2] for table in tables)
         samples: list[Sample | None] = []
@@ -98,9 +93,9 @@ class SelfPlay:
         returns = match.returns
         assert returns is not None
         grades: list[Grade] = []
-        for turn, attempt in enumerate(table.attempts):
+        for turn, (_, _, attempt) in enumerate(table.turns):
             verdict = self._task.judge_turn(attempt)
-            last = turn == len(table.attempts) - 1
+            last = turn == len(table.turns) - 1
             verdict = replace(
                 verdict,
                 score=returns[turn % 2],
@@ -113,9 +108,7 @@ class SelfPlay:
             Sample(
                 prompt, completion, attempt.completion, replace(grade, rewards=by_role[turn % 2]), role=roles[turn % 2]
             )
-            for turn, (prompt, completion, attempt, grade) in enumerate(
-                zip(table.prompts, table.completions, table.attempts, grades, strict=True)
-            )
+            for turn, ((prompt, completion, attempt), grade) in enumerate(zip(table.turns, grades, strict=True))
         ]
         return samples + [None] * (self._config.rollout.num_generations - len(samples))
 

@@ -22,7 +22,7 @@ from grpo_train.evaluation.report.statistics import wilson_interval
 from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.matches import Matches, Player, Reply, Table, play_matches, scripted_player
-from grpo_train.games import OPPONENTS, Match, load_opponent
+from grpo_train.games import OPPONENTS, Match
 from grpo_train.games.best import best_return
 from grpo_train.games.transcript import Transcript, as_text
 from grpo_train.rollout import seed_of
@@ -46,7 +46,7 @@ def played(name: str, model: Player, opponent: str, count: int, player: Player |
         Table(seed_of(0, name, p.index, 0), task.match(p), Transcript(pairing(p.index, [opponent])[1], opponent))
         for p in problems
     ]
-    play_matches(task, tables, model, {opponent: player or scripted_player(load_opponent(name, opponent))})
+    play_matches(task, tables, model, {opponent: player or scripted_player(OPPONENTS[name][opponent])})
     texts = [table.transcript.dump(task.game) for table in tables]
     return [asdict(task.judge(Attempt(p, text))) for p, text in zip(problems, texts, strict=True)]
 
@@ -56,7 +56,7 @@ def played(name: str, model: Player, opponent: str, count: int, player: Player |
 
 def test_best_returns_against_known_players() -> None:
     bounds = {
-        (name, each.name): tuple(best_return(name, each.name, role) for role in (0, 1))
+        (name, each): tuple(best_return(name, each, role) for role in (0, 1))
         for name in OPPONENTS
         for each in OPPONENTS[name]
     }
@@ -77,7 +77,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, 
 
 def test_random_against_random() -> None:
     """X wins 58.49 %, O 28.81 %, 12.70 % are draws; five standard errors of a thousand matches are 8 %."""
-    rows = played("tictactoe", scripted_player(load_opponent("tictactoe", "random")), "random", 2000)
+    rows = played("tictactoe", scripted_player(OPPONENTS["tictactoe"]["random"]), "random", 2000)
     table = table_of(rows)
     for role, win, loss in (("X", 0.5849, 0.2881), ("O", 0.2881, 0.5849)):
         line = table["random", role]
@@ -92,7 +92,7 @@ def test_random_against_random() -> None:
 
 
 def test_minimax_never_loses() -> None:
-    minimax = scripted_player(load_opponent("tictactoe", "minimax"))
+    minimax = scripted_player(OPPONENTS["tictactoe"]["minimax"])
     table = table_of(played("tictactoe", minimax, "random", 400))
     assert table["random", "X"]["win"]["value"] == pytest.approx(0.9678, abs=0.07)
     assert table["random", "O"]["win"]["value"] == pytest.approx(0.7775, abs=0.14)
@@ -103,7 +103,7 @@ def test_minimax_never_loses() -> None:
 
 
 def test_kuhn_equilibrium_against_itself() -> None:
-    equilibrium = scripted_player(load_opponent("kuhn_poker", "equilibrium"))
+    equilibrium = scripted_player(OPPONENTS["kuhn_poker"]["equilibrium"])
     table = table_of(played("kuhn_poker", equilibrium, "equilibrium", 4000))
     for role in ("first", "second"):
         line = table["equilibrium", role]
@@ -114,7 +114,7 @@ def test_an_invalid_move_loses_the_match() -> None:
     def mute(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
         return [Reply("?", 1) for _ in problems]
 
-    good = scripted_player(load_opponent("tictactoe", "random"))
+    good = scripted_player(OPPONENTS["tictactoe"]["random"])
     lost = table_of(played("tictactoe", mute, "random", 20))
     won = table_of(played("tictactoe", good, "silent", 20, player=mute))
     for line in lost.values():
@@ -166,7 +166,7 @@ def test_matches_are_independent() -> None:
             for problem, seed in zip(problems, seeds, strict=True)
         ]
 
-    players = {"random": scripted_player(load_opponent("negotiation", "random"))}
+    players = {"random": scripted_player(OPPONENTS["negotiation"]["random"])}
     together, alone = tables(range(12)), [tables([index])[0] for index in range(12)]
     play_matches(task, together, drawn, players)
     for table in alone:

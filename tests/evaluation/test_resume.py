@@ -163,7 +163,7 @@ def test_checkpoints_do_not_accumulate_in_memory(run: RunDir, monkeypatch: pytes
         original(*arguments)
 
     monkeypatch.setattr(worker, "evaluate", evaluate)
-    monkeypatch.setattr(worker, "die_with_parent", lambda signal_number: None)
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
     plan, _ = make_plan(run.root, EvalRequest("trained", **SAMPLED))
     task = AdditionTask(name="addition", label="addition")
     config = keys.Config.model_validate(plan.config)

@@ -56,7 +56,7 @@ def test_games_have_at_most_the_declared_turns(name: str) -> None:
     task = game_task(name)
     longest = 0
     for seed in range(60):  # random games, and the longest possible ones
-        match, draw = Match.start(task.game, seed), random.Random(seed)
+        match, draw = Match(task.game, task.game.new(seed)), random.Random(seed)
         while not match.ending:
             match = match.play(draw.choice(match.state.legal_moves()))
         longest = max(longest, len(match.moves))

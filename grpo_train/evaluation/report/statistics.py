@@ -46,17 +46,17 @@ class Paired:
     """McNemar's exact test of gained against lost."""
 
 
-def wilson_interval(correct: int, total: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson score interval of a proportion (Wilson 1927), 95 % by default."""
+def wilson_interval(correct: int, total: int) -> tuple[float, float]:
+    """95 % Wilson score interval of a proportion (Wilson 1927)."""
     if total == 0:
         return 0.0, 1.0
-    p = correct / total
+    p, z = correct / total, Z95
     center = (p + z * z / (2 * total)) / (1 + z * z / total)
     half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def bootstrap_mean(per_problem: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+def bootstrap_mean(per_problem: Sequence[float]) -> Estimate:
     """Mean with its percentile bootstrap interval (Efron 1979).
 
     Problems are drawn with replacement, not samples: the samples of one problem are correlated.
@@ -64,11 +64,11 @@ def bootstrap_mean(per_problem: Sequence[float], *, seed: int = 0, resamples: in
     values: Floats = np.asarray(per_problem, dtype=np.float64)
     if not len(values):
         return Estimate(math.nan, 0.0, 1.0)
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     at_once = max(1, RESAMPLED_AT_ONCE // len(values))
     means: list[Floats] = []
-    for first in range(0, resamples, at_once):
-        drawn = random.integers(0, len(values), size=(min(at_once, resamples - first), len(values)))
+    for first in range(0, RESAMPLES, at_once):
+        drawn = random.integers(0, len(values), size=(min(at_once, RESAMPLES - first), len(values)))
         means.append(values[drawn].mean(axis=1))
     low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
     return Estimate(float(values.mean()), float(low), float(high))
@@ -138,13 +138,13 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, float(Fraction(2 * tail, 2**n)))
 
 
-def compare(now: Mapping[int, Sequence[bool]], before: Mapping[int, Sequence[bool]], *, seed: int = 0) -> Paired:
+def compare(now: Mapping[int, Sequence[bool]], before: Mapping[int, Sequence[bool]]) -> Paired:
     """Paired comparison of two evaluations. Keys are problem indices; only those in both are compared."""
     shared = sorted(now.keys() & before.keys())
     rates = [(_rate(now[index]), _rate(before[index])) for index in shared]
     gained = tuple(index for index, (new, old) in zip(shared, rates, strict=True) if new >= 0.5 > old)
     lost = tuple(index for index, (new, old) in zip(shared, rates, strict=True) if old >= 0.5 > new)
-    difference = bootstrap_mean([new - old for new, old in rates], seed=seed)
+    difference = bootstrap_mean([new - old for new, old in rates])
     return Paired(len(shared), difference, gained, lost, mcnemar(len(gained), len(lost)))
 
 

@@ -114,7 +114,7 @@ def name_and_step(folder: Path, label: str) -> tuple[str, int]:
 
 def set_aside(folder: Path, key: Mapping[str, Any]) -> None:
     """Move a directory of results or samples with this key to ``superseded/``."""
-    aside = _aside(folder, key)
+    aside = aside_of(folder, key)
     aside.parent.mkdir(exist_ok=True)
     remove_tree(aside)  # holds the same samples
     folder.rename(aside)
@@ -123,18 +123,12 @@ def set_aside(folder: Path, key: Mapping[str, Any]) -> None:
 
 def bring_back(folder: Path, key: Mapping[str, Any]) -> bool:
     """Move the samples of this key from ``superseded/`` back to ``folder``, which must not exist; False if none."""
-    aside = _aside(folder, key)
+    aside = aside_of(folder, key)
     if not aside.is_dir():
         return False
     aside.rename(folder)
     fsync_path(folder.parent)
     return True
-
-
-def aside_of(folder: Path, key: Mapping[str, Any]) -> Path | None:
-    """The directory in ``superseded/`` with the samples of this key; None if missing."""
-    aside = _aside(folder, key)
-    return aside if aside.is_dir() else None
 
 
 def restore_torn(folder: Path) -> None:
@@ -152,5 +146,6 @@ def restore_torn(folder: Path) -> None:
             draft.unlink()
 
 
-def _aside(folder: Path, key: Mapping[str, Any]) -> Path:
+def aside_of(folder: Path, key: Mapping[str, Any]) -> Path:
+    """The place in ``superseded/`` for the samples of this key."""
     return folder.parent / SUPERSEDED / f"{folder.name}_{digest(key.get('samples'))[:12]}"

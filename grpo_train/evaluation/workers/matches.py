@@ -1,6 +1,6 @@
 """Matches of a checkpoint against opponents of known strength, in both roles: the sample source of games.
 
-An item is a match: sample ``item % num_samples`` of a problem, whose index determines opponent and role
+An item is a match; the index of its problem determines opponent and role
 (:func:`~grpo_train.evaluation.opponents.pairing`). Every turn has its own seed, so a match does not depend on the
 matches played beside it.
 """
@@ -17,30 +17,17 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.opponents import opponent_path, opponents_of, pairing
 from grpo_train.evaluation.plan import EvalPlan
-from grpo_train.evaluation.results.keys import decoding
 from grpo_train.evaluation.targets import Target
-from grpo_train.evaluation.workers.checkpoint import layout_of, load_checkpoint, load_target
+from grpo_train.evaluation.workers.checkpoint import Reply, SampleSource
 from grpo_train.evaluation.workers.memory import automatic_batch_size
 from grpo_train.games import OPPONENTS, Match, Opponent
 from grpo_train.games.transcript import Transcript, as_text
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import PolicyError
-from grpo_train.rollout import seed_of
 from grpo_train.rollout.backends import make_backend
 from grpo_train.rollout.prompts import encode
 from grpo_train.tasks import Problem
 from grpo_train.tasks.shared.self_play import SelfPlayTask
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A player's reply to a turn."""
-
-    text: str
-    length: int = 0
-    """Tokens."""
-    truncated: bool = False
-
 
 Player = Callable[[Sequence[Problem], Sequence[int]], "list[Reply]"]
 """Replies to turns, given a seed for each; a pure function of turn and seed."""
@@ -89,49 +76,25 @@ def scripted_player(opponent: Opponent) -> Player:
     return reply
 
 
-def model_player(policy: Policy, config: Config, task: SelfPlayTask) -> Player:
-    """A model as a player."""
-    backend = make_backend(config, policy.model, policy.tokenizer, task.stop)
-    settings = decoding(config, task)
+class Matches(SampleSource):
+    """Plays a checkpoint's matches."""
 
-    def reply(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
-        completions = backend.generate(
-            encode(problems, policy.tokenizer),
-            seeds=seeds,
-            max_completion_length=settings["max_completion_length"],
-            temperature=settings["temperature"],
-            top_p=settings["top_p"],
-        )
-        texts = policy.tokenizer.batch_decode([each.ids for each in completions], skip_special_tokens=True)
-        return [
-            Reply(text, len(each.ids), truncated=not each.finished)
-            for each, text in zip(completions, texts, strict=True)
-        ]
-
-    return reply
-
-
-class Matches:
-    """Plays a checkpoint's matches; see :class:`grpo_train.evaluation.workers.worker.SampleSource`."""
+    _task: SelfPlayTask
 
     def __init__(
         self, target: Target, plan: EvalPlan, config: Config, task: SelfPlayTask, problems: Sequence[Problem]
     ) -> None:
-        self._target, self._plan, self._config = target, plan, config
-        self._task, self._problems = task, problems
-        self._decoding = decoding(config, task)
+        super().__init__(target, plan, config, task, problems)
         self._names = opponents_of(task, config)
 
     def layout(self) -> dict[str, Any]:
-        """Which matches are played side by side, and on what machine."""
-        count = len(self._problems) * self._config.eval.num_samples
+        count = len(self._problems) * self._samples
         size = self._config.eval.batch_size
         if size == "auto":
             longest = max(map(len, encode(list(self._task.long_games(16)), self._policy.tokenizer)))
             budget = self._decoding["max_completion_length"]
             size = automatic_batch_size(self._policy.model, self._policy.device, longest, budget, count)
-        chunks = [list(range(first, min(first + size, count))) for first in range(0, count, size)]
-        return layout_of(chunks, size, self._plan, self._target, self._policy)
+        return self._layout(range(count), size, size)
 
     def generate(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of these items: ``completion`` is the transcript, ``length`` the model's mean tokens per turn."""
@@ -149,23 +112,17 @@ class Matches:
         ]
 
     def _table(self, item: int) -> Table:
-        index, sample = divmod(item, self._config.eval.num_samples)
-        problem = self._problems[index]
+        problem = self._problems[item // self._samples]
         opponent, role = pairing(problem.index, self._names)
-        seed = seed_of(self._config.run.seed, self._plan.label, problem.index, sample)
-        return Table(seed, self._task.match(problem), Transcript(role, opponent))
-
-    @cached_property
-    def _policy(self) -> Policy:
-        return load_target(self._plan, self._config, self._target)
+        return Table(self._seed(item), self._task.match(problem), Transcript(role, opponent))
 
     @cached_property
     def _model(self) -> Player:
-        return model_player(self._policy, self._config, self._task)
+        return self._model_player(self._policy)
 
     @cached_property
     def _opponents(self) -> dict[str, Player]:
-        known = {each.name: each for each in OPPONENTS[self._task.game.name]}
+        known = OPPONENTS[self._task.game.name]
         return {
             name: scripted_player(known[name]) if name in known else self._checkpoint_player(name)
             for name in self._names
@@ -173,7 +130,16 @@ class Matches:
 
     def _checkpoint_player(self, name: str) -> Player:
         try:
-            policy = load_checkpoint(self._plan, self._config, opponent_path(name, Path(self._plan.root)))
+            policy = self._load(opponent_path(name, Path(self._plan.root)))
         except PolicyError as error:
             raise PolicyError(f"eval.opponents '{name}': {error}", code=error.code) from error
-        return model_player(policy, self._config, self._task)
+        return self._model_player(policy)
+
+    def _model_player(self, policy: Policy) -> Player:
+        """A model as a player."""
+        backend = make_backend(self._config, policy.model, policy.tokenizer, self._task.stop)
+
+        def reply(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
+            return self._complete(policy, backend, encode(problems, policy.tokenizer), seeds)
+
+        return reply

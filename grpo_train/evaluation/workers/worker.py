@@ -10,20 +10,20 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from grpo_train.config.schema import Config
-from grpo_train.evaluation.judging import Judges, attempt_of, settled
+from grpo_train.evaluation.judging import Judges, settled
 from grpo_train.evaluation.plan import EvalPlan, problems_of, task_of
 from grpo_train.evaluation.results.partial import Partial, PartialWriter
 from grpo_train.evaluation.targets import Target
+from grpo_train.evaluation.workers.checkpoint import SampleSource
 from grpo_train.evaluation.workers.matches import Matches
 from grpo_train.evaluation.workers.single_turn import SingleTurn
 from grpo_train.run_dir.errors import UserError, code_of
@@ -35,19 +35,9 @@ Report = Callable[..., None]
 """``report(event, **fields)`` sends an event to the parent."""
 
 
-class SampleSource(Protocol):
-    """Source of a target's samples."""
-
-    def layout(self) -> dict[str, Any]:
-        """``chunks``: lists of items generated together; and facts about the machine for the summary."""
-
-    def generate(self, items: Sequence[int]) -> list[dict[str, Any]]:
-        """A row per item: item, seed, completion, length, truncated."""
-
-
 def main() -> int:
     """Evaluate every target of the plan; a failing target is reported, and the next one starts."""
-    die_with_parent(signal.SIGKILL)
+    die_with_parent()
     plan = EvalPlan.from_json(json.loads(Path(sys.argv[1]).read_text()))
     channel, rank, nproc = (int(argument) for argument in sys.argv[2:5])
 
@@ -96,7 +86,7 @@ def evaluate(
     writer = PartialWriter(partial, rank)
     threads = config.sandbox.workers or max(1, len(os.sched_getaffinity(0)) // nproc)
     try:
-        with Judges(task, threads) as judges:
+        with Judges(task, threads, problems, config.eval.num_samples, plan.label) as judges:
             for index, items in share:
                 if all(item in finished for item in items):
                     rows = [finished[item] for item in items]
@@ -104,9 +94,8 @@ def evaluate(
                     rows = source.generate(items)
                     writer.chunk(index, rows)
                 for row in rows:
-                    position, sample = divmod(row["item"], config.eval.num_samples)
                     if row["item"] not in judged:
-                        judges.submit(row["item"], attempt_of(problems[position], sample, plan.label, row))
+                        judges.submit(row["item"], row)
                 writer.verdicts(judges.done())
                 done += len(items)
                 report("progress", name=target.name, done=done, total=total)
