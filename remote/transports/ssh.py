@@ -15,12 +15,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remote import bootstrap
 from remote.boxes import Box
-from remote.bundle import build
 from remote.events import HostKeyAsked
 from remote.transports import AskHostKey, Refused, TryAgain, Unreachable, Waker
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 CONNECT_S = 10.0
 STEP_S = 15.0
 """Banner, key exchange, each authentication, each channel."""
-UPLOAD_S = 120.0
 SEND_S = 15.0
 WINDOW = 2**24
 _SILENT = logging.NullHandler()
@@ -66,11 +65,9 @@ class SshTransport:
         box = self._box
         self._target = resolve(box.host, user=box.user, port=box.port, key=box.key, config=self._ssh_config)
         transport = self._connect(self._target)
-        probe = self._probe(transport)
-        if not probe.present:
-            self._upload(transport, probe)
+        argv = bootstrap.install(box, partial(self._execute, transport))
         marker = f"grpo-agent-{secrets.token_hex(8)}"
-        channel = self._run(transport, bootstrap.serve_command(probe, marker), "starting the agent")
+        channel = self._run(transport, bootstrap.serve_command(argv, marker), "starting the agent")
         channel.settimeout(SEND_S)
         self._channel = channel
         self._unread = self._skip_greeting(channel, f"\n{marker}\n".encode())
@@ -133,11 +130,12 @@ class SshTransport:
             transport.start_client(timeout=STEP_S)
         if not transport.initial_kex_done:  # start_client returns silently after its timeout
             raise Unreachable(f"the key exchange with {where} took longer than {STEP_S:.0f} s")
-        key = transport.get_remote_server_key()
-        self._verify(name, target, key.get_name(), key.asbytes(), transport)
+        self._verify(transport, target, name)
         return transport
 
-    def _verify(self, name: str, target: Target, key_type: str, blob: bytes, transport: Any) -> None:
+    def _verify(self, transport: paramiko.Transport, target: Target, name: str) -> None:
+        key = transport.get_remote_server_key()
+        key_type, blob = key.get_name(), key.asbytes()
         verdict, entry = self._host_keys.check(name, key_type, blob)
         if verdict is Verdict.KNOWN:
             return
@@ -151,27 +149,6 @@ class SshTransport:
         raise TryAgain(f"stored the host key of {where}; reconnecting")
 
     # ----------------------------------------------------------------------------------------------- the agent
-
-    def _probe(self, transport: paramiko.Transport) -> bootstrap.Probe:
-        marker = f"grpo-probe-{secrets.token_hex(8)}"
-        bundle = build()
-        script = bootstrap.probe_script(marker, bundle.name, self._box.repo)
-        status, output, errors = self._execute(transport, "/bin/sh -s", script.encode(), 2 * STEP_S, "probing the box")
-        probe = bootstrap.read_probe(output, marker, bundle.sha256)
-        if probe is None and f"\n{marker}\n" in output:
-            raise Refused(f"no Python 3.10 or newer on '{self._box.name}'; on the box: sudo apt-get install -y python3")
-        if probe is None:
-            reason = (errors or output).strip()[-300:] or f"exit code {status}"
-            raise Refused(f"'{self._box.name}' does not run commands for this user: {reason}")
-        return probe
-
-    def _upload(self, transport: paramiko.Transport, probe: bootstrap.Probe) -> None:
-        bundle = build()
-        command = bootstrap.store_command(probe, bundle.sha256)
-        status, output, errors = self._execute(transport, command, bundle.data, UPLOAD_S, "uploading the agent")
-        if status:
-            reason = (errors or output).strip().splitlines()[-1:] or [f"exit code {status}"]
-            raise Refused(f"cannot store the agent on '{self._box.name}' at {probe.agent}: {reason[0]}")
 
     def _run(self, transport: paramiko.Transport, command: str, what: str) -> paramiko.Channel:
         with self._step(STEP_S, what):

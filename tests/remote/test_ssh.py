@@ -214,13 +214,13 @@ def test_unreachable_hosts_are_retried(
 def test_a_hanging_login_ends(ssh_box: Box, hosts: Path, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """paramiko waits for some answers without a timeout: only the watchdog ends them."""
     monkeypatch.setattr(ssh, "STEP_S", 1.0)
-    original = SshTransport._probe
+    original = bootstrap.install
 
-    def probe_into_a_black_hole(self: SshTransport, transport: Any) -> Any:
+    def install_into_a_black_hole(box: Box, execute: bootstrap.Execute) -> list[str]:
         proxy.black_hole()
-        return original(self, transport)
+        return original(box, execute)
 
-    monkeypatch.setattr(SshTransport, "_probe", probe_into_a_black_hole)
+    monkeypatch.setattr(bootstrap, "install", install_into_a_black_hole)
     with connected(ssh_box, host_keys_file=hosts) as (client, recorder):
         assert recorder.wait_link(Link.LOST, timeout=8).detail
         client.close()
