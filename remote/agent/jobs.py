@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from grpo_train.run_dir import RunDir, check_name, create_run, open_run, prepare_root
 from grpo_train.run_dir.kill import TERM_WAIT_S, kill_run, record_end
 from grpo_train.run_dir.processes import is_alive, signal_quietly, start_ticks
-from grpo_train.run_dir.root import find_by_key
+from grpo_train.run_dir.root import Launch, find_by_key
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, verify_engine
 from remote.agent.sessions import Sessions, session_name
@@ -36,11 +37,6 @@ from remote.protocol.operations import (
     StopRequest,
 )
 
-EVAL_OPTIONS = (
-    *("eval_dataset", "eval_path", "ckpt_path", "name", "split", "subset_frac", "temperature", "batch_size"),
-    *("max_completion_length", "num_samples", "num_problems", "nproc", "timeout"),
-)
-"""Fields of an EvaluateRequest that are options of ``grpo-train eval`` under the same name."""
 SIGKILL_WAIT_S = 2.0
 
 
@@ -95,16 +91,17 @@ def launch(box: BoxContext, request: LaunchRequest) -> LaunchReply:
 
 def _launch_record(request: LaunchRequest) -> dict[str, Any]:
     """Contents of ``launch.json``."""
-    return {
-        "argv": _shell_argv(request),
-        "config_text": request.config_text,
-        "config_name": request.config_name,
-        "overrides": request.overrides,
-        "ckpt": request.ckpt or None,
-        "nproc": request.nproc,
-        "by": request.by,
-        "idempotency_key": request.idempotency_key or None,
-    }
+    launch = Launch(
+        argv=_shell_argv(request),
+        config_name=request.config_name,
+        config_text=request.config_text,
+        overrides=request.overrides,
+        ckpt=request.ckpt or None,
+        nproc=request.nproc,
+        by=request.by,
+        idempotency_key=request.idempotency_key or None,
+    )
+    return asdict(launch)
 
 
 def _shell_argv(request: LaunchRequest) -> list[str]:
@@ -168,8 +165,8 @@ def evaluate(box: BoxContext, request: EvaluateRequest) -> JobReply:
     if request.steps not in ("", []):
         steps = request.steps if isinstance(request.steps, list) else [request.steps]
         arguments += ["--steps", ",".join(map(str, steps))]
-    for option in EVAL_OPTIONS:
-        arguments += _option(request, option)
+    for option in fields(request):  # the others are options of ``grpo-train eval`` under the same name
+        arguments += [] if option.name in ("run", "steps", "dry_run") else _option(request, option.name)
     label = run or check_name(request.name or Path(request.ckpt_path).name)
     return _run_in_session(box, session_name(f"eval_{label}"), arguments, run, request.dry_run)
 
@@ -235,13 +232,11 @@ def _kill_session(box: BoxContext, name: str) -> KillReply:
     for number, patience_s in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, SIGKILL_WAIT_S)):
         signal_quietly(pid, number)
         deadline = time.monotonic() + patience_s
-        while start is not None and is_alive(pid, start):
-            if time.monotonic() > deadline:
-                break
+        while (alive := start is not None and is_alive(pid, start)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        else:
-            return {"session": name, "left": [], "forced": number == signal.SIGKILL}
-    return {"session": name, "left": [pid], "forced": True}
+        if not alive:
+            break
+    return {"session": name, "left": [pid] if alive else [], "forced": number == signal.SIGKILL}
 
 
 def _session_process(box: BoxContext, run: RunDir) -> list[tuple[int, int]]:
