@@ -164,14 +164,8 @@ def probe_torch() -> TorchFacts:
         raise _no_gpu(f"torch does not load: {reason}") from error
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
         raise _no_gpu(f"torch did not report its GPUs: {error}") from error
-    return TorchFacts(
-        version=facts["version"],
-        cuda=facts["cuda"],
-        available=facts["available"],
-        architectures=tuple(facts["architectures"]),
-        capabilities=tuple((major, minor) for major, minor in facts["capabilities"]),
-        error=facts["error"],
-    )
+    facts |= {"architectures": tuple(facts["architectures"]), "capabilities": tuple(map(tuple, facts["capabilities"]))}
+    return TorchFacts(**facts)
 
 
 def _no_gpu(message: str) -> PolicyError:

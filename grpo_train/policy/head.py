@@ -6,6 +6,7 @@ Shape suffixes: N tokens, C tokens of a chunk, H hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -206,23 +207,19 @@ class _Products:
             torch.addmm(total_VH, factor_CV.t(), hidden_CH, beta=beta, out=total_VH)
 
 
-_MIXED: dict[torch.device, bool] = {}
-
-
+@cache
 def mixed_products(device: torch.device) -> bool:
     """Whether ``device`` multiplies bfloat16 matrices into float32 ones; probed once, both products."""
-    if device not in _MIXED:
-        _MIXED[device] = False
-        if device.type == "cuda":
-            ones = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
-            out = torch.empty(16, 16, dtype=torch.float32, device=device)
-            try:
-                torch.mm(ones, ones.t(), out_dtype=torch.float32, out=out)
-                torch.addmm(out, ones.t(), ones, out_dtype=torch.float32, beta=1, out=out)
-                _MIXED[device] = bool((torch.mm(ones, ones, out_dtype=torch.float32) + out == 48).all())
-            except (RuntimeError, TypeError):
-                pass
-    return _MIXED[device]
+    if device.type != "cuda":
+        return False
+    ones = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
+    out = torch.empty(16, 16, dtype=torch.float32, device=device)
+    try:
+        torch.mm(ones, ones.t(), out_dtype=torch.float32, out=out)
+        torch.addmm(out, ones.t(), ones, out_dtype=torch.float32, beta=1, out=out)
+        return bool((torch.mm(ones, ones, out_dtype=torch.float32) + out == 48).all())
+    except (RuntimeError, TypeError):
+        return False
 
 
 def logps_of_logits(
