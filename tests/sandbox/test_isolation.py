@@ -16,7 +16,6 @@ from grpo_train.sandbox import (
     allow_weak,
     isolation,
     landlock,
-    layers,
     probe,
     run_program,
     run_tests,
@@ -69,7 +68,7 @@ def test_medium_must_be_allowed(probing: pytest.MonkeyPatch) -> None:
 def test_weak_without_landlock_and_seccomp(probing: pytest.MonkeyPatch) -> None:
     probing.setattr(landlock, "abi", lambda: 0)
     allow_everything = seccomp.Filter(b"\x06\0\0\0\0\0\xff\x7f", ())
-    probing.setattr(layers, "_filter", lambda machine: allow_everything)
+    probing.setattr(seccomp, "build", lambda machine: allow_everything)
     with pytest.raises(SandboxTooWeak, match="weak"):
         isolation()
     allow_weak(True)
