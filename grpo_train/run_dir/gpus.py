@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import io
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -163,7 +162,7 @@ def _nvidia_smi(query: str, *fields: str) -> list[dict[str, str]]:
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, text=True, errors="replace",
         check=True,
     )  # fmt: skip
-    rows = csv.reader(io.StringIO(done.stdout), skipinitialspace=True)
+    rows = csv.reader(done.stdout.splitlines(), skipinitialspace=True)
     return [dict(zip(fields, map(str.strip, row), strict=True)) for row in rows if len(row) == len(fields)]
 
 

@@ -26,7 +26,7 @@ from grpo_train.run_dir.files import read_json, read_jsonl, to_float, utc_now
 from grpo_train.run_dir.processes import become_subreaper, find_by_run_id, kill_all, reap_orphans, run_id_of
 from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
-from grpo_train.tracking.gpu import GpuSampler
+from grpo_train.tracking.gpu import sample_gpus
 
 HEARTBEAT_S = 2.0
 KILL_GRACE_S = 10.0
@@ -61,7 +61,6 @@ class Supervisor:
         self._nproc = config.run.nproc if torchrun else 1
         self._threads = thread_count(self._nproc)
         self._status = StatusWriter(run.path)
-        self._child: subprocess.Popen[bytes] | None = None
         self._terminal = ProgressLine(show_progress)
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stop_requested_at = 0.0
@@ -90,11 +89,9 @@ class Supervisor:
             nproc=self._nproc,
             threads=self._threads,
         )
-        sampler = GpuSampler(self._run, config.tracking.gpu_interval)
-        sampler.start()
         stages = plan(start, config)
         outcome, error = "done", None
-        try:
+        with sample_gpus(self._run, config.tracking.gpu_interval):
             while stages:
                 stage = stages[0]
                 outcome, error = self._stage(stage)
@@ -106,8 +103,6 @@ class Supervisor:
                     stages.pop(0)
                 elif error is None or not self._can_restart(error):
                     break
-        finally:
-            sampler.stop()
         return self._end("finished" if outcome == "done" else outcome, error)
 
     # one stage -----------------------------------------------------------------------------------------------
@@ -126,7 +121,7 @@ class Supervisor:
         self._write(state="starting" if stage.kind == "train" else "evaluating", stage=stage.kind)
         command = stage.command(self._run, self._nproc, self._ckpt)
         try:
-            child = self._child = subprocess.Popen(
+            child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -150,7 +145,7 @@ class Supervisor:
         if stage.kind == "eval" and self._run.stop_requested():
             self._run.clear_stop()
             return "stopped", None
-        failure = self._failure(child.returncode)
+        failure = self._failure(child)
         self._event("crashed", stage=stage.kind, error=failure)
         return "crashed", failure
 
@@ -204,20 +199,17 @@ class Supervisor:
 
     # endings -------------------------------------------------------------------------------------------------
 
-    def _failure(self, exit_code: int) -> dict[str, Any]:
+    def _failure(self, child: subprocess.Popen[bytes]) -> dict[str, Any]:
         """Error of a failed stage: rank and signal, or the exception, with the last console lines."""
-        control = self._run.path / "control"
+        control, exit_code = self._run.path / "control", child.returncode
         failures = (read_json(control / "error_torchrun.json") or {}).get("failures", [])
         if self._nproc == 1 and exit_code < 0:
-            pid = self._child.pid if self._child else 0
-            failures = [{"rank": 0, "pid": pid, "exit_code": exit_code, "signal": signal.Signals(-exit_code).name}]
+            name = signal.Signals(-exit_code).name
+            failures = [{"rank": 0, "pid": child.pid, "exit_code": exit_code, "signal": name}]
         # A rank killed by a signal is the cause. Ranks that failed in a collective afterwards, or got torchrun's
         # SIGTERM, are not.
         killed = [f for f in failures if f["exit_code"] < 0 and f["signal"] != "SIGTERM"]
-        reports = sorted(
-            (report for path in control.glob("error_rank*.json") if (report := read_json(path))),
-            key=lambda report: str(report["time"]),
-        )
+        reports = [report for path in control.glob("error_rank*.json") if (report := read_json(path))]
         error: dict[str, Any] = {
             "code": "internal",
             "rank": None,
@@ -231,7 +223,7 @@ class Supervisor:
             error |= {"rank": first["rank"], "signal": first["signal"], "pid": first["pid"]}
             error["summary"] = f"rank {first['rank']} (pid {first['pid']}) was killed by {first['signal']}{hint}"
         elif reports:
-            first = reports[0]
+            first = min(reports, key=lambda report: str(report["time"]))
             error |= {"rank": first["rank"], "traceback": first["traceback"], "code": first.get("code", "internal")}
             error["summary"] = f"rank {first['rank']}: {first['message']}" if self._nproc > 1 else first["message"]
         else:

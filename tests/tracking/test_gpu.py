@@ -16,10 +16,8 @@ def sampled(folder: Path) -> RunDir:
     """Run a sampler until its file has a row."""
     run = RunDir(folder)
     run.logs.mkdir(parents=True)
-    sampler = gpu.GpuSampler(run, 0.01)
-    sampler.start()
-    wait_for(lambda: (run.logs / "gpu.jsonl").is_file() and rows(run, "gpu.jsonl"), "a sample")
-    sampler.stop()
+    with gpu.sample_gpus(run, 0.01):
+        wait_for(lambda: (run.logs / "gpu.jsonl").is_file() and rows(run, "gpu.jsonl"), "a sample")
     return run
 
 
