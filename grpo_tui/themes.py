@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from textual.theme import Theme
 
-DARK = Theme(
-    name="grpo-dark",
+from grpo_tui.charts import CHARTS
+
+
+def _theme(name: str, own: dict[str, str], selection: str, **colors: Any) -> Theme:
+    """A theme whose scrollbars, cursors and frames use its own colors."""
+    background, primary = colors["background"], colors["primary"]
+    derived = {
+        "text-muted": own["grpo-muted"],
+        "border": primary,
+        "block-cursor-background": primary,
+        "block-cursor-foreground": background,
+        "input-selection-background": f"{primary} {selection}",
+        "scrollbar": own["grpo-border"],
+        "scrollbar-hover": own["grpo-faint"],
+        "scrollbar-active": primary,
+        "scrollbar-background": background,
+        "scrollbar-background-hover": background,
+        "scrollbar-background-active": background,
+        "scrollbar-corner-color": background,
+    }
+    return Theme(name, **colors, variables=own | derived)
+
+
+DARK = _theme(
+    "grpo-dark",
+    {
+        "grpo-muted": "#8a9bb0",
+        "grpo-faint": "#3c4a5e",
+        "grpo-track": "#1b2738",
+        "grpo-border": "#26344a",
+        "grpo-cursor": "#1d3550",
+        "grpo-think": "#9db2cc",
+        "grpo-answer": "#ffd27a",
+        **{f"chart-{chart.id}": chart.dark for chart in CHARTS},
+    },
+    selection="35%",
     dark=True,
     primary="#5cc8ff",
     secondary="#b79cff",
@@ -17,37 +53,21 @@ DARK = Theme(
     background="#0b1017",
     surface="#0f1620",
     panel="#172130",
-    variables={
-        "grpo-muted": "#8a9bb0",
-        "grpo-faint": "#3c4a5e",
-        "grpo-track": "#1b2738",
-        "grpo-border": "#26344a",
-        "grpo-cursor": "#1d3550",
-        "grpo-think": "#9db2cc",
-        "grpo-answer": "#ffd27a",
-        "chart-reward": "#3fd6a8",
-        "chart-loss": "#5cc8ff",
-        "chart-length": "#b79cff",
-        "chart-grad": "#ffb454",
-        "chart-zero": "#f58bb8",
-        "chart-entropy": "#e8e06b",
-        "text-muted": "#8a9bb0",
-        "border": "#5cc8ff",
-        "block-cursor-background": "#5cc8ff",
-        "block-cursor-foreground": "#0b1017",
-        "input-selection-background": "#5cc8ff 35%",
-        "scrollbar": "#26344a",
-        "scrollbar-hover": "#3c4a5e",
-        "scrollbar-active": "#5cc8ff",
-        "scrollbar-background": "#0b1017",
-        "scrollbar-background-hover": "#0b1017",
-        "scrollbar-background-active": "#0b1017",
-        "scrollbar-corner-color": "#0b1017",
-    },
 )
 
-LIGHT = Theme(
-    name="grpo-light",
+LIGHT = _theme(
+    "grpo-light",
+    {
+        "grpo-muted": "#5d6b7a",
+        "grpo-faint": "#b5bcc4",
+        "grpo-track": "#e2ded2",
+        "grpo-border": "#cfcabd",
+        "grpo-cursor": "#d3e6f3",
+        "grpo-think": "#4d6280",
+        "grpo-answer": "#8a5a00",
+        **{f"chart-{chart.id}": chart.light for chart in CHARTS},
+    },
+    selection="30%",
     dark=False,
     primary="#0067a8",
     secondary="#6a3fc0",
@@ -59,33 +79,6 @@ LIGHT = Theme(
     background="#fbfaf7",
     surface="#f4f2ec",
     panel="#e9e6dd",
-    variables={
-        "grpo-muted": "#5d6b7a",
-        "grpo-faint": "#b5bcc4",
-        "grpo-track": "#e2ded2",
-        "grpo-border": "#cfcabd",
-        "grpo-cursor": "#d3e6f3",
-        "grpo-think": "#4d6280",
-        "grpo-answer": "#8a5a00",
-        "chart-reward": "#00775a",
-        "chart-loss": "#0067a8",
-        "chart-length": "#6a3fc0",
-        "chart-grad": "#a85b00",
-        "chart-zero": "#b0306e",
-        "chart-entropy": "#7a7000",
-        "text-muted": "#5d6b7a",
-        "border": "#0067a8",
-        "block-cursor-background": "#0067a8",
-        "block-cursor-foreground": "#fbfaf7",
-        "input-selection-background": "#0067a8 30%",
-        "scrollbar": "#cfcabd",
-        "scrollbar-hover": "#b5bcc4",
-        "scrollbar-active": "#0067a8",
-        "scrollbar-background": "#fbfaf7",
-        "scrollbar-background-hover": "#fbfaf7",
-        "scrollbar-background-active": "#fbfaf7",
-        "scrollbar-corner-color": "#fbfaf7",
-    },
 )
 
 THEMES = (DARK, LIGHT)

@@ -14,6 +14,7 @@ from textual.widgets import Input
 
 from grpo_tui.actions.action import Action
 from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.charts import CHARTS
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.chart import MetricChart
 from grpo_tui.widgets.error_panel import ErrorPanel
@@ -21,21 +22,12 @@ from grpo_tui.widgets.gpu import GpuPanel
 from grpo_tui.widgets.header import HeaderBar
 from grpo_tui.widgets.health import HealthLine, HealthSource
 from grpo_tui.widgets.key_bar import KeyBar
-from grpo_tui.widgets.lines_panel import LineSource, LinesPanel
+from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.notice import Notice
 from grpo_tui.widgets.runs import RunsPanel
-from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, ConsoleSource, RolloutsSource, TrainSource
+from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
 from grpo_tui.widgets.stage_bar import StageBar
 
-CHARTS = (
-    ("reward", "reward"),
-    ("loss", "loss"),
-    ("completions/mean_length", "length"),
-    ("grad_norm", "grad"),
-    ("frac_reward_zero_std", "zero"),
-    ("entropy", "entropy"),
-)
-"""Metric and id of each chart. Smaller terminals show the first four, or two."""
 COMPACT_TABS = frozenset({3, 4})
 """Tabs of the log panel that are separate panels on larger terminals."""
 
@@ -68,16 +60,16 @@ class HomeScreen(Screen[None]):
             with Vertical(id="right"):
                 yield ErrorPanel(store, id="error")
                 with Container(id="charts"):
-                    for metric, name in CHARTS:
-                        yield MetricChart(store, metric, id=f"chart-{name}")
+                    for chart in CHARTS:
+                        yield MetricChart(store, chart)
                 yield StageBar(store, id="stages")
                 yield HealthLine(store, id="health")
                 with Container(id="texts"):
-                    sources: list[LineSource] = [
-                        TrainSource(store), ConsoleSource(store), RolloutsSource(store),
-                        CompletionSource(store), CheckpointsSource(store), HealthSource(store),
-                    ]  # fmt: skip
-                    yield LinesPanel(store, sources, id="log")
+                    yield LinesPanel(
+                        store,
+                        [*log_sources(store), CompletionSource(store), CheckpointsSource(store), HealthSource(store)],
+                        id="log",
+                    )
                     yield LinesPanel(store, [CompletionSource(store)], id="completion")
         yield GpuPanel(store, id="gpu")
         yield Input(id="filter", placeholder="filter by name or state; enter applies, esc clears", compact=True)

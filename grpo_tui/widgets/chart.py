@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from grpo_tui.charts import CHARTS, Chart
 from grpo_tui.model.formatting import compact_number, metric_value, tick_labels
 from grpo_tui.model.series import Series
 from grpo_tui.model.store import Store
@@ -26,9 +28,15 @@ class MetricChart(Panel):
 
     COMPONENT_CLASSES: ClassVar = {"chart--raw", "chart--line", "chart--axis", "chart--gap", "chart--empty"}
 
-    def __init__(self, store: Store, name: str, *, id: str) -> None:
-        super().__init__(store, id=id, classes="chart")
-        self.metric = name
+    DEFAULT_CSS = "".join(
+        f"MetricChart#chart-{chart.id} > .chart--line {{ color: $chart-{chart.id}; }}\n"
+        f"MetricChart#chart-{chart.id} > .chart--raw {{ color: $chart-{chart.id} 40%; }}\n"
+        for chart in CHARTS
+    )
+
+    def __init__(self, store: Store, chart: Chart) -> None:
+        super().__init__(store, id=f"chart-{chart.id}", classes=f"panel chart {chart.shown}")
+        self.metric = chart.metric
         self.smoothed = True
         self._strips: list[Strip] = []
         self._key: tuple[object, ...] = ()
@@ -46,7 +54,7 @@ class MetricChart(Panel):
         last = series.last if series is not None else None
         title = self.metric
         if last is not None:
-            tone = "$error" if last != last or last in (float("inf"), float("-inf")) else "$foreground"
+            tone = "$foreground" if math.isfinite(last) else "$error"
             title += f"  [bold {tone}]{metric_value(last)}[/]"
             title += f" [$text-muted]{self._trend()}[/]"
         self.set_titles(title, self.age_markup())

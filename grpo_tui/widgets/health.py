@@ -7,19 +7,21 @@ from textual.content import Content
 from textual.message import Message
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.formatting import metric_value, one_line
+from grpo_tui.model.formatting import metric_value, one_line, shortened
 from grpo_tui.model.health import Condition
 from grpo_tui.widgets.lines_panel import PageSource, Palette
 from grpo_tui.widgets.panel import Line
 from grpo_tui.widgets.sources import MARKS, wrapped
 
 _COLORS = {"bad": "$error", "warn": "$warning", "muted": "$text-muted"}
-_FAMILIES = (
-    "groups", "hacking", "sandbox", "self_play", "code_game", "scheduling", "ess", "clip_ratio", "mismatch", "gns",
+_ELSEWHERE = ("time", "completions")
+"""Families of metrics (the family of ``time/step`` is ``time``) that other panels show."""
+_ORDER = (
+    "groups", "hacking", "sandbox", "", "ess", "clip_ratio", "mismatch", "gns", "ratio", "logp_difference", "accuracy",
+    "rewards", "memory",
 )  # fmt: skip
-"""Families of metrics (the family of ``ess/token`` is ``ess``) that concern health and have no chart. Those of the task
-come first: home shows only six lines of the page."""
-_MARGIN = 12
+"""Order of the other families. Unlisted ones, such as a task's, take the place of "": home shows only six lines."""
+_MARGIN = 16
 _GAP = 3
 """Cells between two metrics on a line."""
 
@@ -92,25 +94,27 @@ class HealthSource(PageSource):
     def _metrics(self, width: int, palette: Palette) -> list[Text]:
         """Metrics of the newest row by family; ``tictactoe/X/reward`` is listed under ``tictactoe/X``."""
         row = self.store.logs.rows.last if self.store.logs else None
-        families: dict[tuple[int, str], list[Text]] = {}
+        families: dict[tuple[str, str], list[Text]] = {}
         for key, value in (row.fields if row else {}).items():
             family, _, name = key.partition("/")
             number = to_float(value)
-            if family not in _FAMILIES or not name or (number is None and not isinstance(value, str)):
+            if not name or family in _ELSEWHERE or (number is None and not isinstance(value, str)):
                 continue
             subfamily, _, name = name.rpartition("/")
             text = one_line(str(value)[:40]) if number is None else metric_value(number)
             entry = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
             entry.append(text, style=palette["faint"] if number == 0 or number != number else "bold")
-            families.setdefault((_FAMILIES.index(family), one_line(subfamily)), []).append(entry)
+            families.setdefault((one_line(family), one_line(subfamily)), []).append(entry)
         lines: list[Text] = []
-        previous = -1
-        for (index, subfamily), entries in sorted(families.items(), key=lambda item: item[0]):
+        previous = ""
+        ordered = sorted(families, key=lambda names: (_ORDER.index(names[0] if names[0] in _ORDER else ""), names))
+        for family, subfamily in ordered:
+            entries = families[family, subfamily]
             if subfamily:
                 entries.insert(0, Text(subfamily, style=palette["muted"]))
-            head = _FAMILIES[index] if index != previous else ""
+            head = "" if family == previous else shortened(family, _MARGIN - 1)
             lines += _headed(head, _side_by_side(entries, width - _MARGIN), palette)
-            previous = index
+            previous = family
         return lines
 
 

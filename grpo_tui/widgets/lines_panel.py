@@ -78,8 +78,8 @@ class LinesPanel(ScrollPanel):
 
     BINDINGS: ClassVar = [("left", "browse(-1)"), ("right", "browse(1)")]
 
-    def __init__(self, store: Store, sources: list[LineSource], *, id: str, classes: str | None = None) -> None:
-        super().__init__(store, id=id, classes=classes)
+    def __init__(self, store: Store, sources: list[LineSource], *, id: str) -> None:
+        super().__init__(store, id=id)
         self.sources = sources
         self.active = 0
         self.hidden: frozenset[int] = frozenset()

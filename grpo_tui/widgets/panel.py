@@ -38,9 +38,12 @@ else:
 class StoreView(_Base):
     """A view of the store. ``tick`` is called four times a second."""
 
-    store: Store
     _seen: object = None
     _titles: tuple[str | Content, str] = ("", "")
+
+    def __init__(self, store: Store, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.store = store
 
     def state(self) -> object:
         """A value that differs whenever the view must be repainted."""
@@ -78,24 +81,15 @@ class StoreView(_Base):
 class Line(StoreView, Widget):
     """A view without a frame."""
 
-    def __init__(self, store: Store, *, id: str) -> None:
-        super().__init__(id=id)
-        self.store = store
-
 
 class Panel(StoreView, Widget, can_focus=True):
     """A panel that does not scroll."""
 
     ALLOW_MAXIMIZE = True
-
-    def __init__(self, store: Store, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=f"panel {classes or ''}".strip())
-        self.store = store
+    DEFAULT_CLASSES = "panel"
 
 
 class ScrollPanel(StoreView, ScrollView, can_focus=True):
     """A panel that scrolls."""
 
-    def __init__(self, store: Store, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=f"panel {classes or ''}".strip())
-        self.store = store
+    DEFAULT_CLASSES = "panel"

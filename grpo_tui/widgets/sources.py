@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -11,9 +14,10 @@ from rich.text import Text
 from grpo_tui.model.checkpoints import CheckpointView
 from grpo_tui.model.formatting import compact_number, metric_value, one_line, printable
 from grpo_tui.model.health import records_of, tone_of_level
+from grpo_tui.model.lines import Item, LineBuffer
 from grpo_tui.model.run_logs import Completion, Row, RunLogs, row_time
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.lines_panel import PageSource, Palette
+from grpo_tui.widgets.lines_panel import LineSource, PageSource, Palette
 
 _FIRST = ("reward", "loss", "completions/mean_length", "grad_norm", "time/step")
 _SHORT = {"completions/mean_length": "len", "time/step": "s/step", "grad_norm": "grad"}
@@ -29,35 +33,39 @@ def clock(seconds: float | None) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else "        "
 
 
-class LogSource:
-    """Lines of one of the run's logs."""
+@dataclass
+class LogSource(Generic[Item]):
+    """Items of one of the run's logs, one per line."""
 
-    log = ""
+    store: Store
+    title: str
+    """Name of the log."""
+    empty: str
+    items: Callable[[RunLogs], LineBuffer[Item]]
+    format: Callable[[Item, int, Palette], Text]
     follows = True
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    @property
-    def logs(self) -> RunLogs | None:
-        return self.store.logs
-
     def state(self) -> object:
-        return self.store.log_version(self.log)
-
-
-class TrainSource(LogSource):
-    """Rows of train_log.jsonl."""
-
-    title = log = "train_log"
-    empty = "no steps yet"
+        return self.store.log_version(self.title)
 
     def bounds(self, width: int) -> tuple[int, int]:
-        return (self.logs.rows.first, self.logs.rows.end) if self.logs else (0, 0)
+        if self.store.logs is None:
+            return 0, 0
+        items = self.items(self.store.logs)
+        return items.first, items.end
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
-        row = self.logs.rows.get(index) if self.logs else None
-        return _row_line(row, width, palette) if row else Text()
+        item = self.items(self.store.logs).get(index) if self.store.logs else None
+        return Text() if item is None else self.format(item, width, palette)
+
+
+def log_sources(store: Store) -> list[LineSource]:
+    """The training log, the console and the rollouts."""
+    return [
+        LogSource(store, "train_log", "no steps yet", lambda logs: logs.rows, _row_line),
+        LogSource(store, "console", "no output yet", lambda logs: logs.console, _console_line),
+        LogSource(store, "rollouts", "no completions yet", lambda logs: logs.completions, _completion_line),
+    ]
 
 
 def _row_line(row: Row, width: int, palette: Palette) -> Text:
@@ -87,49 +95,27 @@ def _row_line(row: Row, width: int, palette: Palette) -> Text:
     return text
 
 
-class ConsoleSource(LogSource):
-    """Lines of the console."""
-
-    title = log = "console"
-    empty = "no output yet"
-
-    def bounds(self, width: int) -> tuple[int, int]:
-        return (self.logs.console.first, self.logs.console.end) if self.logs else (0, 0)
-
-    def line(self, index: int, width: int, palette: Palette) -> Text:
-        line = (self.logs.console.get(index) if self.logs else None) or ""
-        # Truncated before Rich sees it: a line may have thousands of characters.
-        text = Text(line[: width + 1], no_wrap=True)
-        if _ERROR.search(line):
-            text.stylize(palette["bad"])
-        elif _WARNING.search(line):
-            text.stylize(palette["warn"])
-        return text
+def _console_line(line: str, width: int, palette: Palette) -> Text:
+    # Truncated before Rich sees it: a line may have thousands of characters.
+    text = Text(line[: width + 1], no_wrap=True)
+    if _ERROR.search(line):
+        text.stylize(palette["bad"])
+    elif _WARNING.search(line):
+        text.stylize(palette["warn"])
+    return text
 
 
-class RolloutsSource(LogSource):
-    """One completion per line."""
-
-    title = log = "rollouts"
-    empty = "no completions yet"
-
-    def bounds(self, width: int) -> tuple[int, int]:
-        return (self.logs.completions.first, self.logs.completions.end) if self.logs else (0, 0)
-
-    def line(self, index: int, width: int, palette: Palette) -> Text:
-        completion = self.logs.completions.get(index) if self.logs else None
-        if completion is None:
-            return Text()
-        text = Text(clock(completion.time), style=palette["muted"], no_wrap=True)
-        text.append(f"  step {completion.step:<5}", style="bold")
-        text.append(" reward ", style=palette["muted"])
-        good = completion.reward is not None and completion.reward > 0
-        reward = f"{'✔' if good else '·'} {compact_number(completion.reward):<6}"
-        text.append(reward, style=palette["good" if good else "muted"])
-        text.append(one_line(completion.prompt[-120:])[-40:], style=palette["muted"])
-        text.append(" → ", style=palette["faint"])
-        text.append(one_line(completion.text[: 4 * width])[:width])
-        return text
+def _completion_line(completion: Completion, width: int, palette: Palette) -> Text:
+    text = Text(clock(completion.time), style=palette["muted"], no_wrap=True)
+    text.append(f"  step {completion.step:<5}", style="bold")
+    text.append(" reward ", style=palette["muted"])
+    good = completion.reward is not None and completion.reward > 0
+    reward = f"{'✔' if good else '·'} {compact_number(completion.reward):<6}"
+    text.append(reward, style=palette["good" if good else "muted"])
+    text.append(one_line(completion.prompt[-120:])[-40:], style=palette["muted"])
+    text.append(" → ", style=palette["faint"])
+    text.append(one_line(completion.text[: 4 * width])[:width])
+    return text
 
 
 class CompletionSource(PageSource):

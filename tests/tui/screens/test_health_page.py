@@ -103,3 +103,18 @@ async def test_self_play_metrics_are_grouped(start: Start, size: tuple[int, int]
         )  # fmt: skip
         assert screen.index("turns 5.750") < screen.index("tictactoe/O") < screen.index("token_clipped")
         assert screen.count("self_play") == 1
+
+
+async def test_metrics_of_a_new_task_are_shown(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        healthy_box(client)
+        more = {"code_execution/right_output": 0.375, "memory/peak_gib": 3.5}
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl([{**healthy(row), **more} for row in train_rows(87)])
+
+    async with start(script, wait="87/200") as session:
+        await session.press("l", "l", "l")
+        session.app.screen.query_one("#log", LinesPanel).focus()
+        await session.press("enter")
+        screen = await session.until_text("code_execution  right_output 0.375", "peak_gib 3.500")
+        assert screen.index("all_correct") < screen.index("code_execution") < screen.index("sequence_clipped")
+        assert screen.index("gns") < screen.index("peak_gib")
