@@ -324,7 +324,7 @@ class BoxClient:
             if kind == "data":
                 event = follow.data(frame)
             elif kind == "rotated":
-                event = follow.rotated(frame)
+                event = follow.rotated()
             else:
                 event = follow.failed(frame)
                 del self._follows[follow.subscription]

@@ -44,8 +44,8 @@ class Follow:
         self.unconsumed += len(data)
         return LogArrived(self.subscription, self.path, offset, data, self.cursor)
 
-    def rotated(self, frame: dict[str, Any]) -> LogRotated:
-        self.cursor = Cursor.from_json(frame["cursor"])
+    def rotated(self) -> LogRotated:
+        self.cursor = Cursor(self.path)
         return LogRotated(self.subscription, self.path)
 
     def failed(self, frame: dict[str, Any]) -> LogFailed:
