@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.suggester import SuggestFromList
 from textual.widgets import Input, Select
 
-from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
-from grpo_tui.model.requests import EvaluateRequest, Request
+from grpo_tui.forms.form import FieldError, Request, RequestScreen, field, text_field
 from grpo_tui.model.tasks import RequestFunction, TaskNames
+from remote.protocol.operations import EvaluateRequest
 
 
 class EvalScreen(RequestScreen):
@@ -20,13 +20,10 @@ class EvalScreen(RequestScreen):
     VERB, OPERATION = "Evaluate", "evaluate"
 
     def __init__(self, request: RequestFunction, run: str, steps: list[int]) -> None:
-        super().__init__(request)
+        super().__init__(request, f"evaluate {run}")
         self.run_name, self.steps = run, steps
         """``steps`` of the complete checkpoints, ascending; at least one."""
         self.tasks = TaskNames(request)
-
-    def heading(self) -> str:
-        return f"evaluate {self.run_name}"
 
     def compose_fields(self) -> ComposeResult:
         count = len(self.steps)

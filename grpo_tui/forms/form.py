@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from dataclasses import asdict
 from typing import Any
 
 from textual import work
@@ -17,11 +18,12 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static, TextArea
 
-from grpo_tui.model.formatting import command_line
-from grpo_tui.model.requests import Request, parameters
 from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
 from remote.protocol import RemoteError
+from remote.protocol.operations import EvaluateRequest, LaunchRequest, ResumeRequest
+
+Request = LaunchRequest | EvaluateRequest | ResumeRequest
 
 DEBOUNCE_S = 0.25
 """Delay between the last change of a field and the check."""
@@ -39,8 +41,9 @@ class RequestScreen(Dialog[dict[str, Any]]):
     VERB: str
     OPERATION: str
 
-    def __init__(self, request: RequestFunction) -> None:
+    def __init__(self, request: RequestFunction, heading: str) -> None:
         super().__init__()
+        self.heading = heading
         self.request = request
         self.ready: Request | None = None
         """The request whose command is on the screen."""
@@ -223,12 +226,18 @@ class RequestScreen(Dialog[dict[str, Any]]):
         button.label, button.disabled = self.VERB, False
 
 
+def parameters(request: Request, dry_run: bool) -> dict[str, Any]:
+    """The fields that were filled in; the box has defaults for the others."""
+    given = {name: value for name, value in asdict(request).items() if value not in ("", None, [])}
+    return {**given, "dry_run": dry_run}
+
+
 def command_text(reply: dict[str, Any]) -> Content:
     """Command of a dry run, and its shell equivalent if the reply has one."""
     argv, shell_argv = reply.get("argv"), reply.get("shell_argv")
-    text = Content(command_line([str(word) for word in argv]) if isinstance(argv, list) else "")
+    text = Content(shlex.join([str(word) for word in argv]) if isinstance(argv, list) else "")
     if isinstance(shell_argv, list) and shell_argv:
-        equivalent = command_line([str(word) for word in shell_argv])
+        equivalent = shlex.join([str(word) for word in shell_argv])
         text += Content.from_markup("\n[$grpo-muted]shell equivalent:[/] [$grpo-think]$command[/]", command=equivalent)
     return text
 

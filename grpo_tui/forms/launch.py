@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,10 @@ from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Select, TextArea
 
-from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
-from grpo_tui.model.requests import LaunchRequest, Request, new_idempotency_key
+from grpo_tui.forms.form import FieldError, Request, RequestScreen, field, text_field
 from grpo_tui.model.tasks import RequestFunction, TaskNames
 from remote.protocol import RemoteError
+from remote.protocol.operations import LaunchRequest
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config
@@ -53,15 +54,13 @@ class LaunchScreen(RequestScreen):
         *,
         one_key: bool,
     ) -> None:
-        super().__init__(request)
-        self.box, self.configs, self.runs, self.preferred = box, configs, runs, preferred
+        super().__init__(request, f"launch a run on {box}")
+        self.configs, self.runs, self.preferred = configs, runs, preferred
         self.one_key = one_key
         """Start with the focus on the button: Enter launches the preferred config."""
-        self.idempotency_key = new_idempotency_key()
+        # Makes a repeated launch (a double Enter, a broken link) a no-op.
+        self.idempotency_key = secrets.token_hex(12)
         self.tasks = TaskNames(request)
-
-    def heading(self) -> str:
-        return f"launch a run on {self.box}"
 
     def compose_fields(self) -> ComposeResult:
         options = [(choice.label, index) for index, choice in enumerate(self.configs)]

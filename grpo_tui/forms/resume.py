@@ -5,10 +5,10 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.widgets import Select
 
-from grpo_tui.forms.form import FieldError, RequestScreen, field, text_field
-from grpo_tui.model.requests import Request, ResumeRequest
+from grpo_tui.forms.form import FieldError, Request, RequestScreen, field, text_field
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.tasks import RequestFunction
+from remote.protocol.operations import ResumeRequest
 
 
 class ResumeScreen(RequestScreen):
@@ -17,12 +17,9 @@ class ResumeScreen(RequestScreen):
     VERB, OPERATION = "Resume", "resume"
 
     def __init__(self, request: RequestFunction, row: RunRow, steps: list[int], logged: int) -> None:
-        super().__init__(request)
+        super().__init__(request, f"resume {row.name}")
         self.row, self.steps, self.logged = row, steps, logged
         """``steps`` of the complete checkpoints, ascending; at least one. ``logged``: last step of the log."""
-
-    def heading(self) -> str:
-        return f"resume {self.row.name}"
 
     def compose_fields(self) -> ComposeResult:
         choices = [(f"latest checkpoint (step {self.steps[-1]})", "latest")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from grpo_tui.model.inbox import Inbox
 from grpo_tui.model.run_logs import LOGS, TAIL_BYTES, TAILED, log_path
@@ -17,31 +17,14 @@ from remote.boxes import Box
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived
 from remote.protocol import RemoteError
 
-
-class Client(Protocol):
-    """The part of ``remote.client.BoxClient`` that the app uses."""
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]: ...
-
-    def follow(self, path: str, *, tail_bytes: int | None = None) -> int: ...
-
-    def unfollow(self, subscription: int) -> None: ...
-
-    def consumed(self, subscription: int, count: int) -> None: ...
-
-    def answer_host_key(self, accept: bool) -> None: ...
-
-    def reconnect_now(self) -> None: ...
+if TYPE_CHECKING:
+    from remote.client import BoxClient
 
 
-MakeClient = Callable[[Box, Callable[[ClientEvent], None]], Client]
+MakeClient = Callable[[Box, Callable[[ClientEvent], None]], "BoxClient"]
 
 
-def make_box_client(box: Box, on_event: Callable[[ClientEvent], None]) -> Client:
+def make_box_client(box: Box, on_event: Callable[[ClientEvent], None]) -> BoxClient:
     """A client over SSH, or over a subprocess for this machine."""
     from remote.client import BoxClient
 
@@ -55,7 +38,7 @@ class Connection:
         self.box, self.store = box, store
         self.inbox = Inbox(wake)
         self._make_client = make_client
-        self.client: Client | None = None
+        self.client: BoxClient | None = None
         self._followed: str | None = None
         self._follows: dict[int, str] = {}
         self._closed = False

@@ -129,10 +129,3 @@ def shortened(text: str, width: int) -> str:
     while cell_len(end) > width - 4:
         end = end[1:]
     return set_cell_size(text, 3) + "…" + end
-
-
-def command_line(argv: list[str]) -> str:
-    """An argument vector as typed in a shell."""
-    import shlex
-
-    return shlex.join(argv)

@@ -21,7 +21,7 @@ ADD = "+"
 class BoxesScreen(Dialog[str]):
     """Dismissed with the name of a box, or ADD."""
 
-    HEADING = "boxes"
+    heading = "boxes"
 
     def __init__(self, boxes: list[Box], current: str) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ _FIELDS = (
 class AddBoxScreen(Dialog[Box]):
     """Dismissed with the added box. ``save`` writes it, or raises."""
 
-    HEADING = "add a box"
+    heading = "add a box"
 
     def __init__(self, save: Callable[[Box], object]) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from grpo_tui.screens.dialog import Dialog
 class DemoSetupScreen(Dialog[bool]):
     """Dismissed with True once the model exists, with False if the user quits."""
 
-    HEADING = "first use: making a tiny model"
+    heading = "first use: making a tiny model"
 
     def __init__(self, root: Path, command: list[str] | None = None) -> None:
         super().__init__()

@@ -23,20 +23,17 @@ class Dialog(ModalScreen[Result]):
         Binding("right", "app.focus_next", show=False),
     ]
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-short"), (32, "-tall")]  # noqa: RUF012
-    HEADING = ""
+    heading = ""
+    """Title in the frame."""
     TONE = ""
     """CSS class of the frame: ``-danger``, ``-warning`` or none."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes=self.TONE) as frame:
-            frame.border_title = Content(self.heading())
+            frame.border_title = Content(self.heading)
             yield from self.compose_body()
             with Horizontal(id="buttons"):
                 yield from self.compose_buttons()
-
-    def heading(self) -> str:
-        """Title in the frame."""
-        return self.HEADING
 
     def compose_body(self) -> ComposeResult:
         """Widgets above the buttons."""
@@ -74,10 +71,7 @@ class MessageScreen(Dialog[None]):
 
     def __init__(self, title: str, message: str, hint: str = "") -> None:
         super().__init__()
-        self.title_text, self.message, self.hint = title, message, hint
-
-    def heading(self) -> str:
-        return self.title_text
+        self.heading, self.message, self.hint = title, message, hint
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="body", can_focus=False):
@@ -115,10 +109,7 @@ class ConfirmScreen(Question):
 
     def __init__(self, title: str, lines: list[Content], yes: str) -> None:
         super().__init__()
-        self.title_text, self.lines, self.yes = title, lines, yes
-
-    def heading(self) -> str:
-        return self.title_text
+        self.heading, self.lines, self.yes = title, lines, yes
 
     def compose_body(self) -> ComposeResult:
         for line in self.lines:
@@ -132,7 +123,7 @@ class ConfirmScreen(Question):
 class HostKeyScreen(Question):
     """The key of an unknown box, for the user to compare."""
 
-    HEADING = "unknown host key"
+    heading = "unknown host key"
     TONE = "-warning"
 
     def __init__(self, host: str, key_type: str, fingerprint: str) -> None:
@@ -164,7 +155,7 @@ class HostKeyScreen(Question):
 class AttachScreen(Question):
     """The command that takes over the terminal, and how to return."""
 
-    HEADING = "attach"
+    heading = "attach"
     FOCUS = "#yes"
 
     def __init__(self, session: str, box: str, command: str, detach: str, note: str = "") -> None:

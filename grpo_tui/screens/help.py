@@ -20,7 +20,7 @@ _NAVIGATION = (
 class HelpScreen(Dialog[None]):
     """All actions by group. An unavailable action shows why."""
 
-    HEADING = "keys"
+    heading = "keys"
 
     def __init__(self, actions: tuple[Action, ...], situation: Situation) -> None:
         super().__init__()
