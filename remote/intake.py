@@ -39,7 +39,8 @@ def reply(op: str, response: dict[str, Any]) -> dict[str, Any]:
     """The result of a ``response`` frame. Raises RemoteError: the box's refusal, or ``bad_reply`` for another type."""
     if not response.get("ok"):
         raise RemoteError.from_json(response.get("error") or {})
-    kind, result = OPERATIONS[op].reply, response.get("result")
+    kind = OPERATIONS[op].reply
+    result: Any = response.get("result")
     if not matches(result, kind):
         raise RemoteError("bad_reply", f"the box sent a malformed {kind.__name__}")
     return dict(result)
