@@ -22,6 +22,7 @@ from remote.protocol import Settings
 
 LOCAL_NAME = "local"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_UMASK = re.compile(r"0?[0-7]{3}")
 _HEADER = "# Boxes of grpo-tui. config/boxes.example.yaml documents every key.\nboxes:\n"
 
 
@@ -58,10 +59,14 @@ class Box:
     kind: Literal["ssh", "local"] = "ssh"
     tmux_socket: str = ""
     """Name of the tmux socket (``tmux -L``); "" = the default one."""
+    umask: str = ""
+    """Octal umask of runs, such as 007 for a group that shares them; "" = 077, for this account alone."""
+    follow_links: bool = False
+    """Whether a log may be a symbolic link out of the root."""
 
     def settings(self) -> Settings:
         """The settings sent to the agent."""
-        return Settings(self.root, self.repo, self.activate, list(self.engine), self.tmux_socket)
+        return Settings(**{item.name: getattr(self, item.name) for item in fields(Settings)})
 
     @property
     def is_local(self) -> bool:
@@ -216,6 +221,8 @@ def problem_of(box: Box) -> str:
     for key, value in (("host", box.host), ("user", box.user)):
         if value.startswith("-") or any(c.isspace() or not c.isprintable() for c in value):
             return f"box '{box.name}': invalid '{key}' {value!r}"
+    if box.umask and not _UMASK.fullmatch(box.umask):
+        return f"box '{box.name}': 'umask' must be three octal digits such as 077, not {box.umask!r}"
     if not 0 <= box.port <= 65_535:
         return f"box '{box.name}': 'port' must be between 1 and 65535, not {box.port}"
     return ""
@@ -237,6 +244,10 @@ def _value(key: str, node: Any, where: str) -> Any:
         if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
             return None if value is None else float(value)
         raise BoxesError(f"{where}: 'price_per_hour' must be a number (dollars), not {value!r}")
+    if key == "follow_links":
+        if isinstance(value, bool):
+            return value
+        raise BoxesError(f"{where}: 'follow_links' must be true or false, not {value!r}")
     if key == "kind":
         if value in ("ssh", "local"):
             return value

@@ -74,3 +74,7 @@ class Settings:
     """Command of the engine, e.g. ["/x/.venv/bin/grpo-train"]; [] = found by the agent."""
     tmux_socket: str = ""
     """Name of the tmux socket; "" = the default one, so that plain ``tmux attach`` works."""
+    umask: str = ""
+    """Octal umask of the agent and of what it starts; "" = 077."""
+    follow_links: bool = False
+    """Whether a log may be a symbolic link out of the root."""

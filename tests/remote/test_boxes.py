@@ -16,11 +16,12 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "boxes.example.yaml"
 
 def test_the_example_is_valid_and_local_is_added() -> None:
     found = load_boxes(EXAMPLE)
-    assert [box.name for box in found] == ["h200-a", "h100-conda", "workstation", "local"]
+    assert [box.name for box in found] == ["h200-a", "h100-conda", "workstation", "lab", "local"]
     assert found[0].price_per_hour == 2.49
     assert found[2].engine == ["/opt/grpo/bin/grpo-train"]
     assert found[-1].is_local
     assert found[0].settings().root == "/lambda/nfs/localfs"
+    assert found[3].settings().umask == "007" and not found[3].settings().follow_links
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,8 @@ def test_the_example_is_valid_and_local_is_added() -> None:
     [
         ("boxes:\n  - name: a\n    hots: x\n", ["b.yaml:3", "'hots'", "did you mean host?"]),
         ("boxs: []\n", ["b.yaml:1", "'boxs'"]),
+        ("boxes:\n  - name: a\n    host: h\n    umask: 99\n", ["b.yaml:2", "'umask'", "'99'"]),
+        ("boxes:\n  - name: a\n    host: h\n    follow_links: 3\n", ["b.yaml:4", "'follow_links'"]),
         ("boxes:\n  - host: x\n", ["b.yaml:2", "'name'"]),
         ("boxes:\n  - name: a\n", ["b.yaml:2", "'host'", "kind: local"]),
         ("boxes:\n  - {name: a, host: x, port: ssh}\n", ["b.yaml:2", "'port'", "'ssh'"]),
