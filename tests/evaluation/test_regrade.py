@@ -86,14 +86,18 @@ def test_regrading_applies_a_new_grader(run: RunDir, monkeypatch: pytest.MonkeyP
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
     old = (read_json(step_of(run) / "summary.json") or {})["metrics"]
     items = record_generated(monkeypatch)
-    wrong = Verdict(correct=False, formatted=True, reason="wrong", answer="0")
+    rows = [row for _, row in read_jsonl(step_of(run) / "completions.jsonl")]
+    same = [row for row in rows if (row["correct"], row["flexible"], row["reason"]) == (False, False, "wrong")]
+    assert 0 < len(same) < 24
+    wrong = Verdict(correct=False, formatted=True, reason="wrong", answer="0", flexible=False)
     monkeypatch.setattr(AdditionTask, "judge", lambda self, attempt: wrong)
     (step,) = regrade(run.root, "trained")
     assert isinstance(step, Regraded)
     new = (read_json(step_of(run) / "summary.json") or {})["metrics"]
     assert (new["correct"], new["format_rate"]) == (0, 1.0)
     assert new["mean_length"] == old["mean_length"]
-    assert len(step.changed) >= old["correct"]
+    changed = [(row["index"], row["sample"], row["reason"], "wrong") for row in rows if row not in same]
+    assert [(each.index, each.sample, each.before, each.after) for each in step.changed] == changed
     assert f"{len(step.changed)} of 24 verdicts changed, accuracy {old['accuracy']:.4f} -> 0.0000" in next(step.lines())
     assert items == []
 
