@@ -25,6 +25,8 @@ MAX_RECORDS = 20_000
 STDERR_TAIL = 8 << 10
 WALL_PER_CPU = 5.0
 """Wall-time limit per second of CPU time: the trainer and other programs share the cores."""
+START_SECONDS = 60.0
+"""Wall-time limit of the interpreter's start, which runs only trusted code: an overloaded machine is not an error."""
 FIRST_INHERITED = 16
 """Descriptors for a child move to this number or above before they become 0 to 5, so that none is overwritten."""
 MFD_CLOEXEC_AND_ALLOW_SEALING, F_ADD_SEALS, EVERY_SEAL = 3, 1033, 15
@@ -98,7 +100,7 @@ def run_child(
         try:
             fds.close(*moved, *(fd for fd in {*inside} if fd != ruleset))
             process = fds.add(call("pidfd_open", pid, 0))
-            outcome.over_limit, outcome.over_time = _read(process, streams, started + WALL_PER_CPU * cpu_seconds)
+            outcome.over_limit, outcome.over_time = _read(process, streams, result_read, WALL_PER_CPU * cpu_seconds)
         finally:
             _end(pid, outcome)
     outcome.wall_seconds = time.monotonic() - started
@@ -187,13 +189,17 @@ class _Stream:
         return bytes(self.kept[: self.limit])
 
 
-def _read(process: int, streams: dict[int, _Stream], deadline: float) -> tuple[bool, bool]:
-    """Read until the process ends or must be killed: (output limit exceeded, time limit exceeded)."""
+def _read(process: int, streams: dict[int, _Stream], results: int, wall_seconds: float) -> tuple[bool, bool]:
+    """Read until the process ends or must be killed: (output limit exceeded, time limit exceeded).
+
+    ``wall_seconds`` count from the first record on ``results``, which the harness writes before the program runs.
+    """
     poll = select.poll()
     for fd in (process, *streams):
         poll.register(fd, select.POLLIN)
     open_streams = dict(streams)
-    exited = False
+    exited = started = False
+    deadline = time.monotonic() + START_SECONDS
     while True:
         left = deadline - time.monotonic()
         if left <= 0 and not exited:
@@ -209,6 +215,8 @@ def _read(process: int, streams: dict[int, _Stream], deadline: float) -> tuple[b
                 del open_streams[fd]
             if stream.seen > stream.limit:
                 return True, False
+            if fd == results and not started:
+                started, deadline = True, time.monotonic() + wall_seconds
         if not exited and any(fd == process for fd, _ in events):
             exited = True
             poll.unregister(process)

@@ -127,6 +127,11 @@ def test_sleeping_programs_hit_the_wall_time_limit() -> None:
     assert time.monotonic() - began < WALL_PER_CPU + 1
 
 
+def test_a_slow_start_is_not_the_programs_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_train.sandbox.child.WALL_PER_CPU", 0.001)  # less than any interpreter needs to start
+    assert run_program("import time; time.sleep(1000)", cpu_seconds=1).status == "timeout"
+
+
 def test_programs_die_with_a_killed_parent(tmp_path: Path) -> None:
     script = "from grpo_train.sandbox import *\nprint(isolation().level, flush=True)\n"
     script += "run_program('import time; time.sleep(1000)', cpu_seconds=100)"
