@@ -76,7 +76,8 @@ async def resume(app: GrpoApp) -> None:
 
     row = app.store.run
     if row and (steps := await _complete_steps(app, row.name)):
-        reply = await app.show_dialog(ResumeScreen(app.request, row, steps, app.store.step))
+        config_text = str(app.store.shown.get("config_text") or "")
+        reply = await app.show_dialog(ResumeScreen(app.request, row, steps, app.store.step, config_text))
         if reply is not None:
             _receipt(app, f"{row.name} resumes from step {reply.get('step', '?')}", reply)
 

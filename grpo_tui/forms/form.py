@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual import work
 from textual.app import ComposeResult
@@ -22,6 +22,9 @@ from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
 from remote.protocol import RemoteError
 from remote.protocol.operations import EvaluateRequest, LaunchRequest, ResumeRequest
+
+if TYPE_CHECKING:
+    from grpo_train.config.schema import Config
 
 Request = LaunchRequest | EvaluateRequest | ResumeRequest
 
@@ -230,6 +233,16 @@ def parameters(request: Request, dry_run: bool) -> dict[str, Any]:
     """The fields that were filled in; the box has defaults for the others."""
     given = {name: value for name, value in asdict(request).items() if value not in ("", None, [])}
     return {**given, "dry_run": dry_run}
+
+
+def checked_config(text: str, overrides: list[str], source: str) -> Config:
+    """A config with overrides, validated as the engine will. Raises FieldError."""
+    from grpo_train.config import ConfigError, load_config
+
+    try:
+        return load_config(text, overrides, source)
+    except ConfigError as error:
+        raise FieldError(str(error)) from error
 
 
 def command_text(reply: dict[str, Any]) -> Content:

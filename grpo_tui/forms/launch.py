@@ -11,7 +11,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Select, TextArea
 
-from grpo_tui.forms.form import FieldError, Request, RequestScreen, field, text_field
+from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, text_field
 from grpo_tui.model.tasks import RequestFunction, TaskNames
 from remote.protocol import RemoteError
 from remote.protocol.operations import LaunchRequest
@@ -167,7 +167,9 @@ class LaunchScreen(RequestScreen):
 
     async def check(self, request: Request) -> str:
         assert isinstance(request, LaunchRequest)
-        config = await asyncio.to_thread(load_config_of, request)
+        nproc = [] if request.nproc is None else [f"run.nproc={request.nproc}"]
+        overrides = [*request.overrides, *nproc]
+        config = await asyncio.to_thread(checked_config, request.config_text, overrides, request.config_name)
         for key, names in (("task.name", [config.task.name]), ("eval.datasets", config.eval.datasets)):
             for name in names:
                 if problem := await self.tasks.problem(name):
@@ -177,17 +179,6 @@ class LaunchScreen(RequestScreen):
             if reply.get("problem"):
                 raise FieldError(f"start from: {request.ckpt}: {reply['problem']}")
         return summary_of(config)
-
-
-def load_config_of(request: LaunchRequest) -> Config:
-    """The config of a request, validated as the engine will. Raises FieldError."""
-    from grpo_train.config import ConfigError, load_config
-
-    nproc = [] if request.nproc is None else [f"run.nproc={request.nproc}"]
-    try:
-        return load_config(request.config_text, [*request.overrides, *nproc], request.config_name)
-    except ConfigError as error:
-        raise FieldError(str(error)) from error
 
 
 def summary_of(config: Config) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from textual.app import ComposeResult
 from textual.widgets import Select
 
-from grpo_tui.forms.form import FieldError, Request, RequestScreen, field, text_field
+from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, text_field
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.tasks import RequestFunction
 from remote.protocol.operations import ResumeRequest
@@ -16,9 +18,9 @@ class ResumeScreen(RequestScreen):
 
     VERB, OPERATION = "Resume", "resume"
 
-    def __init__(self, request: RequestFunction, row: RunRow, steps: list[int], logged: int) -> None:
+    def __init__(self, request: RequestFunction, row: RunRow, steps: list[int], logged: int, config_text: str) -> None:
         super().__init__(request, f"resume {row.name}")
-        self.row, self.steps, self.logged = row, steps, logged
+        self.row, self.steps, self.logged, self.config_text = row, steps, logged, config_text
         """``steps`` of the complete checkpoints, ascending; at least one. ``logged``: last step of the log."""
 
     def compose_fields(self) -> ComposeResult:
@@ -54,8 +56,18 @@ class ResumeScreen(RequestScreen):
         start = self.steps[-1] if request.from_step == "latest" else int(request.from_step)
         if request.additional_steps is None and total and start >= total:
             raise FieldError(f"more steps: required, step {start} is the last step of the run")
+        if request.overrides:
+            await asyncio.to_thread(self._check_overrides, request.overrides)
         end = start + request.additional_steps if request.additional_steps else total
         summary = f"from step {start}" + (f" to {end}" if end else "")
         if start < self.logged:
             summary += f"; replaces steps {start + 1} to {self.logged} of the log"
         return summary
+
+    def _check_overrides(self, overrides: list[str]) -> None:
+        source = f"config.yaml of {self.row.name}"
+        try:
+            checked_config(self.config_text, [], source)
+        except FieldError:
+            return  # the run of another version: its own engine decides
+        checked_config(self.config_text, overrides, source)

@@ -20,6 +20,8 @@ async def test_resume(start: Start) -> None:
         session.app.screen.query_one("#from", Select).value = "20"
         session.app.screen.query_one("#more", Input).value = "15"
         session.app.screen.query_one("#nproc", Input).value = "4"
+        session.app.screen.query_one("#overrides", Input).value = "run.save_evry=5"
+        await session.until_text("run.save_evry", "did you mean", "save_every")
         session.app.screen.query_one("#overrides", Input).value = "run.save_every=5"
         await session.until_text("--from-step 20", "from step 20 to 35")
         session.app.screen.query_one("#go").focus()
