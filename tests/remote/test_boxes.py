@@ -21,7 +21,8 @@ def test_the_example_is_valid_and_local_is_added() -> None:
     assert found[2].engine == ["/opt/grpo/bin/grpo-train"]
     assert found[-1].is_local
     assert found[0].settings().root == "/lambda/nfs/localfs"
-    assert found[3].settings().umask == "007" and not found[3].settings().follow_links
+    assert found[3].settings().umask == "007"
+    assert not found[3].settings().follow_links
 
 
 @pytest.mark.parametrize(
