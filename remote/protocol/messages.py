@@ -25,6 +25,12 @@ class ProtocolError(Exception):
     """A line that is not a frame of this protocol."""
 
 
+class Flood(ProtocolError):
+    """More than the other end was allowed to send. The client waits its longest back-off before it connects again."""
+
+    code = "flood"
+
+
 class RemoteError(UserError):
     """A request that the box refused: ``code`` for programs, ``message`` and ``hint`` for the user."""
 
@@ -34,10 +40,6 @@ class RemoteError(UserError):
 
     def to_json(self) -> dict[str, str]:
         return {"code": self.code, "message": self.message, "hint": self.hint}
-
-    @classmethod
-    def from_json(cls, error: dict[str, Any]) -> RemoteError:
-        return cls(str(error.get("code", "error")), str(error.get("message", "")), str(error.get("hint", "")))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
+from remote.allowance import MIB, Allowance
 from remote.events import HostKeyAsked
 
 AskHostKey = Callable[[HostKeyAsked], bool]
@@ -38,7 +39,7 @@ class Transport(Protocol):
         """Send all of ``data``. Raises Unreachable."""
 
     def receive(self, timeout: float) -> bytes | None:
-        """Some bytes; None after ``timeout`` seconds or ``wake``; b"" at the end."""
+        """Some bytes; None after ``timeout`` seconds or ``wake``; b"" at the end. Raises Flood for endless errors."""
 
     def wake(self) -> None:
         """Interrupt a waiting ``receive``. Any thread."""
@@ -51,6 +52,26 @@ class Transport(Protocol):
 
     def error_tail(self) -> str:
         """After the end, the tail of the agent's standard error, or ""."""
+
+
+class ErrorTail:
+    """The end of what the agent writes to its standard error."""
+
+    KEPT = 8_192
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._allowance = Allowance("the agent's standard error", burst=MIB, rate=MIB // 16)
+
+    def add(self, piece: bytes) -> None:
+        """Append output. Raises Flood for more than an agent has to say."""
+        self._kept += piece
+        del self._kept[: -self.KEPT]
+        self._allowance.spend(len(piece))
+
+    def text(self) -> str:
+        """The last 400 characters."""
+        return self._kept.decode(errors="replace").strip()[-400:]
 
 
 class Waker:

@@ -9,7 +9,10 @@ import threading
 from collections.abc import Mapping
 
 from remote.agent.environment import clean
-from remote.transports import Refused, Unreachable, Waker
+from remote.transports import ErrorTail, Refused, Unreachable, Waker
+
+EXIT_S = 0.3
+"""Time for the agent to exit at the end of its input; it is reaped later if it takes longer."""
 
 
 class LocalTransport:
@@ -18,18 +21,21 @@ class LocalTransport:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = clean(os.environ if environment is None else environment)
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors = bytearray()
+        self._errors = ErrorTail()
         self._waker = Waker()
         self._owner = threading.get_ident()
 
-    def open(self) -> None:
+    def command(self) -> list[str]:
+        """The agent's command."""
         from remote.bundle import build
 
+        return [sys.executable, "-I", str(build().path()), "serve"]
+
+    def open(self) -> None:
         self._owner = threading.get_ident()
-        command = [sys.executable, "-I", str(build().path()), "serve"]
         try:
             self._process = subprocess.Popen(
-                command,
+                self.command(),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -72,8 +78,7 @@ class LocalTransport:
         assert self._process is not None
         assert self._process.stderr is not None
         piece = os.read(self._process.stderr.fileno(), 65_536)
-        self._errors += piece
-        del self._errors[:-8_192]
+        self._errors.add(piece)
         return piece
 
     def wake(self) -> None:
@@ -81,23 +86,24 @@ class LocalTransport:
 
     def close(self) -> None:
         process = self._process
-        if process is None:
-            return
         if threading.get_ident() != self._owner:
-            process.kill()  # the owner reads the end and cleans up; closing its files here would race
+            if process is not None:
+                process.kill()  # the owner reads the end and cleans up; closing its files here would race
+            return
+        self._waker.close()
+        if process is None:
             return
         self._process = None
         for file in (process.stdin, process.stdout, process.stderr):
             assert file is not None
             file.close()  # the agent exits at the end of its input
         try:
-            process.wait(1.0)
+            process.wait(EXIT_S)
         except subprocess.TimeoutExpired:  # it completes a pending request (a kill takes a while)
             threading.Thread(target=process.wait, daemon=True).start()
-        self._waker.close()
 
     def describe(self) -> str:
         return "this machine"
 
     def error_tail(self) -> str:
-        return self._errors.decode(errors="replace").strip()[-400:]
+        return self._errors.text()

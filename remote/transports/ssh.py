@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from remote import bootstrap
 from remote.boxes import Box
 from remote.events import HostKeyAsked
-from remote.transports import AskHostKey, Refused, TryAgain, Unreachable, Waker
+from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
 from remote.transports.ssh_config import Target, resolve, resolve_jump
 from remote.transports.ssh_login import MAX_TRIES, log_in
@@ -51,17 +51,19 @@ class SshTransport:
         self._host_keys = HostKeys(host_keys_file)
         self._ssh_config = ssh_config
         self._waker = Waker()
+        self._owner = threading.get_ident()
         self._links: list[Any] = []
         """Transports and sockets, nearest first; closed in reverse order."""
         self._channel: paramiko.Channel | None = None
         self._closed = False
-        self._errors = bytearray()
+        self._errors = ErrorTail()
         self._unread = b""
         self._target: Target | None = None
 
     # ------------------------------------------------------------------------------------------------- opening
 
     def open(self) -> None:
+        self._owner = threading.get_ident()
         box = self._box
         self._target = resolve(box.host, user=box.user, port=box.port, key=box.key, config=self._ssh_config)
         transport = self._connect(self._target)
@@ -236,9 +238,8 @@ class SshTransport:
         try:
             if not self._waker.wait([channel.fileno()], timeout):
                 return b"" if channel.closed else None
-            while channel.recv_stderr_ready():
-                self._errors += channel.recv_stderr(65_536)
-                del self._errors[:-8_192]
+            if channel.recv_stderr_ready():
+                self._errors.add(channel.recv_stderr(65_536))
             if channel.recv_ready():
                 return channel.recv(1 << 18)
             return b"" if channel.closed or channel.eof_received else None
@@ -250,7 +251,10 @@ class SshTransport:
 
     def close(self) -> None:
         self._hang_up()
-        self._waker.wake()
+        if threading.get_ident() == self._owner:
+            self._waker.close()
+        else:
+            self._waker.wake()  # the owner may be waiting for it; it closes it afterwards
 
     def _hang_up(self) -> None:
         """Close everything, starting at the far end, without a goodbye that could block."""
@@ -259,14 +263,14 @@ class SshTransport:
             try:
                 link.close()
             except Exception as error:  # a half-open paramiko transport may fail in any way
-                self._errors += f"\n{type(error).__name__} while closing".encode()
+                self._errors.add(f"\n{type(error).__name__} while closing".encode())
 
     def describe(self) -> str:
         target = self._target
         return f"ssh {target.user}@{target.host}:{target.port}" if target else f"ssh {self._box.address()}"
 
     def error_tail(self) -> str:
-        return self._errors.decode(errors="replace").strip()[-400:]
+        return self._errors.text()
 
 
 def _type_of(algorithm: str) -> str:

@@ -1,0 +1,181 @@
+"""A hostile box: a real process on a real transport that sends what a test scripts.
+
+    def shouting(box: HostileBox) -> None:            # a function of an importable module, run in the child process
+        box.greet()
+        box.say({"type": "update", "id": box.topic("runs"), "value": {"runs": ["x"]}}, b"garbage")
+        box.flood(lambda count: {"type": "pong", "n": count})
+
+    with connected(BOX, transport_factory=hostile(shouting)) as (client, recorder):
+        ...
+    Terminal([str(app_command(tmp_path, shouting)), "--root", str(tmp_path)], environment)
+
+``argv(script, *arguments)`` is the bare command, for example for ``ForceCommand`` of an sshd. Arguments are JSON values
+that are passed to the function. The box answers pings unless ``box.answers_pings`` is False, and exits with its input.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from remote.boxes import Box
+from remote.protocol import Decoder
+from remote.transports.local import LocalTransport
+
+REPO = Path(__file__).resolve().parents[2]
+BOX = Box("hostile", kind="local")
+
+
+class HostileBox:
+    """The box's end of one connection."""
+
+    def __init__(self) -> None:
+        self.answers_pings = True
+        self.heard: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._writing = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def greet(self, **fields: Any) -> None:
+        """Wait for the client's hello and answer it; ``fields`` replace those of the honest answer."""
+        self.hear(lambda frame: frame["type"] == "hello")
+        host = {"name": "hostile", "time": time.time(), "root": "/root", "tmux": True}
+        self.say({"type": "hello", "protocol": 1, "agent": "x", "host": host, "engine": {}, **fields})
+
+    def hear(self, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """The first frame, including earlier ones, that meets a condition."""
+        with self._changed:
+            while True:
+                for frame in self.heard:
+                    if condition(frame):
+                        return frame
+                self._changed.wait()
+
+    def topic(self, name: str) -> int:
+        """Wait until the client subscribes to a topic; returns the id."""
+        return int(self.hear(lambda frame: frame.get("topic") == name)["id"])
+
+    def log(self, path: str = "") -> int:
+        """Wait until the client follows a log (whose path ends with ``path``); returns the id."""
+        return int(
+            self.hear(lambda frame: frame.get("topic") == "log" and frame["params"]["path"].endswith(path))["id"]
+        )
+
+    def request(self, op: str) -> int:
+        """Wait for a request; returns its id."""
+        return int(self.hear(lambda frame: frame.get("op") == op)["id"])
+
+    def say(self, *frames: dict[str, Any] | bytes) -> None:
+        """Send frames, one a line whatever their length, and bytes as they are."""
+        self.write(b"".join(frame if isinstance(frame, bytes) else line(frame) for frame in frames))
+
+    def write(self, data: bytes, descriptor: int = 1) -> None:
+        with self._writing:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+
+    def flood(self, make: Callable[[int], dict[str, Any] | bytes]) -> None:
+        """Send ``make(0)``, ``make(1)``, … as fast as the client reads, for ever."""
+        count = 0
+        while True:
+            self.say(*map(make, range(count, count + 64)))
+            count += 64
+
+    def stay(self) -> None:
+        """Say nothing more; pings are still answered."""
+        threading.Event().wait()
+
+    def _listen(self) -> None:
+        decoder = Decoder()
+        while data := os.read(0, 1 << 16):
+            for frame in decoder.feed(data):
+                if frame["type"] == "ping":
+                    if self.answers_pings:
+                        threading.Thread(target=self.say, args=({"type": "pong", "n": frame["n"]},)).start()
+                    continue
+                with self._changed:
+                    self.heard.append(frame)
+                    self._changed.notify_all()
+        os._exit(0)
+
+
+Script = Callable[..., None]
+
+
+def line(frame: dict[str, Any]) -> bytes:
+    return json.dumps(frame).encode() + b"\n"
+
+
+def send(box: HostileBox, pieces: list[Any], greets: bool = True) -> None:
+    """A script: send ``pieces`` (frames, or bytes as ``{"base64": ...}``), then only answer pings.
+
+    The topics ``runs``, ``sessions`` and ``gpu`` have the ids 1, 2 and 3 on every connection.
+    """
+    if greets:
+        box.greet()
+        box.topic("gpu")
+    for piece in pieces:
+        box.say(base64.b64decode(piece["base64"]) if set(piece) == {"base64"} else piece)
+    box.stay()
+
+
+def argv(script: Script, *arguments: Any) -> list[str]:
+    """The command of a hostile box."""
+    name = f"{script.__module__}:{script.__qualname__}"
+    code = f"import sys; sys.path.insert(0, {str(REPO)!r}); from tests.support.hostile_box import main; main()"
+    return [sys.executable, "-c", code, name, json.dumps(arguments)]
+
+
+class HostileTransport(LocalTransport):
+    """A child process in place of the agent."""
+
+    def __init__(self, command: list[str]) -> None:
+        super().__init__()
+        self._argv = command
+
+    def command(self) -> list[str]:
+        return self._argv
+
+
+def hostile(script: Script, *arguments: Any) -> Callable[[Box, Any], HostileTransport]:
+    """A transport factory whose agent is a hostile box."""
+    command = argv(script, *arguments)
+    return lambda box, ask: HostileTransport(command)
+
+
+def app_command(folder: Path, script: Script, *arguments: Any) -> Path:
+    """An executable that is ``grpo-tui`` with a hostile box in place of this machine's agent."""
+    path = folder / "hostile-grpo-tui"
+    command = argv(script, *arguments)
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPO)!r})\n"
+        f"from tests.support.hostile_box import run_app\nsys.exit(run_app({command!r}))\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def run_app(command: list[str]) -> int:
+    import remote.client
+    from grpo_tui.cli import main
+
+    remote.client.LocalTransport = lambda: HostileTransport(command)  # type: ignore[misc, assignment]
+    return main()
+
+
+def main() -> None:
+    """Run the script named on the command line; a client that hangs up ends it."""
+    module, _, name = sys.argv[1].partition(":")
+    try:
+        getattr(importlib.import_module(module), name)(HostileBox(), *json.loads(sys.argv[2]))
+    except OSError:
+        os._exit(0)
