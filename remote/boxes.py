@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
 from remote.protocol import Settings
@@ -232,6 +233,10 @@ def _value(key: str, node: Any, where: str) -> Any:
     import yaml
 
     value = yaml.SafeLoader("").construct_object(node, deep=True)
+    if key in ("activate", "engine"):  # both end up in command lines on the box
+        for text in value if isinstance(value, list) else [value]:
+            if secret := find_secret(str(text)):
+                raise BoxesError(secret.explain(f"{where}: '{key}'"), code="secret")
     if key == "engine":
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return value

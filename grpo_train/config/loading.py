@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from grpo_train.config.schema import Config
+from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean, nearest
 
@@ -27,8 +28,9 @@ class ConfigError(UserError):
 def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: str = "config") -> Config:
     """Load a YAML text with ``section.key=value`` overrides, whose values are YAML, too.
 
-    ``source`` names the text in errors. Raises ConfigError.
+    ``source`` names the text in errors. Raises ConfigError, with code ``secret`` for a value that must not be stored.
     """
+    _refuse_secrets(text, overrides, source)
     try:
         document = yaml.safe_load(text)
         lines = _lines_of(text, source)
@@ -78,6 +80,15 @@ def read_config_text(path: Path) -> str:
 def dump_config(config: Config) -> str:
     """A config as YAML, with every default written out."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _refuse_secrets(text: str, overrides: list[str] | tuple[str, ...], source: str) -> None:
+    """Raise ConfigError for the first secret. This comes before any other check, whose message may quote a value."""
+    for override in overrides:
+        if secret := find_secret(override):
+            raise ConfigError(secret.explain("--set"), code="secret")
+    if secret := find_secret(text):
+        raise ConfigError(secret.explain(f"{source}, line {secret.line}"), code="secret")
 
 
 def _apply(document: dict[str, Any], override: str) -> KeyPath:

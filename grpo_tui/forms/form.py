@@ -18,6 +18,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static, TextArea
 
+from grpo_train.run_dir.credentials import find_secret
 from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
 from remote.protocol import RemoteError
@@ -84,10 +85,14 @@ class RequestScreen(Dialog[dict[str, Any]]):
     def overrides(self) -> list[str]:
         """``KEY=VALUE`` words of the overrides field, split like a shell does. Raises FieldError."""
         try:
-            return shlex.split(self.value("overrides"))
+            words = shlex.split(self.value("overrides"))
         except ValueError as error:
             problem = str(error).lower()  # "No closing quotation", "No escaped character"
             raise FieldError(f"overrides: {problem}; quote a value with spaces: 'task.path=/my data'") from error
+        for word in words:
+            if secret := find_secret(word):
+                raise FieldError(secret.explain("overrides"))
+        return words
 
     def show_row(self, field: str, shown: bool) -> None:
         """Show or hide the row of an input; the input gets the focus when it appears."""

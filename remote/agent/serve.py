@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.agent.context import BoxContext
@@ -192,7 +193,10 @@ class Agent:
         try:
             from remote.agent.operations import HANDLERS
 
-            result = HANDLERS[operation.name](box, read_request(operation.request, params))
+            request = read_request(operation.request, params)
+            if operation.changes_state:
+                refuse_secrets(request)
+            result = HANDLERS[operation.name](box, request)
             self._outbox.put({"type": "response", "id": request_id, "ok": True, "result": result})
         except Exception as error:
             self._refuse(request_id, as_remote_error(error, box))
@@ -217,6 +221,17 @@ def as_remote_error(error: Exception, box: BoxContext) -> RemoteError:
         return RemoteError(code_of(error), f"{file}{error.strerror or error}", f"check the disk under {box.root}")
     traceback.print_exc()
     return RemoteError(code_of(error), f"the agent failed: {type(error).__name__}: {error}", "please report this")
+
+
+def refuse_secrets(request: Any) -> None:
+    """Refuse a request with a secret in any of its texts, before anything is stored or shown in a process list.
+
+    Raises RemoteError ``secret``.
+    """
+    for name, value in asdict(request).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and (secret := find_secret(text)):
+                raise RemoteError("secret", secret.explain(f"{name}, line {secret.line}"))
 
 
 def _engine_version(box: BoxContext) -> EngineVersion:

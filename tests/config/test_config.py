@@ -80,6 +80,26 @@ def test_bad_overrides_are_named(override: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "overrides", "where"),
+    [
+        ("run:\n  seed: hf_" + "q" * 34, [], "c.yaml, line 2: 'run.seed' holds a Hugging Face token"),
+        ("run:\n  wandb_api_key: qqqq", [], "c.yaml, line 2: 'run.wandb_api_key' holds a W&B API key"),
+        ("run: [\n# hf_" + "q" * 34, [], "c.yaml, line 2: this is a Hugging Face token"),
+        ("", ["run.seed=hf_" + "q" * 34], "--set: 'run.seed' holds a Hugging Face token"),
+        ("", ["hf_" + "q" * 34], "--set: this is a Hugging Face token"),
+        ("", ["HF_TOKEN=qqqq"], "--set: 'HF_TOKEN' holds a Hugging Face token"),
+        ("", ["task.password=[qqqq"], "--set: 'task.password' holds a secret"),
+    ],
+)
+def test_secrets_are_refused_unquoted(text: str, overrides: list[str], where: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(text, overrides, source="c.yaml")
+    assert caught.value.code == "secret"
+    assert str(caught.value).startswith(where)
+    assert "qqqq" not in str(caught.value)
+
+
 def test_overrides_win_and_create_sections() -> None:
     config = load_config("run: {seed: 1}\n", ["run.seed=2", "task.name=addition", "optimizer.learning_rate=1e-4"])
     assert (config.run.seed, config.task.name, config.optimizer.learning_rate) == (2, "addition", 1e-4)

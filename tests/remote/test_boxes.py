@@ -120,3 +120,25 @@ def test_an_unwritable_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BoxesError, match="cannot write"):
         add_box(tmp_path / "file" / "boxes.yaml", Box("a", host="h"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "activate: export HF_TOKEN=qqqq && conda activate rl",
+        'activate: "export X=1; export HTTPS_PROXY=http://me:qqqq@proxy:3128"',
+        "engine: [env, WANDB_API_KEY=qqqq, grpo-train]",
+    ],
+)
+def test_secrets_in_command_lines_are_refused(line: str) -> None:
+    with pytest.raises(BoxesError) as caught:
+        parse_boxes(f"boxes:\n  - name: a\n    host: b\n    {line}\n", "b.yaml")
+    assert caught.value.code == "secret"
+    assert str(caught.value).startswith(f"b.yaml:4: '{line.split(':')[0]}': ")
+    assert "qqqq" not in str(caught.value)
+    assert ".env" in str(caught.value)
+
+
+def test_a_snippet_may_refer_to_a_secret() -> None:
+    text = "boxes:\n  - name: a\n    host: b\n    activate: export HF_TOKEN=$(cat ~/.hf_token) && . ~/.secrets\n"
+    assert parse_boxes(text)[0].activate.startswith("export HF_TOKEN")
