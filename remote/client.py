@@ -27,11 +27,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from remote import intake
 from remote.boxes import Box
 from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged
 from remote.follows import Follow
 from remote.handshake import shake_hands
-from remote.intake import greeting, topic_event
 from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, ProtocolError, RemoteError, encode_parts
 from remote.requests import Pending, Requests, unreachable
 from remote.timing import Pings, SleepDetector, Timing
@@ -192,9 +192,9 @@ class BoxClient:
                 up_since = time.monotonic()
                 self._converse(transport, decoder, hello)
             except (TryAgain, Refused, Unreachable, ProtocolError) as error:
-                ended, reason = error, str(error)
+                ended, reason = error, intake.message(str(error))
             except Exception as error:  # a bug here or in a library must not end the link for good
-                ended, reason = error, f"{type(error).__name__}: {error}"
+                ended, reason = error, intake.message(f"{type(error).__name__}: {error}")
             self._transport = None
             self._go_down(reason)
             if transport is not None:
@@ -239,7 +239,7 @@ class BoxClient:
         """Serve one connection until it ends. Raises Unreachable with the reason."""
         self._go_up()
         self._set_link(Link.CONNECTED, transport.describe())
-        self._emit(greeting(hello))
+        self._emit(intake.greeting(hello))
         timing, pings = self._timing, Pings()
         heard = time.monotonic()
         last_ping = heard - timing.ping_every
@@ -259,7 +259,7 @@ class BoxClient:
                 heard = now
                 if self._link is Link.STALE:
                     self._set_link(Link.CONNECTED, transport.describe(), latency_ms=pings.latency_ms)
-                for frame in decoder.feed(data):
+                for frame in map(intake.frame, decoder.feed(data)):
                     if frame["type"] == "pong":
                         if pings.answered(int(frame["n"]), now):
                             self._set_link(self._link, transport.describe(), latency_ms=pings.latency_ms)
@@ -311,7 +311,7 @@ class BoxClient:
             self._requests.answer(frame)
         elif kind == "update":
             if topic := self._topics.get(frame["id"]):
-                self._emit(topic_event(topic, frame.get("value")))
+                self._emit(intake.topic_event(topic, frame))
         elif kind in ("data", "rotated", "closed"):
             self._handle_log(kind, frame)
 
@@ -342,7 +342,7 @@ class BoxClient:
 
     def _emit(self, event: ClientEvent) -> None:
         try:
-            self._on_event(event)
+            self._on_event(intake.clean_event(event))
         except Exception:  # a bug in the owner must not end the link
             logger.exception("on_event failed for %s", type(event).__name__)
 

@@ -80,6 +80,14 @@ class GpuSampled:
 
 
 @dataclass(frozen=True)
+class TopicFailed:
+    """The box cannot read a topic (``runs``, ``sessions``, ``gpu``) now; its next value ends the failure."""
+
+    topic: str
+    message: str
+
+
+@dataclass(frozen=True)
 class LogArrived:
     """Bytes of a followed log, in order, each once. ``cursor`` is the position after them."""
 
@@ -114,6 +122,7 @@ ClientEvent: TypeAlias = (
     | RunsReported
     | SessionsReported
     | GpuSampled
+    | TopicFailed
     | LogArrived
     | LogRotated
     | LogFailed

@@ -1,46 +1,229 @@
-"""The gate between frames and the app: events and replies from what a box sends; logs: :mod:`remote.follows`."""
+"""The one gate between what a box sends and the app. Nothing behind it may raise on what a box sent.
+
+Whatever passes has the types of :mod:`remote.protocol.rows`, finite and bounded, and its text is :func:`clean`. A row
+that does not pass is replaced by one that says so, with the reason; the other rows stay.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import functools
+import json
+import re
+from typing import Any, TypeVar
 
-from remote.events import BoxGreeted, ClientEvent, GpuSampled, RunsReported, SessionsReported
+from grpo_train.run_dir.formats import current_row
+from remote.events import BoxGreeted, ClientEvent, GpuSampled, RunsReported, SessionsReported, TopicFailed
 from remote.protocol import OPERATIONS, ProtocolError, RemoteError
-from remote.protocol.intake import matches
+from remote.protocol.intake import MAX_INTEGER, MAX_ITEMS, hints_of, mismatch
+from remote.protocol.rows import FRAMES, NAME_LENGTH, ROWS, UNREADABLE, HostFacts, RowKind
 from remote.protocol.versions import EngineVersion
 
+MAX_DEPTH = 32
+MAX_TEXT = 1 << 20
+"""Characters of one string; a longer one is cut."""
+MAX_MESSAGE = 2_000
+"""Characters of an error message."""
+MAX_CONSOLE = 4_000
+"""Characters of a console line."""
+
 Rows = list[dict[str, Any]]
+Event = TypeVar("Event", bound=ClientEvent)
+
+
+class Unreadable(ValueError):
+    """Why a value does not pass the gate."""
+
+
+# ------------------------------------------------------------------------------------------------------------ text
+
+_SEQUENCES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI
+    r"|[PX\]^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # DCS, SOS, OSC, PM, APC to their end
+    r"|[ -/]*[0-~])"
+)
+_UNSAFE = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+"""C0, DEL, C1, bidirectional controls, line separators, lone surrogates."""
+
+
+@functools.cache
+def _unsafe(keep: str) -> re.Pattern[str]:
+    return re.compile(f"(?![{re.escape(keep)}])[{_UNSAFE}]" if keep else f"[{_UNSAFE}]")
+
+
+def clean(text: str, keep: str = "\n\t") -> str:
+    """Text that cannot steer a terminal: escape sequences removed, other control characters replaced by ``·``."""
+    unsafe = _unsafe(keep)
+    if not unsafe.search(text):
+        return text
+    if "\n" in keep:
+        text = text.replace("\r\n", "\n")
+    return unsafe.sub("·", _SEQUENCES.sub("", text))
+
+
+def message(text: str) -> str:
+    """A reason for the user: clean, of bounded length."""
+    return clean(text[:MAX_MESSAGE])
+
+
+def clean_event(event: Event) -> Event:
+    """An event with its own texts cleaned (reasons, messages, addresses); rows were cleaned when they were admitted."""
+    texts = {key: value for key, value in vars(event).items() if type(value) is str}  # not Link, which is a str
+    changed = {key: clean(value) for key, value in texts.items() if clean(value) != value}
+    return dataclasses.replace(event, **changed) if changed else event
+
+
+# ---------------------------------------------------------------------------------------------------------- frames
+
+
+def frame(frame: dict[str, Any]) -> dict[str, Any]:
+    """A frame whose ids, offsets and bytes have their types. Raises ProtocolError."""
+    kind = FRAMES.get(frame["type"])
+    if kind is not None and (problem := mismatch(frame, kind)):
+        raise ProtocolError(f"malformed '{frame['type']}' frame: {problem}")
+    return frame
 
 
 def greeting(hello: dict[str, Any]) -> BoxGreeted:
-    """The event of a hello. Raises ProtocolError for a malformed one."""
-    engine = hello.get("engine") or {}
-    if not matches(hello.get("host"), dict[str, Any]) or not isinstance(engine, dict):
+    """The event of a hello, without the facts that do not pass. Raises ProtocolError for a malformed one."""
+    host, engine = hello.get("host"), hello.get("engine") or {}
+    if not isinstance(host, dict) or not isinstance(engine, dict):
         raise ProtocolError("malformed hello")
     version, number = engine.get("version") or "", engine.get("format") or 0
-    if not matches(version, str) or not matches(number, int):
-        raise ProtocolError("malformed engine version in hello")
-    return BoxGreeted(str(hello.get("agent", "")), hello["host"], EngineVersion(version, number))
+    if problem := mismatch(version, str) or mismatch(number, int):
+        raise ProtocolError(f"malformed engine version in hello: {problem}")
+    hints = hints_of(HostFacts).items()
+    facts = {key: _plain(host[key]) for key, hint in hints if key in host and not mismatch(host[key], hint)}
+    agent = hello.get("agent")
+    return BoxGreeted(
+        clean(agent)[:NAME_LENGTH] if isinstance(agent, str) else "",
+        facts,
+        EngineVersion(clean(version, "")[:NAME_LENGTH], number),
+    )
 
 
-def topic_event(topic: str, value: Any) -> ClientEvent:
-    """The event of a topic's new value. Raises ProtocolError for a malformed one."""
-    rows: Any = value.get("gpus" if topic == "gpu" else topic) if isinstance(value, dict) else None
-    if not matches(rows, Rows):
-        raise ProtocolError(f"malformed update of topic '{topic}'")
+def topic_event(topic: str, update: dict[str, Any]) -> ClientEvent:
+    """The event of an ``update`` frame."""
+    if update.get("error") is not None:
+        return TopicFailed(topic, refusal(update["error"]).message)
+    value, key = update.get("value"), "gpus" if topic == "gpu" else topic
+    rows = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(rows, list):
+        return TopicFailed(topic, f"the box sent a malformed update of '{topic}'")
+    admitted = _rows(ROWS[key], rows)
     if topic == "runs":
-        return RunsReported(rows)
+        return RunsReported(admitted)
     if topic == "sessions":
-        return SessionsReported(rows)
-    return GpuSampled(rows, str(value.get("note") or ""))
+        return SessionsReported(admitted)
+    note = value.get("note")
+    return GpuSampled(admitted, message(note) if isinstance(note, str) else "")
 
 
 def reply(op: str, response: dict[str, Any]) -> dict[str, Any]:
     """The result of a ``response`` frame. Raises RemoteError: the box's refusal, or ``bad_reply`` for another type."""
-    if not response.get("ok"):
-        raise RemoteError.from_json(response.get("error") or {})
-    kind = OPERATIONS[op].reply
-    result: Any = response.get("result")
-    if not matches(result, kind):
-        raise RemoteError("bad_reply", f"the box sent a malformed {kind.__name__}")
-    return dict(result)
+    if response.get("ok") is not True:
+        raise refusal(response.get("error"))
+    kind, result = OPERATIONS[op].reply, response.get("result")
+    try:
+        if not isinstance(result, dict):
+            raise Unreadable("not an object")
+        hints = hints_of(kind)
+        if missing := [key for key in kind.__required_keys__ if key not in result]:  # type: ignore[attr-defined]
+            raise Unreadable(f"'{missing[0]}' is missing")
+        return {key: _field(key, result[key], hint) for key, hint in hints.items() if key in result}
+    except Unreadable as error:
+        raise RemoteError("bad_reply", f"the box sent a malformed {kind.__name__}: {error}") from None
+
+
+def refusal(error: Any) -> RemoteError:
+    """The error of a ``response``, ``closed`` or ``update`` frame, whatever it is."""
+    fields = error if isinstance(error, dict) else {"message": error if isinstance(error, str) else "no reason given"}
+    code, text, hint = (fields.get(key) for key in ("code", "message", "hint"))
+    return RemoteError(
+        clean(code, "")[:NAME_LENGTH] if isinstance(code, str) else "error",
+        message(text) if isinstance(text, str) else "no reason given",
+        message(hint) if isinstance(hint, str) else "",
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+
+
+def _field(key: str, value: Any, hint: Any) -> Any:
+    """A field of a reply. Raises Unreadable."""
+    if key in ROWS and isinstance(value, list):
+        return _rows(ROWS[key], value)
+    if hint == dict[str, str] and isinstance(value, dict):  # one bad text does not refuse the others
+        texts = {name: text if isinstance(text, str) else UNREADABLE for name, text in value.items()}
+        return _plain(dict(list(texts.items())[:MAX_ITEMS]))
+    try:
+        if problem := mismatch(value, hint):
+            raise Unreadable(problem)
+        return _plain(value)
+    except Unreadable as error:
+        if hint == dict[str, Any]:
+            return {UNREADABLE: str(error)}
+        raise Unreadable(f"{key}: {error}") from None
+
+
+def _rows(kind: RowKind, values: list[Any]) -> Rows:
+    rows = [_row(kind, value, index) for index, value in enumerate(values[:MAX_ITEMS])]
+    if len(values) > MAX_ITEMS:
+        rows.append(kind.unreadable("…", f"{len(values) - MAX_ITEMS:,} more are not shown"))
+    return rows
+
+
+def _row(kind: RowKind, value: Any, index: int) -> dict[str, Any]:
+    if problem := mismatch(value, kind.type):
+        return kind.unreadable(_shown_name(value, kind.key, index), message(problem))
+    hints = hints_of(kind.type)
+    return {key: _plain(item) for key, item in value.items() if key in hints}
+
+
+def _shown_name(row: Any, key: str, index: int) -> str:
+    """A name for a row that cannot be read: its own as far as it is printable, else its place in the list."""
+    name = row.get(key) if isinstance(row, dict) else None
+    if isinstance(name, str) and name:
+        printable = "".join(c if c.isprintable() else "·" for c in name[:NAME_LENGTH])
+        return printable if len(name) <= NAME_LENGTH else printable[:40] + "…"
+    return f"row {index + 1}"
+
+
+def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Any JSON with clean text, bounded in depth and size, its numbers finite or written as logs write them.
+
+    Raises Unreadable.
+    """
+    if isinstance(value, str):
+        return clean(value[:MAX_TEXT])
+    if isinstance(value, float):
+        return value if value - value == 0 else "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, int) and abs(value) >= MAX_INTEGER:
+        return "Infinity" if value > 0 else "-Infinity"
+    if not isinstance(value, (list, dict)):
+        return value
+    if depth == 0:
+        raise Unreadable(f"nested more than {MAX_DEPTH} deep")
+    if len(value) > MAX_ITEMS:
+        raise Unreadable(f"{len(value):,} items, more than {MAX_ITEMS:,}")
+    if isinstance(value, list):
+        return [_plain(item, depth - 1) for item in value]
+    return {clean(key, "")[:NAME_LENGTH]: _plain(item, depth - 1) for key, item in value.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------ logs
+
+
+def log_row(line: bytes) -> dict[str, Any] | None:
+    """The row of a JSON line under the current format's keys; None if it cannot be read."""
+    try:
+        row = json.loads(line)
+        return current_row(_plain(row)) if isinstance(row, dict) else None
+    except (ValueError, RecursionError):  # includes Unreadable
+        return None
+
+
+def log_text(line: bytes) -> str:
+    """A console line as a terminal shows it: the text after the last carriage return, on one line."""
+    text = line.decode("utf-8", "replace").rstrip("\r")
+    return clean(text.rpartition("\r")[2], keep="\t").expandtabs(4)[:MAX_CONSOLE]

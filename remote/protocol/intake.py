@@ -1,7 +1,8 @@
 """Validation of JSON against declared types; requests are validated here, what a box sends in :mod:`remote.intake`.
 
-Supported types: str, int, float, bool, None, Any, ``list[...]``, ``dict[str, ...]``, unions, TypedDicts, and
-``Annotated`` with a :class:`Rule`. Unknown keys are ignored: the other end may be newer.
+Supported types: str, int (64 bits), float (finite), bool, None, Any, ``list[...]`` and ``dict[str, ...]`` (at most
+:data:`MAX_ITEMS` items), unions, TypedDicts, and ``Annotated`` with a :class:`Rule`. Unknown keys are ignored: the
+other end may be newer.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from remote.protocol.messages import RemoteError
+
+MAX_ITEMS = 10_000
+MAX_INTEGER = 2**63
+NULL = "\0"
 
 
 @dataclass(frozen=True)
@@ -30,43 +35,69 @@ def read_request(kind: type, params: Any) -> Any:
     if not isinstance(params, dict):
         raise RemoteError("bad_request", "'params' must be an object")
     values = {}
-    hints = _hints(kind)
+    hints = hints_of(kind)
     for item in dataclasses.fields(kind):
         value = params.get(item.name)
         required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
         if value is None and not required:
             continue
-        if not matches(value, hints[item.name]):
+        if not matches(value, hints[item.name]) or _has_null(value):
             raise RemoteError("bad_request", f"'{item.name}' must be {describe(hints[item.name])}; got {value!r:.200}")
         values[item.name] = value
     return kind(**values)
 
 
+def _has_null(value: Any) -> bool:
+    """Whether a string, or one in a list, has a null character, which no argument or path may have."""
+    return any(NULL in item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str))
+
+
 def matches(value: Any, kind: Any) -> bool:
     """Whether a JSON value has a type."""
+    return not mismatch(value, kind)
+
+
+def mismatch(value: Any, kind: Any) -> str:
+    """Why a JSON value does not have a type, such as ``step: must be a number; got "x"``; "" if it has."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
-        return True
+        return ""
     if origin is Annotated:
-        return matches(value, arguments[0]) and all(rule.allows(value) for rule in kind.__metadata__)
-    if origin in (Union, types.UnionType):
-        return any(matches(value, option) for option in arguments)
-    if origin is list:
-        return isinstance(value, list) and all(matches(item, arguments[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(matches(item, arguments[1]) for item in value.values())
-    if is_typeddict(kind):
-        hints = _hints(kind)
-        return isinstance(value, dict) and all(
-            matches(value[key], hint) if key in value else key not in kind.__required_keys__
-            for key, hint in hints.items()
-        )
-    if kind is str:
-        return isinstance(value, str) and "\0" not in value
-    if kind in (int, float):
-        number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-        return number and math.isfinite(value)
-    return isinstance(value, kind)
+        fits = not mismatch(value, arguments[0]) and all(rule.allows(value) for rule in kind.__metadata__)
+    elif origin in (Union, types.UnionType):
+        fits = any(matches(value, option) for option in arguments)
+    elif origin is list and isinstance(value, list):
+        return _too_many(value) or _first((f"[{i}]", mismatch(item, arguments[0])) for i, item in enumerate(value))
+    elif origin is dict and isinstance(value, dict):
+        return _too_many(value) or _first((f"[{key!r:.40}]", mismatch(value[key], arguments[1])) for key in value)
+    elif is_typeddict(kind) and isinstance(value, dict):
+        missing = next((key for key in kind.__required_keys__ if key not in value), None)
+        problems = ((key, mismatch(value[key], hint)) for key, hint in hints_of(kind).items() if key in value)
+        return f"'{missing}' is missing" if missing else _first(problems)
+    elif kind in (int, float):
+        fits = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+        fits = fits and (abs(value) < MAX_INTEGER if isinstance(value, int) else math.isfinite(value))
+    else:
+        fits = kind in (str, bool, types.NoneType) and isinstance(value, kind)
+    return "" if fits else f"must be {describe(kind)}; got {shown(value)}"
+
+
+def _too_many(value: list[Any] | dict[str, Any]) -> str:
+    return f"has {len(value):,} items, more than {MAX_ITEMS:,}" if len(value) > MAX_ITEMS else ""
+
+
+def _first(problems: Iterable[tuple[str, str]]) -> str:
+    """The first problem, after the name of its field."""
+    return next((f"{name}: {problem}" for name, problem in problems if problem), "")
+
+
+def shown(value: Any) -> str:
+    """A JSON value in a few words, whatever its size and depth."""
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    if isinstance(value, int) and abs(value) >= MAX_INTEGER:
+        return "an integer of more than 64 bits"
+    return repr(value[:60] if isinstance(value, str) else value)
 
 
 def describe(kind: Any) -> str:
@@ -78,10 +109,11 @@ def describe(kind: Any) -> str:
         return " or ".join(describe(option) for option in arguments if option is not types.NoneType)
     if origin is list:
         return f"a list, each item {describe(arguments[0])}"
-    names = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+    names = {str: "a string", int: "an integer", float: "a finite number", bool: "true or false"}
     return names.get(kind, "an object")
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def hints_of(kind: type) -> dict[str, Any]:
+    """The type of each field of a dataclass or TypedDict."""
     return get_type_hints(kind, include_extras=True)

@@ -1,0 +1,280 @@
+"""What a box sends, field by field: frames, facts about the host, and the rows of each list. Any field may be missing
+except a row's name.
+
+:mod:`remote.intake` admits what has these types. A row that has not is replaced by one that says so, see :data:`ROWS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias, TypedDict
+
+from grpo_train.run_dir.files import parse_time
+from remote.protocol.intake import Rule
+
+NAME_LENGTH = 255
+UNREADABLE = "unreadable"
+"""State of a run, and code of its error, that cannot be read."""
+SPECIAL = ("NaN", "Infinity", "-Infinity")
+"""How the logs write numbers that JSON lacks."""
+
+
+def _is_label(value: str) -> bool:
+    return len(value) <= NAME_LENGTH and value.isprintable()
+
+
+def _is_time(value: str) -> bool:
+    try:
+        parse_time(value)
+    except (ValueError, OverflowError, OSError):
+        return not value
+    return True
+
+
+Label: TypeAlias = Annotated[str, Rule(f"at most {NAME_LENGTH} printable characters", _is_label)]
+Name: TypeAlias = Annotated[str, Rule(f"1 to {NAME_LENGTH} printable characters", lambda v: bool(v) and _is_label(v))]
+Quantity: TypeAlias = Annotated[float, Rule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
+Count: TypeAlias = Annotated[float, Rule("a number from 0 to 10^15", lambda value: 0 <= value <= 1e15)]
+Metric: TypeAlias = float | Annotated[str, Rule("NaN or Infinity", lambda value: value in SPECIAL)]
+Time: TypeAlias = Annotated[str, Rule("a time such as 2026-11-22T08:30:00Z", _is_time)]
+
+
+# ---------------------------------------------------------------------------------------------------------- frames
+
+
+Id: TypeAlias = Annotated[int, Rule("an integer from 0 to 2^62", lambda value: 0 <= value <= 2**62)]
+
+
+class _Numbered(TypedDict):
+    id: Id
+
+
+class _Pong(TypedDict):
+    n: Id
+
+
+class _Bytes(TypedDict, total=False):
+    text: str
+    base64: str
+    head: list[Any]
+
+
+class _Data(_Numbered, _Bytes):
+    offset: Id
+
+
+FRAMES: dict[str, type] = {
+    "pong": _Pong,
+    "response": _Numbered,
+    "update": _Numbered,
+    "data": _Data,
+    "rotated": _Numbered,
+    "closed": _Numbered,
+}
+"""Frames of the agent after its hello, without ``result``, ``value`` and ``error``."""
+
+
+class HostFacts(TypedDict, total=False):
+    """``host`` of a hello."""
+
+    name: Label
+    user: Label
+    python: Label
+    system: Label
+    cpu_count: Count | None
+    gpus: Count
+    tmux: bool
+    root: str
+    repo: str
+    pid: Count
+    time: Quantity
+    """Seconds since the epoch on the box's clock."""
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+
+
+class RunError(TypedDict, total=False):
+    """Why a run failed."""
+
+    code: Label
+    summary: str
+    rank: Count | None
+    signal: Label | None
+    console_tail: list[str]
+
+
+class _Run(TypedDict):
+    run: Name
+    state: Label
+
+
+class RunSummary(_Run, total=False):
+    """A row of :meth:`grpo_train.run_dir.RunDir.summary`."""
+
+    host: Label | None
+    layout: Label
+    step: Count | None
+    total_steps: Count | None
+    reward: Metric | None
+    step_seconds: Metric | None
+    logged_at: Time | None
+    updated_at: Time | None
+    run_seconds: Quantity | None
+    stage: Label | None
+    error: RunError | str | None
+    restarts: Count | None
+    nproc: Count | None
+    device: Label | None
+    stop_asked: bool
+
+
+class _Session(TypedDict):
+    name: Name
+
+
+class Session(_Session, total=False):
+    """A tmux session."""
+
+    run: Label
+    created: Count
+    attached: Count
+    dead: bool
+    exit_status: Count | None
+    signal: Label
+
+
+class GpuProcess(TypedDict, total=False):
+    """A process on a GPU."""
+
+    pid: Count
+    memory_mib: Quantity | None
+    run: Label | None
+    name: Label | None
+
+
+class Gpu(TypedDict, total=False):
+    """A sample of one GPU."""
+
+    index: Count
+    name: Label
+    utilization_percent: Quantity | None
+    memory_used_mib: Quantity | None
+    memory_total_mib: Quantity | None
+    power_w: Quantity | None
+    temperature_c: Quantity | None
+    processes: list[GpuProcess]
+
+
+class _Check(TypedDict):
+    name: Name
+
+
+class Check(_Check, total=False):
+    """A finding of ``doctor``."""
+
+    ok: bool
+    detail: str
+    hint: str
+
+
+class _Checkpoint(TypedDict):
+    step: Count
+
+
+class Checkpoint(_Checkpoint, total=False):
+    """A checkpoint of a run."""
+
+    complete: bool
+    problem: str | None
+    aliases: list[Label]
+    path: str
+    saved_at: Time
+
+
+class _Evaluation(TypedDict):
+    name: Name
+
+
+class Evaluation(_Evaluation, total=False):
+    """An evaluation of a run."""
+
+    state: Label
+    metrics: list[dict[str, str | None]]
+    """Rows of its table, as text."""
+
+
+class Event(TypedDict, total=False):
+    """An event of a run."""
+
+    step: Count | None
+    time: Time
+    event: Label
+
+
+class _Config(TypedDict):
+    name: Name
+
+
+class Config(_Config, total=False):
+    """A training config on the box."""
+
+    size: Count
+    modified: Time
+
+
+class _Weights(TypedDict):
+    name: Name
+    path: str
+
+
+class Weights(_Weights, total=False):
+    """An adapter or model directory."""
+
+    kind: Label
+    modified: Time
+
+
+@dataclass(frozen=True)
+class RowKind:
+    """Rows of one list."""
+
+    type: type
+    key: str
+    """The field that names a row."""
+    unreadable: Callable[[str, str], dict[str, Any]]
+    """The row that replaces one that cannot be read, from its name and the reason."""
+
+
+def unreadable_run(run: str, reason: str) -> dict[str, Any]:
+    """The row of a run that cannot be read."""
+    return {
+        "run": run, "state": UNREADABLE, "layout": "run", "step": 0, "error": {"code": UNREADABLE, "summary": reason},
+    }  # fmt: skip
+
+
+def _unreadable_check(name: str, reason: str) -> dict[str, Any]:
+    return {"name": name, "ok": False, "detail": f"the answer cannot be read: {reason}"}
+
+
+def _unreadable_checkpoint(name: str, reason: str) -> dict[str, Any]:
+    return {"step": None, "problem": f"unreadable: {reason}"}
+
+
+def _named(name: str, reason: str) -> dict[str, Any]:
+    return {"name": name, UNREADABLE: reason}
+
+
+ROWS: dict[str, RowKind] = {
+    "runs": RowKind(RunSummary, "run", unreadable_run),
+    "sessions": RowKind(Session, "name", _named),
+    "gpus": RowKind(Gpu, "name", _named),
+    "checks": RowKind(Check, "name", _unreadable_check),
+    "checkpoints": RowKind(Checkpoint, "step", _unreadable_checkpoint),
+    "evaluations": RowKind(Evaluation, "name", _named),
+    "events": RowKind(Event, "event", lambda name, reason: {"event": UNREADABLE, UNREADABLE: reason}),
+    "configs": RowKind(Config, "name", _named),
+    "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": "", "kind": UNREADABLE}),
+}
+"""The lists of replies and topics, by their key."""
