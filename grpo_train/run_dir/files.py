@@ -1,7 +1,8 @@
 """Durable files: atomic replacement, strict JSON, append-only JSON lines. Standard library only.
 
 Other programs read the run directory while it is written, over NFS, by processes that may be killed at any
-instruction. So a file is either appended to in whole lines or replaced in one rename.
+instruction. So a file is either appended to in whole lines or replaced in one rename. New files get the mode that the
+umask allows (see :mod:`grpo_train.run_dir.umask`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.safe_json import (
+    MAX_FILE_BYTES,
+    MAX_LINE_BYTES,
+    OverLimit,
+    Unreadable,
+    open_regular,
+    parse_object,
+    read_lines,
+    read_object,
+)
+
 ByteRange = tuple[int, int]
 
+_LAST_SECOND = 253_402_300_799.0
 _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -34,8 +47,9 @@ def parse_time(text: str) -> float:
 
 
 def utc_from(seconds: float) -> str:
-    """Seconds since the epoch in the format of :func:`utc_now`."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Seconds since the epoch in the format of :func:`utc_now`; a time outside 1970–9999 becomes the nearest bound."""
+    moment = datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_SECOND), timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def to_json(value: Any) -> str:
@@ -58,7 +72,10 @@ def to_float(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return None
     return _SPECIAL_FLOATS.get(value) if isinstance(value, str) else None
 
 
@@ -73,10 +90,10 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def atomic_write(path: Path, data: str | bytes, mode: int = 0o644) -> None:
+def atomic_write(path: Path, data: str | bytes, mode: int = 0o666) -> None:
     """Replace a file in one rename: a reader, or a crash, sees either the old content or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    payload = data.encode() if isinstance(data, str) else data
+    payload = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # \udcff is JSON, too
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
@@ -93,6 +110,22 @@ def atomic_write(path: Path, data: str | bytes, mode: int = 0o644) -> None:
     fsync_path(path.parent)
 
 
+def open_lock(path: Path) -> int:
+    """Descriptor of a lock file: a new one is open to every account that may write its directory. Raises OSError."""
+    flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+    while True:
+        try:
+            return os.open(path, flags)  # with O_CREAT, Linux denies another account's file in a sticky directory
+        except FileNotFoundError:
+            pass
+        try:
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            continue
+        os.fchmod(descriptor, path.parent.stat().st_mode & 0o666)
+        return descriptor
+
+
 def atomic_symlink(alias: Path, target: str) -> None:
     """Point ``alias`` at ``target`` (relative) in one rename."""
     temporary = alias.with_name(f".{alias.name}.{secrets.token_hex(4)}.tmp")
@@ -106,21 +139,12 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Object in a JSON file; None if the file is missing or damaged."""
+def read_json(path: Path, limit: int = MAX_FILE_BYTES) -> dict[str, Any] | None:
+    """Object in a JSON file; None if the file is missing or damaged, which includes too large."""
     try:
-        return _object(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return read_object(path, limit)
+    except Unreadable:
         return None
-
-
-def _object(text: str | bytes) -> dict[str, Any] | None:
-    """A JSON object; None for any other text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def close_torn_line(path: Path) -> None:
@@ -141,14 +165,14 @@ class JsonlWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         close_torn_line(path)
 
     def write(self, *rows: Mapping[str, Any]) -> None:
         """Append rows; a row without ``time`` gets the current time."""
         now = utc_now()
         text = "".join(to_json(row if "time" in row else _with_time(row, now)) + "\n" for row in rows)
-        payload = memoryview(text.encode())
+        payload = memoryview(text.encode(errors="backslashreplace"))  # a file name that is not UTF-8: \udcff
         while payload:
             payload = payload[os.write(self._descriptor, payload) :]
 
@@ -174,34 +198,57 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
         writer.sync()
 
 
-def read_jsonl(path: Path, superseded: list[ByteRange] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_jsonl(
+    path: Path, superseded: list[ByteRange] | None = None, *, strict: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (byte offset, object) for each whole, valid line outside the superseded byte ranges.
 
-    Incomplete lines and lines that are not JSON objects are skipped: a crash left them.
+    Incomplete lines and lines that are not JSON objects are skipped: a crash left them. With ``strict``, a line over
+    the limits of :mod:`grpo_train.run_dir.safe_json` raises Unreadable instead of being skipped.
     """
     ranges = superseded or []
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except FileNotFoundError:
         return
+    except Unreadable:
+        if strict:
+            raise
+        return
     with file:
-        offset = 0
-        for line in file:
-            start, offset = offset, offset + len(line)
-            if not line.endswith(b"\n") or any(low <= start < high for low, high in ranges):
+        for start, line in read_lines(file):
+            if any(low <= start < high for low, high in ranges):
                 continue
-            if (row := _object(line)) is not None:
-                yield start, row
+            try:
+                if not line.endswith(b"\n"):
+                    raise OverLimit(f"longer than {MAX_LINE_BYTES} bytes")
+                yield start, parse_object(line)
+            except OverLimit as error:
+                if strict:
+                    raise Unreadable(f"{path.name}, line at byte {start}: {error}") from None
+            except Unreadable:
+                pass
 
 
-def last_jsonl(path: Path, window: int = 65_536) -> dict[str, Any] | None:
-    """Last whole JSON object of a file, looked for in its last ``window`` bytes."""
+def last_jsonl(path: Path, window: int = 65_536, *, strict: bool = False) -> dict[str, Any] | None:
+    """Last whole JSON object of a file, looked for in its last ``window`` bytes; ``strict`` as in read_jsonl."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - window))
-            tail = file.read()
+            tail = file.read(window)
     except FileNotFoundError:
         return None
-    rows = map(_object, reversed(tail.split(b"\n")[:-1]))
-    return next((row for row in rows if row is not None), None)
+    except Unreadable:
+        if strict:
+            raise
+        return None
+    for line in reversed(tail.split(b"\n")[:-1]):
+        try:
+            return parse_object(line)
+        except OverLimit as error:
+            if strict:
+                raise Unreadable(f"{path.name}: {error}") from None
+        except Unreadable:
+            pass
+    return None

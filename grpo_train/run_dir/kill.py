@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
+from grpo_train.run_dir.files import read_jsonl
+from grpo_train.run_dir.owners import account, process_owner
 from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
 from grpo_train.run_dir.run import RunDir
-from grpo_train.run_dir.status import END_STATES, LIVE_STATES, RunDirError, StatusWriter
+from grpo_train.run_dir.status import END_STATES, LIVE_STATES, RunDirError, StatusWriter, writer_of
 
 TERM_WAIT_S = 15.0
 """Time for a supervisor to end its own processes before it gets SIGKILL."""
@@ -28,6 +32,8 @@ class KillResult:
     """Processes that survived SIGKILL (blocked in the kernel)."""
     forced: bool
     """Whether SIGTERM was not enough."""
+    unrecorded: OSError | None = None
+    """Why the end could not be recorded: a full disk."""
 
 
 def kill_run(
@@ -37,23 +43,35 @@ def kill_run(
 
     SIGTERM to the supervisor named in ``status.json`` and to ``supervisors`` (pid, start ticks); after ``patience_s``
     seconds SIGKILL to them and to every process with the run's ID. ``killed`` is recorded unless the run recorded its
-    own end. Raises RunDirError: ``elsewhere`` for a run on another host, ``not_running`` if nothing is running.
+    own end. A disk that takes no record does not prevent the kill: :func:`was_killed` then finds an empty file.
+    Raises RunDirError: ``elsewhere`` for a run on another host, ``not_running`` if nothing is running,
+    ``not_ours`` for a run of another account.
     """
     observed = run.observed_state()
     if observed.host:
         raise RunDirError(f"{run.name} is running on {observed.host}; kill it there", code="elsewhere")
     status = run.read_status() or {}
-    recorded = (int(status.get("pid") or 0), int(status.get("pid_start") or 0))
+    recorded = writer_of(status)
     live_here = status.get("boot_id") == boot_id() and status.get("state") in LIVE_STATES
     targets = {recorded, *supervisors} if live_here and recorded[0] > 1 else set(supervisors)
     targets = {target for target in targets if is_alive(*target)}
+    for pid, _ in targets:
+        if (owner := process_owner(pid)) and os.geteuid() != 0:
+            message = f"{run.name} is running as {owner}, and {account()} may not end it; on the box: sudo kill {pid}"
+            raise RunDirError(message, code="not_ours")
     if not observed.is_live and not targets and not find_by_run_id(run_id_of(run.path)):
         raise RunDirError(f"{run.name} is not running ({observed.state})", code="not_running")
-    run.log_event("kill_asked", by=by)
+    try:
+        run.log_event("kill_asked", by=by)
+    except OSError:
+        with suppress(OSError):
+            run.killed_file.touch()
     result = _terminate_then_kill(run, targets, patience_s)
-    if (run.read_status() or {}).get("state", "starting") not in END_STATES:
-        error = f"{len(result.left)} processes could not be ended" if result.left else ""
+    error = f"{len(result.left)} processes could not be ended" if result.left else ""
+    try:
         record_end(run, "killed", by=by, error=error)
+    except OSError as failure:
+        return replace(result, unrecorded=failure)
     return result
 
 
@@ -73,8 +91,29 @@ def _terminate_then_kill(run: RunDir, supervisors: set[tuple[int, int]], patienc
     return KillResult(left, bool(survivors or strays))
 
 
-def record_end(run: RunDir, state: str, *, by: str, error: str = "", code: str = "internal") -> None:
-    """Record the end of a run whose supervisor could not. Raises RunDirError if another process holds the status."""
+def was_killed(run: RunDir) -> bool:
+    """Whether a kill of a lost run ended it: it was requested since the run started, and no process is left."""
+    if not run.killed_file.exists():
+        started = str((run.read_status() or {}).get("started_at") or "")
+        kills = [row for _, row in read_jsonl(run.events_file) if row.get("event") == "kill_asked"]
+        if not kills or str(kills[-1].get("time", "")) < started:
+            return False
+    return not find_by_run_id(run_id_of(run.path))
+
+
+def record_end(
+    run: RunDir,
+    state: str,
+    *,
+    by: str,
+    error: str = "",
+    code: str = "internal",
+    details: Mapping[str, Any] | None = None,
+) -> bool:
+    """Record the end of a run whose supervisor could not; False if an end is recorded already.
+
+    ``details`` are further fields of the error. Raises RunDirError if another process holds the status, OSError.
+    """
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
@@ -84,6 +123,11 @@ def record_end(run: RunDir, state: str, *, by: str, error: str = "", code: str =
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-    with closing(writer):
-        writer.update(state=state, **({"error": {"code": code, "summary": error}} if error else {}))
-    run.log_event(state, by=by)
+    with closing(writer):  # until the event is written, so that two processes do not record one end
+        if (run.read_status() or {}).get("state") in END_STATES:
+            return False
+        failure = {"code": code, "summary": error, **(details or {})}
+        writer.update(state=state, **({"error": failure} if error else {}))
+        run.killed_file.unlink(missing_ok=True)
+        run.log_event(state, by=by)
+    return True

@@ -18,7 +18,7 @@ from typing import Any
 from grpo_train.run_dir.files import atomic_write, read_json
 
 MANIFEST = "MANIFEST.json"
-STEP_NAME = re.compile(r"step_(\d+)")
+STEP_NAME = re.compile(r"step_([0-9]{1,18})")
 
 
 @dataclass(frozen=True)

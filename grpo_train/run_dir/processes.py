@@ -42,7 +42,7 @@ def boot_id() -> str:
 def start_ticks(pid: int) -> int | None:
     """Start time of a live process in clock ticks after boot; None for a missing or zombie process."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[19])

@@ -13,8 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir.files import atomic_write, remove_tree, utc_from, utc_now
+from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.manifest import list_checkpoints
+from grpo_train.run_dir.owners import not_readable, not_writable
 from grpo_train.run_dir.run import RunDir
 from grpo_train.run_dir.status import RunDirError
 from grpo_train.run_dir.suggest import nearest
@@ -39,6 +40,11 @@ def prepare_root(root: Path) -> Path:
             (root / name).mkdir(parents=True, exist_ok=True)
         if not os.access(root / "training_runs", os.W_OK):
             raise PermissionError(13, "Permission denied", str(root / "training_runs"))
+    except PermissionError as error:
+        place = Path(error.filename or root)
+        raise RunDirError(
+            f"{not_writable(place)} (or choose another root with --root or {ROOT_VARIABLE})", code="bad_root"
+        ) from error
     except OSError as error:
         raise RunDirError(
             f"cannot write to the root {root}: {error.strerror or error} "
@@ -111,8 +117,13 @@ def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -
 
 def find_by_key(root: Path, key: str) -> RunDir | None:
     """The run that was created with this idempotency key; None for the key ""."""
-    runs = list_runs(root) if key else []
-    return next((run for run in runs if run.read_launch().get("idempotency_key") == key), None)
+    for run in list_runs(root) if key else []:
+        try:
+            if run.read_launch().get("idempotency_key") == key:
+                return run
+        except OSError:
+            continue  # another account's
+    return None
 
 
 @contextmanager
@@ -121,7 +132,9 @@ def _locked(path: Path) -> Iterator[None]:
     import fcntl  # POSIX only
 
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_lock(path)
+    except PermissionError as error:
+        raise RunDirError(not_writable(path), code="bad_root") from error
     except OSError as error:
         raise RunDirError(f"cannot write {path}: {error.strerror or error}", code="bad_root") from error
     try:
@@ -150,8 +163,19 @@ def list_runs(root: Path) -> list[RunDir]:
     folder = root / "training_runs"
     if not folder.is_dir():
         return []
-    runs = [RunDir(p) for p in folder.iterdir() if not p.name.startswith(".") and (p / "launch.json").exists()]
-    return sorted(runs, key=lambda run: (str(run.read_launch().get("time", "")), run.name), reverse=True)
+    runs = [RunDir(path) for path in folder.iterdir() if not path.name.startswith(".") and is_run(path)]
+    return sorted(runs, key=lambda run: (run.launched_at(), run.name), reverse=True)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory has a ``launch.json``, or may not be read by this account."""
+    try:
+        os.stat(path / "launch.json")
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def open_run(root: Path, name_or_path: str) -> RunDir:
@@ -159,8 +183,15 @@ def open_run(root: Path, name_or_path: str) -> RunDir:
     ``bad_run`` for a run of the older layout."""
     given = Path(name_or_path).expanduser()
     for path in (root / "training_runs" / name_or_path, given):
-        if (path / "launch.json").exists() or (path / "config.yaml").exists():
-            return RunDir(Path(os.path.abspath(path)))
+        try:
+            os.stat(path)
+            if os.path.lexists(path / "launch.json") or os.path.lexists(path / "config.yaml"):
+                return RunDir(Path(os.path.abspath(path)))
+            os.stat(path / "launch.json")
+        except PermissionError as error:
+            raise RunDirError(not_readable(path), code="not_ours") from error
+        except (OSError, ValueError):
+            continue
     older = given if given.parent.name == "rl_runs" else root / "rl_runs" / name_or_path
     if older.is_dir():
         raise RunDirError(

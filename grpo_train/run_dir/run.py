@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir import fields
+from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import (
     ByteRange,
     append_jsonl,
@@ -17,7 +18,6 @@ from grpo_train.run_dir.files import (
     close_torn_line,
     fsync_path,
     last_jsonl,
-    parse_time,
     read_json,
     read_jsonl,
     to_float,
@@ -27,7 +27,9 @@ from grpo_train.run_dir.files import (
 )
 from grpo_train.run_dir.formats import current_row
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
-from grpo_train.run_dir.status import FRESH_S, ObservedState, RunDirError, observe
+from grpo_train.run_dir.owners import foreign_owner, not_readable, not_stoppable
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, open_regular, read_object
+from grpo_train.run_dir.status import ObservedState, RunDirError, is_fresh, observe
 
 SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl")
 
@@ -63,6 +65,11 @@ class RunDir:
         return self.path / "control" / "stop"
 
     @property
+    def killed_file(self) -> Path:
+        """Empty; stands for the event of a kill that a full disk did not take."""
+        return self.path / "control" / "killed"
+
+    @property
     def training_state(self) -> Path:
         return self.path / "training_state"
 
@@ -84,11 +91,22 @@ class RunDir:
     # control -------------------------------------------------------------------------------------------
 
     def request_stop(self, by: str) -> None:
-        """Request a stop after the current step (the first rung of the stop ladder)."""
+        """Request a stop after the current step (the first rung of the stop ladder).
+
+        A full disk still takes an empty file, which is a request, too. Raises OSError when it does not, RunDirError
+        (``not_ours``) for a run of another account.
+        """
         self.stop_file.parent.mkdir(exist_ok=True)
         if not self.stop_file.exists():
-            atomic_write(self.stop_file, to_json({"time": utc_now(), "by": by}) + "\n")
-            self.log_event("stop_asked", by=by)
+            try:
+                atomic_write(self.stop_file, to_json({"time": utc_now(), "by": by}) + "\n")
+                self.log_event("stop_asked", by=by)
+            except OSError as error:
+                if isinstance(error, PermissionError) and foreign_owner(self.path):
+                    raise RunDirError(not_stoppable(self.path, self.stop_file), code="not_ours") from error
+                if code_of(error) != "disk_full":
+                    raise
+                self.stop_file.touch()
 
     def stop_requested(self) -> bool:
         return self.stop_file.exists()
@@ -168,39 +186,53 @@ class RunDir:
 
     # reading -------------------------------------------------------------------------------------------
 
+    def launched_at(self) -> str:
+        """When the run was launched; "" where that cannot be read."""
+        try:
+            return str(self.read_launch().get("time", ""))
+        except OSError:
+            return ""
+
     def read_launch(self) -> dict[str, Any]:
-        return read_json(self.launch_file) or {}
+        return read_json(self.launch_file, MAX_RUN_FILE_BYTES) or {}
 
     def read_status(self) -> dict[str, Any] | None:
-        return read_json(self.status_file)
+        return read_json(self.status_file, MAX_RUN_FILE_BYTES)
 
     def observed_state(self) -> ObservedState:
         status = self.read_status()
-        if status is not None:
-            return observe(status)
-        created = parse_time(str(self.read_launch().get("time", "1970-01-01T00:00:00Z")))
-        return ObservedState("starting" if time.time() - created < FRESH_S else "lost")
+        return _observe(status, self.read_launch() if status is None else {})
 
-    def superseded(self) -> dict[str, list[ByteRange]]:
-        """Byte ranges of each log that a resume from an earlier step superseded."""
+    def superseded(self, *, strict: bool = False) -> dict[str, list[ByteRange]]:
+        """Byte ranges of each log that a resume from an earlier step superseded.
+
+        ``strict`` raises Unreadable for what is otherwise left out: malformed ranges, and lines as in read_jsonl.
+        """
         ranges: dict[str, list[ByteRange]] = {}
-        for _, event in read_jsonl(self.events_file):
-            for file, (start, end) in (event.get("superseded") or {}).items():
-                ranges.setdefault(file, []).append((int(start), int(end)))
+        for _, event in read_jsonl(self.events_file, strict=strict):
+            found = event.get("superseded") or {}
+            for file, pair in found.items() if isinstance(found, dict) else [("", found)]:
+                if isinstance(pair, list) and [type(item) for item in pair] == [int, int]:
+                    ranges.setdefault(file, []).append((pair[0], pair[1]))
+                elif strict:
+                    raise Unreadable(f"{self.events_file.name}: malformed 'superseded'")
         return ranges
 
     def read_log(self, file: str) -> Iterator[dict[str, Any]]:
         """Valid rows of ``logs/FILE``, without superseded ones, in the current format."""
         return (current_row(row) for _, row in read_jsonl(self.logs / file, self.superseded().get(file)))
 
-    def last_step_row(self) -> dict[str, Any]:
-        """Last valid row of ``train_log.jsonl``, in the current format; {} before the first step."""
+    def last_step_row(self, *, strict: bool = False) -> dict[str, Any]:
+        """Last valid row of ``train_log.jsonl``, in the current format; {} before the first step.
+
+        ``strict`` as in :meth:`superseded`.
+        """
         log = self.logs / "train_log.jsonl"
-        superseded = self.superseded().get(log.name)
+        superseded = self.superseded(strict=strict).get(log.name)
         if superseded and log.exists() and any(end >= log.stat().st_size for _, end in superseded):
-            latest: dict[str, Any] = max((row for _, row in read_jsonl(log, superseded)), key=_step_of, default={})
-            return current_row(latest)
-        return current_row(last_jsonl(log, window=1 << 18) or {})
+            rows = (row for _, row in read_jsonl(log, superseded, strict=strict))
+            return current_row(max(rows, key=_step_of, default={}))
+        return current_row(last_jsonl(log, window=1 << 18, strict=strict) or {})
 
     def supersede_after(self, step: int) -> dict[str, ByteRange]:
         """Byte ranges that a resume from ``step`` supersedes: from the first later row to the end of each log."""
@@ -259,32 +291,74 @@ class RunDir:
         fsync_path(self.training_state)
 
     def summary(self) -> dict[str, Any]:
-        """One row of a list of runs, as plain JSON."""
-        status = self.read_status() or {}
-        observed = self.observed_state()
-        last = self.last_step_row()
+        """One row of a list of runs, as plain JSON with typed fields; ``unreadable`` with the reason where a file of
+        the run is damaged. Never raises."""
+        try:
+            if not self.name.isprintable():
+                raise Unreadable("the directory's name has characters that cannot be printed")
+            return self._summary()
+        except Unreadable as error:
+            return unreadable_row(self.name, str(error))
+        except PermissionError:
+            return unreadable_row(self.name, not_readable(self.path))
+        except OSError as error:
+            return unreadable_row(self.name, f"{error.filename or self.path}: {error.strerror or error}")
+
+    def _summary(self) -> dict[str, Any]:
+        """Raises Unreadable and OSError."""
+        launch = read_object(self.launch_file, MAX_RUN_FILE_BYTES) or {}
+        given = read_object(self.status_file, MAX_RUN_FILE_BYTES)
+        status = given or {}
+        if self.config_file.exists():
+            open_regular(self.config_file).close()
         log = self.logs / "train_log.jsonl"
-        return {
-            "run": self.name,
-            "state": observed.state,
-            "host": observed.host,
-            "layout": "run",
-            "step": last.get("step", 0),
-            "total_steps": status.get("total_steps"),
-            "reward": last.get("reward"),
-            "step_seconds": last.get("time/step"),
-            "logged_at": last.get("time") or (utc_from(log.stat().st_mtime) if log.exists() else None),
-            "started_at": status.get("started_at"),
-            "updated_at": status.get("updated_at"),
-            "run_seconds": status.get("run_seconds"),
-            "stage": status.get("stage"),
-            "exit_code": status.get("exit_code"),
-            "error": status.get("error"),
-            "restarts": status.get("restarts", 0),
-            "nproc": status.get("nproc"),
-            "device": status.get("device"),
-            "stop_asked": self.stop_requested(),
-        }
+        last = self.last_step_row(strict=True)
+        with fields.of(log):
+            logged = {
+                "step": fields.integer(last, "step") or 0,
+                "reward": fields.number(last, "reward"),
+                "step_seconds": fields.number(last, "time/step"),
+                "logged_at": fields.text(last, "time") or (utc_from(log.stat().st_mtime) if log.exists() else None),
+            }
+        with fields.of(self.launch_file):
+            launched_at = fields.text(launch, "time")
+        with fields.of(self.status_file):
+            fields.text(status, "state"), fields.text(status, "host")
+            observed = _observe(given, launch)
+            return {
+                "run": self.name,
+                "state": observed.state,
+                "host": observed.host,
+                "layout": "run",
+                "owner": foreign_owner(self.path),
+                "launched_at": launched_at,
+                **logged,
+                "total_steps": fields.integer(status, "total_steps"),
+                "started_at": fields.text(status, "started_at"),
+                "updated_at": fields.text(status, "updated_at"),
+                "run_seconds": fields.number(status, "run_seconds"),
+                "stage": fields.text(status, "stage"),
+                "exit_code": fields.integer(status, "exit_code"),
+                "error": fields.error(status, "error"),
+                "restarts": fields.integer(status, "restarts") or 0,
+                "nproc": fields.integer(status, "nproc"),
+                "device": fields.text(status, "device"),
+                "stop_asked": self.stop_requested(),
+            }
+
+
+def unreadable_row(name: str, reason: str) -> dict[str, Any]:
+    """A row of a list of runs for a run that cannot be read; other characters than printable ones are escaped."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    error = {"code": Unreadable.code, "summary": reason}
+    return {"run": shown, "state": "unreadable", "layout": "run", "step": 0, "error": error}
+
+
+def _observe(status: dict[str, Any] | None, launch: Mapping[str, Any]) -> ObservedState:
+    """The state in a status; without one, a run is starting for a while after its launch."""
+    if status is not None:
+        return observe(status)
+    return ObservedState("starting" if is_fresh(launch.get("time")) else "lost")
 
 
 def _step_of(row: Mapping[str, Any]) -> float:

@@ -45,18 +45,34 @@ class ObservedState:
 
 
 def observe(status: Mapping[str, Any]) -> ObservedState:
-    """State in a ``status.json`` as seen from this host: a live state whose process is gone is ``lost``."""
+    """State in a ``status.json`` as seen from this host: a live state whose process is gone is ``lost``.
+
+    Never raises: a field of another type counts as missing.
+    """
     state = str(status.get("state", "lost"))
     if state not in LIVE_STATES:
         return ObservedState(state)
     host, here = str(status.get("host", "")), identity()
     if host == here.host and status.get("boot_id") == here.boot_id:
-        alive = is_alive(int(status.get("pid", 0)), int(status.get("pid_start", 0)))
+        alive = is_alive(*writer_of(status))
         return ObservedState(state if alive else "lost")
     if host == here.host and boot_id():
         return ObservedState("lost")  # this host has rebooted since
-    fresh = time.time() - parse_time(str(status.get("updated_at", "1970-01-01T00:00:00Z"))) < FRESH_S
-    return ObservedState(state, host) if fresh else ObservedState("lost")
+    return ObservedState(state, host) if is_fresh(status.get("updated_at")) else ObservedState("lost")
+
+
+def writer_of(status: Mapping[str, Any]) -> tuple[int, int]:
+    """Pid and start ticks of the process that wrote a status; 0 where a field is missing or has another type."""
+    pid, start = (value if type(value := status.get(key)) is int else 0 for key in ("pid", "pid_start"))
+    return pid, start
+
+
+def is_fresh(updated_at: Any) -> bool:
+    """Whether a logged time is younger than FRESH_S; False for anything else."""
+    try:
+        return time.time() - parse_time(str(updated_at)) < FRESH_S
+    except (ValueError, OverflowError):
+        return False
 
 
 class StatusWriter:
@@ -69,7 +85,7 @@ class StatusWriter:
         import fcntl  # POSIX only, and only where a run is written
 
         self._file = folder / "status.json"
-        self._lock = os.open(folder / ".status.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = os.open(folder / ".status.lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -74,8 +74,9 @@ def test_run_without_status_is_starting_then_lost(run: RunDir) -> None:
 def test_damaged_run_is_still_listed(run: RunDir) -> None:
     run.launch_file.write_text("{")
     run.status_file.write_text("\x00")
+    assert run.observed_state().state == "lost"
     (row,) = (listed.summary() for listed in list_runs(run.root))
-    assert (row["run"], row["state"]) == ("one", "lost")
+    assert (row["run"], row["state"]) == ("one", "unreadable")
 
 
 def test_status_has_one_writer(run: RunDir) -> None:

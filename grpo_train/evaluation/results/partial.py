@@ -166,7 +166,7 @@ def _appendable(path: Path, *, chunks: bool) -> int:
     whole = 0
     if path.exists():
         whole = _whole_chunks(path)[1] if chunks else max((end for _, end in _lines(path)), default=0)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     os.ftruncate(descriptor, whole)
     return descriptor
 

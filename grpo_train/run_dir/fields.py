@@ -1,0 +1,63 @@
+"""Typed fields of a JSON object that any program may have written; a wrong type raises Unreadable.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.safe_json import Unreadable, type_name
+
+MAX_TEXT = 1_000
+MAX_INTEGER = 2**63 - 1
+
+
+@contextmanager
+def of(file: Path) -> Iterator[None]:
+    """Name the file in the reasons of what is raised inside."""
+    try:
+        yield
+    except Unreadable as error:
+        raise Unreadable(f"{file.name}: {error}") from None
+
+
+def text(row: Mapping[str, Any], key: str) -> str | None:
+    """A short text; None if it is missing or null."""
+    value = row.get(key)
+    if value is None or (isinstance(value, str) and len(value) <= MAX_TEXT):
+        return value
+    raise _wrong(key, value, f"a text of at most {MAX_TEXT} characters")
+
+
+def integer(row: Mapping[str, Any], key: str) -> int | None:
+    """An integer of 64 bits; None if it is missing or null."""
+    value = row.get(key)
+    if value is None or (type(value) is int and abs(value) <= MAX_INTEGER):
+        return value
+    raise _wrong(key, value, "an integer of 64 bits")
+
+
+def number(row: Mapping[str, Any], key: str) -> float | str | None:
+    """A number as logs have it ("NaN" and the infinities are texts); None if it is missing or null."""
+    value = row.get(key)
+    if value is None or (to_float(value) is not None and (type(value) is not int or abs(value) <= MAX_INTEGER)):
+        return value
+    raise _wrong(key, value, "a number")
+
+
+def error(row: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """An error with a ``summary``; None if it is missing or null."""
+    value = row.get(key)
+    if value is None or (isinstance(value, dict) and isinstance(value.get("summary"), str)):
+        return value
+    raise _wrong(key, value, "an object with a 'summary'")
+
+
+def _wrong(key: str, value: Any, wanted: str) -> Unreadable:
+    given = f"{value!r:.40}" if isinstance(value, (str, int, float)) else type_name(value)
+    return Unreadable(f"'{key}' must be {wanted}, not {given}")
