@@ -70,6 +70,11 @@ class RunDir:
         return self.path / "control" / "killed"
 
     @property
+    def killed_file(self) -> Path:
+        """Empty; stands for the event of a kill that a full disk did not take."""
+        return self.path / "control" / "killed"
+
+    @property
     def training_state(self) -> Path:
         return self.path / "training_state"
 

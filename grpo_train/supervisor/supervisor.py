@@ -73,7 +73,9 @@ class Supervisor:
         """Supervise until the run ends; returns the exit code of the process."""
         config = self._config
         (self._run.path / "control").mkdir(exist_ok=True)
-        self._run.clear_stop()
+        if self._status.fields.get("state"):  # requested of an earlier start; a new run may be asked to stop already
+            self._run.clear_stop()
+        self._run.killed_file.unlink(missing_ok=True)
         become_subreaper()
         for handled in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(handled, self._on_signal)

@@ -15,7 +15,7 @@ from pathlib import Path
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.gpus import GpuReadError, query_gpus
 from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine, running_version, training_device, verify_engine
+from remote.agent.engine import find_engine, running_version, training_device
 from remote.agent.sessions import Sessions, no_tmux
 from remote.protocol.messages import RemoteError
 from remote.protocol.operations import DoctorReply, NoParameters, Row
@@ -100,7 +100,6 @@ def _repo(box: BoxContext) -> Result:
 
 def _engine(box: BoxContext) -> Result:
     engine = find_engine(box)
-    verify_engine(box, engine)
     version = running_version(box, engine)
     if mismatch := version.mismatch():
         return False, mismatch, version.upgrade_hint(str(box.repo or ""))

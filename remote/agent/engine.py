@@ -1,4 +1,7 @@
-"""The engine of this box: its command, and its version."""
+"""The engine of this box: its command, its version, and whether it runs.
+
+An engine is examined by running it: a script may be executable while its interpreter is not.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ import os
 import re
 import shutil
 import subprocess
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from remote.agent.context import BoxContext
+from remote.agent.sessions import EXECUTE
 from remote.protocol import RemoteError
 from remote.protocol.versions import OLDEST, UNKNOWN, EngineVersion
 
@@ -20,7 +26,11 @@ PROBE_S = 25.0
 """Limit on one run of the user's activation snippet or of the engine: a cold network disk is slow."""
 DEVICE_PROBE_S = 40.0
 """The engine imports torch on a machine with a GPU."""
+ACTIVATED = "'activate' in boxes.yaml"
 _USAGE_ERROR = 2
+_examining = threading.Lock()
+_examined: dict[tuple[str, ...], tuple[str, list[object] | None, EngineVersion]] = {}
+"""Command to the path that its activation leads to, the identity of its files, and its version."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ def find_engine(box: BoxContext) -> Engine:
         bash = shutil.which("bash")
         if not bash:
             raise RemoteError("no_engine", "'activate' needs bash, which is not installed on this box", "install bash")
-        return Engine([bash, "-c", f'{settings.activate} && exec "$@"', "--", COMMAND], "'activate' in boxes.yaml")
+        return Engine([bash, "-c", f'{settings.activate} && exec "$@"', "--", COMMAND], ACTIVATED)
     if box.repo:
         script = box.repo / ".venv" / "bin" / COMMAND
         if os.access(script, os.X_OK):
@@ -74,26 +84,6 @@ def not_installed(box: BoxContext) -> RemoteError:
     )
 
 
-def verify_engine(box: BoxContext, engine: Engine) -> None:
-    """Check that the user's activation snippet leads to the engine. Raises RemoteError ``no_engine``."""
-    if not box.settings.activate or box.settings.engine:
-        return
-    probe = [*engine.argv[:2], f"{box.settings.activate} && command -v {COMMAND}"]
-    try:
-        done = run_engine(box, probe, PROBE_S)
-    except subprocess.TimeoutExpired:
-        raise RemoteError(
-            "no_engine", f"'activate' took longer than {PROBE_S:.0f} s", "correct 'activate' in boxes.yaml"
-        ) from None
-    if done.returncode:
-        error = not_installed(box)
-        raise RemoteError(
-            "no_engine",
-            f"after 'activate', {COMMAND} is not found: {_last_line(done)}",
-            f"correct 'activate', or {error.hint}",
-        )
-
-
 # ---------------------------------------------------------------------------------------------------------- version
 
 
@@ -112,20 +102,67 @@ def installed_version(box: BoxContext) -> EngineVersion:
 
 
 def running_version(box: BoxContext, engine: Engine) -> EngineVersion:
-    """Version that the engine reports when run. Raises RemoteError ``no_engine`` when it does not run.
+    """Version that the engine reports when run; asked again only when its files change.
 
-    Version 0.1.0 has no ``--version`` and exits with a usage error.
+    Raises RemoteError: ``no_engine`` when it does not run, with exit status and first line of stderr; ``slow_engine``
+    after PROBE_S.
     """
+    with _examining:
+        command = tuple(engine.argv)
+        path, identity, version = _examined.pop(command, ("", None, UNKNOWN))
+        if identity is None or identity != _identity(engine, path):
+            path, version = _examine(box, engine)
+            known = path or engine.reason != ACTIVATED
+            identity = _identity(engine, path) if known else None
+        _examined[command] = path, identity, version
+        return version
+
+
+def _examine(box: BoxContext, engine: Engine) -> tuple[str, EngineVersion]:
+    """Run ``grpo-train --version``; returns the path that ``activate`` leads to ("" without it), and the version.
+
+    Version 0.1.0 does not know the option: its usage error names it.
+    """
+    by_snippet = engine.reason == ACTIVATED
+    argv = [*engine.argv, "--version"]
+    if by_snippet:  # the path that it leads to is printed, too
+        find = f'{{ command -v {COMMAND} || {{ echo "{COMMAND}: not found after activate" >&2; exit 127; }}; }}'
+        argv[2] = f'{box.settings.activate} && {find} && exec "$@"'
+    error = not_installed(box)
+    hint = f"correct 'activate' in boxes.yaml, or {error.hint}" if by_snippet else error.hint
     try:
-        done = run_engine(box, [*engine.argv, "--version"], PROBE_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RemoteError("no_engine", f"the engine does not run: {error}", not_installed(box).hint) from error
-    if done.returncode == _USAGE_ERROR:
-        return OLDEST
+        done = run_engine(box, [*EXECUTE, *argv], PROBE_S)
+    except subprocess.TimeoutExpired as failure:
+        raise RemoteError(
+            "slow_engine", f"the engine did not answer --version within {PROBE_S:.0f} s", hint
+        ) from failure
+    path = next((line for line in done.stdout.splitlines() if os.path.isfile(line)), "") if by_snippet else ""
+    if done.returncode == _USAGE_ERROR and "--version" in done.stderr:
+        return path, OLDEST
     if done.returncode:
-        raise RemoteError("no_engine", f"the engine does not run: {_last_line(done)}", not_installed(box).hint)
+        first = next(iter((done.stderr or done.stdout).strip().splitlines()), "no output")
+        raise RemoteError("no_engine", f"the engine does not run (exit status {done.returncode}): {first}", hint)
     match = re.search(r"^grpo-train (\S+) \(format (\d+)\)$", done.stdout, re.MULTILINE)
-    return EngineVersion(match[1], int(match[2])) if match else UNKNOWN
+    return path, EngineVersion(match[1], int(match[2])) if match else UNKNOWN
+
+
+def _identity(engine: Engine, path: str) -> list[object]:
+    """Facts that change with the files of a command: scripts, their interpreters, and what these point to."""
+    files = {word for word in [path, *map(str, map(shutil.which, engine.argv)), *engine.argv] if os.path.isfile(word)}
+    for file in sorted(files):
+        with suppress(OSError), open(file, "rb") as script:
+            if script.read(2) == b"#!":
+                head = script.read(1024).split(b"\n", 2)[:2]  # pip writes a long interpreter into the second line
+                files |= {os.fsdecode(word) for word in re.findall(rb"/[^\s'\"]+", b" ".join(head))}
+    facts: list[object] = []
+    for file in sorted(files | {os.path.realpath(file) for file in files}):
+        try:
+            found = os.stat(file)
+        except OSError as error:
+            facts.append((file, error.errno))
+        else:
+            facts.append((file, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    return facts
 
 
 def training_device(box: BoxContext, engine: Engine) -> str:

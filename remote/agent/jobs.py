@@ -1,7 +1,7 @@
 """Requests that change something: launch, resume, evaluate, stop, kill.
 
-Command lines are lists until tmux gets them. With ``dry_run`` the first three check everything, start nothing, and
-return the exact ``argv``.
+Command lines are lists, for tmux, too. With ``dry_run`` the first three check everything, start nothing, and return the
+exact ``argv``. A request with an idempotency key is carried out once (:mod:`remote.agent.once`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir import RunDir, check_name, create_run, open_run, prepare_root
-from grpo_train.run_dir.kill import TERM_WAIT_S, kill_run, record_end
+from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, open_run, prepare_root
+from grpo_train.run_dir.errors import code_of
+from grpo_train.run_dir.files import open_lock
+from grpo_train.run_dir.kill import TERM_WAIT_S, KillResult, kill_run, record_end
 from grpo_train.run_dir.processes import is_alive, signal_quietly, start_ticks
 from grpo_train.run_dir.root import Launch, find_by_key
 from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine, verify_engine
+from remote.agent.engine import Engine, find_engine, running_version
+from remote.agent.once import Record, once
 from remote.agent.sessions import Sessions, session_name
 from remote.protocol import RemoteError
 from remote.protocol.operations import (
@@ -43,7 +46,8 @@ SIGKILL_WAIT_S = 2.0
 # ----------------------------------------------------------------------------------------------------------- launch
 
 
-def launch(box: BoxContext, request: LaunchRequest) -> LaunchReply:
+@once
+def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchReply:
     """Create a run and start its supervisor in a session of the same name.
 
     A repeated idempotency key returns its run and starts nothing (unless its session never came up).
@@ -67,26 +71,42 @@ def launch(box: BoxContext, request: LaunchRequest) -> LaunchReply:
             raise RemoteError(
                 "name_taken", f"a run named {name} already exists under {box.root}", "choose another name"
             )
+        _examine(box, engine)
         return reply(name or datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S"), started=False)
     prepare_root(box.root)
-    verify_engine(box, engine)
+    if find_by_key(box.root, request.idempotency_key) is None:
+        _examine(box, engine)
     with _launch_lock(box.root):
         run = find_by_key(box.root, request.idempotency_key)
         if run is None:
             if name:
                 sessions.make_room(session_name(name))
+            record.begin()
             run = create_run(box.root, _launch_record(request), name or None)
         planned = reply(run.name, started=True)
         session = sessions.find(planned["session"])
         if run.status_file.exists() or (session and session["run"] == run.name):
             return {**planned, "started": False}
+        if request.recall:
+            raise RemoteError("not_received", f"{run.name} was created, but not started", "launch it again")
         try:
-            sessions.start(planned["session"], planned["argv"], box.directory, box.session_environment(), run.name)
+            sessions.start(
+                planned["session"], planned["argv"], box.directory, box.session_environment(), run.name, record.key
+            )
         except RemoteError as error:
             message = f"the tmux session could not be started: {error.message}"
             record_end(run, "crashed", by="agent", error=message, code=error.code)
             raise
     return planned
+
+
+def _examine(box: BoxContext, engine: Engine) -> None:
+    """Check that the engine runs. Raises RemoteError ``no_engine``; one that is slow to answer may still run."""
+    try:
+        running_version(box, engine)
+    except RemoteError as error:
+        if error.code != "slow_engine":
+            raise
 
 
 def _launch_record(request: LaunchRequest) -> dict[str, Any]:
@@ -121,7 +141,7 @@ def _launch_lock(root: Path) -> Iterator[None]:
     """One launch at a time: after a reconnect, a second agent may get a request that the first still works on."""
     import fcntl
 
-    descriptor = os.open(root / "training_runs" / ".launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_lock(root / "training_runs" / ".launch.lock")
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -135,27 +155,30 @@ def _launch_lock(root: Path) -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------- resume and evaluate
 
 
-def resume(box: BoxContext, request: ResumeRequest) -> ResumeReply:
+@once
+def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeReply:
     """Resume a run from a checkpoint, in the run's session.
 
     ``--nproc`` and ``--set`` are passed only when requested: version 0.1.0 of the engine does not know them.
     """
     run = open_run(box.root, request.run)
-    observed = run.observed_state()
-    if observed.is_live:
+    resumed, observed = _started_since(run, record), run.observed_state()
+    if observed.is_live and not (resumed or Sessions(box).has_key(record.key)):
         host = f" on {observed.host}" if observed.host else ""
         raise RemoteError("run_is_live", f"{run.name} is {observed.state}{host}", "stop it before you resume it")
     from_step = str(request.from_step or "latest")
-    checkpoint = run.checkpoint(from_step)
     arguments = ["resume", "--training-run", run.name, "--from-step", from_step]
     for option in ("additional_steps", "nproc"):
         arguments += _option(request, option)
     arguments += _set_options(request.overrides)
-    reply = _run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run)
+    checkpoint = run.checkpoint(from_step)
+    record.begin(started_at=_started_at(run))
+    reply = _run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run, record, resumed)
     return {**reply, "step": checkpoint.step}
 
 
-def evaluate(box: BoxContext, request: EvaluateRequest) -> JobReply:
+@once
+def evaluate(box: BoxContext, request: EvaluateRequest, record: Record) -> JobReply:
     """Evaluate checkpoints of a run, or one given by path, in a session ``eval_<run>``."""
     arguments, run = ["eval"], request.run
     if run:
@@ -166,9 +189,13 @@ def evaluate(box: BoxContext, request: EvaluateRequest) -> JobReply:
         steps = request.steps if isinstance(request.steps, list) else [request.steps]
         arguments += ["--steps", ",".join(map(str, steps))]
     for option in fields(request):  # the others are options of ``grpo-train eval`` under the same name
-        arguments += [] if option.name in ("run", "steps", "dry_run") else _option(request, option.name)
+        arguments += [] if option.name in _NOT_OPTIONS else _option(request, option.name)
     label = run or check_name(request.name or Path(request.ckpt_path).name)
-    return _run_in_session(box, session_name(f"eval_{label}"), arguments, run, request.dry_run)
+    record.begin()
+    return _run_in_session(box, session_name(f"eval_{label}"), arguments, run, request.dry_run, record)
+
+
+_NOT_OPTIONS = ("run", "steps", "dry_run", "idempotency_key", "recall")
 
 
 def _option(request: Any, name: str) -> list[str]:
@@ -177,51 +204,93 @@ def _option(request: Any, name: str) -> list[str]:
     return [] if value in (None, "") else [f"--{name.replace('_', '-')}", str(value)]
 
 
-def _run_in_session(box: BoxContext, session: str, arguments: list[str], run: str, dry_run: bool) -> JobReply:
+def _run_in_session(
+    box: BoxContext,
+    session: str,
+    arguments: list[str],
+    run: str,
+    dry_run: bool,
+    record: Record,
+    started_before: bool = False,
+) -> JobReply:
     """Start ENGINE ``arguments --root ROOT`` in a session, in place of a dead one of the same name.
 
     Raises RemoteError ``session_live`` when a session of that name is alive.
     """
     sessions, engine = Sessions(box), find_engine(box)
     argv = [*engine.argv, *arguments, "--root", str(box.root)]
-    sessions.require_not_live(session)
-    if not dry_run:
+    started_before = started_before or sessions.has_key(record.key)
+    if not started_before:
+        sessions.require_not_live(session)
+        _examine(box, engine)
+    if not dry_run and not started_before:
         prepare_root(box.root)
-        verify_engine(box, engine)
-        sessions.start(session, argv, box.directory, box.session_environment(), run)
-    return {"run": run, "session": session, "argv": argv, "engine": engine.reason, "started": not dry_run}
+        sessions.start(session, argv, box.directory, box.session_environment(), run, record.key)
+    started = not dry_run and not started_before
+    return {"run": run, "session": session, "argv": argv, "engine": engine.reason, "started": started}
 
 
 # ---------------------------------------------------------------------------------------------------- stop and kill
 
 
-def stop(box: BoxContext, request: StopRequest) -> StopReply:
-    """Ask a run to save and stop after the current step."""
+@once
+def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
+    """Ask a run to save and stop after the current step. Where a full disk takes no request, end it by SIGTERM."""
     run = open_run(box.root, request.run)
     observed = run.observed_state()
+    if record.found is not None and (not observed.is_live or _started_since(run, record)):
+        return {"run": run.name, "state": observed.state}  # it ended after an earlier agent asked it to stop
     if not observed.is_live:
         raise RemoteError("not_running", f"{run.name} is not running ({observed.state})")
-    run.request_stop(request.by)
-    return {"run": run.name, "state": observed.state}
+    record.begin(started_at=_started_at(run))
+    reply: StopReply = {"run": run.name, "state": observed.state}
+    try:
+        run.request_stop(request.by)
+    except OSError as error:
+        targets = _live_supervisors(box, run)
+        if code_of(error) != "disk_full" or observed.host or not targets:
+            raise
+        for pid, _ in targets:
+            signal_quietly(pid, signal.SIGTERM)
+        return {**reply, "note": f"{error.strerror}: it was sent SIGTERM instead and ends without saving"}
+    if run.stop_file.exists() and not run.stop_file.stat().st_size:
+        reply["note"] = "the disk is full: it may not be able to save"
+    return reply
 
 
-def kill(box: BoxContext, request: KillRequest) -> KillReply:
+@once
+def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
     """End a run now, without saving (see :func:`grpo_train.run_dir.kill.kill_run`), or an evaluation's session."""
     if request.session:
-        return _kill_session(box, request.session)
+        return _kill_session(box, request.session, record)
     run = open_run(box.root, request.run)
-    killed = kill_run(
-        run,
-        by=request.by,
-        supervisors=_session_process(box, run),
-        patience_s=TERM_WAIT_S if request.patience_s is None else min(request.patience_s, TERM_WAIT_S),
-    )
-    return {"run": run.name, "state": run.observed_state().state, "left": killed.left, "forced": killed.forced}
+    if _started_since(run, record):
+        return {"run": run.name, "state": run.observed_state().state, "left": [], "forced": False}
+    record.begin(started_at=_started_at(run))
+    try:
+        killed = kill_run(
+            run,
+            by=request.by,
+            supervisors=_session_process(box, run),
+            patience_s=TERM_WAIT_S if request.patience_s is None else min(request.patience_s, TERM_WAIT_S),
+        )
+    except RunDirError as error:
+        if error.code != "not_running" or record.found is None:
+            raise
+        killed = KillResult([], False)  # an earlier agent was killed after the last process ended
+        record_end(run, "killed", by=request.by)
+    reply: KillReply = {"left": killed.left, "forced": killed.forced}
+    if killed.unrecorded:
+        reply["note"] = f"{killed.unrecorded.strerror}: the end is recorded when there is room"
+    state = run.observed_state().state
+    return {**reply, "run": run.name, "state": "killed" if killed.unrecorded and not killed.left else state}
 
 
-def _kill_session(box: BoxContext, name: str) -> KillReply:
+def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
     """End the process of a session that an agent started; the dead pane keeps its last output."""
     row = Sessions(box).find(name)
+    if record.found is not None and (row is None or row["dead"] or row["pid"] != record.found["pid"]):
+        return {"session": name, "left": [], "forced": False}  # ended by an earlier agent
     if row is None or row["dead"]:
         raise RemoteError("not_running", f"nothing is running in a tmux session '{name}' on this box")
     if not row["marked"]:
@@ -229,6 +298,7 @@ def _kill_session(box: BoxContext, name: str) -> KillReply:
             "not_ours", f"the tmux session '{name}' was not started by grpo-tui", "end it from inside the session"
         )
     pid, start = int(row["pid"]), start_ticks(row["pid"])
+    record.begin(pid=pid)
     for number, patience_s in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, SIGKILL_WAIT_S)):
         signal_quietly(pid, number)
         deadline = time.monotonic() + patience_s
@@ -237,6 +307,24 @@ def _kill_session(box: BoxContext, name: str) -> KillReply:
         if not alive:
             break
     return {"session": name, "left": [pid] if alive else [], "forced": number == signal.SIGKILL}
+
+
+def _started_at(run: RunDir) -> str:
+    """Time of the run's last start, which tells a resumed run from the one before; "" for one that never started."""
+    return str((run.read_status() or {}).get("started_at") or "")
+
+
+def _started_since(run: RunDir, record: Record) -> bool:
+    """Whether the run was resumed after an earlier agent got the same request."""
+    before = (record.found or {}).get("started_at")
+    return bool(before) and before != _started_at(run)
+
+
+def _live_supervisors(box: BoxContext, run: RunDir) -> set[tuple[int, int]]:
+    """Supervisors of a run that are alive on this host: the recorded one, and the process in its session."""
+    status = run.read_status() or {}
+    recorded = int(status.get("pid") or 0), int(status.get("pid_start") or 0)
+    return {target for target in {recorded, *_session_process(box, run)} if target[0] > 1 and is_alive(*target)}
 
 
 def _session_process(box: BoxContext, run: RunDir) -> list[tuple[int, int]]:

@@ -2,7 +2,8 @@
 
 Pitfalls handled here, each observed: libtmux fails without a UTF-8 locale, so the agent sets one; tmux matches targets
 as patterns unless they start with ``=`` or are ids; an argument that ends in ``;`` ends the command; a session whose
-command exits at once disappears unless ``remain-on-exit`` is set by the same tmux call.
+command exits at once disappears unless ``remain-on-exit`` is set by the same tmux call; a command given as one string
+is run by the account's login shell (fish and tcsh quote differently), several arguments are executed as they are.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 import shutil
 import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from remote.agent.context import BoxContext
 from remote.protocol import RemoteError
@@ -27,10 +27,16 @@ OUR_OPTION = "@grpo"
 """User option set on every session that an agent starts."""
 ROOT_OPTION = "@grpo_root"
 """User option with the agent's root (see :func:`root_mark`): another root may have a run of the same name."""
+KEY_OPTION = "@grpo_key"
+"""User option with the idempotency key of the request that started the session."""
+Session: TypeAlias = dict[str, Any]
+"""A row of :meth:`Sessions.rows`."""
 _FORMAT = (
     "#{session_id} #{pane_id} #{session_created} #{session_attached} #{pane_dead} s#{pane_dead_status} "
     "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} o#{@grpo_root} #{session_name}"
 )
+EXECUTE = ("/bin/sh", "-c", 'exec "$@"', "sh")
+"""Executes its arguments; unlike tmux, it prints why a command cannot be executed, and exits with 126 or 127."""
 START_ATTEMPTS = 10
 _importing = threading.Lock()
 
@@ -112,21 +118,34 @@ class Sessions:
         """The session with exactly this name."""
         return next((row for row in self.rows() if row["name"] == name), None)
 
-    def start(self, name: str, argv: list[str], directory: Path, environment: dict[str, str], run: str) -> None:
-        """Start a detached session that runs ``argv`` and remains, dead, after it exits.
+    def start(
+        self, name: str, argv: list[str], directory: Path, environment: dict[str, str], run: str, key: str = ""
+    ) -> None:
+        """Start a detached session that executes ``argv`` and remains, dead, after it exits.
 
-        A dead session of the same name is removed first. Raises RemoteError ``session_live`` when it is alive.
+        A dead session of the same name is removed first. Does nothing when a request with this key has started one: an
+        agent was killed, but not its tmux command. Raises RemoteError ``session_live`` when another one is alive.
         """
+        try:
+            self._start(name, argv, directory, environment, {RUN_OPTION: run, KEY_OPTION: key})
+        except RemoteError:
+            if not self.has_key(key):
+                raise
+
+    def _start(
+        self, name: str, argv: list[str], directory: Path, environment: dict[str, str], options: dict[str, str]
+    ) -> None:
         self.make_room(name)
         variables = [f"-e{key}={value}" for key, value in environment.items()]
         target = f"={name}:"
         command = [
             *("new-session", "-d", "-s", name, "-x", "200", "-y", "50", "-c", _no_format(str(directory))),
             *variables,
-            shlex.join(argv),
+            *EXECUTE,
+            *argv,
         ]
         keep = ["set-option", "-w", "-t", target, "remain-on-exit", "on"]
-        options = {RUN_OPTION: run, OUR_OPTION: "1", ROOT_OPTION: self._root}
+        options = {**options, OUR_OPTION: "1", ROOT_OPTION: self._root}
         marks = [word for key, value in options.items() for word in (";", "set-option", "-t", target, key, value)]
         for attempt in range(START_ATTEMPTS):  # a server that is just exiting is waited for
             try:
@@ -136,6 +155,13 @@ class Sessions:
                 if attempt == START_ATTEMPTS - 1:
                     raise
                 time.sleep(0.1)
+
+    def has_key(self, key: str) -> bool:
+        """Whether a request with this key started a session."""
+        try:
+            return bool(key) and key in self._tmux("list-panes", "-a", "-F", f"#{{{KEY_OPTION}}}")
+        except NoServerError:
+            return False
 
     def make_room(self, name: str) -> None:
         """Remove a dead session of this name. Raises RemoteError ``session_live`` when it is alive."""
@@ -164,6 +190,13 @@ class Sessions:
         text = self._tmux("capture-pane", "-p", "-J", "-t", row["pane"], "-S", f"-{lines}")
         squeezed = re.sub(r"\n{4,}", "\n\n", "\n".join(text).rstrip("\n"))  # a mostly empty pane
         return "\n".join(squeezed.split("\n")[-lines:])
+
+    def output(self, name: str, count: int) -> list[str]:
+        """The last lines that the command of a dead session printed, without tmux's own last line."""
+        lines = self.capture(name, count + 1).split("\n")
+        if lines[-1].startswith("Pane is dead"):
+            lines.pop()
+        return [line for line in (line.rstrip() for line in lines) if line][-count:]
 
 
 def stderr_reports_no_server(text: str) -> bool:

@@ -1,4 +1,8 @@
-"""Topics that are whole values (runs, tmux sessions, GPUs): sent when they change, read only while watched."""
+"""Topics that are whole values (runs, tmux sessions, GPUs): sent when they change, read only while watched.
+
+A topic that cannot be read *must* say so: its subscribers get the error once, and again when the message changes. It is
+read again, and the next value ends the failure. A read that does not return is reported after :data:`LATE_S`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir import LIVE_STATES, RunDir, list_older_runs
+from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.gpus import Gpu, GpuReadError, query_gpus
 from grpo_train.run_dir.processes import run_id_in
 from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
+from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
 from remote.protocol import VALUE_TOPICS, RemoteError
 
@@ -23,69 +27,9 @@ EVERY_S = {"runs": 1.0, "sessions": 2.0, "gpu": 2.0}
 NO_GPU_EVERY_S = 10.0
 REFRESH_S = 10.0
 """``updated_at`` alone is not a change; it is passed on this often."""
-OLDER_RUNS_EVERY_S = 30.0
 RETRY_S = 5.0
-
-
-class RunTable:
-    """The list of runs, cheap to read again: a run whose files did not change is not read again."""
-
-    def __init__(self, box: BoxContext) -> None:
-        self._box = box
-        self._known: dict[str, tuple[tuple[Any, ...], str, dict[str, Any]]] = {}
-        """Run name to (signature of its files, launch time, row)."""
-        self._older: tuple[float, list[dict[str, Any]]] = (0.0, [])
-
-    def rows(self) -> list[dict[str, Any]]:
-        """``RunDir.summary()`` of every run, newest first, then the runs of the older layout."""
-        rows, known = [], {}
-        for path in self._folders():
-            run = RunDir(path)
-            signature = _signature(run)
-            entry = self._known.get(path.name)
-            # a live state can change while no file does: its process may be gone, its last sign of life too old
-            if entry is None or entry[0] != signature or entry[2]["state"] in LIVE_STATES:
-                try:
-                    launched = entry[1] if entry else str(run.read_launch().get("time", ""))
-                    entry = (signature, launched, run.summary())
-                except (OSError, ValueError, KeyError, TypeError) as error:
-                    row = {"run": path.name, "state": "unreadable", "layout": "run", "error": str(error), "step": 0}
-                    entry = (signature, "", row)
-            known[path.name] = entry
-            rows.append((entry[1], path.name, entry[2]))
-        self._known = known
-        rows.sort(key=lambda row: row[:2], reverse=True)
-        return [row for _, _, row in rows] + self._older_rows()
-
-    def _folders(self) -> list[Path]:
-        try:
-            with os.scandir(self._box.root / "training_runs") as entries:
-                names = [entry.path for entry in entries if not entry.name.startswith(".")]
-        except OSError:
-            return []
-        return [path for path in map(Path, names) if (path / "launch.json").exists()]
-
-    def _older_rows(self) -> list[dict[str, Any]]:
-        read_at, rows = self._older
-        if not read_at or time.monotonic() - read_at > OLDER_RUNS_EVERY_S:
-            try:
-                rows = list_older_runs(self._box.root)
-            except OSError:
-                rows = []
-            self._older = (time.monotonic(), rows)
-        return rows
-
-
-def _signature(run: RunDir) -> tuple[Any, ...]:
-    """Inode, size and time of each file that the summary is made of."""
-    found: list[Any] = []
-    for path in (run.status_file, run.logs / "train_log.jsonl", run.stop_file):
-        try:
-            facts = path.stat()
-            found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns))
-        except OSError:
-            found.append(None)
-    return tuple(found)
+LATE_S = 10.0
+"""A read that takes longer is reported."""
 
 
 def gpu_value() -> dict[str, Any]:
@@ -107,73 +51,130 @@ def _run_of(pid: int) -> str:
     return os.fsencode(run_id_in(pid).rpartition("/")[2]).decode(errors="replace")
 
 
+class _Topic:
+    """One topic: its subscribers, and what they have been sent."""
+
+    def __init__(self, name: str, read: Callable[[], dict[str, Any]]) -> None:
+        self.name, self.read = name, read
+        self.subscribers: set[int] = set()
+        self.fresh: set[int] = set()
+        """Subscribers that have not been sent anything yet."""
+        self.wake = threading.Event()
+        self.running = False
+        self.reading_since: float | None = None
+        """When the read in progress began."""
+        self.failure = ""
+        """The error last sent, as JSON; "" after a value."""
+        self.sent, self.sent_at, self.sent_exactly = "", 0.0, ""
+        """The value last sent without its times, when, and with them."""
+
+
 class Watcher:
-    """One thread per watched topic; it ends with the topic's last subscription."""
+    """One thread per watched topic, which ends with the topic's last subscription, and one that reports late reads."""
 
     def __init__(self, box: BoxContext, outbox: Outbox) -> None:
-        self._outbox = outbox
+        self._root, self._outbox = box.root, outbox
         self._lock = threading.Lock()
-        self._subscribers: dict[str, set[int]] = {topic: set() for topic in VALUE_TOPICS}
-        self._fresh: dict[str, set[int]] = {topic: set() for topic in VALUE_TOPICS}
-        """Subscribers that have not been sent a value yet."""
-        self._wake = {topic: threading.Event() for topic in VALUE_TOPICS}
-        self._running: set[str] = set()
         table, sessions = RunTable(box), Sessions(box)
-        self._read: dict[str, Callable[[], dict[str, Any]]] = {
+        reads: dict[str, Callable[[], dict[str, Any]]] = {
             "runs": lambda: {"runs": table.rows()},
             "sessions": lambda: _sessions_value(sessions),
             "gpu": gpu_value,
         }
+        self._topics = {name: _Topic(name, reads[name]) for name in VALUE_TOPICS}
+        self._guarded = False
 
     def add(self, topic: str, subscription: int) -> None:
+        watched = self._topics[topic]
         with self._lock:
-            self._subscribers[topic].add(subscription)
-            self._fresh[topic].add(subscription)
-            if topic not in self._running:
-                self._running.add(topic)
-                threading.Thread(target=self._watch, args=(topic,), name=f"watch-{topic}", daemon=True).start()
-        self._wake[topic].set()
+            watched.subscribers.add(subscription)
+            watched.fresh.add(subscription)
+            if not watched.running:
+                watched.running = True
+                threading.Thread(target=self._watch, args=(watched,), name=f"watch-{topic}", daemon=True).start()
+            if not self._guarded:
+                self._guarded = True
+                threading.Thread(target=self._report_late_reads, name="watch-late", daemon=True).start()
+        watched.wake.set()
 
     def remove(self, subscription: int) -> None:
         with self._lock:
-            for topic, subscribers in self._subscribers.items():
-                subscribers.discard(subscription)
-                self._fresh[topic].discard(subscription)
-                self._wake[topic].set()
+            for topic in self._topics.values():
+                topic.subscribers.discard(subscription)
+                topic.fresh.discard(subscription)
+                topic.wake.set()
         self._outbox.forget(subscription)
 
     def refresh(self, *topics: str) -> None:
         """Read topics again now: a request just changed something."""
         for topic in topics:
-            self._wake[topic].set()
+            self._topics[topic].wake.set()
 
-    def _watch(self, topic: str) -> None:
-        sent, sent_at, sent_exactly = "", 0.0, ""
+    def _watch(self, topic: _Topic) -> None:
         while not self._outbox.broken.is_set():
             with self._lock:
-                subscribers = set(self._subscribers[topic])
-                fresh = self._fresh[topic] & subscribers
-                self._fresh[topic] -= fresh
-                if not subscribers:
-                    self._running.discard(topic)
+                if not topic.subscribers:
+                    topic.running = False
                     return
-            began = time.monotonic()
+                topic.reading_since = began = time.monotonic()
             try:
-                value = self._read[topic]()
-            except Exception:
-                traceback.print_exc()  # a failure to read must not end the topic
+                value = topic.read()
                 with self._lock:
-                    self._fresh[topic] |= fresh
-                self._wake[topic].wait(RETRY_S)
-                continue
-            news, exactly = _without_times(value), json.dumps(value)
-            changed = news != sent or (exactly != sent_exactly and began - sent_at >= REFRESH_S)
-            for subscription in subscribers if changed else fresh:
-                self._outbox.put_newest({"type": "update", "id": subscription, "value": value})
-            if changed:
-                sent, sent_at, sent_exactly = news, began, exactly
-            self._wake[topic].wait(_pause(topic, value, time.monotonic() - began))
-            self._wake[topic].clear()
+                    topic.reading_since = None
+                    self._send_value(topic, value, began)
+                pause = _pause(topic.name, value, time.monotonic() - began)
+            except Exception as error:  # a failure to read must not end the topic
+                if not isinstance(error, (RemoteError, OSError)):
+                    traceback.print_exc()
+                with self._lock:
+                    topic.reading_since = None
+                    self._send_failure(topic, _as_error(error))
+                pause = RETRY_S
+            topic.wake.wait(pause)
+            topic.wake.clear()
+
+    def _report_late_reads(self) -> None:
+        """A read that hangs on a disk cannot be ended; its topic's subscribers are told."""
+        while not self._outbox.broken.wait(LATE_S / 10):
+            with self._lock:
+                for topic in self._topics.values():
+                    since = topic.reading_since
+                    if since is not None and time.monotonic() - since > LATE_S:
+                        what = {"runs": f"the disk of {self._root}", "sessions": "tmux"}.get(
+                            topic.name, "the GPU driver"
+                        )
+                        message = f"{what} has not answered for {LATE_S:.0f} s"
+                        self._send_failure(topic, RemoteError("io", message, "the box keeps trying"))
+
+    def _send_value(self, topic: _Topic, value: dict[str, Any], began: float) -> None:
+        """Send a changed value to every subscriber, an unchanged one to those without it; the caller holds the lock."""
+        news, exactly = _without_times(value), json.dumps(value)
+        changed = news != topic.sent or (exactly != topic.sent_exactly and began - topic.sent_at >= REFRESH_S)
+        self._send(topic, changed or bool(topic.failure), value=value)
+        topic.failure = ""
+        if changed:
+            topic.sent, topic.sent_at, topic.sent_exactly = news, began, exactly
+
+    def _send_failure(self, topic: _Topic, error: RemoteError) -> None:
+        """Send an error once, and again when its message changes; the caller holds the lock."""
+        failure = error.to_json()
+        text = json.dumps(failure)
+        self._send(topic, text != topic.failure, error=failure)
+        topic.failure = text
+
+    def _send(self, topic: _Topic, everyone: bool, **content: dict[str, Any]) -> None:
+        for subscription in topic.subscribers if everyone else topic.fresh:
+            self._outbox.put_newest({"type": "update", "id": subscription, **content})
+        topic.fresh.clear()
+
+
+def _as_error(error: Exception) -> RemoteError:
+    if isinstance(error, RemoteError):
+        return error
+    if isinstance(error, OSError):
+        file = f"{error.filename}: " if error.filename else ""
+        return RemoteError(code_of(error), f"{file}{error.strerror or error}")
+    return RemoteError(code_of(error), f"the agent failed: {type(error).__name__}: {error}", "please report this")
 
 
 def _sessions_value(sessions: Sessions) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 Agent, client and app all read this table. To add a request: add its types and a row here, and a handler in
 :mod:`remote.agent.operations`.
+
+A request that changes state has an ``idempotency_key``: a repeated key changes nothing and gets the first answer, so a
+request with a key may be sent again after a broken link. ``recall`` asks what became of it, and starts nothing.
 """
 
 from __future__ import annotations
@@ -64,9 +67,9 @@ class LaunchRequest:
     nproc: Count | None = None
     by: str = ""
     """Who asks, for the run's records."""
-    idempotency_key: str = ""
-    """A repeated key returns its run and starts nothing."""
     dry_run: bool = False
+    idempotency_key: str = ""
+    recall: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class ResumeRequest:
     overrides: list[str] = field(default_factory=list)
     """``section.key=value``. Version 0.1.0 of the engine knows neither this nor ``nproc``."""
     dry_run: bool = False
+    idempotency_key: str = ""
+    recall: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,8 @@ class EvaluateRequest:
     nproc: Count | None = None
     timeout: Count | None = None
     dry_run: bool = False
+    idempotency_key: str = ""
+    recall: bool = False
 
     def __post_init__(self) -> None:
         if not self.run and not self.ckpt_path:
@@ -112,6 +119,8 @@ class EvaluateRequest:
 class StopRequest:
     run: Text
     by: str = ""
+    idempotency_key: str = ""
+    recall: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,8 @@ class KillRequest:
     by: str = ""
     patience_s: NonNegative | None = None
     """Seconds between SIGTERM and SIGKILL; None = 15, which is also the maximum."""
+    idempotency_key: str = ""
+    recall: bool = False
 
     def __post_init__(self) -> None:
         if not self.run and not self.session:
@@ -217,9 +228,14 @@ class ResumeReply(JobReply):
     step: int
 
 
-class StopReply(TypedDict):
+class _StopReply(TypedDict):
     run: str
     state: str
+
+
+class StopReply(_StopReply, total=False):
+    note: str
+    """What differs from an ordinary stop: a full disk."""
 
 
 class _KillReply(TypedDict):
@@ -233,6 +249,8 @@ class KillReply(_KillReply, total=False):
     run: str
     state: str
     session: str
+    note: str
+    """Why the end is not recorded yet: a full disk."""
 
 
 # ------------------------------------------------------------------------------------------------------------ table

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from grpo_train.run_dir import StatusWriter, open_run
-from grpo_train.run_dir.files import append_jsonl
+from grpo_train.run_dir.files import append_jsonl, utc_now
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
 from grpo_train.run_dir.version import FORMAT, VERSION
 
@@ -46,7 +46,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for _ in range(2):
             subprocess.Popen([sys.executable, "-c", WORKER], start_new_session=True)
-    status.update(state="running", total_steps=100, started_at=None)
+    status.update(state="running", total_steps=100, started_at=utc_now())
     step = 0
     while not run.stop_requested():
         step += 1

@@ -1,0 +1,67 @@
+"""Ends that no supervisor recorded: one that never started, a kill on a full disk or by an agent that was killed.
+
+A run must not be reported as starting when its tmux pane is dead, nor as lost when it was killed. Whoever sees such a
+run records its end, once (:func:`grpo_train.run_dir.kill.record_end` holds the lock of ``status.json``).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from grpo_train.run_dir import RunDir, RunDirError
+from grpo_train.run_dir.kill import record_end, was_killed
+from remote.agent.context import BoxContext
+from remote.agent.sessions import Session, Sessions, session_name
+from remote.protocol import RemoteError
+
+TAIL_LINES = 20
+LOST_EVERY_S = 5.0
+"""A lost run is looked at again this often: a disk may have room by then."""
+_NOT_EXECUTED = (126, 127)
+"""Exit status of a shell that cannot execute a command, or cannot find it."""
+
+
+class Ends:
+    """Records missing ends; remembers when it last looked at a lost run."""
+
+    def __init__(self, box: BoxContext) -> None:
+        self._sessions = Sessions(box)
+        self._looked: dict[Path, float] = {}
+
+    def settle(self, run: RunDir, state: str) -> bool:
+        """Record the end of a run in this state, if it has ended; whether it did."""
+        if state == "lost":
+            now = time.monotonic()
+            if now - self._looked.get(run.path, -LOST_EVERY_S) < LOST_EVERY_S:
+                return False
+            self._looked[run.path] = now
+        elif state != "starting" or run.status_file.exists():
+            return False
+        try:
+            return self._settle(run, state)
+        except (RemoteError, RunDirError, OSError):  # no tmux; another process writes the status; a full disk
+            return False
+
+    def _settle(self, run: RunDir, state: str) -> bool:
+        never_started = not run.status_file.exists()
+        session = self._dead_session(run) if never_started else None
+        if (state == "lost" or session) and was_killed(run):
+            return record_end(run, "killed", by="agent")
+        if session is None:
+            return False
+        lines = self._sessions.output(session["name"], TAIL_LINES)
+        status, signal = session["exit_status"], session["signal"]
+        how = f"killed by {signal}" if signal else f"exit status {'unknown' if status is None else status}"
+        return record_end(
+            run,
+            "crashed",
+            by="agent",
+            error=f"the supervisor did not start ({how})" + (f": {lines[-1]}" if lines else ""),
+            code="no_engine" if status in _NOT_EXECUTED else "internal",
+            details={"exit_code": status, "signal": signal or None, "console_tail": lines},
+        )
+
+    def _dead_session(self, run: RunDir) -> Session | None:
+        session = self._sessions.find(session_name(run.name))
+        return session if session and session["run"] == run.name and session["dead"] else None
