@@ -16,7 +16,7 @@ from typing import Any
 from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.manifest import list_checkpoints
 from grpo_train.run_dir.owners import not_readable, not_writable
-from grpo_train.run_dir.run import RunDir
+from grpo_train.run_dir.run import RunDir, printable, unreadable_row
 from grpo_train.run_dir.status import RunDirError
 from grpo_train.run_dir.suggest import nearest
 
@@ -210,15 +210,22 @@ def list_older_runs(root: Path) -> list[dict[str, Any]]:
     if not folder.is_dir():
         return []
     rows = []
-    for path in sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True):
-        steps = list_checkpoints(path)
-        rows.append(
-            {
-                "run": path.name,
-                "state": "old layout",
-                "layout": "rl_runs",
-                "step": steps[-1].step if steps else 0,
-                "logged_at": utc_from(path.stat().st_mtime),
-            }
-        )
-    return rows
+    for path in folder.iterdir():
+        try:
+            if not path.is_dir():
+                continue
+            steps, modified = list_checkpoints(path), path.stat().st_mtime
+        except PermissionError:
+            rows.append((0.0, {**unreadable_row(path.name, not_readable(path)), "layout": "rl_runs"}))
+            continue
+        except OSError:  # removed in the meantime
+            continue
+        row = {
+            "run": printable(path.name),
+            "state": "old layout",
+            "layout": "rl_runs",
+            "step": steps[-1].step if steps else 0,
+            "logged_at": utc_from(modified),
+        }
+        rows.append((modified, row))
+    return [row for _, row in sorted(rows, key=lambda entry: (-entry[0], entry[1]["run"]))]

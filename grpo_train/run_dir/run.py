@@ -70,11 +70,6 @@ class RunDir:
         return self.path / "control" / "killed"
 
     @property
-    def killed_file(self) -> Path:
-        """Empty; stands for the event of a kill that a full disk did not take."""
-        return self.path / "control" / "killed"
-
-    @property
     def training_state(self) -> Path:
         return self.path / "training_state"
 
@@ -353,10 +348,14 @@ class RunDir:
 
 
 def unreadable_row(name: str, reason: str) -> dict[str, Any]:
-    """A row of a list of runs for a run that cannot be read; other characters than printable ones are escaped."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    """A row of a list of runs for a run that cannot be read."""
     error = {"code": Unreadable.code, "summary": reason}
-    return {"run": shown, "state": "unreadable", "layout": "run", "step": 0, "error": error}
+    return {"run": printable(name), "state": "unreadable", "layout": "run", "step": 0, "error": error}
+
+
+def printable(name: str) -> str:
+    """A directory's name with every character that cannot be printed escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def _observe(status: dict[str, Any] | None, launch: Mapping[str, Any]) -> ObservedState:

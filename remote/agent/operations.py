@@ -28,8 +28,8 @@ from grpo_train.run_dir.files import read_jsonl
 from remote.agent import doctor, jobs, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, run_engine
+from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
-from remote.agent.watch import RunTable
 from remote.protocol import RemoteError
 from remote.protocol.operations import (
     CapturePaneReply,

@@ -28,6 +28,8 @@ NO_GPU_EVERY_S = 10.0
 REFRESH_S = 10.0
 """``updated_at`` alone is not a change; it is passed on this often."""
 RETRY_S = 5.0
+MAX_CHARACTERS = 12 << 20
+"""Of a value; a longer one would not fit into a frame."""
 LATE_S = 10.0
 """A read that takes longer is reported."""
 
@@ -73,7 +75,8 @@ class Watcher:
     """One thread per watched topic, which ends with the topic's last subscription, and one that reports late reads."""
 
     def __init__(self, box: BoxContext, outbox: Outbox) -> None:
-        self._root, self._outbox = box.root, outbox
+        self._outbox = outbox
+        self._sources = {"runs": f"the disk with {box.root}", "sessions": "tmux", "gpu": "the GPU driver"}
         self._lock = threading.Lock()
         table, sessions = RunTable(box), Sessions(box)
         reads: dict[str, Callable[[], dict[str, Any]]] = {
@@ -140,15 +143,14 @@ class Watcher:
                 for topic in self._topics.values():
                     since = topic.reading_since
                     if since is not None and time.monotonic() - since > LATE_S:
-                        what = {"runs": f"the disk of {self._root}", "sessions": "tmux"}.get(
-                            topic.name, "the GPU driver"
-                        )
-                        message = f"{what} has not answered for {LATE_S:.0f} s"
-                        self._send_failure(topic, RemoteError("io", message, "the box keeps trying"))
+                        message = f"{self._sources[topic.name]} has not answered for {LATE_S:.0f} s"
+                        self._send_failure(topic, RemoteError("io", message, "it is still being waited for"))
 
     def _send_value(self, topic: _Topic, value: dict[str, Any], began: float) -> None:
         """Send a changed value to every subscriber, an unchanged one to those without it; the caller holds the lock."""
         news, exactly = _without_times(value), json.dumps(value)
+        if len(exactly) > MAX_CHARACTERS:
+            raise RemoteError("flood", f"topic '{topic.name}' has {len(exactly)} characters (limit {MAX_CHARACTERS})")
         changed = news != topic.sent or (exactly != topic.sent_exactly and began - topic.sent_at >= REFRESH_S)
         self._send(topic, changed or bool(topic.failure), value=value)
         topic.failure = ""

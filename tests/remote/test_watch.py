@@ -1,49 +1,144 @@
-"""Topics: who is sent a value, and when."""
+"""Topics: who is sent a value or an error, and when."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from grpo_train.run_dir import create_run
 from remote.agent import watch
 from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
 from remote.agent.watch import Watcher
-from tests.support.agent import eventually
+from tests.support.agent import RawAgent, eventually
 
 
 class RecordingOutbox(Outbox):
     def __init__(self) -> None:
         super().__init__(os.open(os.devnull, os.O_WRONLY))
-        self.sent: list[int] = []
+        self.frames: list[dict[str, Any]] = []
 
     def put_newest(self, frame: dict[str, Any]) -> None:
-        self.sent.append(frame["id"])
+        self.frames.append(frame)
+
+    def of(self, subscription: int) -> list[str]:
+        """The error message or ``value`` of each update."""
+        frames = [frame for frame in self.frames if frame["id"] == subscription]
+        return [frame["error"]["message"] if "error" in frame else "value" for frame in frames]
 
 
-def test_a_failed_read_forgets_no_subscriber(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails = [False]
-
-    class Table:
-        def __init__(self, box: BoxContext) -> None:
-            pass
-
-        def rows(self) -> list[dict[str, Any]]:
-            if fails[0]:
-                fails[0] = False
-                raise OSError("the disk is away")
-            return []
-
-    monkeypatch.setattr(watch, "RunTable", Table)
-    monkeypatch.setattr(watch, "RETRY_S", 0.01)
+@contextmanager
+def watching(root: Path, **settings: Any) -> Iterator[tuple[Watcher, RecordingOutbox]]:
     outbox = RecordingOutbox()
-    watcher = Watcher(BoxContext.from_settings({"root": str(root)}), outbox)
-    watcher.add("runs", 1)
-    eventually(lambda: outbox.sent == [1])
-    fails[0] = True
-    watcher.add("runs", 2)
-    eventually(lambda: outbox.sent == [1, 2])
-    outbox.broken.set()
+    try:
+        yield Watcher(BoxContext.from_settings({"root": str(root), **settings}), outbox), outbox
+    finally:
+        outbox.broken.set()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "RETRY_S", 0.02)
+    monkeypatch.setattr(watch, "EVERY_S", {"runs": 0.02, "sessions": 0.02, "gpu": 0.02})
+
+
+def test_unreadable_root_is_reported_once_then_cleared(root: Path) -> None:
+    create_run(root, {}, "one")
+    runs, away = root / "training_runs", root / "away"
+    with watching(root) as (watcher, outbox):
+        watcher.add("runs", 1)
+        eventually(lambda: outbox.of(1) == ["value"])
+        runs.rename(away)
+        runs.write_text("")
+        first = f"{runs} is not a directory"
+        eventually(lambda: outbox.of(1) == ["value", first])
+        watcher.add("runs", 2)
+        eventually(lambda: outbox.of(2) == [first])
+        runs.unlink()
+        away.rename(runs)
+        eventually(lambda: outbox.of(1) == ["value", first, "value"])
+        eventually(lambda: outbox.of(2) == [first, "value"])
+        assert outbox.frames[-1]["value"] == outbox.frames[0]["value"]
+
+
+def test_changed_error_is_sent_again(root: Path) -> None:
+    with watching(root) as (watcher, outbox):
+        root.rmdir()
+        root.write_text("")
+        watcher.add("runs", 1)
+        first = f"{root} is not a directory"
+        eventually(lambda: outbox.of(1) == [first])
+        root.unlink()
+        root.symlink_to(root)
+        eventually(lambda: len(outbox.of(1)) == 2)
+        assert outbox.of(1)[1] == f"{root / 'training_runs'}: Too many levels of symbolic links"
+
+
+def test_root_that_does_not_exist_has_no_runs(root: Path) -> None:
+    with watching(root / "later") as (watcher, outbox):
+        watcher.add("runs", 1)
+        eventually(lambda: outbox.frames)
+        assert outbox.frames[0]["value"] == {"runs": []}
+
+
+def test_defect_of_the_agent_does_not_end_a_topic(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails: list[Exception] = [ValueError("a defect"), RecursionError("too deep")]
+
+    def read() -> dict[str, Any]:
+        if fails:
+            raise fails.pop(0)
+        return {"gpus": [], "note": ""}
+
+    monkeypatch.setattr(watch, "gpu_value", read)
+    with watching(root) as (watcher, outbox):
+        watcher.add("gpu", 1)
+        failed = ["the agent failed: ValueError: a defect", "the agent failed: RecursionError: too deep"]
+        eventually(lambda: outbox.of(1) == [*failed, "value"])
+
+
+def test_tmux_that_hangs_is_reported_and_waited_for(
+    root: Path, tmux_socket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tmux(*words: str) -> str:
+        return subprocess.run(["tmux", "-L", tmux_socket, *words], capture_output=True, text=True, check=True).stdout
+
+    tmux("new-session", "-d", "-s", "one", "sleep", "60")
+    server = int(tmux("display-message", "-p", "#{pid}"))
+    assert watch.LATE_S == 10
+    monkeypatch.setattr(watch, "LATE_S", 0.3)
+    late = "tmux has not answered for 0 s"
+    with watching(root, tmux_socket=tmux_socket) as (watcher, outbox):
+        watcher.add("sessions", 1)
+        eventually(lambda: outbox.of(1) == ["value"])
+        os.kill(server, signal.SIGSTOP)
+        try:
+            eventually(lambda: outbox.of(1) == ["value", late])
+            watcher.add("sessions", 2)
+            eventually(lambda: outbox.of(2) == [late])
+            watcher.add("gpu", 3)
+            eventually(lambda: outbox.of(3) == ["value"])  # the other topics are alive
+        finally:
+            os.kill(server, signal.SIGCONT)
+        eventually(lambda: outbox.of(1) == ["value", late, "value"])
+        assert outbox.of(2) == [late, "value"]
+
+
+def test_agent_sends_the_error_of_a_topic(root: Path) -> None:
+    (root / "training_runs").write_text("")
+    agent = RawAgent(root)
+    agent.send({"type": "subscribe", "id": 1, "topic": "runs"})
+    update = agent.until(lambda frame: frame["type"] == "update")
+    assert set(update) == {"type", "id", "error"}
+    assert update["error"] == {
+        "code": "bad_root",
+        "message": f"{root / 'training_runs'} is not a directory",
+        "hint": "mount it, or correct 'root' in boxes.yaml",
+    }
+    agent.transport.close()

@@ -1,0 +1,141 @@
+"""The list of runs of a root, cheap to read again: a run whose files did not change is not read again.
+
+One run that cannot be read *must* not affect the rows of the others. A root that cannot be read is an error, never an
+empty list.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+from grpo_train.run_dir import LIVE_STATES, RunDir, list_older_runs
+from grpo_train.run_dir.errors import code_of
+from grpo_train.run_dir.owners import not_readable
+from grpo_train.run_dir.root import is_run
+from grpo_train.run_dir.run import unreadable_row
+from remote.agent.context import BoxContext
+from remote.agent.ends import Ends
+from remote.protocol import RemoteError
+
+OLDER_RUNS_EVERY_S = 30.0
+MAX_ROWS = 10_000
+"""The client accepts no longer list."""
+MAX_ERROR_CHARACTERS = 1 << 20
+"""Of all errors of a list as JSON; of further ones only code and summary are sent, to bound the frame."""
+MAX_SUMMARY = 1_000
+
+
+class RunTable:
+    """The rows of all runs."""
+
+    def __init__(self, box: BoxContext) -> None:
+        self._root = box.root
+        self._known: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        """Run name to (signature of its files, row)."""
+        self._older: tuple[float, list[dict[str, Any]]] = (0.0, [])
+        self._ends = Ends(box)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """``RunDir.summary()`` of every run, newest first, then the runs of the older layout.
+
+        Raises RemoteError when the root cannot be read.
+        """
+        rows, known = [], {}
+        for path in self._folders():
+            run = RunDir(path)
+            signature = _signature(run)
+            entry = self._known.get(path.name)
+            # a live state can change while no file does: its process may be gone, its last sign of life too old
+            if entry is None or entry[0] != signature or entry[1]["state"] in (*LIVE_STATES, "unreadable"):
+                entry = (signature, _summary(run))
+            if self._ends.settle(run, entry[1]["state"]):
+                entry = (_signature(run), _summary(run))
+            known[path.name] = entry
+            rows.append((entry[1].get("launched_at") or "", path.name, entry[1]))
+        self._known = known
+        rows.sort(key=lambda row: row[:2], reverse=True)
+        return _bounded([row for _, _, row in rows] + self._older_rows())
+
+    def _folders(self) -> list[Path]:
+        folder = self._root / "training_runs"
+        try:
+            with os.scandir(folder) as entries:
+                paths = [Path(entry.path) for entry in entries if not entry.name.startswith(".")]
+        except FileNotFoundError:
+            _check_root(self._root)
+            return []
+        except NotADirectoryError as error:
+            _check_root(self._root)
+            raise _root_error(folder, error) from error
+        except OSError as error:
+            raise _root_error(folder, error) from error
+        return [path for path in paths if is_run(path)]
+
+    def _older_rows(self) -> list[dict[str, Any]]:
+        read_at, rows = self._older
+        if not read_at or time.monotonic() - read_at > OLDER_RUNS_EVERY_S:
+            try:
+                rows = list_older_runs(self._root)
+            except OSError:
+                rows = []
+            self._older = (time.monotonic(), rows)
+        return rows
+
+
+def _summary(run: RunDir) -> dict[str, Any]:
+    try:
+        return run.summary()
+    except Exception as error:  # a defect of ours must not cost the other rows either
+        return unreadable_row(run.name, f"{type(error).__name__}: {error}"[:MAX_SUMMARY])
+
+
+def _check_root(root: Path) -> None:
+    """Raise RemoteError for a root that exists and is not a directory; one that does not exist yet has no runs."""
+    try:
+        if not stat.S_ISDIR(os.stat(root).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _root_error(root, error) from error
+
+
+def _root_error(folder: Path, error: OSError) -> RemoteError:
+    hint = "mount it, or correct 'root' in boxes.yaml"
+    if isinstance(error, PermissionError):
+        return RemoteError("bad_root", not_readable(folder), hint)
+    if isinstance(error, NotADirectoryError):
+        return RemoteError("bad_root", f"{folder} is not a directory", hint)
+    return RemoteError(code_of(error), f"{folder}: {error.strerror or error}", hint)
+
+
+def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most MAX_ROWS rows, whose errors have MAX_ERROR_CHARACTERS in all; the newest keep theirs."""
+    left, found = MAX_ERROR_CHARACTERS, []
+    for row in rows[:MAX_ROWS]:
+        error = row.get("error")
+        if error:
+            left -= len(json.dumps(error))
+        if error and left < 0:
+            short = {"code": str(error.get("code", ""))[:100], "summary": str(error["summary"])[:MAX_SUMMARY]}
+            row = {**row, "error": short}
+        found.append(row)
+    return found
+
+
+def _signature(run: RunDir) -> tuple[Any, ...]:
+    """Inode, size and time of each file that the summary is made of."""
+    found: list[Any] = []
+    for path in (run.status_file, run.logs / "train_log.jsonl", run.stop_file, run.launch_file, run.events_file):
+        try:
+            facts = path.stat()
+            found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
