@@ -22,13 +22,14 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from grpo_train.run_dir.display import state_label
-from grpo_tui import background
+from grpo_tui import background, unanswered
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
 from grpo_tui.announcements import EndWatch
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
+from grpo_tui.model.formatting import one_line
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from grpo_tui.options import Options
@@ -44,6 +45,8 @@ DRAIN_S = 0.03
 """Maximum time for one batch of events, so that keys stay responsive."""
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
+TOAST_LENGTH = 400
+"""Maximum characters of a run's error in a notification."""
 REFRESH_S = 10.0
 """Interval between requests for the checkpoints of a live run, besides those after an event."""
 IDLE_REFRESH_S = 30.0
@@ -75,6 +78,7 @@ class GrpoApp(App[None]):
         self.actions = with_keymap(options.keymap)
         self._make_client, self._run_foreground, self._now = make_client, run_foreground, now
         self._make_model_command = make_model_command
+        self.unanswered = unanswered.UnansweredRequests()
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = os.environ.get("TEXTUAL_THEME") or DARK.name
@@ -147,6 +151,7 @@ class GrpoApp(App[None]):
             self._work("host key", partial(background.answer_host_key, self))
         elif isinstance(event, BoxGreeted):
             self._work("doctor", partial(background.examine, self))
+            self._work("unanswered requests", partial(unanswered.ask_again, self))
 
     def _tick(self) -> None:
         if any(isinstance(screen, HomeScreen) for screen in self.screen_stack):
@@ -197,7 +202,7 @@ class GrpoApp(App[None]):
 
     def _announce_end(self, row: RunRow) -> None:
         glyph, word, tone = state_label(row.state)
-        message = str(row.error.get("summary", "")) or f"at step {row.step}"
+        message = one_line(row.error.get("summary") or "")[:TOAST_LENGTH] or f"at step {row.step}"
         shown = row.name == self.store.selected
         if row.state == "finished" and shown and not any(view.evaluations for view in self.store.checkpoints()):
             key = next(key_label(action.keys[0]) for action in self.actions if action.id == "eval")
@@ -263,6 +268,8 @@ class GrpoApp(App[None]):
             raise RemoteError("read_only", READONLY, "start without --readonly")
         if any(field.name == "by" for field in fields(operation.request)):
             params.setdefault("by", requester())
+        if operation.changes(params):
+            return await unanswered.request_once(self, op, timeout, params)
         return await asyncio.wrap_future(self.connection.request(op, timeout, **params))
 
     async def show_dialog(self, dialog: Screen[Any]) -> Any:
@@ -302,6 +309,7 @@ class GrpoApp(App[None]):
                 continue
             reason = action.reason(situation)
             text = f"{action.help} (not available: {reason})" if reason else action.help
+            text = text.replace("[", r"\[")  # Textual reads it as markup
             yield SystemCommand(action.label, text, lambda name=action.id: self.run_worker(self.action_act(name)))
         yield SystemCommand("theme", "Choose the color theme", self.action_change_theme)
         yield SystemCommand("screenshot", "Save a screenshot (SVG)", self._save_screenshot)

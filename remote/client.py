@@ -109,8 +109,8 @@ class BoxClient:
         """Send a request; the future ends with the reply or a RemoteError within about ``timeout`` seconds.
 
         While the link first connects, every request waits for it. Once it is lost, operations that change state fail
-        immediately (code ``unreachable``); those that only read wait, and are sent again after a reconnect. ``launch``
-        is safe to repeat with the same ``idempotency_key``. Raises ValueError for an unknown operation.
+        immediately (code ``unreachable``); those that only read wait, and are sent again after a reconnect, as those are
+        that were sent with an ``idempotency_key``. Raises ValueError for an unknown operation.
         """
         if op not in OPERATIONS:
             raise ValueError(f"unknown operation '{op}'")
@@ -121,7 +121,7 @@ class BoxClient:
             pending.future.set_exception(RemoteError("bad_request", f"'{op}' cannot be sent: {error}"))
             return pending.future
         with self._lock:
-            waits = self._link is Link.CONNECTING or (pending.repeatable and self._link in (Link.LOST, Link.STALE))
+            waits = self._link is Link.CONNECTING or (not pending.changes and self._link in (Link.LOST, Link.STALE))
             accepted = self._up or waits
             if accepted:
                 self._requests.add(pending)

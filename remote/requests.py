@@ -1,4 +1,8 @@
-"""Pending requests: each ends exactly once, with a reply, a refusal or its deadline."""
+"""Pending requests: each ends exactly once, with a reply, a refusal or its deadline.
+
+A request that changes something and has an idempotency key is sent again after a reconnect, like one that only reads.
+Its error ``timeout`` means that the box may have it; ``unreachable``, that it was not sent.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,18 @@ class Pending:
     deadline: float
     future: Future[dict[str, Any]] = field(default_factory=Future)
     sent: bool = False
+    """On the present connection."""
+    sent_before: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something; if not, it waits for a lost link."""
+        return OPERATIONS[self.op].changes(self.params)
 
     @property
     def repeatable(self) -> bool:
-        """Whether it changes nothing: then it waits for the link, and is sent again after a reconnect."""
-        return not OPERATIONS[self.op].changes(self.params)
+        """Whether it is sent again after a reconnect."""
+        return not self.changes or bool(self.params.get("idempotency_key") and (self.sent or self.sent_before))
 
     def frame(self) -> dict[str, Any]:
         return {"type": "request", "id": self.id, "op": self.op, "params": self.params}
@@ -68,6 +79,7 @@ class Requests:
             for pending in lost:
                 del self._pending[pending.id]
             for pending in self._pending.values():
+                pending.sent_before |= pending.sent
                 pending.sent = False
         for pending in lost:
             if not pending.sent:
@@ -86,7 +98,8 @@ class Requests:
             lost = list(self._pending.values())
             self._pending.clear()
         for pending in lost:
-            pending.future.set_exception(unreachable(pending.op, reason))
+            unknown = pending.changes and (pending.sent or pending.sent_before)
+            pending.future.set_exception((unanswered if unknown else unreachable)(pending.op, reason))
 
     def expire(self, now: float) -> None:
         """Fail requests whose deadline has passed."""
@@ -95,7 +108,9 @@ class Requests:
             for pending in late:
                 del self._pending[pending.id]
         for pending in late:
-            if pending.sent:
+            if pending.changes and (pending.sent or pending.sent_before):
+                error = unanswered(pending.op, "no answer in time")
+            elif pending.sent:
                 error = RemoteError("timeout", f"'{pending.op}' was not answered in time", "retry")
             else:
                 error = unreachable(pending.op, "the link did not come up in time")
@@ -108,3 +123,7 @@ def unreachable(op: str, reason: str) -> RemoteError:
         f"'{op}' was not sent: {reason}",
         "runs on the box are not affected; the link reconnects automatically",
     )
+
+
+def unanswered(op: str, reason: str) -> RemoteError:
+    return RemoteError("timeout", f"'{op}' was sent but not answered: {reason}", "check the runs once the link is back")

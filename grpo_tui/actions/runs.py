@@ -19,11 +19,12 @@ async def stop(app: GrpoApp) -> None:
     if run is None:
         return
     try:
-        await app.request("stop", run=run)
+        reply = await app.request("stop", run=run)
     except RemoteError as error:
         app.show_error(f"cannot stop {run}", error.message, error.hint)
         return
-    app.receipt(f"{run}: stop requested", f"it stops after step {app.store.step + 1} and saves a checkpoint")
+    expected = f"it stops after step {app.store.step + 1} and saves a checkpoint"
+    app.receipt(f"{run}: stop requested", str(reply.get("note") or expected))
 
 
 async def kill(app: GrpoApp) -> None:
@@ -85,7 +86,7 @@ async def _send_kill(app: GrpoApp, target: str, **params: str) -> None:
         message = f"These processes did not end: {', '.join(map(str, left))}"
         app.show_error(f"{target} is still running", message, "inspect them on the box")
     else:
-        app.receipt(f"{target} killed", "no processes are left")
+        app.receipt(f"{target} killed", str(reply.get("note") or "no processes are left"))
 
 
 async def attach(app: GrpoApp) -> None:

@@ -7,6 +7,7 @@ is on the screen.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,8 @@ class RequestScreen(Dialog[dict[str, Any]]):
         self.ready: Request | None = None
         """The request whose command is on the screen."""
         self._sending = False
+        self._sent: tuple[Request, str] | None = None
+        """The last request that the box has not refused, and its idempotency key: sending it again is a no-op."""
         self._submitted = False
         """Enter was pressed in a field: focus the button once the request is ready."""
         self._refocus_button = False
@@ -222,8 +225,13 @@ class RequestScreen(Dialog[dict[str, Any]]):
         button = self.query_one("#go", Button)
         button.label, button.disabled = "Sending …", True
         try:
-            reply = await self.request(self.OPERATION, timeout=60.0, **parameters(request, dry_run=False))
+            if self._sent is None or self._sent[0] != request:
+                self._sent = request, secrets.token_hex(12)
+            params = {**parameters(request, dry_run=False), "idempotency_key": self._sent[1]}
+            reply = await self.request(self.OPERATION, timeout=60.0, **params)
         except RemoteError as error:
+            if error.code != "timeout":
+                self._sent = None
             self.show_problem(error.message, error.hint)
         except Exception as error:  # a message instead of a traceback
             self.show_problem(f"{type(error).__name__}: {error}")

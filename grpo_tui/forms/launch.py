@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +57,6 @@ class LaunchScreen(RequestScreen):
         self.configs, self.runs, self.preferred = configs, runs, preferred
         self.one_key = one_key
         """Start with the focus on the button: Enter launches the preferred config."""
-        # Makes a repeated launch (a double Enter, a broken link) a no-op.
-        self.idempotency_key = secrets.token_hex(12)
         self.tasks = TaskNames(request)
 
     def compose_fields(self) -> ComposeResult:
@@ -162,7 +159,6 @@ class LaunchScreen(RequestScreen):
             nproc=self.count("nproc", "processes"),
             overrides=self.overrides(),
             run_name=self.value("run-name"),
-            idempotency_key=self.idempotency_key,
         )
 
     async def check(self, request: Request) -> str:

@@ -85,9 +85,10 @@ def logs_of(session: Session) -> RunLogs:
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Start:
     """Starts the app on a scripted box, with no configs on this machine and a clock that does not move."""
 
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
     monkeypatch.setattr(GrpoApp, "suspend", lambda self: nullcontext())  # a headless app has no terminal to hand over
 
