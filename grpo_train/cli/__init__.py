@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from grpo_train.cli import data, evaluate, look, make, train
 from grpo_train.cli.output import fail
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
 
 __all__ = ["app", "main"]
@@ -75,7 +76,11 @@ def main() -> None:
     """Entry point of the console script. Unset variables are read from ``.env`` in the working directory."""
     load_dotenv(Path(".env"))
     try:
+        set_umask()
         app()
+    except UserError as error:  # of set_umask; commands handle theirs
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     except OSError as error:  # a full disk, a file system that turned read-only
         print(f"error: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
         raise SystemExit(1) from None

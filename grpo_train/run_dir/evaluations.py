@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import glob
 import io
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.formats import current_table_row
+from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.run_dir.status import observe
 
 TABLE = "consolidated_metrics.csv"
@@ -22,8 +24,11 @@ def eval_folder(root: Path, run: str, dataset: str) -> Path:
 def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
     """Each evaluation of a run: its folder's name, status, and one row a step of ``consolidated_metrics.csv``."""
     found = []
-    for folder in sorted((root / "eval_runs").glob(f"{run}_*")):
-        status = read_json(folder / "status.json")
+    for folder in sorted((root / "eval_runs").glob(f"{glob.escape(run)}_*")):
+        try:
+            status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES)
+        except PermissionError:  # another account's
+            continue
         if status is None or status.get("training_run") != run:
             continue
         observed = observe(status)
@@ -38,9 +43,10 @@ def read_table(folder: Path) -> list[dict[str, str]]:
     ``code`` say why there is no result. The next evaluation or regrade rewrites a damaged table.
     """
     try:
-        rows = list(csv.DictReader(io.StringIO((folder / TABLE).read_text(encoding="utf-8"), newline="")))
-    except (FileNotFoundError, UnicodeDecodeError, csv.Error):
+        data = read_bytes(folder / TABLE, MAX_FILE_BYTES) or b""
+        rows = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+    except (Unreadable, UnicodeDecodeError, csv.Error):
         return []
     whole = {"step", "name", "status", "accuracy"}
     whole_rows = [row for row in rows if None not in row and all(isinstance(row.get(key), str) for key in whole)]
-    return [current_table_row(row) for row in whole_rows if row["step"].isdecimal()]
+    return [current_table_row(row) for row in whole_rows if row["step"].isascii() and row["step"].isdecimal()]

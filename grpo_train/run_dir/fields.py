@@ -13,7 +13,7 @@ from typing import Any
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.safe_json import Unreadable, type_name
 
-MAX_TEXT = 1_000
+MAX_TEXT = 255
 MAX_INTEGER = 2**63 - 1
 
 

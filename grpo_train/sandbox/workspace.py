@@ -39,6 +39,7 @@ class Slot:
 
     def __init__(self, path: str, landlock_abi: int, owner: int | None, tmpfs: bool) -> None:
         os.mkdir(path, 0o711)
+        os.chmod(path, 0o711)  # whatever the umask: programs run as other accounts
         self.path = path
         self.kind = (landlock_abi, owner, tmpfs)
         self.owner = owner

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import ROOT_VARIABLE, resolve_root
+from grpo_train.run_dir.umask import PRIVATE, UMASK_VARIABLE
 from remote.protocol import Settings
 
 
@@ -32,7 +33,7 @@ class BoxContext:
 
     def session_environment(self) -> dict[str, str]:
         """Variables added to a session. They appear in tmux's command line, so no secret belongs here."""
-        return {ROOT_VARIABLE: str(self.root)}
+        return {ROOT_VARIABLE: str(self.root), UMASK_VARIABLE: self.settings.umask or PRIVATE}
 
     def relative(self, path: Path) -> str:
         """A path relative to the root, where it is inside; else as it is."""

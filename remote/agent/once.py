@@ -1,8 +1,8 @@
 """Requests with an idempotency key: each is carried out once, and a repeat gets the answer.
 
 A request must not happen twice, nor its outcome become unknown, when its agent is killed or its answer is lost. So
-``training_runs/.requests/OP-KEY.jsonl`` has a line from before the request changed anything (what it found), and one
-with the reply. The file is locked meanwhile: after a reconnect a second agent may get a request that the first still
+``training_runs/.requests-UID/OP-KEY.jsonl`` has a line from before the request changed anything (what it found), and
+one with the reply. The file is locked meanwhile: after a reconnect a second agent may get a request that the first still
 works on. With the first line alone, an agent was killed in the middle; the handler finds out how far it came. A refusal
 changed nothing, so it leaves no line.
 """
@@ -112,7 +112,7 @@ def _open(runs: Path, name: str) -> int | None:
 
     if not runs.is_dir():
         return None
-    folder = runs / FOLDER
+    folder = runs / f"{FOLDER}-{os.geteuid()}"  # each account its own, as runs are
     try:
         folder.mkdir(exist_ok=True)
         _prune(folder)

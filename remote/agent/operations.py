@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from grpo_train.run_dir import (
     utc_from,
 )
 from grpo_train.run_dir.files import read_jsonl
+from grpo_train.run_dir.run import printable
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from remote.agent import doctor, jobs, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, run_engine
@@ -56,7 +60,7 @@ def list_runs(box: BoxContext, request: NoParameters) -> ListRunsReply:
 
 
 def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
-    """Everything about one run, of the current or the older layout."""
+    """Everything about one run, of the current or the older layout; of a damaged run, what can be read."""
     older = box.root / "rl_runs" / request.run
     try:
         run = open_run(box.root, request.run)
@@ -64,9 +68,9 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
         if "/" in request.run or not older.is_dir():
             raise
         return _show_older(box, older)
-    events = [row for _, row in read_jsonl(run.events_file)]
+    events = deque((row for _, row in read_jsonl(run.events_file)), maxlen=MAX_EVENTS)
     return {
-        "run": run.name,
+        "run": printable(run.name),
         "layout": "run",
         "path": box.relative(run.path),
         "summary": run.summary(),
@@ -75,7 +79,7 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
         "config_text": _config_text(run),
         "checkpoints": _checkpoints(box, run.checkpoints(), run.training_state),
         "evaluations": list_evaluations(box.root, run.name),
-        "events": events[-MAX_EVENTS:],
+        "events": list(events),
         "superseded": {file: [list(pair) for pair in ranges] for file, ranges in run.superseded().items()},
     }
 
@@ -100,9 +104,10 @@ def _show_older(box: BoxContext, folder: Path) -> ShowRunReply:
 def _config_text(run: RunDir) -> str:
     """The resolved config once the engine has written it; until then, the launched text."""
     try:
-        return run.config_file.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return str(run.read_launch().get("config_text") or "")
+        written = read_bytes(run.config_file, MAX_RUN_FILE_BYTES)
+    except Unreadable as error:
+        return f"# {error}\n"
+    return str(run.read_launch().get("config_text") or "") if written is None else written.decode(errors="replace")
 
 
 def _checkpoints(box: BoxContext, found: list[Checkpoint], folder: Path) -> list[Row]:
@@ -111,17 +116,20 @@ def _checkpoints(box: BoxContext, found: list[Checkpoint], folder: Path) -> list
         link = folder / f"step_{alias}"
         if link.is_symlink():
             aliases.setdefault(os.path.basename(os.readlink(link)), []).append(alias)
-    return [
-        {
-            "step": checkpoint.step,
-            "complete": not checkpoint.problem,
-            "problem": checkpoint.problem,
-            "aliases": aliases.get(checkpoint.path.name, []),
-            "path": box.relative(checkpoint.path),
-            "saved_at": utc_from(checkpoint.path.stat().st_mtime),
-        }
-        for checkpoint in found
-    ]
+    rows = []
+    for checkpoint in found:
+        with suppress(FileNotFoundError):  # pruned in the meantime
+            rows.append(
+                {
+                    "step": checkpoint.step,
+                    "complete": not checkpoint.problem,
+                    "problem": checkpoint.problem,
+                    "aliases": aliases.get(checkpoint.path.name, []),
+                    "path": box.relative(checkpoint.path),
+                    "saved_at": utc_from(checkpoint.path.stat().st_mtime),
+                }
+            )
+    return rows
 
 
 def list_configs(box: BoxContext, request: NoParameters) -> ListConfigsReply:

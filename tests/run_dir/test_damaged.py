@@ -51,7 +51,7 @@ def test_log_line_over_the_limits_makes_its_run_unreadable(run: RunDir, file: st
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
-        ("status.json", {"state": ["running"]}, "status.json: 'state' must be a text of at most 1000 characters"),
+        ("status.json", {"state": ["running"]}, "status.json: 'state' must be a text of at most 255 characters"),
         ("status.json", {"state": "finished", "total_steps": "x"}, "'total_steps' must be an integer of 64 bits"),
         (
             "status.json",
