@@ -10,27 +10,25 @@ MIB = 1 << 20
 FRAME_COST = 4_096
 """Bytes that a frame counts for besides its own, so that many small ones are not cheaper than a large one."""
 CREDIT_WORTH = 64
-"""Bytes that one byte of log credit is worth: the frames of granted bytes are free unless they are tiny."""
+"""What a byte of a log is worth: the client granted it, so its frame is free unless it is tiny."""
+REPLY_WORTH = MIB
+"""What the reply to a request is worth."""
 
 
 class Allowance:
     """A budget in bytes that refills with time. Everything that a box sends and that costs work *must* be counted."""
 
-    def __init__(self, name: str, burst: int = 32 * MIB, rate: int = 2 * MIB) -> None:
-        """``burst`` bytes at once (two of the longest frames), then ``rate`` bytes/s."""
-        self._name, self._burst, self._rate = name, burst, rate
+    def __init__(self, message: str, burst: int = 32 * MIB, rate: int = 2 * MIB) -> None:
+        """``burst`` bytes at once (two of the longest frames), then ``rate`` bytes/s; ``message`` is for the user."""
+        self._message, self._burst, self._rate = message, burst, rate
         self._left = float(burst)
         self._refilled = time.monotonic()
 
-    def grant(self, count: int) -> None:
-        """Allow ``count`` more bytes, up to the burst: the client asked for them."""
-        self._left = min(self._burst, self._left + count)
-
     def spend(self, count: int) -> None:
-        """Count received bytes. Raises Flood once they exceed the allowance."""
+        """Count bytes; a negative count returns some. Raises Flood once the allowance is used up."""
         now = time.monotonic()
-        self._left = min(self._burst, self._left + (now - self._refilled) * self._rate)
+        refill = (now - self._refilled) * self._rate
         self._refilled = now
-        self._left -= count
+        self._left = min(self._burst, self._left + refill - count)
         if self._left < 0:
-            raise Flood(f"{self._name} sent more than this program asked for: over {self._burst / MIB:.0f} MiB at once")
+            raise Flood(self._message)

@@ -28,17 +28,29 @@ from pathlib import Path
 from typing import Any
 
 from remote import intake
+from remote.allowance import CREDIT_WORTH, FRAME_COST, REPLY_WORTH, Allowance
 from remote.boxes import Box
-from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged
+from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, LogArrived, LogFailed, LogRotated
 from remote.follows import Follow
 from remote.handshake import shake_hands
-from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, ProtocolError, RemoteError, encode_parts
+from remote.protocol import (
+    OPERATIONS,
+    VALUE_TOPICS,
+    Cursor,
+    Decoder,
+    Flood,
+    ProtocolError,
+    RemoteError,
+    encode_parts,
+)
 from remote.requests import Pending, Requests, unreachable
-from remote.timing import Pings, SleepDetector, Timing
+from remote.timing import NetworkDetector, Pings, SleepDetector, Timing
 from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
 from remote.transports.local import LocalTransport
 
 logger = logging.getLogger(__name__)
+FLOODED = 17
+"""Failures that a flood counts for: the longest back-off."""
 
 TransportFactory = Callable[[Box, AskHostKey], Transport]
 
@@ -62,6 +74,7 @@ class BoxClient:
         self._factory = transport_factory or self._default_transport
         self._timing = timing or Timing()
         self._sleep = SleepDetector(wall_clock, self._timing.clock_jump)
+        self._network = NetworkDetector(self._timing.network_every)
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._outbox: deque[bytes] = deque()
@@ -177,9 +190,9 @@ class BoxClient:
     # ------------------------------------------------------------------------------------------------ owner thread
 
     def _own(self) -> None:
-        failures = 0
+        failures, asking_again, address, suspected = 0, False, "", ""
         while not self._closing.is_set():
-            if failures == 0:
+            if failures == 0 and not asking_again:
                 self._set_link(Link.CONNECTING, f"connecting to {self.box.address()}")
             transport: Transport | None = None
             up_since: float | None = None
@@ -191,7 +204,13 @@ class BoxClient:
                 decoder, hello = shake_hands(transport, self.box, self._timing.lost_after, self._closing)
                 up_since = time.monotonic()
                 self._converse(transport, decoder, hello)
-            except (TryAgain, Refused, Unreachable, ProtocolError) as error:
+            except Unreachable as error:
+                ended = error
+                if error.refusal is not None:  # once, it may have been a damaged byte
+                    ended = error.refusal if str(error.refusal) == suspected else error
+                    suspected = str(error.refusal)
+                reason = intake.message(str(ended))
+            except (TryAgain, Refused, ProtocolError) as error:
                 ended, reason = error, intake.message(str(error))
             except Exception as error:  # a bug here or in a library must not end the link for good
                 ended, reason = error, intake.message(f"{type(error).__name__}: {error}")
@@ -199,41 +218,60 @@ class BoxClient:
             self._go_down(reason)
             if transport is not None:
                 transport.close()
+                address = transport.address or address
             if self._closing.is_set():
                 break
+            if up_since is not None:
+                suspected = ""
+            asking_again = False
             if isinstance(ended, TryAgain):
                 continue
             if isinstance(ended, Refused):
-                self._set_link(Link.REFUSED, reason)
-                self._requests.fail_all(reason)
-                self._pause(None)
                 failures = 0
+                asking_again = self._wait_after(ended, reason, address)
                 continue
             settled = up_since is not None and time.monotonic() - up_since >= self._timing.settled_after
-            failures = 1 if settled else failures + 1
-            self._back_off(failures, reason)
+            failures = FLOODED if isinstance(ended, Flood) else 1 if settled else failures + 1
+            self._back_off(failures, reason, address)
         self._set_link(Link.CLOSED, "closed")
         self._requests.fail_all("the client is closed")
 
-    def _back_off(self, failures: int, reason: str) -> None:
+    def _wait_after(self, refusal: Refused, reason: str, address: str) -> bool:
+        """Wait until the box is asked again; returns whether that happens without a person."""
+        seconds = None if refusal.code == "host_key" else self._timing.ask_again
+        self._set_link(Link.REFUSED, reason, retry_in_s=seconds)
+        self._requests.fail_all(reason)
+        if self._pause(seconds, address) or self._closing.is_set():
+            return False
+        self._set_link(Link.REFUSED, reason, retry_in_s=0.0)
+        return True
+
+    def _back_off(self, failures: int, reason: str, address: str) -> None:
         timing = self._timing
         wait = min(timing.backoff_most, timing.backoff_first * 2 ** min(failures - 1, 16))
         wait *= random.uniform(0.8, 1.2)
         self._set_link(Link.LOST, reason, retry_in_s=round(wait, 1))
-        self._pause(wait)
+        self._pause(wait, address)
         if not self._closing.is_set():
             self._set_link(Link.LOST, reason, retry_in_s=0.0)
 
-    def _pause(self, seconds: float | None) -> None:
-        """Wait for ``seconds`` (None = forever), ``reconnect_now``, ``close``, or the end of a suspend."""
+    def _pause(self, seconds: float | None, address: str) -> bool:
+        """Wait for ``seconds`` (None = forever), the end of a suspend, a change of network, or a person.
+
+        Returns whether it was a person. Only ``reconnect_now`` and ``close`` end a wait without a limit.
+        """
         self._retry_now.clear()
         if self._closing.is_set():
-            return
+            return False
         end = None if seconds is None else time.monotonic() + seconds
         self._sleep.happened()
+        self._network.watch(address)
         while not self._retry_now.wait(0.25 if end is None else max(0.0, min(0.25, end - time.monotonic()))):
-            if end is not None and (time.monotonic() >= end or self._sleep.happened()):
-                return
+            if end is None:
+                continue
+            if time.monotonic() >= end or self._sleep.happened() or self._network.happened():
+                return False
+        return True
 
     def _converse(self, transport: Transport, decoder: Decoder, hello: dict[str, Any]) -> None:
         """Serve one connection until it ends. Raises Unreachable with the reason."""
@@ -241,6 +279,7 @@ class BoxClient:
         self._set_link(Link.CONNECTED, transport.describe())
         self._emit(intake.greeting(hello))
         timing, pings = self._timing, Pings()
+        allowance = Allowance(f"{self.box.name} floods the link: it sent more than this program asked for")
         heard = time.monotonic()
         last_ping = heard - timing.ping_every
         self._sleep.happened()
@@ -259,12 +298,11 @@ class BoxClient:
                 heard = now
                 if self._link is Link.STALE:
                     self._set_link(Link.CONNECTED, transport.describe(), latency_ms=pings.latency_ms)
+                allowance.spend(len(data))
                 for frame in map(intake.frame, decoder.feed(data)):
-                    if frame["type"] == "pong":
-                        if pings.answered(int(frame["n"]), now):
-                            self._set_link(self._link, transport.describe(), latency_ms=pings.latency_ms)
-                    else:
-                        self._handle(frame)
+                    if frame["type"] == "pong" and pings.answered(frame["n"], now):
+                        self._set_link(self._link, transport.describe(), latency_ms=pings.latency_ms)
+                    allowance.spend(FRAME_COST - self._handle(frame))
             if self._sleep.happened():
                 raise Unreachable("this machine was suspended")
             silence = now - heard
@@ -305,30 +343,29 @@ class BoxClient:
             self._outbox.clear()
         self._requests.link_lost(reason)
 
-    def _handle(self, frame: dict[str, Any]) -> None:
+    def _handle(self, frame: dict[str, Any]) -> int:
+        """Act on a frame; returns what it is worth (see :mod:`remote.allowance`): 0 unless the client asked for it."""
         kind = frame["type"]
-        if kind == "response":
-            self._requests.answer(frame)
-        elif kind == "update":
-            if topic := self._topics.get(frame["id"]):
-                self._emit(intake.topic_event(topic, frame))
-        elif kind in ("data", "rotated", "closed"):
-            self._handle_log(kind, frame)
+        if kind == "response" and self._requests.answer(frame):
+            return REPLY_WORTH
+        if kind == "update" and (topic := self._topics.get(frame["id"])):
+            self._emit(intake.topic_event(topic, frame))
+        if kind in ("data", "rotated", "closed") and (event := self._log_event(kind, frame)):
+            self._emit(event)
+            return CREDIT_WORTH * len(event.data) if isinstance(event, LogArrived) else 0
+        return 0
 
-    def _handle_log(self, kind: str, frame: dict[str, Any]) -> None:
+    def _log_event(self, kind: str, frame: dict[str, Any]) -> LogArrived | LogRotated | LogFailed | None:
         with self._lock:
             follow = self._follows.get(frame["id"])
             if follow is None:
-                return  # unfollowed in the meantime
-            event: ClientEvent
+                return None  # unfollowed in the meantime
             if kind == "data":
-                event = follow.data(frame)
-            elif kind == "rotated":
-                event = follow.rotated()
-            else:
-                event = follow.failed(frame)
-                del self._follows[follow.subscription]
-        self._emit(event)
+                return follow.data(frame)
+            if kind == "rotated":
+                return follow.rotated()
+            del self._follows[follow.subscription]
+            return follow.failed(frame)
 
     # ------------------------------------------------------------------------------------------------- helpers
 
@@ -372,4 +409,4 @@ class BoxClient:
             return LocalTransport()
         from remote.transports.ssh import SshTransport
 
-        return SshTransport(box, ask, host_keys_file=self._host_keys_file)
+        return SshTransport(box, ask, host_keys_file=self._host_keys_file, step_s=self._timing.step)

@@ -54,18 +54,19 @@ class Requests:
         with self._lock:
             self._pending[pending.id] = pending
 
-    def answer(self, frame: dict[str, Any]) -> None:
-        """Complete the request of a ``response`` frame; an expired one is ignored."""
+    def answer(self, frame: dict[str, Any]) -> bool:
+        """Complete the request of a ``response`` frame; returns whether there was one that waited for it."""
         with self._lock:
-            pending = self._pending.pop(int(frame["id"]), None)
+            pending = self._pending.pop(frame["id"], None)
         if pending is None:
-            return
+            return False
         try:
             reply = intake.reply(pending.op, frame)
         except RemoteError as error:
             pending.future.set_exception(error)
         else:
             pending.future.set_result(reply)
+        return True
 
     def unsent(self) -> list[Pending]:
         """Requests to send on a new connection, oldest first."""

@@ -36,7 +36,7 @@ class Connection:
 
     def __init__(self, box: Box, store: Store, wake: Callable[[], object], make_client: MakeClient) -> None:
         self.box, self.store = box, store
-        self.inbox = Inbox(wake)
+        self.inbox = Inbox(wake, self._consumed)
         self._make_client = make_client
         self.client: BoxClient | None = None
         self._followed: str | None = None
@@ -72,7 +72,11 @@ class Connection:
     def take(self, event: ClientEvent) -> None:
         """Apply an event to the store and grant the box credit for its bytes."""
         self.store.apply(event)
-        if isinstance(event, LogArrived) and self.client is not None:
+        if isinstance(event, LogArrived):
+            self._consumed(event)
+
+    def _consumed(self, event: LogArrived) -> None:
+        if self.client is not None:
             self.client.consumed(event.subscription, len(event.data))
 
     def follow_selected(self) -> None:

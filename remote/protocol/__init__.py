@@ -17,8 +17,8 @@ One JSON object per line (a *frame*, at most 64 KiB), in both directions over on
 The client chooses ids and never reuses one on a connection. ``OP`` is one of :data:`OPERATIONS`. A topic is ``log``
 (bytes of one file from a :class:`Cursor` on; ``data`` frames use up credit, which the client returns once it has
 consumed them) or one of :data:`VALUE_TOPICS` (the whole value, sent whenever it changes). A ``data`` frame carries
-``head`` (length and SHA-256 of the file's first bytes, for the cursor after it) whenever that changed. Receivers ignore
-types and keys that they do not know.
+facts for the cursor after it: ``tail`` (SHA-256 of the last bytes), ``head`` (length and SHA-256 of the first bytes) and
+``file`` (device and inode), the latter two whenever they changed. Receivers ignore types and keys that they do not know.
 """
 
 from remote.protocol.frames import MAX_DATA, MAX_FRAME, Decoder, data_of, encode, encode_data, encode_parts
@@ -32,6 +32,7 @@ from remote.protocol.messages import (
     STALE_AFTER_S,
     VALUE_TOPICS,
     Cursor,
+    Flood,
     ProtocolError,
     RemoteError,
     Settings,
@@ -40,6 +41,6 @@ from remote.protocol.operations import OPERATIONS, Operation
 
 __all__ = [
     "AGENT_SILENCE_S", "HEAD_BYTES", "INITIAL_CREDIT", "LOST_AFTER_S", "MAX_DATA", "MAX_FRAME", "OPERATIONS",
-    "PING_EVERY_S", "PROTOCOL_VERSION", "STALE_AFTER_S", "VALUE_TOPICS", "Cursor", "Decoder", "Operation",
+    "PING_EVERY_S", "PROTOCOL_VERSION", "STALE_AFTER_S", "VALUE_TOPICS", "Cursor", "Decoder", "Flood", "Operation",
     "ProtocolError", "RemoteError", "Settings", "data_of", "encode", "encode_data", "encode_parts",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ VALUE_TOPICS = ("runs", "sessions", "gpu")
 INITIAL_CREDIT = 262_144
 """Bytes of ``data`` the agent may send on a new subscription before it waits for more credit."""
 HEAD_BYTES = 4_096
-"""A log cursor identifies its file by the hash of up to this many first bytes."""
+"""A log cursor identifies its file by the hashes of up to this many first bytes and of as many before its offset."""
 PING_EVERY_S = 1.0
 STALE_AFTER_S = 5.0
 LOST_AFTER_S = 15.0
@@ -42,24 +42,38 @@ class RemoteError(UserError):
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cursor:
-    """A position in a log that survives NFS remounts and restores.
+    """A position in a log that survives NFS remounts and restores: a path (relative to the root) and an offset.
 
-    A path (relative to the root), the offset of the next byte, and the length and SHA-256 of the file's first bytes.
+    The other fields describe the file. An empty one is unknown: version 0.1.0 has only the head.
     """
 
     path: str
     offset: int = 0
+    """Offset of the next byte."""
     head_length: int = 0
     head_sha256: str = ""
+    """Hash of the file's first ``head_length`` bytes."""
+    tail_sha256: str = ""
+    """Hash of the last HEAD_BYTES before the offset, or of all bytes before it where there are fewer."""
+    device: int = 0
+    inode: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Cursor:
-        return cls(str(value["path"]), int(value["offset"]), int(value["head_length"]), str(value["head_sha256"]))
+        return cls(
+            str(value["path"]),
+            int(value["offset"]),
+            int(value["head_length"]),
+            str(value["head_sha256"]),
+            str(value.get("tail_sha256", "")),
+            int(value.get("device", 0)),
+            int(value.get("inode", 0)),
+        )
 
 
 @dataclass(frozen=True)
