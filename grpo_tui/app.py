@@ -308,9 +308,10 @@ class GrpoApp(App[None]):
             if action.id == "palette":
                 continue
             reason = action.reason(situation)
-            text = f"{action.help} (not available: {reason})" if reason else action.help
+            text = f"not available: {reason}" if reason else f"key: {key_label(action.keys[0])}"
             text = text.replace("[", r"\[")  # Textual reads it as markup
-            yield SystemCommand(action.label, text, lambda name=action.id: self.run_worker(self.action_act(name)))
+            title = f"{action.label}: {action.help}"  # the palette searches titles alone
+            yield SystemCommand(title, text, lambda name=action.id: self.run_worker(self.action_act(name)))
         yield SystemCommand("theme", "Choose the color theme", self.action_change_theme)
         yield SystemCommand("screenshot", "Save a screenshot (SVG)", self._save_screenshot)
 

@@ -27,11 +27,13 @@ async def test_help_lists_every_action(start: Start) -> None:
 async def test_palette_lists_every_action(start: Start) -> None:
     async with start(wait="87/200") as session:
         offered = {command.title for command in session.app.get_system_commands(session.app.screen)}
-        assert {action.label for action in ACTIONS if action.id != "palette"} <= offered
+        assert {f"{action.label}: {action.help}" for action in ACTIONS if action.id != "palette"} <= offered
         assert {"screenshot", "theme"} <= offered
         await session.press("colon")
         await session.until_text("Search for commands")
-        await session.press(*"evaluate check", "enter")
+        await session.press(*"evaluate check")
+        await session.until_text("eval: Evaluate checkpoints")
+        await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, EvalScreen))
 
 
