@@ -15,17 +15,17 @@ class EndWatch:
         self._evaluating: set[str] = set()
 
     def ended_runs(self) -> list[RunRow]:
-        """Runs that were live in the previous report and are over now."""
+        """Runs that were live when last read and are over now. A run that cannot be read now is not over."""
         rows = self._store.runs or []
-        ended = [row for row in rows if row.name in self._live and not row.is_live]
-        self._live = {row.name for row in rows if row.is_live}
+        ended = [row for row in rows if row.name in self._live and row.is_over]
+        self._live = {row.name for row in rows if row.is_live or (row.name in self._live and not row.is_over)}
         return ended
 
     def ended_evaluations(self) -> list[tuple[str, str, int]]:
         """Evaluations whose session was live in the previous report and is closed now: session, run, exit status."""
         ended = []
         for session in self._store.sessions:
-            name = str(session.get("name", ""))
+            name = session["name"]
             if not name.startswith("eval_"):
                 continue
             if not session.get("dead"):

@@ -177,6 +177,9 @@ def _row(kind: RowKind, value: Any, index: int) -> dict[str, Any]:
     if problem := mismatch(value, kind.type):
         return kind.unreadable(_shown_name(value, kind.key, index), message(problem))
     hints = hints_of(kind.type)
+    if isinstance(error := value.get("error"), dict) and "console_tail" in error:
+        tail = [_last_state(line) for line in error["console_tail"]]
+        value = {**value, "error": {**error, "console_tail": tail}}
     return {key: _plain(item) for key, item in value.items() if key in hints}
 
 
@@ -224,6 +227,10 @@ def log_row(line: bytes) -> dict[str, Any] | None:
 
 
 def log_text(line: bytes) -> str:
-    """A console line as a terminal shows it: the text after the last carriage return, on one line."""
-    text = line.decode("utf-8", "replace").rstrip("\r")
-    return clean(text.rpartition("\r")[2], keep="\t").expandtabs(4)[:MAX_CONSOLE]
+    """A console line as a terminal shows it: its last state, tabs expanded."""
+    return clean(_last_state(line.decode("utf-8", "replace")), keep="\t").expandtabs(4)[:MAX_CONSOLE]
+
+
+def _last_state(line: str) -> str:
+    """What a terminal shows of a line with carriage returns, such as a progress bar."""
+    return line.rstrip("\r").rpartition("\r")[2]

@@ -14,6 +14,7 @@ STATES = {
     "crashed": ("✖", "crashed", "bad"),
     "killed": ("✖", "killed", "bad"),
     "lost": ("?", "lost", "warn"),
+    "unreadable": ("▲", "unreadable", "warn"),
     "old layout": ("·", "old layout", "rest"),
 }
 """Glyph, word and tone of each state. A theme colors the tone; glyph and word carry the meaning without it."""

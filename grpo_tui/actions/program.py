@@ -25,11 +25,13 @@ def quit_app(app: GrpoApp) -> None:
 
     The exit message names them.
     """
+    from rich.text import Text
+
     live = app.store.live_runs()
     message = None
     if live:
         runs = ", ".join(f"{row.name} ({row.step}/{row.total_steps or '?'})" for row in live)
         command = "grpo-tui --demo" if app.options.demo else f"grpo-tui --box {app.store.box}"
         verb = "continues" if len(live) == 1 else "continue"
-        message = f"{runs} {verb} on box {app.store.box}. To return: {command}"
+        message = Text(f"{runs} {verb} on box {app.store.box}. To return: {command}")  # a str would be markup
     app.exit(message=message)

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Select, TextArea
@@ -60,7 +61,7 @@ class LaunchScreen(RequestScreen):
         self.tasks = TaskNames(request)
 
     def compose_fields(self) -> ComposeResult:
-        options = [(choice.label, index) for index, choice in enumerate(self.configs)]
+        options = [(Text(choice.label), index) for index, choice in enumerate(self.configs)]
         preferred = next((i for i, choice in enumerate(self.configs) if choice.name == self.preferred), 0)
         value = preferred if options else Select.NULL
         select = Select(
@@ -122,13 +123,13 @@ class LaunchScreen(RequestScreen):
     @work(group="weights", exit_on_error=False, description="requesting starting weights")
     async def load_weights(self) -> None:
         """Fill the list of starting weights: checkpoints of the newest runs, then other weights on the box."""
-        options: list[tuple[str, str]] = []
+        options: list[tuple[Text | str, str]] = []  # Text, because a name may have square brackets
         for run in self.runs[:RUNS_SEARCHED]:
             for checkpoint in reversed((await self._request_or_empty("show_run", run=run)).get("checkpoints") or []):
                 if not checkpoint.get("problem"):
-                    options.append((f"{run} / step_{checkpoint.get('step')}", str(checkpoint.get("path"))))
+                    options.append((Text(f"{run} / step_{checkpoint.get('step')}"), str(checkpoint.get("path"))))
         for weights in (await self._request_or_empty("list_weights")).get("weights") or []:
-            options.append((f"{weights.get('name')}  ({weights.get('kind')})", str(weights.get("path"))))
+            options.append((Text(f"{weights.get('name')}  ({weights.get('kind')})"), str(weights.get("path"))))
         select = self.query_one("#ckpt", Select)
         value = select.value
         select.set_options([*options, ("a path on the box …", PATH)])

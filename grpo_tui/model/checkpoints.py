@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_train.run_dir.files import to_float
 from grpo_tui.model.formatting import one_line, shortened
 
 
@@ -25,35 +24,43 @@ class EvalResult:
 class CheckpointView:
     """One ``step_N``. Step 0 is the starting model; it is listed once it has been evaluated."""
 
-    step: int
+    step: int | None
+    """None: it cannot be read."""
     problem: str = ""
     evaluations: tuple[EvalResult, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"step_{self.step}"
+        return "step_?" if self.step is None else f"step_{self.step}"
 
     @property
     def is_complete(self) -> bool:
         """Whether a run can resume from it."""
-        return self.step > 0 and not self.problem
+        return bool(self.step) and not self.problem
 
 
 def checkpoint_views(run: str, reply: dict[str, Any]) -> list[CheckpointView]:
-    """Checkpoints of a ``show_run`` reply, newest first. Evaluated steps without a checkpoint are left out."""
+    """Checkpoints of a ``show_run`` reply, newest first; before them, what cannot be read.
+
+    Evaluated steps without a checkpoint are left out.
+    """
+    views = []
     results: dict[int, list[EvalResult]] = {}
     for evaluation in reply.get("evaluations") or ():
-        dataset = str(evaluation.get("name", "")).removeprefix(f"{run}_")
+        if reason := evaluation.get("unreadable"):
+            views.append(CheckpointView(None, f"evaluation {evaluation['name']} is unreadable: {reason}"))
+        dataset = evaluation["name"].removeprefix(f"{run}_")
         for row in evaluation.get("metrics") or ():
-            if (step := _cell(row, "step")) is not None:
+            step = row.get("step") or ""
+            if step.isascii() and step.isdigit() and len(step) <= 15:
                 results.setdefault(int(step), []).append(_result(dataset, row))
-    views = []
     for checkpoint in reply.get("checkpoints") or ():
-        step = int(to_float(checkpoint.get("step")) or 0)
-        views.append(CheckpointView(step, str(checkpoint.get("problem") or ""), tuple(results.get(step, ()))))
+        step = None if checkpoint["step"] is None else int(checkpoint["step"])
+        evaluations = () if step is None else tuple(results.get(step, ()))
+        views.append(CheckpointView(step, checkpoint.get("problem") or "", evaluations))
     if 0 in results:
         views.append(CheckpointView(0, "", tuple(results[0])))
-    return sorted(views, key=lambda view: -view.step)
+    return sorted(views, key=lambda view: (view.step is not None, -(view.step or 0)))
 
 
 def _result(dataset: str, row: dict[str, Any]) -> EvalResult:
@@ -62,11 +69,11 @@ def _result(dataset: str, row: dict[str, Any]) -> EvalResult:
     if accuracy is not None and math.isfinite(accuracy):
         spread = _fraction((high - low) / 2) if low is not None and high is not None else ""
         return EvalResult(dataset, _fraction(accuracy), spread)
-    status = str(row.get("status") or "failed")
+    status = row.get("status") or "failed"
     if status == "partial":
         done, total = _cell(row, "done"), _cell(row, "total")
         return EvalResult(dataset, f"{done / total:.0%} done" if done and total else "waiting")
-    error = str(row.get("error") or "")
+    error = row.get("error") or ""
     return EvalResult(dataset, shortened(one_line(f"{status}: {error}" if error else status), 24))
 
 

@@ -1,10 +1,9 @@
-"""Text for values: ages, numbers, money, bars, text made safe for the terminal. No Textual."""
+"""Text for values: ages, numbers, money, bars. No Textual."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 
 
 def short_age(seconds: float | None) -> str:
@@ -94,20 +93,9 @@ def bar(share: float, width: int) -> tuple[str, str]:
     return filled, " " * (width - len(filled))
 
 
-_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
-"""Terminal escape sequences: CSI, OSC and two-character ones."""
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Text that cannot steer the terminal: escape sequences removed, other control characters replaced by ``·``."""
-    if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
-    return "".join(character if character.isprintable() or character in keep else "·" for character in text)
-
-
 def one_line(text: str) -> str:
-    """Printable text on one line, whitespace collapsed."""
-    return printable(" ".join(text.split()))
+    """Text on one line, whitespace collapsed."""
+    return " ".join(text.split())
 
 
 def padded(text: str, width: int) -> str:
@@ -125,7 +113,7 @@ def shortened(text: str, width: int) -> str:
         return text
     if width <= 8:
         return set_cell_size(text, max(0, width - 1)).rstrip() + "…"
-    end = text
+    end = text[-width:]
     while cell_len(end) > width - 4:
         end = end[1:]
     return set_cell_size(text, 3) + "…" + end

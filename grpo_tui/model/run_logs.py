@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import math
 import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.run_dir.files import parse_time, to_float
-from grpo_train.run_dir.formats import current_row
-from grpo_tui.model.formatting import one_line, printable
+from grpo_tui.model.formatting import one_line
 from grpo_tui.model.health import Health
 from grpo_tui.model.lines import LineBuffer, LineSplitter
 from grpo_tui.model.series import Series
+from remote.intake import log_row, log_text
 
 ROWS_KEPT = 5_000
 CONSOLE_KEPT = 5_000
 COMPLETIONS_KEPT = 256
 TEXT_KEPT = 20_000
 """Maximum characters of a prompt or completion, so that memory stays bounded."""
-CONSOLE_WIDTH = 4_000
-"""Maximum characters of a console line."""
+SERIES_KEPT = 2_000
+"""Maximum number of metrics."""
+LAST_STEP = 10**12
+"""Rows with a larger step are skipped."""
 TAIL_BYTES = 262_144
 """Bytes fetched of a log in TAILED."""
 
@@ -104,11 +104,11 @@ class RunLogs:
         self.version[log] += 1
         if log == "console":
             for _, line in lines:
-                self.console.append(console_text(line))
+                self.console.append(log_text(line))
             return
         superseded = self.superseded.get(FILES[log], [])
         for offset_of_line, line in lines:
-            row = None if _within(offset_of_line, superseded) else parse_row(line)
+            row = None if _within(offset_of_line, superseded) else log_row(line)
             if row is None:
                 continue
             if log == "train_log":
@@ -122,8 +122,7 @@ class RunLogs:
     def last_step(self) -> int | None:
         """The step of the newest row."""
         row = self.rows.last
-        step = to_float(row.fields.get("step")) if row else None
-        return None if step is None else int(step)
+        return step_of(row.fields) if row else None
 
     @property
     def sandbox(self) -> str:
@@ -138,16 +137,18 @@ class RunLogs:
         return statistics.fmean(recent) if recent else None
 
     def _add_metrics(self, offset: int, row: dict[str, Any]) -> None:
-        step = to_float(row.get("step"))
-        if step is None or not math.isfinite(step):
+        step = step_of(row)
+        if step is None:
             return
         self.rows.append(Row(offset, row))
         self.last_time = row_time(row) or self.last_time
-        self.health.take(int(step), row.get("health"))
+        self.health.take(step, row.get("health"))
         for key, value in row.items():
             if key != "step" and (found := to_float(value)) is not None:
                 series = self.series.get(key)
                 if series is None:
+                    if len(self.series) >= SERIES_KEPT:
+                        continue
                     series = self.series[key] = Series()
                 series.append(step, found, offset)
 
@@ -173,7 +174,7 @@ class RunLogs:
         self.last_time = row_time(self.rows.last.fields) if self.rows.last else None
         self.health = Health()
         for row in self.rows:
-            self.health.take(int(to_float(row.fields.get("step")) or 0), row.fields.get("health"))
+            self.health.take(step_of(row.fields) or 0, row.fields.get("health"))
         self.version["train_log"] += 1
 
 
@@ -181,20 +182,17 @@ def _within(offset: int, ranges: list[tuple[int, int]]) -> bool:
     return any(low <= offset < high for low, high in ranges)
 
 
-def parse_row(line: bytes) -> dict[str, Any] | None:
-    """The row of a JSON line under the current format's keys, or None if the line is not a JSON object."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return current_row(row) if isinstance(row, dict) else None
+def step_of(row: dict[str, Any]) -> int | None:
+    """Step of a row, or None without a usable one."""
+    step = to_float(row.get("step"))
+    return int(step) if step is not None and abs(step) <= LAST_STEP else None
 
 
 def row_time(row: dict[str, Any]) -> float | None:
     """Time of a row in seconds since the epoch, or None."""
     try:
         return parse_time(str(row["time"]))
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         return None
 
 
@@ -203,18 +201,10 @@ def completion_of(offset: int, row: dict[str, Any]) -> Completion:
     answer = row.get("gold")
     return Completion(
         offset=offset,
-        step=int(to_float(row.get("step")) or 0),
+        step=step_of(row) or 0,
         prompt=str(row.get("prompt", ""))[-TEXT_KEPT:],
         text=str(row.get("completion", ""))[:TEXT_KEPT],
         reward=to_float(row.get("reward")),
         answer="" if answer is None else str(answer)[:200],
         time=row_time(row) or 0.0,
     )
-
-
-def console_text(line: bytes) -> str:
-    """A console line as a terminal shows it: the text after the last carriage return, without escape sequences."""
-    text = line.decode("utf-8", "replace").rstrip("\r")
-    if "\r" in text:
-        text = text.rpartition("\r")[2]
-    return printable(text.expandtabs(4))[:CONSOLE_WIDTH]

@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.files import parse_time, to_float
+from remote.protocol.rows import UNREADABLE
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,23 @@ class RunRow:
     def is_live(self) -> bool:
         return self.state in LIVE_STATES
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended. A run in an unknown state, or one that cannot be read, is neither live nor over."""
+        return self.state in ("stopped", "finished", "crashed", "killed", "lost")
+
+    @property
+    def is_unreadable(self) -> bool:
+        return self.state == UNREADABLE
+
     @classmethod
     def from_summary(cls, row: dict[str, Any]) -> RunRow:
-        """From a row of ``RunDir.summary()``, with any field missing or of another type."""
+        """From a row that passed the gate, see :class:`remote.protocol.rows.RunSummary`."""
         error = row.get("error")
         return cls(
-            name=str(row.get("run", "")),
-            state=str(row.get("state", "")),
-            host=str(row.get("host") or ""),
+            name=row["run"],
+            state=row["state"],
+            host=row.get("host") or "",
             step=_integer(row.get("step")) or 0,
             total_steps=_integer(row.get("total_steps")),
             reward=to_float(row.get("reward")),
@@ -53,13 +63,13 @@ class RunRow:
             logged_at=_time(row.get("logged_at")),
             run_seconds=to_float(row.get("run_seconds")),
             updated_at=_time(row.get("updated_at")),
-            stage=str(row.get("stage") or ""),
-            error=error if isinstance(error, dict) else {"summary": str(error)} if error else {},
+            stage=row.get("stage") or "",
+            error=error if isinstance(error, dict) else {"summary": error} if error else {},
             restarts=_integer(row.get("restarts")) or 0,
             nproc=_integer(row.get("nproc")),
             stop_requested=bool(row.get("stop_asked")),
-            layout=str(row.get("layout", "run")),
-            device=str(row.get("device") or ""),
+            layout=row.get("layout", "run"),
+            device=row.get("device") or "",
         )
 
 
@@ -71,5 +81,5 @@ def _integer(value: Any) -> int | None:
 def _time(value: Any) -> float | None:
     try:
         return parse_time(str(value)) if value else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

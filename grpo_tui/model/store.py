@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.run_dir.display import duration
-from grpo_train.run_dir.files import to_float
 from grpo_tui.model.checkpoints import CheckpointView, checkpoint_views
 from grpo_tui.model.formatting import short_age
 from grpo_tui.model.run_logs import RunLogs
@@ -29,9 +28,12 @@ from remote.events import (
     LogRotated,
     RunsReported,
     SessionsReported,
+    TopicFailed,
 )
+from remote.protocol.rows import UNREADABLE
 from remote.protocol.versions import UNKNOWN
 
+TOPIC_NAMES = {"runs": "list", "sessions": "session list", "gpu": "GPU sample"}
 STALE_STEPS = 5
 """Data of a live run is stale after this many typical steps without a new row …"""
 STALE_FLOOR_S = 30.0
@@ -80,6 +82,10 @@ class Store:
         """The last reply to ``show_run`` for the selected run."""
         self.shown_at: float | None = None
         self._views: list[CheckpointView] = []
+        self.topic_at: dict[str, float] = {}
+        """Time of the last good value of each topic."""
+        self.topic_problems: dict[str, str] = {}
+        """Why the box cannot read a topic now."""
         self.versions = dict.fromkeys(("link", "runs", "selected", "shown", "sessions", "gpu"), 0)
         self._subscriptions: dict[int, str] = {}
 
@@ -96,16 +102,19 @@ class Store:
             self._link_changed(event)
         elif isinstance(event, RunsReported):
             self.runs = [RunRow.from_summary(row) for row in event.runs]
-            self._changed("runs")
+            self._read("runs")
         elif isinstance(event, SessionsReported):
-            self.sessions = event.sessions
-            self._changed("sessions")
+            self.sessions = [session for session in event.sessions if UNREADABLE not in session]
+            self._read("sessions")
         elif isinstance(event, GpuSampled):
             self.gpus, self.gpu_note, self.gpu_at = event.gpus, event.note, self.now()
-            self._changed("gpu")
+            self._read("gpu")
+        elif isinstance(event, TopicFailed):
+            self.topic_problems[event.topic] = event.message
+            self._changed(event.topic)
         elif isinstance(event, BoxGreeted):
             self.host, self.engine = event.host, event.engine
-            if (box_time := to_float(event.host.get("time"))) is not None:
+            if (box_time := event.host.get("time")) is not None:
                 self.clock_skew = self.now() - box_time
             self._changed("link")
         elif isinstance(event, HostKeyAsked):
@@ -136,7 +145,7 @@ class Store:
 
     def examined(self, reply: dict[str, Any]) -> None:
         """Apply the reply to ``doctor``."""
-        self.checks = [check for check in reply.get("checks") or () if isinstance(check, dict)]
+        self.checks = reply.get("checks") or []
         self._changed("link")
 
     # facts ---------------------------------------------------------------------------------------------
@@ -203,6 +212,8 @@ class Store:
     def gpu_freshness(self) -> Freshness:
         """Freshness of the GPU samples."""
         age = self.now() - self.gpu_at
+        if problem := self.topic_problem("gpu"):
+            return Freshness(problem, "warn")
         if not self.connected:
             return Freshness(f"link lost · {short_age(age)} old", "bad")
         return Freshness(f"stale {short_age(age)}", "warn") if age > STALE_FLOOR_S else Freshness("now", "live")
@@ -213,7 +224,7 @@ class Store:
 
     def complete_steps(self) -> list[int]:
         """Steps of the complete checkpoints of the selected run, ascending."""
-        return sorted(view.step for view in self._views if view.is_complete)
+        return sorted(view.step for view in self._views if view.step and view.is_complete)
 
     def step_seconds(self, row: RunRow) -> float | None:
         """Seconds of a recent step of a run."""
@@ -245,8 +256,21 @@ class Store:
     def warning(self) -> str:
         """What keeps this program from using the box fully, such as an engine of another version; "" if nothing."""
         if check := self.failed_check():
-            return " · ".join(str(check[key]) for key in ("detail", "hint") if check.get(key))
+            return " · ".join(check[key] for key in ("detail", "hint") if check.get(key))
         return self.engine.mismatch()
+
+    def topic_problem(self, topic: str) -> str:
+        """Age of a topic's last value and why it is not read, such as ``list is 40 s old: disk full``; "" if it is."""
+        message = self.topic_problems.get(topic)
+        if message is None or not self.connected:
+            return ""
+        name, at = TOPIC_NAMES[topic], self.topic_at.get(topic)
+        return f"no {name}: {message}" if at is None else f"{name} is {duration(self.now() - at)} old: {message}"
+
+    @property
+    def topic_problem_now(self) -> str:
+        """The problem of the first topic that cannot be read; "" without one."""
+        return next(filter(None, map(self.topic_problem, TOPIC_NAMES)), "")
 
     def live_runs(self) -> list[RunRow]:
         """Runs that are not over."""
@@ -255,9 +279,9 @@ class Store:
     def sessions_of(self, run: str) -> list[str]:
         """Names of the live tmux sessions of a run, the training session first."""
         names = [
-            str(session.get("name", ""))
+            session["name"]
             for session in self.sessions
-            if not session.get("dead") and (session.get("run") or session.get("name")) == run
+            if not session.get("dead") and (session.get("run") or session["name"]) == run
         ]
         return sorted(names, key=lambda name: name.startswith("eval_"))
 
@@ -298,6 +322,12 @@ class Store:
                 text += f", retrying in {duration(left)}" if left >= 1 else ", retrying now"
             return text, "bad"
         return ("refused", "bad") if link.state is Link.REFUSED else ("closed", "rest")
+
+    def _read(self, topic: str) -> None:
+        """A topic has a new value."""
+        self.topic_at[topic] = self.now()
+        self.topic_problems.pop(topic, None)
+        self._changed(topic)
 
     def _changed(self, topic: str) -> None:
         self.versions[topic] += 1

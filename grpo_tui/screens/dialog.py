@@ -117,7 +117,7 @@ class ConfirmScreen(Question):
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Cancel", id="cancel", compact=True)
-        yield Button(self.yes, id="yes", variant="error", compact=True)
+        yield Button(Content(self.yes), id="yes", variant="error", compact=True)
 
 
 class HostKeyScreen(Question):

@@ -57,7 +57,7 @@ class MetricChart(Panel):
             tone = "$foreground" if math.isfinite(last) else "$error"
             title += f"  [bold {tone}]{metric_value(last)}[/]"
             title += f" [$text-muted]{self._trend()}[/]"
-        self.set_titles(title, self.age_markup())
+        self.set_titles(title, self.age())
 
     def _trend(self) -> str:
         """Direction of the moving average over the last quarter, relative to its range."""

@@ -1,4 +1,4 @@
-"""Why the selected run failed: summary, rank and signal from its status, and the last lines of its console."""
+"""Why the selected run failed or cannot be read: summary, rank and signal, and the last lines of its console."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from textwrap import wrap
 
 from textual.content import Content
 
+from grpo_train.run_dir.display import state_label
 from grpo_tui.model.formatting import one_line
-from grpo_tui.model.run_logs import console_text
-from grpo_tui.widgets.panel import Panel
+from grpo_tui.widgets.panel import TONES, Panel
+from remote.protocol.rows import UNREADABLE
 
 SUMMARY_LINES = 3
+SUMMARY_LENGTH = 4_000
 
 
 class ErrorPanel(Panel):
-    """Shown only if the selected run failed with an error."""
+    """Shown only if the selected run failed with an error or cannot be read."""
 
     @property
     def wanted(self) -> bool:
         row = self.store.run
-        return bool(row and row.error and row.state in ("crashed", "killed", "lost"))
+        return bool(row and row.error and row.state in ("crashed", "killed", "lost", UNREADABLE))
 
     def state(self) -> object:
         return (self.store.versions["runs"], self.store.versions["shown"], self.store.selected, self.size)
@@ -32,8 +34,11 @@ class ErrorPanel(Panel):
         if (rank := row.error.get("rank")) is not None:
             facts.append(f"rank {rank}")
         if signal := row.error.get("signal"):
-            facts.append(str(signal))
-        title = f"[$error]✖ {row.state}[/]" + (f" [$text-muted]{' · '.join(facts)}[/]" if facts else "")
+            facts.append(signal)
+        glyph, word, tone = state_label(row.state)
+        title = Content.from_markup(f"[{TONES[tone]}]$state[/]", state=f"{glyph} {word}")
+        if facts:
+            title += Content.from_markup(" [$text-muted]$facts[/]", facts=" · ".join(facts))
         hint = "[$text-muted]press r to resume from the last checkpoint[/]" if self.store.complete_steps() else ""
         self.set_titles(title, hint)
 
@@ -43,14 +48,15 @@ class ErrorPanel(Panel):
     def _summary(self, most: int) -> list[str]:
         """The summary, wrapped to at most ``most`` lines."""
         row, width = self.store.run, max(20, self.size.width)
-        lines = wrap(one_line(str(row.error.get("summary", "unknown"))), width) if row else []
+        summary = row.error.get("summary") or "unknown" if row else "unknown"
+        lines = wrap(one_line(summary[:SUMMARY_LENGTH]), width)
         return [*lines[: most - 1], " ".join(lines[most - 1 :])] if len(lines) > most else lines or ["unknown"]
 
     def _tail(self) -> list[str]:
         """The last lines of the console."""
         row = self.store.run
-        lines = [str(line) for line in row.error.get("console_tail") or ()] if row else []
-        return [console_text(line.encode(errors="replace"))[:400] for line in lines if line.strip()]
+        lines = row.error.get("console_tail") or () if row else ()
+        return [line.expandtabs(4)[:400] for line in lines if line.strip()]
 
     def render(self) -> Content:
         row = self.store.run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration, state_label
-from grpo_tui.model.formatting import money, one_line, printable, shortened
+from grpo_tui.model.formatting import money, one_line, shortened
 from grpo_tui.widgets.panel import TONES, Line
 from remote.events import Link
 
@@ -23,6 +23,9 @@ class HeaderBar(Line):
     def _box_line(self, width: int) -> Content:
         store = self.store
         label, tone = store.link_label()
+        problem = store.topic_problem_now
+        if problem and tone == "live":  # the link is fine, what comes over it is not
+            tone = "warn"
         dot = {"live": "●", "warn": "◍", "bad": "✖", "busy": "◌", "rest": "○"}[tone]
         left = [
             Content.from_markup(" [bold $primary]grpo[/][bold $secondary]-tui[/] [$grpo-faint]│[/] "),
@@ -31,7 +34,7 @@ class HeaderBar(Line):
         ]
         if store.link.state in (Link.LOST, Link.STALE) and store.live_runs():
             left.append(Content.from_markup("[$text-muted]; runs continue[/]"))
-        if warning := store.warning():
+        if warning := problem or store.warning():
             left.append(Content.from_markup("  [$warning]▲ $warning[/]", warning=one_line(warning)))
         right = []
         live = len(store.live_runs())
@@ -52,7 +55,7 @@ class HeaderBar(Line):
             word, tone = f"{word} when last seen", "rest"
         left = Content.from_markup(
             f" [{TONES[tone]}]{glyph}[/] [bold]$name[/]  [{TONES[tone]}]$word[/]",
-            name=shortened(printable(row.name), max(16, width // 2 - 8)),
+            name=shortened(row.name, max(16, width // 2 - 8)),
             word=word,
         )
         if row.device:

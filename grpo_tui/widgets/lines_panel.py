@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 from rich.text import Text
 from textual import events
+from textual.content import Content
 from textual.geometry import Size
 from textual.strip import Strip
 
@@ -116,12 +117,14 @@ class LinesPanel(ScrollPanel):
             title = (" [dim]·[/] " if width <= self.outer_size.width - 6 else " ").join(tabs)
         else:
             title = self.source.title
-        below = self.age_markup()
+        below = self.age()
         if self._anchor is not None and self.source.follows:
             new = max(0, self._end - self._seen_end)
-            below = f"[$warning]paused{f', {new} new' if new else ''} · end: follow[/]  " + below
-        extra = getattr(self.source, "note", "")
-        self.set_titles(title, f"{extra}  {below}" if extra else below)
+            paused = f"[$warning]paused{f', {new} new' if new else ''} · end: follow[/]  "
+            below = Content.from_markup(paused) + below
+        if extra := getattr(self.source, "note", ""):
+            below = Content.from_markup(f"{extra}  ") + below
+        self.set_titles(title, below)
 
     def show_tab(self, index: int) -> None:
         """Show another source."""

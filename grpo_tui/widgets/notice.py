@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration
@@ -9,6 +11,9 @@ from grpo_tui.widgets.panel import Line
 from remote.events import Link
 
 _CURVE = "⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⢀⣀⡠⠤⠔⠒⠒⠊⠉⠉\n⠀⠀⠀⠀⠀⢀⡠⠔⠊⠉⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀\n⣀⡠⠤⠒⠊⠁⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀"
+
+
+_RETRIES = Content("Runs on the box continue. The list is requested again every few seconds.")
 
 
 class Notice(Line):
@@ -36,6 +41,8 @@ class Notice(Line):
             label, _ = store.link_label()
             text = _paragraphs(detail, Content(f"{label}\nRuns on the box continue."))
             return "$error", f"cannot reach {store.box}", text, False
+        if store.runs is None and (problem := store.topic_problem("runs")):
+            return "$warning", f"{store.box} cannot list its runs", _paragraphs(Content(problem), _RETRIES), False
         if store.runs is None:
             waited = store.now() - store.link_since
             elapsed = Content(duration(waited) if waited >= 3 else "")
@@ -57,10 +64,10 @@ def _paragraphs(*parts: Content) -> Content:
     return Content("\n\n").join(parts)
 
 
-def _check_text(check: dict[str, object]) -> Content:
+def _check_text(check: dict[str, Any]) -> Content:
     """A failed check and the command that fixes it."""
-    detail, hint = str(check.get("detail", "")), str(check.get("hint", ""))
-    text = Content.from_markup("[$grpo-muted]$name:[/] $detail", name=str(check.get("name", "")), detail=detail)
+    detail, hint = check.get("detail", ""), check.get("hint", "")
+    text = Content.from_markup("[$grpo-muted]$name:[/] $detail", name=check["name"], detail=detail)
     if not hint:
         return text
     return _paragraphs(

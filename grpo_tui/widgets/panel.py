@@ -21,12 +21,10 @@ TONES = {
 """Theme color of each tone."""
 
 
-def toned(freshness: Freshness) -> str:
-    """An age as markup, for a frame."""
-    if not freshness.text:
-        return ""
+def toned(freshness: Freshness) -> Content:
+    """An age for a frame."""
     color = "$grpo-faint" if freshness.tone == "live" else TONES[freshness.tone]
-    return f"[{color}]{freshness.text}[/]"
+    return Content.from_markup(f"[{color}]$text[/]", text=freshness.text)
 
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ class StoreView(_Base):
     """A view of the store. ``tick`` is called four times a second."""
 
     _seen: object = None
-    _titles: tuple[str | Content, str] = ("", "")
+    _titles: tuple[str | Content, str | Content] = ("", "")
 
     def __init__(self, store: Store, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -66,16 +64,22 @@ class StoreView(_Base):
     def refresh_titles(self) -> None:
         """Set the titles in the frame."""
 
-    def age_markup(self) -> str:
+    def age(self) -> Content:
         """Age of the data of the selected run."""
         return toned(self.store.freshness())
 
-    def set_titles(self, title: str | Content, subtitle: str = "") -> None:
-        """Set the title (markup, or Content for text from elsewhere) and the subtitle, if they differ."""
-        if (title, subtitle) != self._titles:
+    def set_titles(self, title: str | Content, subtitle: str | Content = "") -> None:
+        """Set title and subtitle if they differ; markup, or Content for text from elsewhere."""
+        if not all(map(_same, (title, subtitle), self._titles)):
             self._titles = (title, subtitle)
             self.border_title = title
             self.border_subtitle = subtitle
+
+
+def _same(one: str | Content, other: str | Content) -> bool:
+    if isinstance(one, Content) and isinstance(other, Content):
+        return one.is_same(other)  # == ignores colors
+    return type(one) is type(other) and one == other
 
 
 class Line(StoreView, Widget):

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from grpo_train.run_dir.display import state_label
-from grpo_tui.model.formatting import compact_number, metric_value, padded, printable, short_age, shortened
+from grpo_tui.model.formatting import compact_number, metric_value, padded, short_age, shortened
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
 from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
@@ -70,7 +70,9 @@ class RunsPanel(ScrollPanel):
             title = Content.from_markup(
                 f"runs [$warning]/$filter[/] [$text-muted]{len(self._rows)} of {len(rows)}[/]", filter=self.filter
             )
-        fresh = Freshness("link lost", "bad") if not self.store.connected and rows else Freshness()
+        fresh = Freshness(self.store.topic_problem("runs"), "warn")
+        if not self.store.connected and rows:
+            fresh = Freshness("link lost", "bad")
         self.set_titles(title, toned(fresh))
 
     def tick(self) -> None:
@@ -165,4 +167,4 @@ def _shorten(name: str, width: int) -> str:
     if len(name) > width and (match := _STAMP.fullmatch(name)):
         time = f"{match[1]} {match[2]}:{match[3]}:{match[4]}"
         return time if len(time) <= width else time[:11]
-    return shortened(printable(name), width)
+    return shortened(name, width)

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from grpo_tui.model.checkpoints import CheckpointView
-from grpo_tui.model.formatting import compact_number, metric_value, one_line, printable
+from grpo_tui.model.formatting import compact_number, metric_value, one_line
 from grpo_tui.model.health import records_of, tone_of_level
 from grpo_tui.model.lines import Item, LineBuffer
 from grpo_tui.model.run_logs import Completion, Row, RunLogs, row_time
@@ -168,8 +168,8 @@ def completion_page(one: Completion, width: int, palette: Palette) -> list[Text]
     if len(prompt) > 320:
         prompt = "…" + prompt[-320:]
     lines = [head]
-    lines += wrapped(Text(printable(prompt, keep="\n"), style=palette["muted"]), width)
-    lines += wrapped(_tagged(printable(one.text.strip(), keep="\n") or "(empty)", palette), width)
+    lines += wrapped(Text(prompt.expandtabs(4), style=palette["muted"]), width)
+    lines += wrapped(_tagged(one.text.strip().expandtabs(4) or "(empty)", palette), width)
     return lines
 
 
@@ -228,7 +228,8 @@ def _checkpoint(one: CheckpointView, width: int, palette: Palette) -> list[Text]
     head.append("✔ " if not one.problem else "✖ ", style=palette["good" if not one.problem else "bad"])
     head.append(f"{one.name:<11} ", style="bold")
     if one.problem:
-        return [head.append(f"incomplete: {one.problem}", style=palette["bad"])]
+        problem = one.problem if one.step is None else f"incomplete: {one.problem}"
+        return [head.append(one_line(problem), style=palette["bad"])]
     if not one.evaluations:
         return [head.append("not evaluated", style=palette["faint"])]
     lines, indent = [head], head.cell_len

@@ -43,5 +43,5 @@ class StageBar(Line):
             label = f" {name} {compact_number(round(seconds, 2))}"
             label = label if len(label) < width else f" {name}" if len(name) + 1 < width else ""
             color = _COLORS.get(name, "$chart-zero")
-            parts.append(Content.from_markup(f"[$background on {color}]{label:<{width}}[/]"))
+            parts.append(Content.from_markup(f"[$background on {color}]$label[/]", label=f"{label:<{width}}"))
         return Content.assemble(*parts)

@@ -275,6 +275,6 @@ ROWS: dict[str, RowKind] = {
     "evaluations": RowKind(Evaluation, "name", _named),
     "events": RowKind(Event, "event", lambda name, reason: {"event": UNREADABLE, UNREADABLE: reason}),
     "configs": RowKind(Config, "name", _named),
-    "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": "", "kind": UNREADABLE}),
+    "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": name, "kind": UNREADABLE}),
 }
 """The lists of replies and topics, by their key."""

@@ -10,15 +10,8 @@ from typing import Any
 
 from grpo_train.run_dir.files import to_json
 from remote.boxes import Box
-from remote.events import (
-    BoxGreeted,
-    GpuSampled,
-    Link,
-    LinkChanged,
-    LogArrived,
-    RunsReported,
-    SessionsReported,
-)
+from remote.events import BoxGreeted, Link, LinkChanged, LogArrived
+from remote.intake import topic_event
 from remote.protocol import Cursor, RemoteError
 
 NOW = 1_795_000_000.0
@@ -241,9 +234,13 @@ class FakeClient:
     # for a test ------------------------------------------------------------------------------------------
 
     def report(self) -> None:
-        self.on_event(RunsReported(self.runs))
-        self.on_event(SessionsReported(self.sessions))
-        self.on_event(GpuSampled(self.gpus, "" if self.gpus else "no GPU on this box"))
+        note = "" if self.gpus else "no GPU on this box"
+        for topic, value in (
+            ("runs", {"runs": self.runs}),
+            ("sessions", {"sessions": self.sessions}),
+            ("gpu", {"gpus": self.gpus, "note": note}),
+        ):
+            self.on_event(topic_event(topic, {"value": value}))
 
     def arrive(self, subscription: int, offset: int, data: bytes, piece: int = 30_000) -> None:
         path = self.follows[subscription]

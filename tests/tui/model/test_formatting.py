@@ -14,7 +14,6 @@ from grpo_tui.model.formatting import (
     metric_value,
     one_line,
     padded,
-    printable,
     short_age,
     shortened,
     tick_labels,
@@ -96,11 +95,5 @@ def test_shortened_name_keeps_its_end() -> None:
     assert shortened("日本語の実験の名前_17", 12).endswith("_17")
 
 
-@given(st.text())
-def test_printable_text_cannot_steer_the_terminal(text: str) -> None:
-    assert printable(text).isprintable()
-    assert one_line(text).isprintable()
-
-
-def test_escape_sequences_are_removed() -> None:
-    assert one_line("\x1b[31mred\x1b[0m\tand \x1b]0;title\x07bell\x07") == "red and bell·"
+def test_one_line_collapses_whitespace() -> None:
+    assert one_line(" red\tand\n\n blue ") == "red and blue"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_tui.model.run_logs import COMPLETIONS_KEPT, FILES, LOGS, TEXT_KEPT, RunLogs, console_text
+from grpo_tui.model.run_logs import COMPLETIONS_KEPT, FILES, LOGS, TEXT_KEPT, RunLogs
 from tests.tui.fake import jsonl, no_signal, off_policy, rollout_rows, train_rows
 
 
@@ -126,10 +126,10 @@ def test_completions_are_bounded() -> None:
     assert len(last.text) == len(last.prompt) == TEXT_KEPT
 
 
-def test_console_line_as_a_terminal_shows_it() -> None:
-    assert console_text(b"10 %\r50 %\r100 %") == "100 %"
-    assert console_text(b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07end\r") == "red end"
-    assert console_text(b"bell\x07 \xff") == "bell· �"
+def test_console_lines_are_clean() -> None:
+    logs = RunLogs("run")
+    logs.feed("console", 0, b"50 %\r100 %\n\x1b[1;31mred\x1b[0m \x1b]0;title\x07end\r\nbell\x07 \xff\n")
+    assert list(logs.console) == ["100 %", "red end", "bell· \ufffd"]
 
 
 def test_replaced_log_starts_again() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 from grpo_train.run_dir.version import VERSION
-from grpo_tui.model.inbox import Inbox
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from remote.events import (
@@ -15,6 +14,7 @@ from remote.events import (
     LogRotated,
     RunsReported,
     SessionsReported,
+    TopicFailed,
 )
 from remote.protocol import Cursor
 from remote.protocol.versions import EngineVersion
@@ -144,15 +144,28 @@ def test_clock_skew_is_corrected() -> None:
     assert store.freshness().text == "2s ago"
 
 
-def test_summary_of_any_shape_is_read() -> None:
-    row = RunRow.from_summary(
-        {"run": "x", "state": "crashed", "error": "boom", "reward": "NaN", "logged_at": "no time"}
-    )
+def test_summary_with_a_text_as_error() -> None:
+    row = RunRow.from_summary({"run": "x", "state": "crashed", "error": "boom", "reward": "NaN"})
     assert row.error == {"summary": "boom"}
     assert row.reward is not None
     assert math.isnan(row.reward)
     assert row.logged_at is None
-    assert RunRow.from_summary({}).name == ""
+
+
+def test_a_failed_topic_keeps_its_last_value_and_says_its_age() -> None:
+    store, clock = store_with(summary("a", "running"))
+    clock.time += 40
+    store.apply(TopicFailed("runs", "disk gone"))
+    store.apply(TopicFailed("gpu", "driver gone"))
+    assert [row.name for row in store.runs or ()] == ["a"]
+    assert store.topic_problem("runs") == "list is 40 s old: disk gone"
+    assert store.topic_problem("gpu") == "no GPU sample: driver gone"
+    assert store.topic_problem_now == "list is 40 s old: disk gone"
+    store.apply(RunsReported([summary("a", "running")]))
+    assert store.topic_problem("runs") == ""
+    assert store.topic_problem_now == "no GPU sample: driver gone"
+    store.apply(LinkChanged(Link.LOST, "reset"))
+    assert store.topic_problem_now == ""  # the link's own state says more
 
 
 def test_live_sessions_of_a_run() -> None:
@@ -203,30 +216,6 @@ def test_gpus_and_stage_times() -> None:
     store.subscribed(1, "train_log")
     store.apply(arrived(1, 0, jsonl(train_rows(5))))
     assert store.stage_times() == [("rollout", 1.9), ("train", 1.0), ("save", 0.05)]
-
-
-def test_inbox_wakes_once_per_batch() -> None:
-    woken: list[int] = []
-    taken: list[object] = []
-    inbox = Inbox(lambda: woken.append(1))
-    for index in range(100):
-        inbox.put(RunsReported([{"run": str(index)}]))
-    assert len(woken) == 1
-    assert inbox.drain(0.0, taken.append) is True
-    assert len(taken) == 1
-    assert inbox.drain(1.0, taken.append) is False
-    assert len(taken) == 100
-    inbox.put(RunsReported([]))
-    assert len(woken) == 2
-
-
-def test_inbox_wakes_after_a_full_drain() -> None:
-    woken: list[int] = []
-    inbox = Inbox(lambda: woken.append(1))
-    for count in (1, 2, 3):
-        inbox.put(RunsReported([]))
-        assert len(woken) == count
-        assert inbox.drain(-1.0, lambda event: None) is False
 
 
 def test_engine_of_another_format_is_a_warning() -> None:

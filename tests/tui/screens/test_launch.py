@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from rich.text import Text
 from textual.widgets import Button, Input, Select, TextArea
 
 from grpo_tui.forms.launch import LaunchScreen
@@ -46,7 +47,9 @@ async def test_weights_on_the_box_are_offered(start: Start) -> None:
     async with start(script, wait="87/200") as session:
         await opened(session, "n", LaunchScreen)
         select = session.app.screen.query_one("#ckpt", Select)
-        await session.until(lambda: ("mine/step_10  (adapter)", "lora_checkpoints/mine/step_10") in select._options)
+        await session.until(
+            lambda: (Text("mine/step_10  (adapter)"), "lora_checkpoints/mine/step_10") in select._options
+        )
         select.value = "lora_checkpoints/mine/step_10"
         path = "lora_checkpoints/mine/step_10"
         await session.until(lambda: path in [one.get("ckpt") for one in session.client.asked_for("launch")])
