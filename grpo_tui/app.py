@@ -295,6 +295,12 @@ class GrpoApp(App[None]):
         folder = downloads if downloads.is_dir() else Path.home()
         self.set_timer(0.2, lambda: self.deliver_screenshot(path=str(folder)))
 
+    def _fatal_error(self) -> None:
+        """Exit with a traceback; without Textual's local variables, which hold what was typed and the environment."""
+        from rich.traceback import Traceback
+
+        self.panic(Traceback())
+
     async def action_quit(self) -> None:
         await self.action_act("quit")
 

@@ -26,6 +26,7 @@ from grpo_train.run_dir import (
     open_run,
     utc_from,
 )
+from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.files import read_jsonl
 from grpo_train.run_dir.run import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
@@ -139,7 +140,11 @@ def list_configs(box: BoxContext, request: NoParameters) -> ListConfigsReply:
 
 
 def read_config(box: BoxContext, request: ReadConfigRequest) -> ReadConfigReply:
-    return {"name": request.name, "text": configs.read_config(_config_folder(box), request.name)}
+    """Text of a config. Raises RemoteError ``secret`` for one that no run could be launched with."""
+    text = configs.read_config(_config_folder(box), request.name)
+    if secret := find_secret(text):
+        raise RemoteError("secret", secret.explain(f"{request.name}, line {secret.line}"))
+    return {"name": request.name, "text": text}
 
 
 def _config_folder(box: BoxContext) -> Path:
