@@ -27,8 +27,9 @@ from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.agent.context import BoxContext
 from remote.agent.environment import clean
-from remote.agent.follow import Follower, Tail, resolve_log
+from remote.agent.follow import Follower
 from remote.agent.outbox import Outbox
+from remote.agent.tail import Tail
 from remote.agent.watch import Watcher
 from remote.protocol import (
     AGENT_SILENCE_S,
@@ -161,9 +162,7 @@ class Agent:
         params = dict(frame.get("params") or {})
         try:
             if topic == "log":
-                file = resolve_log(box.root, str(params.get("path", "")))
-                credit = int(frame.get("credit", INITIAL_CREDIT))
-                self._follower.add(Tail(subscription, file, params, credit))
+                self._follower.add(Tail(subscription, box, params, int(frame.get("credit", INITIAL_CREDIT))))
             elif topic in VALUE_TOPICS:
                 watcher.add(topic, subscription)
             else:

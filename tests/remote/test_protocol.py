@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remote.agent.follow import continues
+from remote.agent.log_file import read_on, sha256
 from remote.protocol import (
     HEAD_BYTES,
     MAX_DATA,
@@ -94,16 +93,18 @@ def test_overlong_lines_are_refused() -> None:
 def test_a_cursor_fits_only_its_file(tmp_path: Path, content: bytes, offset: int, more: bytes) -> None:
     offset %= len(content) + 1
     head = content[: min(offset, HEAD_BYTES)]
-    cursor = Cursor("log", offset, len(head), hashlib.sha256(head).hexdigest())
+    tail = content[:offset][-HEAD_BYTES:]
+    cursor = Cursor("log", offset, len(head), sha256(head), sha256(tail), 1, 2)
     assert Cursor.from_json(json.loads(json.dumps(cursor.to_json()))) == cursor
     file = tmp_path / "log"
 
     def fits(data: bytes) -> bool:
         file.write_bytes(data)
         with file.open("rb") as stream:
-            return continues(stream.fileno(), len(data), cursor)
+            return read_on(stream.fileno(), cursor, 0) is not None
 
     assert fits(content + more)
     if offset:
         assert not fits(content[: offset - 1])
         assert not fits(bytes([content[0] ^ 1]) + content[1:])
+        assert not fits(content[: offset - 1] + bytes([content[offset - 1] ^ 1]) + content[offset:])

@@ -1,0 +1,466 @@
+"""Followed logs under everything that happens to files: each byte once, and another file is a rotation."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_tui.model.lines import LineSplitter
+from remote.boxes import Box
+from remote.events import BoxGreeted, LogFailed, LogRotated
+from tests.support.agent import RawAgent, connected, eventually
+from tests.support.logs import LogReader, states_of
+
+HEAD = b"the same first lines\n" * 400
+"""Longer than the head of a cursor."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawAgent]:
+    """One agent for every test that needs no other settings."""
+    raw = RawAgent(tmp_path_factory.mktemp("root"))
+    yield raw
+    raw.transport.close()
+
+
+@pytest.fixture
+def folder(shared: RawAgent, request: pytest.FixtureRequest) -> Path:
+    """A folder of the root for one test."""
+    path = root_of(shared) / f"test_{abs(hash(request.node.nodeid))}"
+    path.mkdir()
+    return path
+
+
+def root_of(agent: RawAgent) -> Path:
+    return Path(agent.hello["host"]["root"])
+
+
+def pid_of(agent: RawAgent) -> int:
+    return int(agent.hello["host"]["pid"])
+
+
+def reader_of(agent: RawAgent, log: Path, **options: Any) -> LogReader:
+    return LogReader(agent, log.relative_to(root_of(agent)).as_posix(), **options)
+
+
+def append(log: Path, data: bytes) -> None:
+    with log.open("ab") as file:
+        file.write(data)
+
+
+def settle(reader: LogReader) -> None:
+    """Give the agent time for anything more than what is expected."""
+    reader.read_for(0.4)
+
+
+def open_files(agent: RawAgent, below: Path) -> list[str]:
+    folder = Path(f"/proc/{pid_of(agent)}/fd")
+    found = []
+    for entry in folder.iterdir():
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            continue
+        if target.startswith(str(below)):
+            found.append(target)
+    return found
+
+
+# rotations while a subscription stands ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [b"", b"more than before\n" * 1000])
+def test_another_inode_is_a_rotation_with_any_head(shared: RawAgent, folder: Path, ahead: bytes) -> None:
+    log = folder / "log"
+    log.write_bytes(HEAD)
+    reader = reader_of(shared, log)
+    reader.until(HEAD)
+    (folder / "new").write_bytes(HEAD + ahead)
+    os.replace(folder / "new", log)
+    reader.until_rotated()
+    reader.until(HEAD + ahead)
+    assert reader.finished == [HEAD]
+
+
+def test_a_renamed_log_is_read_to_its_end(shared: RawAgent, folder: Path) -> None:
+    log = folder / "log"
+    log.write_bytes(HEAD)
+    reader = reader_of(shared, log)
+    reader.until(HEAD)
+    with log.open("ab", buffering=0) as writer:
+        log.rename(folder / "log.1")
+        writer.write(b"after the rename\n")
+        reader.until(HEAD + b"after the rename\n")
+        last = b"more than one frame holds\n" * 10_000
+        writer.write(last)
+        log.write_bytes(HEAD + b"the successor\n")
+    reader.until_rotated()
+    reader.until(HEAD + b"the successor\n")
+    assert reader.finished == [HEAD + b"after the rename\n" + last]
+    append(log, b"and on\n")
+    reader.until(HEAD + b"the successor\nand on\n")
+
+
+def test_a_deleted_log_is_closed_and_its_successor_begun(shared: RawAgent, folder: Path) -> None:
+    log = folder / "log"
+    log.write_bytes(HEAD)
+    reader = reader_of(shared, log)
+    reader.until(HEAD)
+    assert open_files(shared, folder)
+    log.unlink()
+    eventually(lambda: not open_files(shared, folder), 5, "the deleted file holds its space")
+    log.write_bytes(HEAD + b"again\n")
+    reader.until_rotated()
+    reader.until(HEAD + b"again\n")
+
+
+@pytest.mark.parametrize("kept", [0, 100, len(HEAD) - 1])
+def test_truncated_in_place(shared: RawAgent, folder: Path, kept: int) -> None:
+    log = folder / "log"
+    log.write_bytes(HEAD)
+    reader = reader_of(shared, log)
+    reader.until(HEAD)
+    os.truncate(log, kept)
+    reader.until_rotated()
+    append(log, b"new\n")
+    reader.until(HEAD[:kept] + b"new\n")
+
+
+@pytest.mark.parametrize("times", ["changed", "kept"])
+@pytest.mark.parametrize("longer", [-1, 0, 20_000])
+def test_copy_truncated_and_grown_again(shared: RawAgent, folder: Path, longer: int, times: str) -> None:
+    """The same head, and as long as before, or longer, when the agent looks next."""
+    log = folder / "log"
+    old = HEAD + b"old\n" * 5_000
+    log.write_bytes(old)
+    reader = reader_of(shared, log)
+    reader.until(old)
+    settle(reader)
+    new = (HEAD + b"new\n" * 50_000)[: len(old) + longer]
+    facts = log.stat()
+    with log.open("r+b", buffering=0) as file:
+        file.truncate(0)
+        file.write(new)
+    if times == "kept":
+        os.utime(log, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        append(log, b"the next line\n")
+        new += b"the next line\n"
+    reader.until_rotated()
+    reader.until(new)
+    assert reader.finished == [old]
+
+
+def test_a_writer_that_does_not_append_leaves_a_hole(shared: RawAgent, folder: Path) -> None:
+    log = folder / "log"
+    with log.open("wb", buffering=0) as writer:
+        writer.write(HEAD)
+        reader = reader_of(shared, log)
+        reader.until(HEAD)
+        os.truncate(log, 0)
+        writer.write(b"at the old position\n")
+    reader.until_rotated()
+    reader.until(b"\0" * len(HEAD) + b"at the old position\n")
+
+
+def test_appends_are_never_a_rotation(shared: RawAgent, folder: Path) -> None:
+    log = folder / "log"
+    log.touch()
+    reader = reader_of(shared, log)
+    content = b""
+    for i in range(60):
+        line = b"%d %s\n" % (i, b"x" * (i * 37))
+        append(log, line)
+        content += line
+        reader.read_for(0.01)
+    reader.until(content)
+    os.utime(log)
+    log.chmod(0o600)
+    settle(reader)
+    assert reader.rotations == 0
+
+
+# cursors between connections ------------------------------------------------------------------------------
+
+
+def restored(log: Path) -> None:
+    """Another inode with the same bytes."""
+    content = log.read_bytes()
+    log.rename(log.with_name("away"))
+    log.write_bytes(content)
+
+
+def rewritten(log: Path) -> None:
+    """The same head and length, other bytes before the cursor."""
+    content = log.read_bytes()
+    log.write_bytes(content[:-100] + b"?" * 100)
+
+
+def replaced(log: Path) -> None:
+    content = log.read_bytes()
+    log.unlink()
+    log.write_bytes(content[:8_000] + b"!" * 40_000)
+
+
+def shortened(log: Path) -> None:
+    os.truncate(log, 5_000)
+
+
+@pytest.mark.parametrize("size", [3_000, 20_000])
+def test_a_restored_log_continues(shared: RawAgent, folder: Path, size: int) -> None:
+    log = folder / "log"
+    content = b"".join(b"line %d\n" % i for i in range(5_000))[:size]
+    log.write_bytes(content)
+    reader = reader_of(shared, log)
+    reader.until(content)
+    reader.disconnect()
+    restored(log)
+    append(log, b"after the restore\n")
+    reader.connect()
+    reader.until(content + b"after the restore\n")
+    assert reader.rotations == 0
+    reader.disconnect()
+    reader.connect()
+    append(log, b"again\n")
+    reader.until(content + b"after the restore\nagain\n")
+    assert (reader.cursor.device, reader.cursor.inode) == (log.stat().st_dev, log.stat().st_ino)
+
+
+@pytest.mark.parametrize("change", [rewritten, replaced, shortened])
+def test_any_other_log_is_rotated(shared: RawAgent, folder: Path, change: Callable[[Path], None]) -> None:
+    log = folder / "log"
+    log.write_bytes(HEAD + b"old\n" * 5_000)
+    reader = reader_of(shared, log)
+    reader.until(log.read_bytes())
+    reader.disconnect()
+    change(log)
+    reader.connect()
+    reader.until_rotated()
+    reader.until(log.read_bytes())
+
+
+def test_a_cursor_of_an_older_client_continues(shared: RawAgent, folder: Path) -> None:
+    log = folder / "log"
+    log.write_bytes(HEAD)
+    reader = reader_of(shared, log, older=True)
+    reader.until(HEAD)
+    reader.disconnect()
+    restored(log)
+    append(log, b"more\n")
+    reader.connect()
+    reader.until(HEAD + b"more\n")
+    assert reader.rotations == 0
+    reader.disconnect()
+    shortened(log)
+    reader.connect()
+    reader.until_rotated()
+
+
+def test_a_killed_agent_costs_no_byte(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(HEAD)
+    with connected(Box("local", kind="local", root=str(tmp_path))) as (client, recorder):
+        subscription = client.follow("log")
+        eventually(lambda: recorder.logs.get(subscription) == HEAD)
+        for _ in range(3):
+            pid = [event.host["pid"] for event in recorder.events if isinstance(event, BoxGreeted)][-1]
+            os.kill(pid, signal.SIGSTOP)
+            restored(log)
+            append(log, b"while it is away\n")
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda: recorder.logs[subscription] == log.read_bytes())
+        assert not [event for event in recorder.events if isinstance(event, LogRotated)]
+
+
+# tails ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("line", "end"), [(3_000_000, b"\n"), (3_000_000, b""), (262_150, b"\n")])
+def test_a_tail_shows_the_end_of_a_longer_line(shared: RawAgent, folder: Path, line: int, end: bytes) -> None:
+    log = folder / "log"
+    whole = b"before\n" + b"".join(b"%9d " % i for i in range(line // 10)) + end
+    log.write_bytes(whole)
+    reader = reader_of(shared, log, tail_bytes=262_144)
+    reader.until(whole[-262_144:])
+    append(log, b"the end\n")
+    reader.until(whole[-262_144:] + b"the end\n")
+    splitter = LineSplitter()
+    first = len(whole) - 262_144
+    lines = [text for _, text in splitter.feed(first, reader.content)]
+    assert lines == (whole[-262_144:] + b"the end\n").split(b"\n")[:-1]
+
+
+def test_a_tail_of_an_empty_log_is_not_used_up(shared: RawAgent, folder: Path) -> None:
+    log = folder / "log"
+    log.touch()
+    reader = reader_of(shared, log, tail_bytes=8)
+    settle(reader)
+    (folder / "new").write_bytes(b"1111111\n2222222\n")
+    os.replace(folder / "new", log)
+    reader.until(b"2222222\n")
+    assert reader.rotations == 0
+
+
+# what may be read -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    file = tmp_path / "outside" / "secret"
+    file.parent.mkdir()
+    file.write_bytes(b"SECRET " * 1_000)
+    return file
+
+
+def linked_file(folder: Path, outside: Path) -> None:
+    (folder / "log").symlink_to(outside)
+
+
+def linked_folder(folder: Path, outside: Path) -> None:
+    (folder / "logs").symlink_to(outside.parent)
+    (folder / "log").symlink_to("logs/secret")
+
+
+def chain(folder: Path, outside: Path) -> None:
+    (folder / "a").symlink_to(os.path.relpath(outside, folder))
+    (folder / "log").symlink_to("a")
+
+
+@pytest.mark.parametrize("link", [linked_file, linked_folder, chain])
+def test_links_out_of_the_root_are_refused(
+    shared: RawAgent, folder: Path, outside: Path, link: Callable[[Path, Path], None]
+) -> None:
+    link(folder, outside)
+    reader = reader_of(shared, folder / "log")
+    error = reader.until_closed()
+    assert error["code"] == "bad_path"
+    assert "outside" in error["message"]
+    assert "follow_links" in error["hint"]
+    assert reader.content == b""
+
+
+def test_a_log_replaced_by_a_link_is_refused(shared: RawAgent, folder: Path, outside: Path) -> None:
+    log = folder / "log"
+    log.write_bytes(b"fine\n")
+    reader = reader_of(shared, log)
+    reader.until(b"fine\n")
+    (folder / "link").symlink_to(outside)
+    os.replace(folder / "link", log)
+    assert reader.until_closed()["code"] == "bad_path"
+    assert reader.content == b"fine\n"
+    eventually(lambda: not open_files(shared, folder))
+
+
+def test_links_inside_the_root_are_followed(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    (real / "run" / "logs").mkdir(parents=True)
+    (real / "run" / "logs" / "log").write_bytes(b"one\n")
+    (real / "latest").symlink_to("run")
+    (real / "run" / "absolute").symlink_to(real / "run" / "logs" / "log")
+    (tmp_path / "root").symlink_to(real)
+    with connected(Box("local", kind="local", root=str(tmp_path / "root"))) as (client, recorder):
+        for path in ("latest/logs/log", "run/absolute"):
+            subscription = client.follow(path)
+            eventually(lambda: recorder.logs.get(subscription) == b"one\n")  # noqa: B023
+
+
+def test_follow_links_allows_links_out_of_the_root(tmp_path: Path, outside: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "log").symlink_to(outside)
+    (tmp_path / "root" / "environment").symlink_to("/proc/self/environ")
+    box = Box("local", kind="local", root=str(tmp_path / "root"), follow_links=True)
+    with connected(box) as (client, recorder):
+        subscription = client.follow("log")
+        eventually(lambda: recorder.logs.get(subscription) == outside.read_bytes())
+        client.follow("environment")
+        assert "regular" in recorder.wait_for(LogFailed).message
+
+
+@pytest.mark.parametrize("path", ["proc/self/environ", "proc/self/mem", "sys/kernel/uevent_seqnum", "dev/zero", "tmp"])
+def test_files_that_are_not_on_a_disk_are_refused(path: str) -> None:
+    agent = RawAgent(Path("/"))
+    try:
+        assert LogReader(agent, path).until_closed()["code"] == "bad_path"
+    finally:
+        agent.transport.close()
+
+
+def test_a_pipe_is_refused_and_does_not_notice(shared: RawAgent, folder: Path) -> None:
+    os.mkfifo(folder / "log")
+    assert reader_of(shared, folder / "log").until_closed()["code"] == "bad_path"
+    with pytest.raises(OSError, match="No such device or address"):  # nobody has it open for reading
+        os.open(folder / "log", os.O_WRONLY | os.O_NONBLOCK)
+
+
+def test_a_swapped_link_never_leads_out(shared: RawAgent, folder: Path, outside: Path) -> None:
+    """A path that is the log and a link out of the root in turn, thousands of times a second."""
+    log, hole = folder / "log", folder / "hole"
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            (folder / "new").write_bytes(b"log\n")
+            os.replace(folder / "new", log)
+            hole.symlink_to(outside)
+            os.replace(hole, log)
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    try:
+        readers = []
+        for _ in range(300):
+            readers.append(reader_of(shared, log))
+            shared.read(0.002)
+        settle(readers[-1])
+    finally:
+        stop.set()
+        swapper.join()
+    assert any(reader.error for reader in readers)
+    assert any(reader.content for reader in readers)
+    for reader in readers:
+        assert {*reader.finished, reader.content} <= {b"", b"log\n"}
+        reader.disconnect()
+
+
+# many logs ----------------------------------------------------------------------------------------------
+
+
+def test_more_logs_than_descriptors(tmp_path: Path) -> None:
+    """A process limit of 64: 32 files stay open, and the others are followed all the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        agent = RawAgent(tmp_path)  # inherits the limit
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        logs = [tmp_path / f"log{i}" for i in range(100)]
+        for log in logs:
+            log.write_bytes(HEAD)
+        readers = [LogReader(agent, log.name) for log in logs]
+        for reader in readers:
+            reader.until(HEAD)
+        assert 16 <= len(open_files(agent, tmp_path)) <= 32
+        for log in logs[::2]:
+            append(log, b"more\n")
+        for log in logs[1::2]:
+            log.unlink()
+            log.write_bytes(HEAD + b"new\n")
+        for log, reader in zip(logs, readers, strict=True):
+            reader.until(log.read_bytes())
+        assert [reader.rotations for reader in readers] == [0, 1] * 50
+        for reader in readers:
+            reader.disconnect()
+        eventually(lambda: not open_files(agent, tmp_path))
+    finally:
+        agent.transport.close()
+
+
+def test_random_histories_of_a_log(shared: RawAgent) -> None:
+    states_of(shared, root_of(shared), examples=12, steps=10)
