@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from remote.boxes import Box
-from remote.protocol import PROTOCOL_VERSION, Decoder, encode_parts
+from remote.protocol import PROTOCOL_VERSION, Decoder, ProtocolError, encode_parts
 from remote.transports import Refused, Transport, Unreachable
 
 POLL_S = 0.25
@@ -27,10 +27,11 @@ def shake_hands(
     while not closing.is_set() and time.monotonic() <= deadline:
         data = transport.receive(min(POLL_S, timeout_s))
         if data == b"":
-            raise Unreachable(f"the agent on {box.name} exited immediately ({transport.error_tail() or 'no message'})")
+            ended = f"the connection to {box.name} ended before the agent's hello"
+            raise Unreachable(f"{ended} ({tail})" if (tail := transport.error_tail()) else ended)
         for frame in decoder.feed(data or b""):
             if frame["type"] != "hello":
-                continue
+                raise ProtocolError(f"{box.name} sent a frame before its hello")
             if frame.get("protocol") != PROTOCOL_VERSION:
                 raise Refused(f"the agent uses protocol {frame.get('protocol')}, this program {PROTOCOL_VERSION}")
             return decoder, frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,12 @@ class Timing:
     """A connection that lasted this long resets the back-off."""
     clock_jump: float = 10.0
     """A jump of the wall clock against the monotonic clock that means the machine was suspended."""
+    ask_again: float = 300.0
+    """Wait after a refusal by the box."""
+    network_every: float = 3.0
+    """How often a waiting client looks for a change of network."""
+    step: float = 15.0
+    """Limit of one step of opening the link: banner, key exchange, each authentication, each channel."""
 
 
 class SleepDetector:
@@ -38,6 +45,52 @@ class SleepDetector:
         return self._skew - before > self._jump
 
 
+class NetworkDetector:
+    """Detects a change of network: this machine would use another local address towards a box.
+
+    A connected UDP socket sends nothing; it only chooses a route. Where the box's address is not known, the addresses
+    reserved for documentation stand for the default routes.
+    """
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._next = 0.0
+        self._target = ""
+        self._before: list[str] = []
+
+    def watch(self, address: str) -> None:
+        """Start to watch the routes towards an address ("" if unknown) and the default routes."""
+        self._target = address
+        self._before = self._local()
+        self._next = time.monotonic() + self._every
+
+    def happened(self) -> bool:
+        """Whether the network changed since the last call; looks every few seconds."""
+        if time.monotonic() < self._next:
+            return False
+        before = self._before
+        self.watch(self._target)
+        return self._before != before
+
+    def _local(self) -> list[str]:
+        return [_local_address(address) for address in (self._target, "192.0.2.1", "2001:db8::1") if address]
+
+
+def _local_address(address: str) -> str:
+    """The local address of a route; "" without one."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+MAX_PENDING = 100
+"""Pings whose pong is awaited; a box may never send it."""
+
+
 class Pings:
     """Round-trip times; decides when the displayed one should change."""
 
@@ -50,6 +103,7 @@ class Pings:
     def sent(self, now: float) -> int:
         self._count += 1
         self._pending[self._count] = now
+        self._pending.pop(self._count - MAX_PENDING, None)
         return self._count
 
     def answered(self, n: int, now: float) -> bool:

@@ -17,12 +17,28 @@ AskHostKey = Callable[[HostKeyAsked], bool]
 """Called on the owner thread; blocks until the user has answered."""
 
 
-class Unreachable(Exception):
-    """The box cannot be reached now; retrying may help."""
-
-
 class Refused(Exception):
-    """Only the user can change this: a refused key, a changed host key, no Python, …"""
+    """The box gave a whole answer, and it was no (see :mod:`remote`).
+
+    ``code``: ``host_key`` (only a person can decide; not retried), ``algorithms`` (another transport may have one in
+    common with the box), or "".
+    """
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unreachable(Exception):
+    """Anything that ended early: retrying may help.
+
+    ``refusal``: what it means when two connections end in it. Once, it may be a damaged byte, because the first packets
+    are plain text.
+    """
+
+    def __init__(self, message: str, refusal: Refused | None = None) -> None:
+        super().__init__(message)
+        self.refusal = refusal
 
 
 class TryAgain(Exception):
@@ -31,6 +47,9 @@ class TryAgain(Exception):
 
 class Transport(Protocol):
     """A two-way stream of bytes to one agent."""
+
+    address: str
+    """The box's network address once it is known, else ""."""
 
     def open(self) -> None:
         """Connect and start the agent. Raises Unreachable, Refused or TryAgain."""
@@ -61,7 +80,7 @@ class ErrorTail:
 
     def __init__(self) -> None:
         self._kept = bytearray()
-        self._allowance = Allowance("the agent's standard error", burst=MIB, rate=MIB // 16)
+        self._allowance = Allowance("the box floods the agent's standard error", burst=MIB, rate=MIB // 16)
 
     def add(self, piece: bytes) -> None:
         """Append output. Raises Flood for more than an agent has to say."""

@@ -19,6 +19,7 @@ class LocalTransport:
     """The agent as a child process. See :class:`remote.transports.Transport`."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self.address = ""
         self._environment = clean(os.environ if environment is None else environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors = ErrorTail()

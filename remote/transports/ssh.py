@@ -2,11 +2,12 @@
 
 Added to paramiko, each for an observed problem: a watchdog closes the transport under waits without a timeout; the
 silent timeout of the negotiation is checked; a changed host key is distinguished from one of another type; raw
-channels, because ``SSHClient.exec_command`` can deadlock; a large window, because the default halves the throughput.
+channels, because ``SSHClient.exec_command`` can deadlock; and see :mod:`remote.transports.ssh_wire`.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import secrets
 import shlex
@@ -14,7 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 from remote import bootstrap
 from remote.boxes import Box
 from remote.events import HostKeyAsked
+from remote.protocol import Flood
+from remote.timing import Timing
 from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
 from remote.transports.ssh_config import Target, resolve, resolve_jump
@@ -30,24 +33,32 @@ from remote.transports.ssh_login import MAX_TRIES, log_in
 if TYPE_CHECKING:
     import paramiko
 
+    from remote.transports.ssh_wire import Wire
+
 CONNECT_S = 10.0
-STEP_S = 15.0
-"""Banner, key exchange, each authentication, each channel."""
 SEND_S = 15.0
-WINDOW = 2**24
+MAX_ANSWER = 2**20
+"""Bytes that a script may print, or a login shell before the agent starts."""
+POLL_S = 0.25
 _SILENT = logging.NullHandler()
-MAX_GREETING = 65_536
-"""Bytes a login shell may print before the agent starts."""
 
 
 class SshTransport:
     """One connection to one box. See :class:`remote.transports.Transport`."""
 
     def __init__(
-        self, box: Box, ask: AskHostKey, *, host_keys_file: str | Path | None = None, ssh_config: str | None = None
+        self,
+        box: Box,
+        ask: AskHostKey,
+        *,
+        host_keys_file: str | Path | None = None,
+        ssh_config: str | None = None,
+        step_s: float = Timing.step,
     ) -> None:
+        self.address = ""
         self._box = box
         self._ask = ask
+        self._step_s = step_s
         self._host_keys = HostKeys(host_keys_file)
         self._ssh_config = ssh_config
         self._waker = Waker()
@@ -65,35 +76,43 @@ class SshTransport:
     def open(self) -> None:
         self._owner = threading.get_ident()
         box = self._box
-        self._target = resolve(box.host, user=box.user, port=box.port, key=box.key, config=self._ssh_config)
-        transport = self._connect(self._target)
-        argv = bootstrap.install(box, partial(self._execute, transport))
+        self._target = resolve(
+            box.host, user=box.user, port=box.port, key=box.key, config=self._ssh_config, closing=self._is_closed
+        )
+        wire = self._connect(self._target)
+        argv = bootstrap.install(box, partial(self._execute, wire))
         marker = f"grpo-agent-{secrets.token_hex(8)}"
-        channel = self._run(transport, bootstrap.serve_command(argv, marker), "starting the agent")
+        channel = self._run(wire, bootstrap.serve_command(argv, marker), "starting the agent")
         channel.settimeout(SEND_S)
         self._channel = channel
-        self._unread = self._skip_greeting(channel, f"\n{marker}\n".encode())
+        self._unread = self._skip_greeting(wire, channel, f"\n{marker}\n".encode())
+        for link in self._links:
+            if isinstance(link, type(wire)):
+                link.opened()
 
-    def _connect(self, target: Target) -> paramiko.Transport:
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _connect(self, target: Target) -> Wire:
         """Log in to the target, through its jump hosts."""
-        through: paramiko.Transport | None = None
-        hops = [resolve_jump(jump, self._ssh_config) for jump in target.jumps]
+        through: Wire | None = None
+        hops = [resolve_jump(jump, self._ssh_config, self._is_closed) for jump in target.jumps]
         for hop in [*hops, target]:
             name = self._box.name if hop is target else f"jump-{hop.host}-{hop.port}"
             sock = self._socket(hop, through)
             through = self._secure(sock, hop, name)
-            with self._step(MAX_TRIES * STEP_S, f"logging in to {hop.host}", f"logging in to {hop.host} failed"):
+            limit = MAX_TRIES * self._step_s
+            with self._step(limit, f"logging in to {hop.host}", f"logging in to {hop.host} failed"):
                 log_in(through, hop, self._box)
         assert through is not None
         return through
 
-    def _socket(self, target: Target, through: paramiko.Transport | None) -> Any:
-        where = f"{target.host}:{target.port}"
+    def _socket(self, target: Target, through: Wire | None) -> Any:
+        where, limit = f"{target.host}:{target.port}", self._step_s
         if through is not None:
-            with self._step(STEP_S, f"reaching {where} through the jump host", f"the jump host cannot reach {where}"):
-                return through.open_channel(
-                    "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=STEP_S
-                )
+            with self._step(limit, f"reaching {where} through the jump host", f"the jump host cannot reach {where}"):
+                return through.open_channel("direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=limit)
+        self.address = _literal(target.host)
         try:
             sock = socket.create_connection((target.host, target.port), CONNECT_S)
         except socket.gaierror as error:
@@ -106,87 +125,115 @@ class SshTransport:
         except OSError as error:
             raise Unreachable(f"{where} (box '{self._box.name}'): {error.strerror or error}") from error
         self._links.append(sock)
+        with suppress(OSError):
+            self.address = sock.getpeername()[0]
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 15_000)
         return sock
 
-    def _secure(self, sock: Any, target: Target, name: str) -> paramiko.Transport:
+    def _secure(self, sock: Any, target: Target, name: str) -> Wire:
         """Negotiate, and verify the host key."""
-        import paramiko
+        from paramiko.ssh_exception import IncompatiblePeer
+
+        from remote.transports.ssh_wire import Wire
 
         logging.getLogger("paramiko").addHandler(_SILENT)  # without a handler, its tracebacks would reach the screen
-        transport = paramiko.Transport(sock, default_window_size=WINDOW)
-        transport.daemon = True
-        self._links.append(transport)
-        transport.banner_timeout = transport.handshake_timeout = STEP_S
-        transport.auth_timeout = transport.channel_timeout = STEP_S
+        wire = Wire(sock)
+        self._links.append(wire)
+        wire.banner_timeout = wire.handshake_timeout = self._step_s
+        wire.auth_timeout = wire.channel_timeout = self._step_s
         known = [entry.key_type for entry in self._host_keys.entries(name)]
         if known:  # a box has several keys: request the known types first
-            options = transport.get_security_options()
+            options = wire.get_security_options()
             options.key_types = sorted(options.key_types, key=lambda a: _type_of(a) not in known)
         where = f"{target.host}:{target.port}"
         failed = f"{where} accepted the connection, but the SSH negotiation failed"
-        with self._step(2 * STEP_S, f"the key exchange with {where}", failed):
-            transport.start_client(timeout=STEP_S)
-        if not transport.initial_kex_done:  # start_client returns silently after its timeout
-            raise Unreachable(f"the key exchange with {where} took longer than {STEP_S:.0f} s")
-        self._verify(transport, target, name)
-        return transport
+        with self._step(2 * self._step_s, f"the key exchange with {where}", failed):
+            try:
+                wire.start_client(timeout=self._step_s)
+            except IncompatiblePeer as error:
+                nothing = f"{where} and this program have no SSH algorithm in common. {wire.offers() or error}"
+                raise Unreachable(f"{failed}: {error}", Refused(nothing, "algorithms")) from error
+        if not wire.initial_kex_done:  # start_client returns silently after its timeout
+            raise Unreachable(f"the key exchange with {where} took longer than {self._step_s:.0f} s")
+        self._verify(wire, target, name)
+        return wire
 
-    def _verify(self, transport: paramiko.Transport, target: Target, name: str) -> None:
-        key = transport.get_remote_server_key()
+    def _verify(self, wire: Wire, target: Target, name: str) -> None:
+        key = wire.host_key  # its signature was verified
         key_type, blob = key.get_name(), key.asbytes()
         verdict, entry = self._host_keys.check(name, key_type, blob)
         if verdict is Verdict.KNOWN:
             return
         if entry is not None:
-            raise Refused(self._host_keys.refusal(verdict, entry, name, key_type, blob))
-        transport.close()  # the box would disconnect while the user decides
+            raise Refused(self._host_keys.refusal(verdict, entry, name, key_type, blob), "host_key")
+        wire.end()  # the box would disconnect while the user decides
         where = f"{name} ({target.host}:{target.port})"
         if not self._ask(HostKeyAsked(where, key_type, fingerprint(blob))):
-            raise Refused(f"the host key of {where} was not accepted: {key_type} {fingerprint(blob)}")
+            raise Refused(f"the host key of {where} was not accepted: {key_type} {fingerprint(blob)}", "host_key")
         self._host_keys.add(name, key_type, blob)
         raise TryAgain(f"stored the host key of {where}; reconnecting")
 
     # ----------------------------------------------------------------------------------------------- the agent
 
-    def _run(self, transport: paramiko.Transport, command: str, what: str) -> paramiko.Channel:
-        with self._step(STEP_S, what):
-            channel = transport.open_session(window_size=WINDOW, timeout=STEP_S)
+    def _run(self, wire: Wire, command: str, what: str) -> paramiko.Channel:
+        with self._step(self._step_s, what):
+            channel = wire.open_session(timeout=self._step_s)
             channel.exec_command(command)
             return channel
 
-    def _execute(
-        self, transport: paramiko.Transport, command: str, stdin: bytes, limit: float, what: str
-    ) -> tuple[int, str, str]:
-        """Run a command to its end; returns exit status, output and errors."""
-        channel = self._run(transport, command, what)
+    def _execute(self, wire: Wire, command: str, stdin: bytes, steps: int, what: str, end: str) -> tuple[int, str, str]:
+        """Run a command until its end marker and exit status. See :data:`remote.bootstrap.Execute`."""
+        channel = self._run(wire, command, what)
+        limit = steps * self._step_s
         channel.settimeout(limit)
-        output, errors = bytearray(), bytearray()
         with self._step(limit, what):
-            channel.sendall(stdin)
-            channel.shutdown_write()
-            while piece := channel.recv(65_536):
-                output += piece
-            while piece := channel.recv_stderr(65_536):
-                errors += piece
-            status = channel.recv_exit_status()
-        channel.close()
-        return status, output.decode(errors="replace"), errors.decode(errors="replace")
+            with suppress(OSError):  # a command that does not read its input may still answer
+                channel.sendall(stdin)
+                channel.shutdown_write()
+            output, errors = self._read_until(channel, f"\n{end}\n".encode(), what)
+            self._exit_status(wire, channel, what)
+            wire.close_channel(channel)
+        return channel.exit_status, output.decode(errors="replace"), errors.decode(errors="replace")
 
-    def _skip_greeting(self, channel: paramiko.Channel, marker: bytes) -> bytes:
+    def _skip_greeting(self, wire: Wire, channel: paramiko.Channel, marker: bytes) -> bytes:
         """Skip what the login shell prints; returns the bytes after the marker."""
-        received = b""
-        with self._step(STEP_S, "starting the agent", f"the agent on '{self._box.name}' did not start"):
-            while marker not in received:
-                piece = channel.recv(65_536)
-                received += piece
-                if not piece or len(received) > MAX_GREETING:
-                    output = received.decode(errors="replace").strip()[-200:]
-                    raise Refused(f"the login shell of '{self._box.name}' does not run commands: {output}")
-        return received.partition(marker)[2]
+        what = "starting the agent"
+        with self._step(self._step_s, what, f"the agent on '{self._box.name}' did not start"):
+            output, errors = self._read_until(channel, marker, what)
+            if marker not in output:
+                status = self._exit_status(wire, channel, what)
+                reason = (errors or output).decode(errors="replace").strip()[-200:] or f"exit status {status}"
+                raise Refused(f"the login shell of '{self._box.name}' does not run commands: {reason}")
+        self._errors.add(errors)
+        return bytes(output.partition(marker)[2])
+
+    def _read_until(self, channel: paramiko.Channel, marker: bytes, what: str) -> tuple[bytearray, bytearray]:
+        """Output and errors until the output contains a marker or ends."""
+        output, errors = bytearray(), bytearray()
+        while True:
+            ended = channel.eof_received or channel.closed  # nothing arrives afterwards
+            if channel.recv_ready():
+                output += channel.recv(65_536)
+                ended = False
+            if channel.recv_stderr_ready():
+                errors += channel.recv_stderr(65_536)
+                ended = False
+            if len(output) + len(errors) > MAX_ANSWER:
+                raise Flood(f"{what}: '{self._box.name}' floods the link: more than {MAX_ANSWER >> 20} MiB")
+            if ended or marker in output:
+                return output, errors
+            self._waker.wait([channel.fileno()], POLL_S)
+
+    def _exit_status(self, wire: Wire, channel: paramiko.Channel, what: str) -> int:
+        """The exit status that was received. Raises Unreachable without one."""
+        channel.status_event.wait()  # also set when the channel closes
+        if channel.exit_status < 0:
+            reason = "the command ended without an exit status" if wire.is_active() else wire.reason()
+            raise Unreachable(f"{what} on '{self._box.name}' ended early: {reason}")
+        return channel.exit_status
 
     @contextmanager
     def _step(self, seconds: float, what: str, failed: str = "") -> Iterator[None]:
@@ -194,7 +241,7 @@ class SshTransport:
 
         The time limit also ends calls without a timeout, by closing the connection.
         """
-        import paramiko
+        from remote.transports.ssh_wire import words
 
         expired = threading.Event()
 
@@ -207,13 +254,14 @@ class SshTransport:
         timer.start()
         try:
             yield
-        except Exception as error:
+        except (Refused, TryAgain, Flood):
+            raise
+        except Exception as error:  # a damaged packet makes paramiko raise many types
             if expired.is_set():
                 raise Unreachable(f"{what} took longer than {seconds:.0f} s (box '{self._box.name}')") from error
-            if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
-                failed = failed or f"{what} on '{self._box.name}' failed"
-                raise Unreachable(f"{failed}: {str(error) or type(error).__name__}") from error
-            raise
+            if isinstance(error, Unreachable):
+                raise
+            raise Unreachable(f"{failed or f'{what} on {self._box.name!r} failed'}: {words(error)}") from error
         finally:
             timer.cancel()
 
@@ -253,6 +301,8 @@ class SshTransport:
         self._hang_up()
         if threading.get_ident() == self._owner:
             self._waker.close()
+            if self._channel is not None:
+                self._channel.close()  # its pipe; the connection is closed already
         else:
             self._waker.wake()  # the owner may be waiting for it; it closes it afterwards
 
@@ -260,10 +310,8 @@ class SshTransport:
         """Close everything, starting at the far end, without a goodbye that could block."""
         self._closed = True
         for link in reversed(list(self._links)):
-            try:
-                link.close()
-            except Exception as error:  # a half-open paramiko transport may fail in any way
-                self._errors.add(f"\n{type(error).__name__} while closing".encode())
+            with suppress(Exception):  # a half-open paramiko transport may fail in any way
+                (getattr(link, "end", None) or link.close)()
 
     def describe(self) -> str:
         target = self._target
@@ -271,6 +319,14 @@ class SshTransport:
 
     def error_tail(self) -> str:
         return self._errors.text()
+
+
+def _literal(host: str) -> str:
+    """The host if it is a network address, else ""."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return ""
 
 
 def _type_of(algorithm: str) -> str:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shutil
+import signal
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remote.transports import Refused
+from remote.transports import Refused, Unreachable
 
-RESOLVE_S = 10.0
+RESOLVE_S = 30.0
+"""Limit of ``ssh -G``, which runs the commands of ``Match exec``."""
+POLL_S = 0.2
 _USUAL_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
 
@@ -26,10 +32,19 @@ class Target:
     """``[user@]host[:port]`` of each jump host, nearest first."""
 
 
-def resolve(host: str, *, user: str = "", port: int = 0, key: str = "", config: str | None = None) -> Target:
+def resolve(
+    host: str,
+    *,
+    user: str = "",
+    port: int = 0,
+    key: str = "",
+    config: str | None = None,
+    closing: Callable[[], bool] = lambda: False,
+) -> Target:
     """The target of a host name or alias; arguments take precedence over the user's SSH configuration.
 
-    Raises Refused when the configuration is invalid or needs something unsupported.
+    Raises Refused when the configuration is invalid, needs something unsupported or cannot be read within RESOLVE_S:
+    the bare name may be another machine. Raises Unreachable once ``closing`` returns true.
     """
     if host.startswith("-") or not host:
         raise Refused(f"{host!r} is not a host name")
@@ -38,14 +53,9 @@ def resolve(host: str, *, user: str = "", port: int = 0, key: str = "", config: 
         return _plain(host, user, port, key)
     command = [ssh, "-G", *(["-F", config] if config else []), *(["-l", user] if user else [])]
     command += [*(["-p", str(port)] if port else []), *(["-i", key] if key else []), "--", host]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=RESOLVE_S, text=True, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return _plain(host, user, port, key)
-    if done.returncode:
-        raise Refused(f"ssh cannot read its configuration for '{host}': {done.stderr.strip()[:300]}")
+    output = _configuration(command, host, closing)
     values: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
+    for line in output.splitlines():
         name, _, value = line.partition(" ")
         values.setdefault(name, []).append(value)
 
@@ -60,15 +70,60 @@ def resolve(host: str, *, user: str = "", port: int = 0, key: str = "", config: 
     return Target(one("hostname") or host, int(one("port") or 22), one("user") or user, files, jumps)
 
 
+def _configuration(command: list[str], host: str, closing: Callable[[], bool]) -> str:
+    """The output of ``ssh -G``."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Refused(f"cannot run {command[0]}: {error.strerror or error}") from error
+    deadline = time.monotonic() + RESOLVE_S
+    while True:
+        try:
+            output, errors = process.communicate(timeout=POLL_S)
+            break
+        except subprocess.TimeoutExpired:
+            if not closing() and time.monotonic() < deadline:
+                continue
+            _kill(process)
+            if closing():
+                raise Unreachable("the client is closed") from None
+            raise Refused(
+                f"ssh did not read its configuration for '{host}' within {RESOLVE_S:.0f} s; check the commands of "
+                "'Match exec' in ~/.ssh/config"
+            ) from None
+    if process.returncode:
+        raise Refused(f"ssh cannot read its configuration for '{host}': {errors.strip()[:300]}")
+    return output
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End ``ssh -G`` and the commands it runs."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (AttributeError, OSError):  # Windows has no process groups
+        process.kill()
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
 def _plain(host: str, user: str, port: int, key: str) -> Target:
     files = [Path(key).expanduser()] if key else [Path(name).expanduser() for name in _USUAL_KEYS]
     return Target(host, port or 22, user or getpass.getuser(), files)
 
 
-def resolve_jump(jump: str, config: str | None) -> Target:
+def resolve_jump(jump: str, config: str | None, closing: Callable[[], bool]) -> Target:
     """The target of a jump host, which is looked up in the user's SSH configuration, too."""
     user, host, port = parse_jump(jump)
-    return resolve(host, user=user, port=port, config=config)
+    return resolve(host, user=user, port=port, config=config, closing=closing)
 
 
 def parse_jump(jump: str) -> tuple[str, str, int]:

@@ -3,47 +3,65 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote.boxes import Box
-from remote.transports import Refused
+from remote.transports import Refused, Unreachable
 from remote.transports.ssh_config import Target
 
 if TYPE_CHECKING:
     import paramiko
 
+    from remote.transports.ssh_wire import Wire
+
 MAX_TRIES = 5
 """sshd's default MaxAuthTries is 6; it then disconnects without a message."""
 
 
-def log_in(transport: paramiko.Transport, target: Target, box: Box) -> None:
-    """Authenticate. Raises Refused with every key that was tried and why it failed; link faults pass through."""
+def log_in(wire: Wire, target: Target, box: Box) -> None:
+    """Authenticate. Raises Refused with every key that was tried and why it failed; link faults pass through.
+
+    paramiko reports a timeout and a broken connection as a failed authentication, too: only an answer that arrived on a
+    connection that is still active is one. A disconnect may be sshd's MaxAuthTries, or its answer to a damaged packet.
+    """
     import paramiko
 
     tried: list[str] = []
-    for name, key in _candidates(target, box, tried)[:MAX_TRIES]:
-        try:
-            missing = transport.auth_publickey(target.user, key)
-        except paramiko.AuthenticationException:
-            tried.append(f"{name}: refused by the box")
-            if not transport.is_active():
-                break
-            continue
-        if missing:
-            raise Refused(f"{target.host} requires more than a key from {target.user}: {', '.join(missing)}")
-        return
-    tried = tried or ["no key found in the SSH agent or ~/.ssh"]
-    raise Refused(
+    with _agent() as agent:
+        for name, key in _candidates(target, box, _agent_keys(agent), tried)[:MAX_TRIES]:
+            try:
+                missing = wire.auth_publickey(target.user, key)
+            except paramiko.AuthenticationException as error:
+                if not wire.is_active():
+                    refusal = _refusal(target, box, [*tried, f"{name}: {wire.disconnect}"])
+                    failed = f"logging in to {target.host} failed: {wire.reason()}"
+                    raise Unreachable(failed, refusal if wire.disconnect else None) from error
+                if not wire.auth_answered():
+                    failed = f"{target.host} did not answer the login of {target.user} in time"
+                    raise Unreachable(failed) from error
+                tried.append(f"{name}: refused by the box")
+                continue
+            if missing:
+                raise Refused(f"{target.host} requires more than a key from {target.user}: {', '.join(missing)}")
+            return
+    raise _refusal(target, box, tried or ["no key found in the SSH agent or ~/.ssh"])
+
+
+def _refusal(target: Target, box: Box, tried: list[str]) -> Refused:
+    return Refused(
         f"{target.host} refused the login of {target.user}. Tried: {'; '.join(tried)}. "
         f"Correct 'user' or 'key' of '{box.name}' in boxes.yaml, or add the public key to ~/.ssh/authorized_keys on "
         "the box"
     )
 
 
-def _candidates(target: Target, box: Box, problems: list[str]) -> list[tuple[str, paramiko.PKey]]:
+def _candidates(
+    target: Target, box: Box, in_agent: list[paramiko.PKey], problems: list[str]
+) -> list[tuple[str, paramiko.PKey]]:
     """(name, key) in the order to try; unusable keys are added to ``problems``."""
-    in_agent = _agent_keys()
     found: list[tuple[str, paramiko.PKey]] = []
     if not box.key:
         found += [(f"SSH agent's {key.get_name()} {key.fingerprint}", key) for key in in_agent]
@@ -76,13 +94,24 @@ def _load(file: Path) -> tuple[paramiko.PKey | None, str]:
         return None, f"not a usable private key ({type(error).__name__})"
 
 
-def _agent_keys() -> list[paramiko.PKey]:
+@contextmanager
+def _agent() -> Iterator[paramiko.Agent | None]:
+    """The connection to the SSH agent; None without one, or with one that paramiko cannot use."""
     import paramiko
 
     try:
-        return list(paramiko.Agent().get_keys())
-    except Exception:  # no agent, or one that paramiko cannot use: key files remain
-        return []
+        agent = paramiko.Agent()
+    except Exception:
+        yield None  # key files remain
+        return
+    try:
+        yield agent
+    finally:
+        agent.close()
+
+
+def _agent_keys(agent: paramiko.Agent | None) -> list[paramiko.PKey]:
+    return list(agent.get_keys()) if agent else []
 
 
 def _same_in_agent(file: Path, in_agent: list[paramiko.PKey]) -> paramiko.PKey | None:

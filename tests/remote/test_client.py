@@ -28,6 +28,7 @@ class ScriptedTransport:
     """A transport whose agent sends only what the test scripts."""
 
     def __init__(self, failure: Exception | None = None, answers: bool = True) -> None:
+        self.address = ""
         self.heard: list[dict[str, Any]] = []
         self.answers = answers
         self._failure = failure

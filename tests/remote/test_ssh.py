@@ -18,7 +18,7 @@ from remote import bootstrap
 from remote.boxes import Box
 from remote.bundle import build
 from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged
-from remote.transports import Refused, ssh
+from remote.transports import Refused
 from remote.transports.host_keys import HostKeys, Verdict
 from remote.transports.ssh import SshTransport, attach_argv
 from remote.transports.ssh_config import parse_jump, resolve
@@ -190,9 +190,7 @@ def test_encrypted_keys_work_through_the_ssh_agent(
 # ------------------------------------------------------------------------------------------------------ reachability
 
 
-def test_unreachable_hosts_are_retried(
-    hosts: Path, own_sshd: Sshd, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_hosts_are_retried(hosts: Path, own_sshd: Sshd, proxy: ChaosProxy) -> None:
     with connected(box_of(own_sshd, host="no-such-host.invalid"), host_keys_file=hosts) as (_, recorder):
         lost = recorder.wait_link(Link.LOST)
         assert "unknown host 'no-such-host.invalid'" in lost.detail
@@ -205,15 +203,15 @@ def test_unreachable_hosts_are_retried(
         own_sshd.start()
     with connected(box_of(own_sshd, name="again"), host_keys_file=hosts) as (_, recorder):
         recorder.wait_link(Link.CONNECTED)
-    monkeypatch.setattr(ssh, "STEP_S", 0.5)
+    timing = dataclasses.replace(QUICK, step=0.5)
     proxy.black_hole()
-    with connected(box_of(own_sshd, port=proxy.port), host_keys_file=hosts) as (_, recorder):
+    with connected(box_of(own_sshd, port=proxy.port), host_keys_file=hosts, timing=timing) as (_, recorder):
         assert f"127.0.0.1:{proxy.port}" in recorder.wait_link(Link.LOST, timeout=5).detail
 
 
 def test_a_hanging_login_ends(ssh_box: Box, hosts: Path, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """paramiko waits for some answers without a timeout: only the watchdog ends them."""
-    monkeypatch.setattr(ssh, "STEP_S", 1.0)
+    timing = dataclasses.replace(QUICK, step=1.0)
     original = bootstrap.install
 
     def install_into_a_black_hole(box: Box, execute: bootstrap.Execute) -> list[str]:
@@ -221,7 +219,7 @@ def test_a_hanging_login_ends(ssh_box: Box, hosts: Path, proxy: ChaosProxy, monk
         return original(box, execute)
 
     monkeypatch.setattr(bootstrap, "install", install_into_a_black_hole)
-    with connected(ssh_box, host_keys_file=hosts) as (client, recorder):
+    with connected(ssh_box, host_keys_file=hosts, timing=timing) as (client, recorder):
         assert recorder.wait_link(Link.LOST, timeout=8).detail
         client.close()
         assert client.link is Link.CLOSED

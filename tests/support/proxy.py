@@ -7,6 +7,7 @@ with ChaosProxy(target_port) as proxy:
     proxy.refuse()         # reset open and new connections
     proxy.delay(0.04)      # seconds, in each direction
     proxy.pass_through()   # back to normal
+    proxy.plan(Fault("flip", offset=1_820, back=True))  # one fault for each of the next connections
 """
 
 from __future__ import annotations
@@ -16,9 +17,44 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
+from dataclasses import dataclass
 from types import TracebackType
 
 _RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of one connection, before the byte at ``offset`` of one direction."""
+
+    kind: str
+    """``reset``, ``fin`` (this direction ends, the other continues), ``flip`` (that byte is damaged) or ``stall``."""
+    offset: int
+    back: bool
+    """The direction: from the target to the client."""
+    mask: int = 1
+    """Bits that ``flip`` inverts."""
+    seconds: float = 20.0
+    """Length of a stall."""
+
+
+class Connection:
+    """One proxied connection."""
+
+    def __init__(self, client: socket.socket, target: socket.socket, fault: Fault | None) -> None:
+        self.client = client
+        self.target = target
+        self.fault = fault
+        self.passed = {False: 0, True: 0}
+        """Bytes passed so far: to the target, to the client."""
+        self.heads = {False: bytearray(), True: bytearray()}
+        """The first 16 KiB of each direction."""
+        self.ended = {False: False, True: False}
+
+    def reset(self) -> None:
+        for sock in (self.client, self.target):
+            _reset(sock)
 
 
 class ChaosProxy:
@@ -26,7 +62,8 @@ class ChaosProxy:
         self._target = (target_host, target_port)
         self._mode = "pass"
         self._delay = 0.0
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._open: list[Connection] = []
+        self._plan: deque[Fault] = deque()
         self._lock = threading.Lock()
         self._closed = False
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -35,6 +72,10 @@ class ChaosProxy:
         """Connections accepted so far."""
         self.bytes_back = 0
         """Bytes received from the target."""
+        self.fired: list[Fault] = []
+        """Planned faults that have happened."""
+        self.last: Connection | None = None
+        """The latest connection."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> ChaosProxy:
@@ -73,12 +114,20 @@ class ChaosProxy:
 
     # ------------------------------------------------------------------------------------------------------------
 
+    def plan(self, *faults: Fault) -> None:
+        """Give each of the next connections one fault."""
+        self._plan.extend(faults)
+
+    @property
+    def planned(self) -> int:
+        """Planned faults that no connection has taken yet."""
+        return len(self._plan)
+
     def _reset_all(self) -> None:
         with self._lock:
-            pairs, self._pairs = self._pairs, []
-        for pair in pairs:
-            for sock in pair:
-                _reset(sock)
+            connections, self._open = self._open, []
+        for connection in connections:
+            connection.reset()
 
     def _accept(self) -> None:
         while not self._closed:
@@ -95,13 +144,18 @@ class ChaosProxy:
             except OSError:
                 _reset(client)
                 continue
+            connection = Connection(client, target, self._plan.popleft() if self._plan else None)
             with self._lock:
-                self._pairs.append((client, target))
-            for source, sink in ((client, target), (target, client)):
+                self._open.append(connection)
+                self.last = connection
+            for back, source in ((False, client), (True, target)):
                 source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self._pump, args=(source, sink, sink is client), daemon=True).start()
+                threading.Thread(target=self._pump, args=(connection, back), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, back: bool) -> None:
+    def _pump(self, connection: Connection, back: bool) -> None:
+        source, sink = connection.client, connection.target
+        if back:
+            source, sink = sink, source
         try:
             while not self._closed:
                 if self._mode == "hole":
@@ -114,15 +168,50 @@ class ChaosProxy:
                     break
                 if self._delay:
                     time.sleep(self._delay)
-                sink.sendall(data)
+                fault, start = connection.fault, connection.passed[back]
+                if fault and fault.back is back and start <= fault.offset < start + len(data):
+                    connection.fault = None
+                    self.fired.append(fault)
+                    if not self._fire(fault, connection, sink, data, fault.offset - start):
+                        break
+                else:
+                    sink.sendall(data)
+                head = connection.heads[back]
+                head += data[: 16_384 - len(head)]
+                connection.passed[back] += len(data)
                 self.bytes_back += len(data) if back else 0
         except (OSError, ValueError):
             pass
-        for sock in (source, sink):
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        self._end(connection, back)
+
+    def _fire(self, fault: Fault, connection: Connection, sink: socket.socket, data: bytes, at: int) -> bool:
+        """Pass ``data`` with a fault before its byte ``at``; returns whether this direction continues."""
+        if fault.kind == "flip":
+            sink.sendall(data[:at] + bytes([data[at] ^ fault.mask]) + data[at + 1 :])
+            return True
+        sink.sendall(data[:at])
+        if fault.kind == "stall":
+            time.sleep(fault.seconds)
+            sink.sendall(data[at:])
+            return True
+        if fault.kind == "reset":
+            connection.reset()
+        return False
+
+    def _end(self, connection: Connection, back: bool) -> None:
+        """Pass the end of one direction on; close both sockets after the second."""
+        try:
+            (connection.client if back else connection.target).shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        with self._lock:
+            connection.ended[back] = True
+            if not all(connection.ended.values()):
+                return
+            if connection in self._open:
+                self._open.remove(connection)
+        connection.client.close()
+        connection.target.close()
 
 
 def _reset(sock: socket.socket) -> None:

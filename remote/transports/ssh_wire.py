@@ -1,0 +1,151 @@
+"""paramiko's transport with what the link must know: offers, disconnects, closed channels; and with bounds.
+
+paramiko believes any packet length, keeps whatever a box sends beyond the window, and forgets why a negotiation failed.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import paramiko
+from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
+from paramiko.packet import Packetizer
+
+MAX_PACKET = 256 * 1024
+"""OpenSSH's limit."""
+MAX_BANNER = 64 * 1024
+MAX_OPENING = 4 * 2**20
+"""Bytes that a box may send before its agent runs."""
+WINDOW = 2**24
+"""The default halves the throughput."""
+
+
+class Packets(Packetizer):
+    """Packets of a bounded length, and a bounded number of bytes until the agent runs."""
+
+    def __init__(self, sock: Any) -> None:
+        super().__init__(sock)
+        self.left: float = MAX_OPENING
+        self._banner_left = MAX_BANNER
+
+    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
+        if not 0 <= n <= MAX_PACKET:
+            raise paramiko.SSHException("a damaged packet length was received")
+        self.left -= n
+        if self.left < 0:
+            raise paramiko.SSHException(f"more than {MAX_OPENING >> 20} MiB were received")
+        return bytes(super().read_all(n, check_rekey))
+
+    def _read_timeout(self, timeout: float) -> bytes:
+        data = bytes(super()._read_timeout(timeout))
+        self._banner_left -= len(data)
+        if self._banner_left < 0:
+            raise paramiko.SSHException(f"more than {MAX_BANNER >> 10} KiB were received before the key exchange")
+        return data
+
+
+def _within_window(channel: paramiko.Channel) -> None:
+    if len(channel.in_buffer) + len(channel.in_stderr_buffer) > channel.in_window_size:
+        raise paramiko.SSHException("more was received than the window allows")
+
+
+def _data(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    channel._feed(message)
+    _within_window(channel)
+
+
+def _extended_data(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    channel._feed_extended(message)
+    _within_window(channel)
+
+
+def _close(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    channel._handle_close(message)  # sends our close unless it was sent
+    transport = channel.transport
+    if isinstance(transport, Wire):
+        transport.channel_closed(channel.chanid)
+
+
+class Wire(paramiko.Transport):
+    """One SSH connection."""
+
+    _channel_handler_table = {  # noqa: RUF012 (paramiko's name)
+        **paramiko.Transport._channel_handler_table,
+        MSG_CHANNEL_DATA: _data,
+        MSG_CHANNEL_EXTENDED_DATA: _extended_data,
+        MSG_CHANNEL_CLOSE: _close,
+    }
+
+    def __init__(self, sock: Any) -> None:
+        super().__init__(sock, default_window_size=WINDOW, packetizer_class=Packets)
+        self.daemon = True
+        self.disconnect = ""
+        """What the other side said when it disconnected."""
+        self._offers: dict[str, list[str]] = {}
+        self._closed_channels: set[int] = set()
+        self._channel_closed = threading.Condition()
+
+    def opened(self) -> None:
+        """The agent runs: no limit on the number of bytes any more."""
+        self.packetizer.left = math.inf
+
+    def end(self) -> None:
+        """Close at once. Any thread."""
+        self.packetizer.complete_handshake()  # ends a timer thread that would otherwise live for 15 s
+        self.close()
+
+    def reason(self) -> str:
+        """Why the connection is no longer active."""
+        return self.disconnect or words(self.get_exception())
+
+    def auth_answered(self) -> bool:
+        """Whether the other side has answered the latest authentication."""
+        event = self.auth_handler.auth_event if self.auth_handler else None
+        return event is not None and event.is_set()
+
+    def channel_closed(self, channel_id: int) -> None:
+        with self._channel_closed:
+            self._closed_channels.add(channel_id)
+            self._channel_closed.notify_all()
+
+    def close_channel(self, channel: paramiko.Channel) -> None:
+        """Close a channel, and wait until both ends have: a box with MaxSessions 1 refuses the next one earlier."""
+        channel.close()
+        with self._channel_closed:
+            while channel.chanid not in self._closed_channels and self.is_active():
+                self._channel_closed.wait(0.05)
+
+    def offers(self) -> str:
+        """The algorithms that each side offers, where the sides have none in common."""
+        pairs = (
+            ("key exchange", "kex_algo_list", self.preferred_kex),
+            ("host key", "server_key_algo_list", self.preferred_keys),
+            ("cipher", "client_encrypt_algo_list", self.preferred_ciphers),
+            ("cipher", "server_encrypt_algo_list", self.preferred_ciphers),
+            ("MAC", "client_mac_algo_list", self.preferred_macs),
+            ("MAC", "server_mac_algo_list", self.preferred_macs),
+            ("compression", "server_compress_algo_list", self.preferred_compression),
+        )
+        lines = []
+        for name, key, ours in pairs:
+            theirs = [a for a in self._offers.get(key, []) if not a.startswith(("ext-info-", "kex-strict-"))]
+            if theirs and not set(theirs) & set(ours):
+                lines.append(f"{name}: the box offers {', '.join(theirs)}; this program offers {', '.join(ours)}")
+        return ". ".join(dict.fromkeys(lines))
+
+    def _parse_kex_init(self, m: paramiko.Message) -> None:
+        self._offers = self._really_parse_kex_init(paramiko.Message(m.asbytes()))
+        super()._parse_kex_init(m)
+
+    def _parse_disconnect(self, m: paramiko.Message) -> None:
+        m.get_int()
+        self.disconnect = m.get_text()
+
+
+def words(error: BaseException | None) -> str:
+    """An error of a connection, for the user."""
+    if error is None or isinstance(error, EOFError):
+        return "the connection ended"
+    return str(error) or type(error).__name__

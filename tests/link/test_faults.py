@@ -1,0 +1,76 @@
+"""A link that is cut, damaged or stalled while it opens connects by itself, and says nothing false on the way.
+
+A seeded sample; ``tests/soak/test_link_opening.py`` tries every place. LINK_SEED repeats a sample.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.opening import IMPATIENT, Lane, mask, opening, side_by_side
+from tests.support.proxy import Fault
+
+STALL = dataclasses.replace(IMPATIENT, step=1.0)
+
+
+@pytest.fixture(scope="module")
+def chance() -> random.Random:
+    seed = os.environ.get("LINK_SEED") or secrets.token_hex(4)
+    print(f"LINK_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def lane(tmp_path: Path) -> Iterator[Lane]:
+    with opening(tmp_path) as lane:
+        yield lane
+        lane.assert_truthful()
+        lane.assert_no_agent_left()
+
+
+def test_cuts_and_damage_while_opening(lane: Lane, chance: random.Random) -> None:
+    places = lane.places(upload=False)
+    faults = []
+    for kind in ("reset", "fin", "flip"):
+        for back in (False, True):
+            offsets = [chance.randrange(places[back].exchange) for _ in range(2)]
+            offsets.append(chance.randrange(places[back].exchange, places[back].opening))
+            faults += [Fault(kind, offset, back, mask(chance)) for offset in offsets]
+    chance.shuffle(faults)
+    assert lane.survive(faults) >= len(faults) - 3  # the last bytes of an opening vary
+    (descriptors, threads), (last_descriptors, last_threads) = lane.leaks[9], lane.leaks[-1]
+    assert last_descriptors <= descriptors + 2
+    assert last_threads <= threads + 2
+
+
+def test_cuts_and_damage_during_the_upload(lane: Lane, chance: random.Random) -> None:
+    places = lane.places(upload=True)
+    faults = []
+    for kind in ("reset", "fin", "flip"):
+        for back in (False, True):
+            offset = chance.randrange(places[back].exchange, places[back].opening)
+            faults.append(Fault(kind, offset, back, mask(chance)))
+    assert lane.survive(faults, upload=True) >= len(faults) - 3
+
+
+def test_stalls_while_opening(tmp_path: Path, chance: random.Random) -> None:
+    with ExitStack() as stack:
+        lanes = [stack.enter_context(opening(tmp_path / str(i), STALL)) for i in range(4)]
+        places = lanes[0].places(upload=False)
+        shares = []
+        for lane in lanes:
+            lane.places(upload=False)
+            offsets = [(back, chance.randrange(places[back].opening)) for back in (False, True)]
+            shares.append([Fault("stall", offset, back, seconds=1.5) for back, offset in offsets])
+        side_by_side(lanes, shares)
+        for lane in lanes:
+            lane.assert_truthful()
+            lane.assert_no_agent_left()
