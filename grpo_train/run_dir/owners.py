@@ -48,6 +48,11 @@ def not_writable(path: Path) -> str:
     return _message(place, "write to", f"chown {_account_argument()} {shlex.quote(str(place))}")
 
 
+def create_command(path: Path) -> str:
+    """Command that creates a directory for this account below one that it may not write."""
+    return f"sudo install -d -o {_account_argument()} {shlex.quote(str(path))}"
+
+
 def not_stoppable(run: Path, stop_file: Path) -> str:
     """Message for a run whose stop file this account may not write."""
     return _message(_visible(run), "stop", f"touch {shlex.quote(str(stop_file))}", as_owner=True)
@@ -55,8 +60,10 @@ def not_stoppable(run: Path, stop_file: Path) -> str:
 
 def _message(place: Path, verb: str, command: str, *, as_owner: bool = False) -> str:
     owner = foreign_owner(place)
-    sudo = f"sudo -u {shlex.quote(owner)} " if owner and as_owner else "sudo " if owner or not as_owner else ""
-    return f"{place} belongs to {owner or account()}, and {account()} may not {verb} it; on the box: {sudo}{command}"
+    if not owner:
+        return f"{account()} may not {verb} {place}; on the box: chmod -R u+rwX {shlex.quote(str(place))}"
+    sudo = f"sudo -u {shlex.quote(owner)}" if as_owner else "sudo"
+    return f"{place} belongs to {owner}, and {account()} may not {verb} it; on the box: {sudo} {command}"
 
 
 def _visible(path: Path) -> Path:

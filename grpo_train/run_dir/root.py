@@ -6,8 +6,9 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from grpo_train.run_dir.suggest import nearest
 
 ROOT_VARIABLE = "LOCALFS_ROOT"
 DEFAULT_ROOT = Path("/lambda/nfs/localfs")
+_DIRECTORIES = ("training_runs", "eval_runs", "archive", "archive/completed_runs", "archive/important_checkpoints")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -34,24 +36,37 @@ def resolve_root(explicit: str | Path | None = None) -> Path:
 
 
 def prepare_root(root: Path) -> Path:
-    """Create the directories of a root. Raises RunDirError (``bad_root``) if it is not writable."""
+    """Create the directories of a root, as open as the root is: runs inside have the umask's modes.
+
+    Raises RunDirError (``bad_root``) if the root is not writable.
+    """
     try:
-        for name in ("training_runs", "eval_runs", "archive/completed_runs", "archive/important_checkpoints"):
-            (root / name).mkdir(parents=True, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
+        for name in _DIRECTORIES:
+            _make_like(root / name, root)
         if not os.access(root / "training_runs", os.W_OK):
             raise PermissionError(13, "Permission denied", str(root / "training_runs"))
-    except PermissionError as error:
-        place = Path(error.filename or root)
-        raise RunDirError(
-            f"{not_writable(place)} (or choose another root with --root or {ROOT_VARIABLE})", code="bad_root"
-        ) from error
     except OSError as error:
+        denied = isinstance(error, PermissionError)
+        reason = not_writable(Path(error.filename or root)) if denied else error.strerror or error
         raise RunDirError(
-            f"cannot write to the root {root}: {error.strerror or error} "
-            f"(choose another with --root or {ROOT_VARIABLE}, or mount it read-write)",
+            f"cannot write to the root {root}: {reason} "
+            f"(or choose another with --root or {ROOT_VARIABLE}, or mount it read-write)",
             code="bad_root",
         ) from error
     return root
+
+
+def _make_like(path: Path, pattern: Path) -> None:
+    """Create a directory with the mode of another one, unless it exists."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    with suppress(OSError):  # a mount without modes
+        path.chmod(stat.S_IMODE(pattern.stat().st_mode))
 
 
 # ------------------------------------------------------------------------------------------------------- runs

@@ -14,11 +14,14 @@ from pathlib import Path
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.gpus import GpuReadError, query_gpus
+from grpo_train.run_dir.owners import account, create_command, foreign_owner, not_readable, not_writable
+from grpo_train.run_dir.umask import PRIVATE
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, running_version, training_device
 from remote.agent.sessions import Sessions, no_tmux
 from remote.protocol.messages import RemoteError
-from remote.protocol.operations import DoctorReply, NoParameters, Row
+from remote.protocol.operations import DoctorReply, NoParameters
+from remote.protocol.rows import Check
 
 MIN_FREE_BYTES = 5 * 10**9
 MIN_TMUX = (3, 2)
@@ -31,12 +34,14 @@ Result = tuple[bool, str, str]
 def doctor(box: BoxContext, request: NoParameters) -> DoctorReply:
     """Run every check. Never raises: a check that fails in any way is a result."""
     checks = [_run(name, check, box) for name, check in CHECKS.items()]
-    return {"checks": checks, "ok": all(check["ok"] for check in checks)}
+    return {"checks": [{**check} for check in checks], "ok": all(check["ok"] for check in checks)}
 
 
-def _run(name: str, check: Callable[[BoxContext], Result], box: BoxContext) -> Row:
+def _run(name: str, check: Callable[[BoxContext], Result], box: BoxContext) -> Check:
     try:
         ok, detail, hint = check(box)
+    except PermissionError as error:
+        ok, detail, hint = False, not_readable(Path(error.filename or box.root)), ""
     except UserError as error:
         ok, detail, hint = False, str(error), str(getattr(error, "hint", ""))
     except Exception as error:
@@ -59,16 +64,31 @@ def _root(box: BoxContext) -> Result:
         parent = next(folder for folder in root.parents if folder.exists())
         if os.access(parent, os.W_OK):
             return True, f"{root} does not exist yet and will be created", ""
-        return False, f"{root} does not exist and {parent} is not writable", "mount it, or set 'root' in boxes.yaml"
+        detail = f"{root} does not exist and {parent} is not writable"
+        owner = f": it belongs to {name}" if (name := foreign_owner(parent)) else ""
+        return False, detail + owner, f"mount it, or on the box: {create_command(root)}"
+    runs = root / "training_runs"
+    folder = runs if runs.is_dir() else root
     try:
-        with tempfile.NamedTemporaryFile(dir=root, prefix=".grpo-doctor-") as file:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".grpo-doctor-") as file:
             file.write(b"x")
             file.flush()
             os.fsync(file.fileno())
+    except PermissionError:
+        return False, not_writable(folder), "or set another 'root' in boxes.yaml"
     except OSError as error:
         hint = "mount it read-write, or set another 'root' in boxes.yaml"
         return False, f"{root} is not writable: {error.strerror or error}", hint
-    return True, str(root), ""
+    owner = foreign_owner(folder)
+    return True, f"{root} (belongs to {owner}, writable for {account()})" if owner else str(root), ""
+
+
+def _umask(box: BoxContext) -> Result:
+    """What other accounts may do with new runs."""
+    umask = int(box.settings.umask or PRIVATE, 8)
+    group, others = 0o070 & ~umask, 0o007 & ~umask
+    readers = "everyone" if others else "their owner's group" if group else "their owner only"
+    return True, f"{umask:03o}: new runs are readable by {readers}", ""
 
 
 def _disk(box: BoxContext) -> Result:
@@ -137,6 +157,7 @@ CHECKS: dict[str, Callable[[BoxContext], Result]] = {
     "python": _python,
     "locale": _locale,
     "root": _root,
+    "umask": _umask,
     "disk": _disk,
     "tmux": _tmux,
     "repo": _repo,

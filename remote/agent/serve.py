@@ -24,7 +24,10 @@ from typing import Any
 
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.owners import account, not_readable
+from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
+from remote.agent import housekeeping
 from remote.agent.context import BoxContext
 from remote.agent.environment import clean
 from remote.agent.follow import Follower
@@ -43,6 +46,7 @@ from remote.protocol import (
     RemoteError,
 )
 from remote.protocol.intake import read_request
+from remote.protocol.rows import HostFacts
 from remote.protocol.versions import UNKNOWN, EngineVersion
 
 MAX_REQUESTS = 32
@@ -125,7 +129,7 @@ class Agent:
         kind = frame["type"]
         try:
             if kind == "ping":
-                self._outbox.put_first({"type": "pong", "n": frame.get("n")})
+                self._outbox.put_first({"type": "pong", "n": frame.get("n"), "time": time.time()})
             elif kind == "hello":
                 self._greet(frame)
             elif self._box is None or self._watcher is None:
@@ -143,7 +147,12 @@ class Agent:
             raise ProtocolError(f"malformed '{kind}' frame: {error!r}") from error
 
     def _greet(self, frame: dict[str, Any]) -> None:
-        box = self._box = BoxContext.from_settings(dict(frame.get("settings") or {}))
+        try:
+            box = self._box = BoxContext.from_settings(dict(frame.get("settings") or {}))
+            set_umask(box.settings.umask)
+        except (UserError, RuntimeError) as error:  # RuntimeError: ~USER of an unknown user
+            raise ProtocolError(f"malformed settings: {error}") from error
+        housekeeping.start(box.root, self._outbox.broken)
         self._watcher = Watcher(box, self._outbox)
         self._outbox.put(
             {
@@ -215,6 +224,8 @@ def as_remote_error(error: Exception, box: BoxContext) -> RemoteError:
         return error
     if isinstance(error, UserError):
         return RemoteError(error.code, str(error))
+    if isinstance(error, PermissionError) and error.filename:
+        return RemoteError("not_ours", not_readable(Path(os.fsdecode(error.filename))))
     if isinstance(error, OSError):
         file = f"{error.filename}: " if error.filename else ""
         return RemoteError(code_of(error), f"{file}{error.strerror or error}", f"check the disk under {box.root}")
@@ -244,11 +255,11 @@ def _engine_version(box: BoxContext) -> EngineVersion:
     return found[0] if found else UNKNOWN
 
 
-def host_facts(box: BoxContext) -> dict[str, Any]:
+def host_facts(box: BoxContext) -> HostFacts:
     """Facts about this box for the client."""
     return {
         "name": socket.gethostname(),
-        "user": os.environ.get("USER", ""),
+        "user": account(),
         "python": platform.python_version(),
         "system": platform.system(),
         "cpu_count": os.cpu_count(),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from remote.agent.context import BoxContext
+from remote.agent.tmux_directory import require_own_directory
 from remote.protocol import RemoteError
 
 RUN_OPTION = "@grpo_run"
@@ -67,9 +68,10 @@ class Sessions:
         self._root = root_mark(box.root)
 
     def require(self) -> None:
-        """Raise RemoteError ``no_tmux`` when tmux is not installed."""
+        """Raise RemoteError: ``no_tmux`` when tmux is not installed, ``tmux`` when it cannot use its directory."""
         if not shutil.which("tmux"):
             raise no_tmux()
+        require_own_directory()
 
     def _tmux(self, *arguments: str) -> list[str]:
         """Run one tmux command and return its output lines. Raises RemoteError ``tmux``, NoServerError."""
@@ -193,7 +195,7 @@ class Sessions:
 
     def output(self, name: str, count: int) -> list[str]:
         """The last lines that the command of a dead session printed, without tmux's own last line."""
-        lines = self.capture(name, count + 1).split("\n")
+        lines = self.capture(name, count + 5).split("\n")
         if lines[-1].startswith("Pane is dead"):
             lines.pop()
         return [line for line in (line.rstrip() for line in lines) if line][-count:]

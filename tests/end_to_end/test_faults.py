@@ -28,6 +28,7 @@ from tests.support.engine import (
     wait_for,
     write_config,
 )
+from tests.support.modes import modes_below
 
 QUICK: dict[str, Any] = {
     "rollout__buffer_size": 2,
@@ -351,6 +352,8 @@ def test_scheduled_evaluation_keeps_the_run_exact(root: Path) -> None:
     assert [e for e in events(run) if e in ("training", "finished")] == ["training", "training", "finished"]
     assert_same_run(run, straight, 4)
     assert_same_run(run, straight, 2)
+    (results,) = (root / "eval_runs").glob("scheduled_*")
+    assert set(modes_below(run.path).values()) == set(modes_below(results).values()) == {"drwx------", "-rw-------"}
 
 
 def test_a_failed_evaluation_does_not_stop_training(root: Path) -> None:

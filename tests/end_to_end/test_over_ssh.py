@@ -14,6 +14,7 @@ import yaml
 from grpo_train.run_dir import RunDir, list_runs
 from grpo_train.run_dir.files import read_jsonl
 from tests.support.agent import eventually
+from tests.support.modes import modes_below
 from tests.support.recording_app import make_command
 from tests.support.ssh_box import SshBox, choose_config, confirm, connect, ssh_box
 from tests.support.terminal import Terminal
@@ -112,6 +113,9 @@ def test_launch_stop_evaluate_resume_by_key(box: SshBox) -> None:
     steps = [int(row["step"]) for row in run.read_log("train_log.jsonl")]
     assert steps == list(range(1, stopped_at + 4))
     assert run.checkpoint("final").step == stopped_at + 3
+    assert (
+        set(modes_below(run.path).values()) == set(modes_below(table.parent).values()) == {"drwx------", "-rw-------"}
+    )
     resumed = [row for _, row in read_jsonl(run.events_file) if row["event"] == "resumed"]
     assert [row["from_step"] for row in resumed] == [stopped_at]
 

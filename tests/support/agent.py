@@ -108,8 +108,9 @@ def agents(folder: Path) -> list[int]:
 class RawAgent:
     """An agent driven frame by frame."""
 
-    def __init__(self, root: Path, **settings: Any) -> None:
-        self.transport = LocalTransport(environment={"PATH": "/usr/bin:/bin", "HOME": str(root)})
+    def __init__(self, root: Path, transport: LocalTransport | None = None, **settings: Any) -> None:
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(root)}
+        self.transport = transport or LocalTransport(environment)
         self.transport.open()
         self.frames: list[dict[str, Any]] = []
         self._decoder = Decoder()

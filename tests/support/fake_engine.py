@@ -2,7 +2,8 @@
 """A stand-in for ``grpo-train``: a supervisor that logs until a stop is requested.
 
 The config text of the launch selects its behavior: ``obedient`` ends on SIGTERM; ``stubborn`` ignores it, and so do its
-workers, which have their own sessions; ``short`` exits at once with code 7.
+workers, which have their own sessions; ``short`` exits at once with code 7; ``frugal`` writes no log, and survives a
+full disk. Each start of a supervisor appends its pid to ``starts``, beside the run's directory of logs.
 """
 
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -17,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from grpo_train.run_dir import StatusWriter, open_run
 from grpo_train.run_dir.files import append_jsonl, utc_now
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
+from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
 
 WORKER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -31,6 +34,7 @@ def main() -> int:
         print("CPU")
         return 0
     print("fake engine:", *sys.argv[1:], flush=True)
+    set_umask()
     root = Path(arguments[arguments.index("--root") + 1])
     assert os.environ["LOCALFS_ROOT"] == str(root)
     if command == "eval":
@@ -42,6 +46,8 @@ def main() -> int:
         return 7
     os.environ[RUN_ID_VARIABLE] = run_id_of(run.path)
     status = StatusWriter(run.path)
+    with suppress(OSError), (run.path / "starts").open("a") as starts:
+        starts.write(f"{os.getpid()}\n")
     if behavior == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for _ in range(2):
@@ -50,10 +56,14 @@ def main() -> int:
     step = 0
     while not run.stop_requested():
         step += 1
-        append_jsonl(run.logs / "train_log.jsonl", {"step": step, "reward": 0.5})
+        if behavior != "frugal":
+            append_jsonl(run.logs / "train_log.jsonl", {"step": step, "reward": 0.5})
         time.sleep(0.1)
     run.clear_stop()
-    status.update(state="stopped")
+    try:
+        status.update(state="stopped")
+    except OSError as error:
+        print(f"cannot write status.json: {error.strerror}", flush=True)
     return 0
 
 

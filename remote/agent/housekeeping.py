@@ -1,0 +1,77 @@
+"""What killed agents and launches left on the box: removed when an agent starts, and once a day while it runs.
+
+A staging directory of a launch exists for milliseconds under the lock of ``training_runs``; an agent's bundle is marked
+as used when an agent starts from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+STAGING_AGE_S = 3_600.0
+BUNDLE_AGE_S = 30 * 86_400.0
+EVERY_S = 86_400.0
+_BUNDLE = re.compile(r"[0-9a-f]{64}\.pyz(\.\d+\.tmp)?")
+
+
+def start(root: Path, ended: threading.Event) -> None:
+    """Clean up on a thread, because the disk may hang, until ``ended`` is set."""
+
+    def work() -> None:
+        while True:
+            remove_staging(root)
+            remove_bundles(Path(sys.argv[0]))
+            if ended.wait(EVERY_S):
+                return
+
+    threading.Thread(target=work, name="housekeeping", daemon=True).start()
+
+
+def remove_staging(root: Path) -> None:
+    """Remove this account's ``.new-*`` older than an hour from ``training_runs``, unless a run is being created."""
+    runs = root / "training_runs"
+    try:
+        lock = os.open(runs / ".lock", os.O_RDWR | os.O_CLOEXEC)  # no lock: no run was ever created
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for path in runs.glob(".new-*"):
+            if _is_old(path, STAGING_AGE_S, stat.S_ISDIR):
+                shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        pass  # busy, or a mount without locks: the next agent tries again
+    finally:
+        os.close(lock)
+
+
+def remove_bundles(own: Path) -> None:
+    """Mark the running bundle as used, and remove the other ones beside it that no agent used for 30 days."""
+    if not _BUNDLE.fullmatch(own.name):
+        return
+    try:
+        os.utime(own)
+        for path in own.parent.iterdir():
+            if path != own and _BUNDLE.fullmatch(path.name) and _is_old(path, BUNDLE_AGE_S, stat.S_ISREG):
+                path.unlink(missing_ok=True)
+    except OSError:
+        pass  # a read-only home
+
+
+def _is_old(path: Path, age_s: float, is_kind: Callable[[int], bool]) -> bool:
+    """Whether a path of this kind and of this account has not changed for ``age_s`` seconds."""
+    try:
+        facts = os.lstat(path)
+    except OSError:
+        return False
+    mine = facts.st_uid == os.geteuid()
+    return mine and is_kind(facts.st_mode) and time.time() - facts.st_mtime > age_s
