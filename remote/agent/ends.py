@@ -28,6 +28,8 @@ class Ends:
     def __init__(self, box: BoxContext) -> None:
         self._sessions = Sessions(box)
         self._looked: dict[Path, float] = {}
+        self._silent: set[Path] = set()
+        """Runs with a dead pane that was empty: tmux may read what was printed a moment later."""
 
     def settle(self, run: RunDir, state: str) -> bool:
         """Record the end of a run in this state, if it has ended; whether it did."""
@@ -51,6 +53,9 @@ class Ends:
         if session is None:
             return False
         lines = self._sessions.output(session["name"], TAIL_LINES)
+        if not lines and run.path not in self._silent:
+            self._silent.add(run.path)
+            return False
         status, signal = session["exit_status"], session["signal"]
         how = f"killed by {signal}" if signal else f"exit status {'unknown' if status is None else status}"
         return record_end(

@@ -28,6 +28,8 @@ DEVICE_PROBE_S = 40.0
 """The engine imports torch on a machine with a GPU."""
 ACTIVATED = "'activate' in boxes.yaml"
 _USAGE_ERROR = 2
+_INTERPRETER = re.compile(rb"#!\s*(\S+).*\n(?:'''exec' \"?([^\s\"]+))?")
+"""pip and uv write an interpreter with a long path into the second line."""
 _examining = threading.Lock()
 _examined: dict[tuple[str, ...], tuple[str, list[object] | None, EngineVersion]] = {}
 """Command to the path that its activation leads to, the identity of its files, and its version."""
@@ -151,9 +153,8 @@ def _identity(engine: Engine, path: str) -> list[object]:
     files = {word for word in [path, *map(str, map(shutil.which, engine.argv)), *engine.argv] if os.path.isfile(word)}
     for file in sorted(files):
         with suppress(OSError), open(file, "rb") as script:
-            if script.read(2) == b"#!":
-                head = script.read(1024).split(b"\n", 2)[:2]  # pip writes a long interpreter into the second line
-                files |= {os.fsdecode(word) for word in re.findall(rb"/[^\s'\"]+", b" ".join(head))}
+            if interpreter := _INTERPRETER.match(script.read(1024)):
+                files.add(os.fsdecode(interpreter[2] or interpreter[1]))
     facts: list[object] = []
     for file in sorted(files | {os.path.realpath(file) for file in files}):
         try:

@@ -1,0 +1,74 @@
+"""A laptop without a screen: ``python -m tests.support.laptop BOX.json [OP PARAMS.json]``.
+
+It connects, asks what became of its unanswered requests, then sends one request, as the app does. It prints an object
+per line: ``greeted``, what the user would be told (``told``), ``sending``, ``reply`` or ``error``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+from grpo_tui.app import GrpoApp
+from grpo_tui.unanswered import UnansweredRequests, ask_again, request_once
+from remote.boxes import Box
+from remote.client import BoxClient
+from remote.events import BoxGreeted, ClientEvent
+from remote.protocol import RemoteError
+from tests.support.job_faults import TIMING
+
+
+def say(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+class Laptop:
+    """What :mod:`grpo_tui.unanswered` needs of the app."""
+
+    def __init__(self, box: Box) -> None:
+        self.greeted = threading.Event()
+        self.client = BoxClient(box, self._on_event, timing=TIMING)
+        self.unanswered = UnansweredRequests()
+        self.options = SimpleNamespace(readonly=False)
+        self.connection = SimpleNamespace(box=box, request=self._request)
+
+    def _on_event(self, event: ClientEvent) -> None:
+        if isinstance(event, BoxGreeted):
+            self.greeted.set()
+
+    def _request(self, op: str, timeout: float, **params: Any) -> Future[dict[str, Any]]:
+        return self.client.request(op, timeout, **params)
+
+    def select_when_listed(self, run: str) -> None:
+        pass
+
+    def notify(self, message: str, *, title: str, **options: Any) -> None:
+        say(told=title, detail=message)
+
+    def receipt(self, title: str, detail: str = "") -> None:
+        say(told=title, detail=detail)
+
+
+async def main() -> None:
+    laptop = Laptop(Box(**json.loads(sys.argv[1])))
+    app = cast(GrpoApp, laptop)
+    laptop.client.start()
+    await asyncio.to_thread(laptop.greeted.wait)
+    say(greeted=True)
+    await ask_again(app)
+    if len(sys.argv) > 2:
+        say(sending=True)
+        try:
+            say(reply=await request_once(app, sys.argv[2], 30.0, json.loads(sys.argv[3])))
+        except RemoteError as error:
+            say(error=error.to_json())
+    laptop.client.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
