@@ -10,9 +10,9 @@ MIB = 1 << 20
 FRAME_COST = 4_096
 """Bytes that a frame counts for besides its own, so that many small ones are not cheaper than a large one."""
 CREDIT_WORTH = 64
-"""What a byte of a log is worth: the client granted it, so its frame is free unless it is tiny."""
-REPLY_WORTH = MIB
-"""What the reply to a request is worth."""
+"""What a granted byte of a log is worth: its frame is free unless it is tiny. A reply to a request is free."""
+ROTATION_COST = 1 << 18
+"""Cost of a log's rotation or end, which makes the bytes before it worthless."""
 
 
 class Allowance:
@@ -25,10 +25,10 @@ class Allowance:
         self._refilled = time.monotonic()
 
     def spend(self, count: int) -> None:
-        """Count bytes; a negative count returns some. Raises Flood once the allowance is used up."""
+        """Count bytes. Raises Flood once the allowance is used up."""
         now = time.monotonic()
         refill = (now - self._refilled) * self._rate
         self._refilled = now
-        self._left = min(self._burst, self._left + refill - count)
+        self._left = min(self._burst, self._left + refill) - count
         if self._left < 0:
             raise Flood(self._message)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from remote import intake
-from remote.allowance import CREDIT_WORTH, FRAME_COST, REPLY_WORTH, Allowance
+from remote.allowance import CREDIT_WORTH, FRAME_COST, ROTATION_COST, Allowance
 from remote.boxes import Box
 from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, LogArrived, LogFailed, LogRotated
 from remote.follows import Follow
@@ -298,11 +298,7 @@ class BoxClient:
                 heard = now
                 if self._link is Link.STALE:
                     self._set_link(Link.CONNECTED, transport.describe(), latency_ms=pings.latency_ms)
-                allowance.spend(len(data))
-                for frame in map(intake.frame, decoder.feed(data)):
-                    if frame["type"] == "pong" and pings.answered(frame["n"], now):
-                        self._set_link(self._link, transport.describe(), latency_ms=pings.latency_ms)
-                    allowance.spend(FRAME_COST - self._handle(frame))
+                self._take(decoder.feed_sized(data), allowance, pings)
             if self._sleep.happened():
                 raise Unreachable("this machine was suspended")
             silence = now - heard
@@ -343,17 +339,27 @@ class BoxClient:
             self._outbox.clear()
         self._requests.link_lost(reason)
 
-    def _handle(self, frame: dict[str, Any]) -> int:
-        """Act on a frame; returns what it is worth (see :mod:`remote.allowance`): 0 unless the client asked for it."""
-        kind = frame["type"]
+    def _take(self, frames: list[tuple[dict[str, Any], int]], allowance: Allowance, pings: Pings) -> None:
+        """Act on received frames. They are released before more are received, because one may take 100 MB."""
+        for frame, size in frames:
+            intake.frame(frame)
+            if frame["type"] == "pong" and pings.answered(frame["n"], time.monotonic()):
+                self._set_link(self._link, self._link_detail, latency_ms=pings.latency_ms)
+            allowance.spend(self._handle(frame, size))
+
+    def _handle(self, frame: dict[str, Any], size: int) -> int:
+        """Act on a frame of ``size`` bytes; returns its cost (see :mod:`remote.allowance`)."""
+        kind, cost = frame["type"], size + FRAME_COST
         if kind == "response" and self._requests.answer(frame):
-            return REPLY_WORTH
+            return 0
         if kind == "update" and (topic := self._topics.get(frame["id"])):
             self._emit(intake.topic_event(topic, frame))
         if kind in ("data", "rotated", "closed") and (event := self._log_event(kind, frame)):
             self._emit(event)
-            return CREDIT_WORTH * len(event.data) if isinstance(event, LogArrived) else 0
-        return 0
+            if isinstance(event, LogArrived):
+                return max(0, cost - CREDIT_WORTH * len(event.data))
+            return ROTATION_COST
+        return cost
 
     def _log_event(self, kind: str, frame: dict[str, Any]) -> LogArrived | LogRotated | LogFailed | None:
         with self._lock:

@@ -88,9 +88,14 @@ class Decoder:
     def __init__(self) -> None:
         self._rest = bytearray()
         self._parts = bytearray()
+        self._parts_size = 0
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
         """Frames completed by ``data``. Raises ProtocolError for an overlong line or one that is not a frame."""
+        return [frame for frame, _ in self.feed_sized(data)]
+
+    def feed_sized(self, data: bytes) -> list[tuple[dict[str, Any], int]]:
+        """As ``feed``, with the bytes that each frame took."""
         *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = bytes(self._rest) + lines[0]
@@ -102,9 +107,12 @@ class Decoder:
         for line in lines:
             frame = _parse(line)
             if frame["type"] != "part":
-                frames.append(frame)
-            elif (whole := self._join(frame.get("text"), bool(frame.get("more")))) is not None:
-                frames.append(_parse(whole))
+                frames.append((frame, len(line)))
+                continue
+            self._parts_size += len(line)
+            if (whole := self._join(frame.get("text"), bool(frame.get("more")))) is not None:
+                frames.append((_parse(whole), self._parts_size))
+                self._parts_size = 0
         return frames
 
     def _join(self, text: Any, more: bool) -> bytearray | None:

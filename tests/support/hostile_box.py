@@ -83,12 +83,12 @@ class HostileBox:
             while view:
                 view = view[os.write(descriptor, view) :]
 
-    def flood(self, make: Callable[[int], dict[str, Any] | bytes]) -> None:
-        """Send ``make(0)``, ``make(1)``, … as fast as the client reads, for ever."""
+    def flood(self, make: Callable[[int], dict[str, Any] | bytes], batch: int = 64) -> None:
+        """Send ``make(0)``, ``make(1)``, … as fast as the client reads, for ever, ``batch`` at a time."""
         count = 0
         while True:
-            self.say(*map(make, range(count, count + 64)))
-            count += 64
+            self.say(*map(make, range(count, count + batch)))
+            count += batch
 
     def stay(self) -> None:
         """Say nothing more; pings are still answered."""

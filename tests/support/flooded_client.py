@@ -1,0 +1,112 @@
+"""A client under a flood, in a process that measures itself: ``python -m tests.support.flooded_client FLOOD SECONDS``.
+
+It has the app's connection, inbox and store, and follows the logs of the selected run, as the app does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Outcome:
+    """What a flood cost, and what the app would have shown."""
+
+    memory_mb: float
+    """Peak over the start."""
+    cpu: float
+    """Cores used."""
+    close_s: float
+    connections: int
+    shown: list[tuple[str, str]]
+    """State and detail of the link, in order."""
+    threads: int
+    """Threads left after close."""
+
+    def assert_bounded(self, reason: str, cores: float = 0.5, close_s: float = 1.0) -> None:
+        """Assert the limits of the link: memory, CPU, time to quit, back-off, and a true state with its reason."""
+        assert self.memory_mb < 150, self
+        assert self.cpu < cores, self
+        assert self.close_s < close_s, self
+        assert any(reason in detail for _, detail in self.shown), self
+        states = [state for state, _ in self.shown]
+        assert states[-1] == "closed", self
+        assert self.connections <= 4, self
+
+
+def start(flood: str, seconds: float) -> subprocess.Popen[str]:
+    """Start a measured client."""
+    command = [sys.executable, "-m", "tests.support.flooded_client", flood, str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPO)
+
+
+def outcome(process: subprocess.Popen[str], timeout: float) -> Outcome:
+    """Its measurements."""
+    output, _ = process.communicate(timeout=timeout)
+    assert process.returncode == 0, output
+    return Outcome(**json.loads(output))
+
+
+def main(flood: str, seconds: float) -> Outcome:
+    from grpo_tui.model.connection import Connection
+    from grpo_tui.model.store import Store
+    from remote.client import BoxClient
+    from remote.events import ClientEvent, LinkChanged, RunsReported
+    from tests.support import floods
+    from tests.support.hostile_box import BOX, HostileTransport, argv
+
+    command = argv(getattr(floods, flood))
+    connections: list[HostileTransport] = []
+    shown: list[tuple[str, str]] = []
+    woken = threading.Event()
+
+    def transport(box: Any, ask: Any) -> HostileTransport:
+        connections.append(HostileTransport(command))
+        return connections[-1]
+
+    def take(event: ClientEvent) -> None:
+        connection.take(event)
+        if isinstance(event, LinkChanged) and (not shown or shown[-1] != (event.state.value, event.detail)):
+            shown.append((event.state.value, event.detail))
+        if isinstance(event, RunsReported):
+            connection.store.select(next((row.name for row in connection.store.runs or ()), None))
+            connection.follow_selected()
+
+    store = Store(BOX.name)
+    connection = Connection(
+        BOX, store, woken.set, lambda box, on_event: BoxClient(box, on_event, transport_factory=transport)
+    )
+    memory, cpu, began = resident_mb("VmRSS"), time.process_time(), time.monotonic()
+    connection.open()
+    while (left := began + seconds - time.monotonic()) > 0:
+        if woken.wait(left):
+            woken.clear()
+            while connection.inbox.drain(0.03, take):
+                time.sleep(0)
+    used, wall = time.process_time() - cpu, time.monotonic() - began
+    peak = resident_mb("VmHWM")
+    assert connection.client is not None
+    closing = time.monotonic()
+    connection.client.close()
+    closed = time.monotonic() - closing
+    connection.inbox.drain(1.0, take)
+    return Outcome(peak - memory, used / wall, closed, len(connections), shown, threading.active_count())
+
+
+def resident_mb(field: str) -> float:
+    """A line of this process's ``/proc/self/status`` in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1_000 for line in lines if line.startswith(field))
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(main(sys.argv[1], float(sys.argv[2])))))
