@@ -14,4 +14,14 @@
   key and a declined one *must not* be retried without a person.
 - A script's answer *must not* exceed 1 MiB, and everything a box sends before its agent runs 4 MiB.
 - A channel *must* be closed by both ends before the next is opened.
+
+**What happened.** These rules hold for launch, resume, evaluate, stop and kill:
+
+- A request with an idempotency key *must* be carried out at most once, whoever is killed when, and its repetition
+  *must* get the answer that agrees with the box (:mod:`remote.agent.once`).
+- The app *must* keep such a request until it is answered, over a restart, and tell the user what became of it.
+- A job whose tmux pane is dead *must not* be reported as starting, and a killed run *must not* stay lost
+  (:mod:`remote.agent.ends`).
+- A job *must* be started from an argument vector that no login shell parses.
+- A full disk *must not* prevent a stop or a kill.
 """

@@ -22,6 +22,9 @@ command -v tmux >/dev/null || missing+=(tmux)
 if [ "${1:-}" != --box ]; then
     command -v ssh >/dev/null || missing+=(openssh-client)
     [ -x /usr/sbin/sshd ] || command -v sshd >/dev/null || missing+=(openssh-server)
+    if apt_root; then # login shells of the tests; without them these tests are skipped
+        for shell in fish tcsh zsh; do command -v "$shell" >/dev/null || missing+=("$shell"); done
+    fi
 fi
 if [ ${#missing[@]} -gt 0 ]; then
     if apt_root; then
