@@ -49,12 +49,17 @@ class SshBox:
 
 
 @contextmanager
-def ssh_box(folder: Path, root: Path, settings: Mapping[str, Any] | None = None) -> Iterator[SshBox]:
-    """A box with the engine of these tests; ``settings`` are added to its entry in ``boxes.yaml``."""
+def ssh_box(
+    folder: Path, root: Path, settings: Mapping[str, Any] | None = None, login: dict[str, str] | None = None
+) -> Iterator[SshBox]:
+    """A box with the engine of these tests.
+
+    ``settings`` are added to its entry in ``boxes.yaml``, ``login`` to the environment of its logins.
+    """
     laptop = folder / "laptop"
     laptop.mkdir()
     socket = f"grpo-e2e-{secrets.token_hex(4)}"
-    with Sshd(folder) as sshd, ChaosProxy(sshd.port) as proxy:
+    with Sshd(folder, environment=login) as sshd, ChaosProxy(sshd.port) as proxy:
         entry = {
             "name": "h200",
             "host": "127.0.0.1",

@@ -56,6 +56,16 @@ class Terminal:
         """Type text literally."""
         self._tmux("send-keys", "-t", "screen", "-l", text)
 
+    def paste(self, text: str) -> None:
+        """Type text that no command line may show."""
+        tmux = ["tmux", "-L", self._socket, "-f", "/dev/null"]
+        subprocess.run([*tmux, "load-buffer", "-b", "typed", "-"], input=text, text=True, timeout=20)
+        self._tmux("paste-buffer", "-d", "-b", "typed", "-t", "screen")
+
+    def history(self) -> str:
+        """Text of the screen and everything that scrolled off it."""
+        return self._tmux("capture-pane", "-p", "-J", "-S", "-", "-t", "screen")
+
     def wait_for(self, *texts: str, timeout: float = 60.0) -> str:
         """Wait until all of ``texts`` are on the screen; returns the screen."""
         deadline = time.monotonic() + timeout

@@ -1,0 +1,153 @@
+"""Planted secrets, and a watch of what other accounts can see of them: command lines, and environments.
+
+The values are random, so that a hit anywhere is a leak.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import string
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.agent import eventually
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_LETTERS = string.ascii_letters + string.digits
+
+
+def canary(prefix: str = "", length: int = 34) -> str:
+    """A random value that looks like a token."""
+    return prefix + "".join(secrets.choice(_LETTERS) for _ in range(length))
+
+
+def write_private(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(0o600)
+    path.write_text(text)
+    return path
+
+
+@contextmanager
+def ssh_agent(folder: Path, key: Path, passphrase: str) -> Iterator[str]:
+    """Create an encrypted key and an SSH agent that holds it; yields the agent's socket.
+
+    The passphrase reaches OpenSSH through ``SSH_ASKPASS``, so that no command line shows it.
+    """
+    answer = write_private(folder / "passphrase", passphrase)
+    ask, socket = folder / "askpass", folder / "agent"
+    ask.write_text(f"#!/bin/sh\ncat {answer}\n")
+    ask.chmod(0o700)
+    variables = {**os.environ, "SSH_AUTH_SOCK": str(socket), "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
+    make = ["ssh-keygen", "-q", "-t", "ed25519", "-f", str(key)]
+    subprocess.run(make, env=variables, check=True, timeout=20, stdin=subprocess.DEVNULL)
+    agent = subprocess.Popen(
+        ["ssh-agent", "-D", "-a", str(socket)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    try:
+        eventually(socket.exists)
+        subprocess.run(["ssh-add", "-q", str(key)], env=variables, check=True, timeout=20, stdin=subprocess.DEVNULL)
+        yield str(socket)
+    finally:
+        agent.terminate()
+        agent.wait(10)
+
+
+class ProcessWatch:
+    """Samples every process of this machine while it runs."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = {name: value.encode() for name, value in values.items()}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self.shown: set[tuple[str, str]] = set()
+        """(canary, command line) of each command line that holds one."""
+        self.environments: set[tuple[str, str]] = set()
+        """(canary, command line) of each process whose environment holds one."""
+        self.commands: set[str] = set()
+
+    def __enter__(self) -> ProcessWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._end.wait(0.03):
+            for folder in Path("/proc").iterdir():
+                if folder.name.isdecimal():
+                    self._look(folder)
+
+    def _look(self, folder: Path) -> None:
+        try:
+            argv = (folder / "cmdline").read_bytes()
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            return
+        command = argv.replace(b"\0", b" ").decode(errors="replace").strip()
+        self.commands.add(command)
+        for name, value in self._values.items():
+            if value in argv:
+                self.shown.add((name, command))
+            if value in environment:
+                self.environments.add((name, command))
+
+
+# ------------------------------------------------------------------------------------------------------ the app
+
+
+def app_command(folder: Path, environment: Mapping[str, str], protocol: Path) -> Path:
+    """An executable that becomes the app with an environment that no command line shows; see :func:`run`."""
+    variables = write_private(folder / "environment.json", json.dumps(dict(environment)))
+    command = folder / "canary-app"
+    program = f"from tests.support.canaries import run; run({str(protocol)!r})"
+    command.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        f"variables = {{**os.environ, **json.load(open({str(variables)!r})), 'PYTHONPATH': {str(REPOSITORY)!r}}}\n"
+        f"os.execve({sys.executable!r}, [{sys.executable!r}, '-c', {program!r}, *sys.argv[1:]], variables)\n"
+    )
+    command.chmod(0o755)
+    return command
+
+
+def run(protocol: str) -> None:
+    """Run the app. Every byte inside the encryption is appended to ``protocol``; a typed ``CRASH`` meets a bug."""
+    import paramiko
+    from textual.widgets import Input
+
+    from grpo_tui.cli import main
+    from grpo_tui.forms.form import RequestScreen
+
+    def recorded(name: str, sends: bool) -> None:
+        method = getattr(paramiko.Channel, name)
+
+        def record(channel: paramiko.Channel, *arguments: object) -> object:
+            result = method(channel, *arguments)
+            with open(protocol, "ab") as file:
+                file.write(bytes(arguments[0]) if sends else result)  # type: ignore[call-overload]
+            return result
+
+        setattr(paramiko.Channel, name, record)
+
+    recorded("send", True)
+    recorded("recv", False)
+    recorded("recv_stderr", False)
+    changed = RequestScreen.on_input_changed
+
+    def with_a_bug(self: RequestScreen, event: Input.Changed) -> None:
+        typed = event.value
+        if typed.endswith("CRASH"):
+            raise RuntimeError("a planted bug")
+        changed(self, event)
+
+    RequestScreen.on_input_changed = with_a_bug  # type: ignore[method-assign]
+    sys.exit(main())
