@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import getpass
 import os
 import random
 import subprocess
@@ -17,6 +18,8 @@ import pytest
 from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.bundle import build
 from remote.protocol import INITIAL_CREDIT, MAX_DATA, encode
+from remote.protocol.intake import mismatch
+from remote.protocol.rows import Check, HostFacts
 from tests.support.agent import RawAgent, eventually
 
 
@@ -67,7 +70,23 @@ def test_hello_describes_the_host(agent: RawAgent, root: Path) -> None:
     assert agent.hello["agent"] == build().sha256
     assert agent.hello["host"]["root"] == str(root)
     assert agent.hello["host"]["cpu_count"] == os.cpu_count()
+    assert agent.hello["host"]["user"] == getpass.getuser()
+    assert agent.hello["host"].keys() == HostFacts.__annotations__.keys()
+    assert mismatch(agent.hello["host"], HostFacts) == ""
     assert (agent.hello["version"], agent.hello["format"]) == (VERSION, FORMAT)
+
+
+def test_pong_has_the_time_of_the_box(agent: RawAgent) -> None:
+    before = time.time()
+    agent.send({"type": "ping", "n": 7})
+    pong = agent.until(lambda frame: frame["type"] == "pong")
+    assert pong["n"] == 7
+    assert before <= pong["time"] <= time.time()
+
+
+def test_findings_of_doctor_are_typed(agent: RawAgent) -> None:
+    checks = agent.request("doctor")["result"]["checks"]
+    assert {mismatch(check, Check) for check in checks} == {""}
     assert agent.hello["engine"] == {"version": "", "format": 0}
 
 
