@@ -65,21 +65,22 @@ def read_on(descriptor: int, cursor: Cursor, count: int) -> tuple[bytes, Cursor]
 
     It is the cursor's if its first bytes and the last ones before the offset are. What is unknown is not compared.
     """
+    data = os.pread(descriptor, count, cursor.offset)
+    # examined after the data was read: a file that is truncated and written again meanwhile cannot be mixed with it
     length = min(HEAD_BYTES, cursor.offset)
-    data = os.pread(descriptor, length + count, cursor.offset - length)
-    before = data[:length]
+    before = os.pread(descriptor, length, cursor.offset - length)
     if len(before) < length or (cursor.tail_sha256 and sha256(before) != cursor.tail_sha256):
         return None
     if cursor.head_length and sha256(os.pread(descriptor, cursor.head_length, 0)) != cursor.head_sha256:
         return None
-    facts = os.fstat(descriptor)
-    offset = cursor.offset + len(data) - length
+    offset = cursor.offset + len(data)
     head = cursor.head_length, cursor.head_sha256
     if head[0] != min(HEAD_BYTES, offset):
         first = os.pread(descriptor, HEAD_BYTES, 0)[:offset]
         head = len(first), sha256(first)
-    tail = sha256(data[-HEAD_BYTES:])
-    return data[length:], Cursor(cursor.path, offset, *head, tail, facts.st_dev, facts.st_ino)
+    facts = os.fstat(descriptor)
+    tail = sha256((before + data)[-HEAD_BYTES:])
+    return data, Cursor(cursor.path, offset, *head, tail, facts.st_dev, facts.st_ino)
 
 
 def tail_start(descriptor: int, size: int, tail_bytes: int) -> int:

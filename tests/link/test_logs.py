@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +17,11 @@ from grpo_tui.model.lines import LineSplitter
 from remote.boxes import Box
 from remote.events import BoxGreeted, LogFailed, LogRotated
 from tests.support.agent import RawAgent, connected, eventually
-from tests.support.logs import LogReader, states_of
+from tests.support.logs import LogReader, run_histories, run_storm
 
 HEAD = b"the same first lines\n" * 400
 """Longer than the head of a cursor."""
+SEED = os.environ.get("LINK_SEED") or secrets.token_hex(4)
 
 
 @pytest.fixture(scope="module")
@@ -462,5 +464,9 @@ def test_more_logs_than_descriptors(tmp_path: Path) -> None:
         agent.transport.close()
 
 
-def test_random_histories_of_a_log(shared: RawAgent) -> None:
-    states_of(shared, root_of(shared), examples=12, steps=10)
+def test_random_histories(shared: RawAgent) -> None:
+    run_histories(shared, root_of(shared), SEED, examples=12, steps=10)
+
+
+def test_a_log_in_a_storm_of_rotations(shared: RawAgent) -> None:
+    run_storm(shared, root_of(shared), SEED, 2.0)

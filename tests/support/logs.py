@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -116,18 +120,82 @@ class LogReader:
             self.error = frame["error"]
 
 
-def states_of(agent: RawAgent, root: Path, examples: int, steps: int) -> None:
+def run_histories(agent: RawAgent, root: Path, seed: str, examples: int, steps: int) -> None:
     """Run random histories of a log against an agent. Raises AssertionError with the shortest one that fails."""
+    print(f"LINK_SEED={seed}")
+    factory = hypothesis.seed(seed)(partial(LogHistory, agent, root))
     run_state_machine_as_test(
-        lambda: LogHistory(agent, root),
+        factory,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
+            database=None,
             suppress_health_check=list(HealthCheck),
-            print_blob=True,
         ),
     )
+
+
+def run_storm(agent: RawAgent, root: Path, seed: str, seconds: float) -> None:
+    """Write and rotate a log without a pause while an agent follows it, then compare.
+
+    Asserts that no content mixes two generations of the file, lacks a line or has one twice.
+    """
+    print(f"LINK_SEED={seed}")
+    number = next(_ids)
+    log = root / f"storm_{number}" / "log"
+    log.parent.mkdir()
+    log.write_bytes(STORM_HEAD)
+    reader = LogReader(agent, log.relative_to(root).as_posix())
+    stop = threading.Event()
+    writer = threading.Thread(target=_storm, args=(log, random.Random(seed), stop))
+    writer.start()
+    try:
+        reader.read_for(seconds)
+    finally:
+        stop.set()
+        writer.join()
+    reader.until(log.read_bytes(), 30)
+    contents = [*reader.finished, reader.content]
+    print(f"{len(contents)} contents, {sum(map(len, contents)):,} bytes")
+    for content in contents:
+        assert content.startswith(STORM_HEAD) or STORM_HEAD.startswith(content)
+        lines = content[len(STORM_HEAD) :].split(b"\n")[:-1]
+        generations = {line.split()[0] for line in lines}
+        assert len(generations) <= 1, generations
+        assert [int(line.split()[1]) for line in lines] == list(range(len(lines)))
+    reader.disconnect()
+
+
+STORM_HEAD = b"the same first line of every file\n" * 150
+
+
+def _storm(log: Path, chance: random.Random, stop: threading.Event) -> None:
+    generation, lines = 0, 0
+    stream = log.open("ab", buffering=0)
+    while not stop.is_set():
+        action = chance.random()
+        if action < 0.05:
+            generation, lines = generation + 1, 0
+            if action < 0.02:  # truncated and grown again, in place
+                stream.truncate(0)
+            else:
+                stream.close()
+                if action < 0.03:
+                    log.rename(log.with_name("away"))
+                elif action < 0.04:
+                    log.unlink()
+                else:
+                    log.with_name("new").touch()
+                    os.replace(log.with_name("new"), log)
+                stream = log.open("ab", buffering=0)
+            stream.write(STORM_HEAD)
+        count = chance.choice([1, 10, 1_000])
+        stream.write(b"".join(b"%d %d %s\n" % (generation, lines + i, b"." * (i % 70)) for i in range(count)))
+        lines += count
+        if chance.random() < 0.7:
+            time.sleep(chance.choice([0.0001, 0.001, 0.01, 0.1]))
+    stream.close()
 
 
 class LogHistory(RuleBasedStateMachine):
