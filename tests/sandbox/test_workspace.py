@@ -20,6 +20,15 @@ from grpo_train.sandbox import (
 )
 
 
+def test_slots_can_be_entered_under_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        slot = workspace.Slot(str(tmp_path / "slot"), 0, None, tmpfs=False)
+    finally:
+        os.umask(before)
+    assert os.stat(slot.path).st_mode & 0o777 == 0o711
+
+
 def test_deep_trees_are_removed(tmp_path: Path) -> None:
     here = os.open(tmp_path, os.O_RDONLY)
     for _ in range(1500):
