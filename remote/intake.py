@@ -180,7 +180,10 @@ def _row(kind: RowKind, value: Any, index: int) -> dict[str, Any]:
     if isinstance(error := value.get("error"), dict) and "console_tail" in error:
         tail = [_last_state(line) for line in error["console_tail"]]
         value = {**value, "error": {**error, "console_tail": tail}}
-    return {key: _plain(item) for key, item in value.items() if key in hints}
+    try:
+        return {key: _plain(item) for key, item in value.items() if key in hints}
+    except Unreadable as error:  # in a field of a field, of which no type is known
+        return kind.unreadable(_shown_name(value, kind.key, index), message(str(error)))
 
 
 def _shown_name(row: Any, key: str, index: int) -> str:

@@ -22,6 +22,8 @@ KILL_WAIT_S = 8.0
 """Time during which processes with the run's ID get SIGKILL repeatedly."""
 LOCK_WAIT_S = 3.0
 """Time for the status lock of a process that was just killed to be released."""
+NOBODY = 65_534
+"""Owner of the superuser's files on most NFS mounts."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,19 @@ def kill_run(
     if observed.host:
         raise RunDirError(f"{run.name} is running on {observed.host}; kill it there", code="elsewhere")
     status = run.read_status() or {}
-    recorded = writer_of(status)
     live_here = status.get("boot_id") == boot_id() and status.get("state") in LIVE_STATES
-    targets = {recorded, *supervisors} if live_here and recorded[0] > 1 else set(supervisors)
-    targets = {target for target in targets if is_alive(*target)}
+    targets = {target for target in supervisors if is_alive(*target)}
+    targets |= recorded_supervisor(run) if live_here else set()
     for pid, _ in targets:
         if (owner := process_owner(pid)) and os.geteuid() != 0:
             message = f"{run.name} is running as {owner}, and {account()} may not end it; on the box: sudo kill {pid}"
             raise RunDirError(message, code="not_ours")
-    if not observed.is_live and not targets and not find_by_run_id(run_id_of(run.path)):
-        raise RunDirError(f"{run.name} is not running ({observed.state})", code="not_running")
+    if not targets and not find_by_run_id(run_id_of(run.path)):
+        if live_here and is_alive(*writer_of(status)):
+            message = f"{run.status_file} names a process of another account than its own; nothing was ended"
+            raise RunDirError(message, code="not_ours")
+        if not observed.is_live:
+            raise RunDirError(f"{run.name} is not running ({observed.state})", code="not_running")
     try:
         run.log_event("kill_asked", by=by)
     except OSError:
@@ -73,6 +78,22 @@ def kill_run(
     except OSError as failure:
         return replace(result, unrecorded=failure)
     return result
+
+
+def recorded_supervisor(run: RunDir) -> set[tuple[int, int]]:
+    """(pid, start ticks) of the live process that ``status.json`` names; empty unless its account wrote the file.
+
+    Whoever else may write there could name any process of the account that ends the run.
+    """
+    recorded = writer_of(run.read_status() or {})
+    if recorded[0] <= 1 or not is_alive(*recorded):
+        return set()
+    try:
+        writer, owner = os.stat(run.status_file).st_uid, os.stat(f"/proc/{recorded[0]}").st_uid
+    except OSError:
+        return set()
+    squashed = owner == 0 and writer == NOBODY
+    return {recorded} if writer == owner or squashed else set()
 
 
 def _terminate_then_kill(run: RunDir, supervisors: set[tuple[int, int]], patience_s: float) -> KillResult:

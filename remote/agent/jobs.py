@@ -19,7 +19,7 @@ from typing import Any
 from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, open_run, prepare_root
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import open_lock
-from grpo_train.run_dir.kill import TERM_WAIT_S, KillResult, kill_run, record_end
+from grpo_train.run_dir.kill import TERM_WAIT_S, KillResult, kill_run, record_end, recorded_supervisor
 from grpo_train.run_dir.processes import is_alive, signal_quietly, start_ticks
 from grpo_train.run_dir.root import Launch, find_by_key
 from remote.agent.context import BoxContext
@@ -322,9 +322,7 @@ def _started_since(run: RunDir, record: Record) -> bool:
 
 def _live_supervisors(box: BoxContext, run: RunDir) -> set[tuple[int, int]]:
     """Supervisors of a run that are alive on this host: the recorded one, and the process in its session."""
-    status = run.read_status() or {}
-    recorded = int(status.get("pid") or 0), int(status.get("pid_start") or 0)
-    return {target for target in {recorded, *_session_process(box, run)} if target[0] > 1 and is_alive(*target)}
+    return recorded_supervisor(run) | {target for target in _session_process(box, run) if is_alive(*target)}
 
 
 def _session_process(box: BoxContext, run: RunDir) -> list[tuple[int, int]]:

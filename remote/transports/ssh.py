@@ -338,12 +338,14 @@ def attach_argv(box: Box, session: str, *, host_keys_file: str | Path | None = N
     """The command that attaches this terminal to a session of the box (``=``: exactly this name).
 
     It uses the user's ssh, with the host keys of grpo-tui. A local box needs no ssh; ``TMUX`` is unset so that it works
-    inside tmux.
+    inside tmux. Raises ValueError for a name that no quotes hold in every shell.
     """
     socket_name = ["-L", box.tmux_socket] if box.tmux_socket else []
     if box.is_local:
         unset = [] if sys.platform == "win32" else ["env", "-u", "TMUX"]
         return [*unset, "tmux", "-u", *socket_name, "attach-session", "-t", f"={session}"]
+    if set(session) & set("'\\!\n"):  # whoever names a run must not write commands for this account's shell
+        raise ValueError(f"the tmux session's name {session!r} is not safe in every shell; attach to it on the box")
     # always quoted: zsh expands a bare =name to the path of a command
     remote = shlex.join(["tmux", "-u", *socket_name, "attach-session", "-t"]) + f" '={session}'"
     options = {
