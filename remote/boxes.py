@@ -58,6 +58,8 @@ class Box:
     price_per_hour: float | None = None
     """Price in dollars, used for run cost."""
     kind: Literal["ssh", "local"] = "ssh"
+    transport: Literal["auto", "openssh", "paramiko"] = "auto"
+    """``auto``: this machine's ``ssh`` if it is usable, else paramiko (see :mod:`remote.transports.choice`)."""
     tmux_socket: str = ""
     """Name of the tmux socket (``tmux -L``); "" = the default one."""
     umask: str = ""
@@ -257,6 +259,10 @@ def _value(key: str, node: Any, where: str) -> Any:
         if value in ("ssh", "local"):
             return value
         raise BoxesError(f"{where}: 'kind' must be ssh or local, not {value!r}")
+    if key == "transport":
+        if value in ("auto", "openssh", "paramiko"):
+            return value
+        raise BoxesError(f"{where}: 'transport' must be auto, openssh or paramiko, not {value!r}")
     if value is None:
         return ""
     if isinstance(value, (dict, list)):

@@ -30,7 +30,16 @@ from typing import Any
 from remote import intake
 from remote.allowance import CREDIT_WORTH, FRAME_COST, ROTATION_COST, Allowance
 from remote.boxes import Box
-from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, LogArrived, LogFailed, LogRotated
+from remote.events import (
+    ClientEvent,
+    HostKeyAsked,
+    Link,
+    LinkChanged,
+    LogArrived,
+    LogFailed,
+    LogRotated,
+    QuestionAsked,
+)
 from remote.follows import Follow
 from remote.handshake import shake_hands
 from remote.protocol import (
@@ -46,7 +55,7 @@ from remote.protocol import (
 from remote.requests import Pending, Requests, unreachable
 from remote.timing import NetworkDetector, Pings, SleepDetector, Timing
 from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
-from remote.transports.local import LocalTransport
+from remote.transports.choice import TransportChoice
 
 logger = logging.getLogger(__name__)
 FLOODED = 17
@@ -70,9 +79,11 @@ class BoxClient:
     ) -> None:
         self.box = box
         self._on_event = on_event
-        self._host_keys_file = host_keys_file
-        self._factory = transport_factory or self._default_transport
         self._timing = timing or Timing()
+        self._choice = TransportChoice(
+            box, self._ask_question, self._emit, host_keys_file=host_keys_file, step_s=self._timing.step
+        )
+        self._factory = transport_factory or self._choice.transport
         self._sleep = SleepDetector(wall_clock, self._timing.clock_jump)
         self._network = NetworkDetector(self._timing.network_every)
         self._ids = itertools.count(1)
@@ -90,6 +101,8 @@ class BoxClient:
         self._retry_now = threading.Event()
         self._host_key_answer: bool | None = None
         self._host_key_answered = threading.Event()
+        self._question_answer: str | None = None
+        self._question_answered = threading.Event()
         self._owner = threading.Thread(target=self._own, name=f"box-{box.name}", daemon=True)
         self._watchdog = threading.Thread(target=self._watch, name=f"box-{box.name}-watchdog", daemon=True)
 
@@ -110,12 +123,14 @@ class BoxClient:
         self._closing.set()
         self._retry_now.set()
         self._host_key_answered.set()
+        self._question_answered.set()
         self._wake()
         if self._owner.is_alive() and threading.current_thread() is not self._owner:
             self._owner.join(timeout if self._up else 0.2)
             if self._owner.is_alive() and (transport := self._transport):
                 transport.close()  # ends a hanging connect or send
                 self._owner.join(timeout)
+        self._choice.close()
         self._requests.fail_all("the client is closed")
 
     def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
@@ -183,6 +198,11 @@ class BoxClient:
         self._host_key_answer = accept
         self._host_key_answered.set()
 
+    def answer_question(self, answer: str | None) -> None:
+        """The user's answer to QuestionAsked; None if it was dismissed. It is neither stored nor logged."""
+        self._question_answer = answer
+        self._question_answered.set()
+
     def reconnect_now(self) -> None:
         """Retry now: ends a back-off or a refusal; does nothing while connected."""
         self._retry_now.set()
@@ -238,7 +258,7 @@ class BoxClient:
 
     def _wait_after(self, refusal: Refused, reason: str, address: str) -> bool:
         """Wait until the box is asked again; returns whether that happens without a person."""
-        seconds = None if refusal.code == "host_key" else self._timing.ask_again
+        seconds = None if refusal.code in ("host_key", "question") else self._timing.ask_again
         self._set_link(Link.REFUSED, reason, retry_in_s=seconds)
         self._requests.fail_all(reason)
         if self._pause(seconds, address) or self._closing.is_set():
@@ -410,9 +430,11 @@ class BoxClient:
         self._host_key_answered.wait()
         return bool(self._host_key_answer) and not self._closing.is_set()
 
-    def _default_transport(self, box: Box, ask: AskHostKey) -> Transport:
-        if box.is_local:
-            return LocalTransport()
-        from remote.transports.ssh import SshTransport
-
-        return SshTransport(box, ask, host_keys_file=self._host_keys_file, step_s=self._timing.step)
+    def _ask_question(self, question: QuestionAsked) -> str | None:
+        self._question_answered.clear()
+        self._emit(question)
+        if question.kind == "touch" or self._closing.is_set():
+            return None
+        self._question_answered.wait()
+        answer, self._question_answer = self._question_answer, None
+        return None if self._closing.is_set() else answer

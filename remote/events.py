@@ -46,6 +46,22 @@ class HostKeyAsked:
 
 
 @dataclass(frozen=True)
+class QuestionAsked:
+    """ssh needs a person to log in. Answer with ``BoxClient.answer_question``; a ``touch`` needs no answer."""
+
+    text: str
+    echo: bool
+    """Whether the answer is shown while it is typed. ssh does not pass on what the box says about it: False."""
+    kind: str
+    """``password``, ``passphrase`` (of a key file), ``pin``, ``prompt`` (the box's), ``confirm`` or ``touch``."""
+
+
+@dataclass(frozen=True)
+class QuestionWithdrawn:
+    """ssh no longer waits for the last question: the key was touched, or the connection ended."""
+
+
+@dataclass(frozen=True)
 class BoxGreeted:
     """The agent's hello: facts about the host (name, python, tmux, root, cpu_count, gpus …) and its engine."""
 
@@ -118,6 +134,8 @@ class LogFailed:
 ClientEvent: TypeAlias = (
     LinkChanged
     | HostKeyAsked
+    | QuestionAsked
+    | QuestionWithdrawn
     | BoxGreeted
     | RunsReported
     | SessionsReported

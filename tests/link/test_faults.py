@@ -28,9 +28,9 @@ def chance() -> random.Random:
     return random.Random(seed)
 
 
-@pytest.fixture
-def lane(tmp_path: Path) -> Iterator[Lane]:
-    with opening(tmp_path) as lane:
+@pytest.fixture(params=["paramiko", "openssh"])
+def lane(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lane]:
+    with opening(tmp_path, transport=request.param) as lane:
         yield lane
         lane.assert_truthful()
         lane.assert_no_agent_left()

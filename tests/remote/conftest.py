@@ -67,6 +67,7 @@ def ssh_box(sshd: Sshd, proxy: ChaosProxy, root: Path, tmux_socket: str) -> Box:
         port=proxy.port,
         user=sshd.user,
         key=str(sshd.user_key),
+        transport="paramiko",
         root=str(root),
         engine=[str(FAKE_ENGINE)],
         tmux_socket=tmux_socket,

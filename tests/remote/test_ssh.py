@@ -49,7 +49,8 @@ def own_sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 
 def box_of(sshd: Sshd, **fields: Any) -> Box:
-    values = {"host": "127.0.0.1", "port": sshd.port, "user": sshd.user, "key": str(sshd.user_key), **fields}
+    values = {"host": "127.0.0.1", "port": sshd.port, "user": sshd.user, "key": str(sshd.user_key)}
+    values |= {"transport": "paramiko", **fields}
     return Box(values.pop("name", "h200"), **values)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from remote.boxes import Box
 from remote.client import BoxClient
@@ -31,6 +32,7 @@ IMPATIENT = Timing(backoff_first=0.01, backoff_most=0.05, settled_after=60.0, st
 FALSE = re.compile(r"python|key refused|shell|refused|no ssh server|changed|not accepted", re.IGNORECASE)
 """Words that are false when only the network failed."""
 NEWKEYS = 21
+Kind = Literal["paramiko", "openssh"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,15 @@ class Places:
 class Lane:
     """A box, a bad network and a client's files."""
 
-    def __init__(self, folder: Path, sshd: Sshd, proxy: ChaosProxy, timing: Timing) -> None:
+    def __init__(self, folder: Path, sshd: Sshd, proxy: ChaosProxy, timing: Timing, transport: Kind) -> None:
         self.sshd = sshd
         self.proxy = proxy
         self.timing = timing
         self.hosts = folder / "hosts"
         kind, blob = Path(f"{sshd.host_key}.pub").read_text().split()[:2]
         self.hosts.write_text(f"h200 {kind} {blob}\n")
-        self.box = Box("h200", host="127.0.0.1", port=proxy.port, user=sshd.user, key=str(sshd.user_key))
+        key = str(sshd.user_key)
+        self.box = Box("h200", "127.0.0.1", sshd.user, proxy.port, key, transport=transport)
         self.events: list[LinkChanged] = []
         """Every link event of this lane."""
         self.leaks: list[tuple[int, int]] = []
@@ -126,10 +129,10 @@ class Lane:
 
 
 @contextmanager
-def opening(folder: Path, timing: Timing = IMPATIENT) -> Iterator[Lane]:
+def opening(folder: Path, timing: Timing = IMPATIENT, transport: Kind = "paramiko") -> Iterator[Lane]:
     folder.mkdir(parents=True, exist_ok=True)
     with Sshd(folder) as sshd, ChaosProxy(sshd.port) as proxy:
-        yield Lane(folder, sshd, proxy, timing)
+        yield Lane(folder, sshd, proxy, timing, transport)
 
 
 def side_by_side(

@@ -1,0 +1,446 @@
+"""The agent over the system's ``ssh``: one child, one session, so that whatever ``ssh NAME`` reaches is reached.
+
+The session runs a loop in ``sh`` that reads one encoded script per line. The account's shell sees one constant command
+without a character that any shell reads differently, and looking around, the upload and the agent need no channel of
+their own. The child is also the master that attaching uses, and ends with this program: its input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from remote import bootstrap
+from remote.events import HostKeyAsked, QuestionAsked, QuestionWithdrawn
+from remote.protocol import Flood
+from remote.timing import Timing
+from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
+from remote.transports.openssh_log import Log, failure
+from remote.transports.openssh_setup import BoxSsh
+from remote.transports.questions import Prompt
+
+LOGIN_STEPS = 4
+"""Time limit of a login in steps, besides ``ConnectTimeout``, ``Match exec`` and the questions."""
+SEND_S = 15.0
+EXIT_S = 0.3
+"""Time for ssh to exit once its input has ended …"""
+TERMINATE_S = 0.5
+"""… and once it was asked to."""
+ERRORS_S = 0.2
+"""The errors of a command may arrive after its exit status."""
+MAX_ANSWER = 2**20
+POLL_S = 0.25
+
+AskQuestion = Callable[[QuestionAsked], "str | None"]
+"""Called on the owner thread; blocks until the user has answered (None: dismissed). A notice returns at once."""
+Announce = Callable[[QuestionWithdrawn], None]
+
+
+class OpenSshTransport:
+    """One connection to one box. See :class:`remote.transports.Transport`."""
+
+    def __init__(
+        self,
+        ssh: BoxSsh,
+        ask_host_key: AskHostKey,
+        ask: AskQuestion,
+        announce: Announce,
+        *,
+        step_s: float = Timing.step,
+    ) -> None:
+        self.address = ""
+        self._ssh, self._box = ssh, ssh.box
+        self._ask_host_key, self._ask, self._announce = ask_host_key, ask, announce
+        self._step_s = step_s
+        self._owner = threading.get_ident()
+        self._waker = Waker()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_fd = -1
+        self._log = Log()
+        self._errors = ErrorTail()
+        self._output = b""
+        """Received, not yet read."""
+        self._stderr = bytearray()
+        """While opening."""
+        self._stderr_open = True
+        self._token = secrets.token_hex(8)
+        self._scripts = 0
+        self._deadline = 0.0
+        self._accepted_key = False
+        self._asked_now = False
+        self._passphrases: dict[str, str] = {}
+        """Answers in this login; kept if it succeeds."""
+        self._notices: list[Prompt] = []
+        self._refusal: Refused | None = None
+        """The reason why a question was not answered."""
+        self._opening = True
+        self._closed = False
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------------- opening
+
+    def open(self) -> None:
+        self._owner = threading.get_ident()
+        self._ssh.resolve(lambda: self._closed)
+        try:
+            self._start()
+            argv = bootstrap.install(self._box, self._execute)
+            marker = f"grpo-agent-{secrets.token_hex(8)}"
+            self._limit(self._step_s)
+            self._run(bootstrap.serve_command(argv, marker))
+            self._until(f"\n{marker}\n".encode(), "starting the agent")
+        except Unreachable:
+            self._ssh.failed()
+            raise
+        self._errors.add(bytes(self._stderr[-ErrorTail.KEPT :]))
+        self._stderr.clear()
+        self._opening = False
+
+    def _start(self) -> None:
+        """Log in, and start the loop."""
+        ready = f"grpo-ready-{self._token}"
+        loop = (
+            f"sh -c 'echo; echo {ready}; while read -r line; do case $line in {self._token}*) "
+            f'eval "$(printf %b "${{line#{self._token}}}")";; esac; done\''
+        )
+        self._log_fd = os.open(self._ssh.log, os.O_RDWR | os.O_NONBLOCK)  # its own writer, so that it never ends
+        try:
+            self._process = subprocess.Popen(
+                self._ssh.command(loop),
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._ssh.environment(),
+                start_new_session=True,  # no terminal to ask questions on; a process group to end
+            )
+        except OSError as error:
+            raise Refused(f"cannot run {self._ssh.program.path}: {error.strerror or error}") from error
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        if self._closed:  # while it started
+            self._signal(signal.SIGTERM)
+        self._limit(LOGIN_STEPS * self._step_s + self._ssh.connect_timeout_s + self._ssh.resolved_in_s)
+        self._until(f"\n{ready}\n".encode(), f"logging in to {self._where()}")
+        self._ssh.passphrases |= self._passphrases
+        self._passphrases = {}
+        self._ssh.succeeded()
+
+    def _where(self) -> str:
+        configuration = self._ssh.configuration
+        return f"{configuration.one('hostname') or self._box.host}:{configuration.one('port') or 22}"
+
+    def _execute(self, command: str, stdin: bytes, steps: int, what: str, end: str) -> tuple[int, str, str]:
+        """Run a command until its exit status. See :data:`remote.bootstrap.Execute`."""
+        self._limit(steps * self._step_s)
+        self._scripts += 1
+        done = f"grpo-done-{self._token}-{self._scripts}"
+        self._stderr.clear()
+        if stdin:  # what the command does not read is discarded, so that the loop never reads it
+            script = f"head -c {len(stdin)} | {{ (\n{command}\n); s=$?; cat >/dev/null; echo; echo {done} $s; }}"
+        else:
+            script = f"(\n{command}\n) </dev/null; s=$?; echo; echo {done} $s"
+        self._run(script)
+        self._write(stdin, what)
+        output, status = self._until_status(done, what)
+        if status:
+            self._wait_errors()
+        return status, output.decode(errors="replace"), self._stderr.decode(errors="replace")
+
+    def _run(self, script: str) -> None:
+        """Send a script to the loop, encoded for ``printf %b``."""
+        encoded = "".join(
+            chr(byte) if 32 <= byte < 127 and byte not in b"\\" else f"\\0{byte:03o}" for byte in script.encode()
+        )
+        self._write(f"{self._token}{encoded}\n".encode(), "starting a command")
+
+    def _until(self, marker: bytes, what: str) -> bytes:
+        """Output before a marker. Raises Unreachable or Refused when it does not come."""
+        while marker not in self._output:
+            self._more(what)
+        before, _, self._output = self._output.partition(marker)
+        return before
+
+    def _until_status(self, done: str, what: str) -> tuple[bytes, int]:
+        pattern = re.compile(rb"\n%s (\d+)\n" % done.encode())
+        while not (found := pattern.search(self._output)):
+            self._more(what)
+        output, self._output = self._output[: found.start()], self._output[found.end() :]
+        return output, int(found[1])
+
+    def _more(self, what: str) -> None:
+        """Wait for output, and answer questions; raises at the end."""
+        if self._closed:
+            raise Unreachable("the connection was closed")
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise self._end_of(what, f"{what} took too long (box '{self._box.name}')")
+        if not self._read(min(left, POLL_S)):
+            raise self._end_of(what)
+        if len(self._output) + len(self._stderr) > MAX_ANSWER:
+            raise Flood(f"{what}: '{self._box.name}' floods the link: more than {MAX_ANSWER >> 20} MiB")
+
+    def _read(self, timeout: float) -> bool:
+        """Read what there is, within ``timeout`` seconds; returns whether the output is still open."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        out, err, asked = process.stdout.fileno(), process.stderr.fileno(), self._ssh.questions.fileno()
+        wanted = [out, self._log_fd, *([err] if self._stderr_open else [])]
+        if self._opening:
+            wanted += [asked, *(notice.connection.fileno() for notice in self._notices)]
+        ready = self._waker.wait(wanted, timeout)
+        if self._log_fd in ready:
+            self._read_log()
+        if err in ready:
+            self._read_errors()
+        if self._opening and asked in ready and (prompt := self._ssh.questions.take()):
+            self._answer(prompt)
+        for notice in [notice for notice in self._notices if notice.connection.fileno() in ready]:
+            self._withdraw(notice)
+        if out in ready:
+            data = os.read(out, 1 << 18)
+            self._output += data
+            return bool(data)
+        return True
+
+    def _read_log(self) -> None:
+        with suppress(BlockingIOError):
+            while data := os.read(self._log_fd, 65_536):
+                self._log.add(data)
+        self.address = self._log.address or self.address
+
+    def _read_errors(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        piece = os.read(self._process.stderr.fileno(), 65_536)
+        if not piece:
+            self._stderr_open = False  # a closed descriptor would make every wait return at once
+        elif self._opening:
+            self._stderr += piece
+        else:
+            self._errors.add(piece)
+
+    def _wait_errors(self) -> None:
+        end = time.monotonic() + ERRORS_S
+        while self._stderr_open and (left := end - time.monotonic()) > 0 and self._read(left):
+            pass
+
+    def _end_of(self, what: str, expired: str = "") -> Exception:
+        """Why the session ended, or was ended because its time had."""
+        process = self._process
+        assert process is not None
+        if self._closed:
+            return Unreachable("the connection was closed")
+        if expired:
+            self._signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(TERMINATE_S)
+        self._wait_errors()
+        self._read_log()
+        errors = self._stderr.decode(errors="replace")
+        if self._refusal is not None:
+            return self._refusal
+        if expired:
+            return Unreachable(expired)
+        if self._accepted_key and not self._log.authenticated:
+            return TryAgain("the host key was accepted; connecting again")  # the box does not wait while a user decides
+        status = process.returncode
+        received = self._log.exit_status is not None or (status is not None and 0 <= status < 255)
+        if received:
+            reason = (errors or self._output.decode(errors="replace")).strip()[-200:] or f"exit status {status}"
+            return Refused(f"the login shell of '{self._box.name}' does not run commands: {reason}")
+        if self._log.authenticated:
+            last = (self._log.words() or ["the connection ended"])[-1]
+            return Unreachable(f"{what} on '{self._box.name}' ended early: {last}")
+        return self._asked_in_vain(failure(self._ssh, self._log, errors, self._where()))
+
+    def _asked_in_vain(self, failed: Exception) -> Exception:
+        """A login that needed a person is not repeated without one."""
+        if self._ssh.asked and isinstance(failed, Unreachable):
+            self._ssh.asked = False
+            return Refused(f"the login ended after your answer ({failed}); reconnect to try again", "question")
+        if isinstance(failed, Refused):
+            self._ssh.asked = False
+        return failed
+
+    def _limit(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+
+    # ------------------------------------------------------------------------------------------------ questions
+
+    def _answer(self, prompt: Prompt) -> None:
+        """Pass a question to the user; the time until the answer does not count."""
+        if prompt.kind == "touch":
+            self._notices.append(prompt)
+            self._ask(QuestionAsked(prompt.text.strip(), False, "touch"))
+            return
+        began = time.monotonic()
+        prompt.answer(self._answer_to(prompt))
+        self._deadline += time.monotonic() - began
+
+    def _answer_to(self, prompt: Prompt) -> str | None:
+        if prompt.kind == "host key":
+            return self._host_key(prompt)
+        if prompt.kind == "passphrase":
+            if prompt.text in self._passphrases:  # asked again: it was wrong
+                self._ssh.passphrases.pop(prompt.text, None)
+            elif (known := self._ssh.passphrases.get(prompt.text)) is not None:
+                self._passphrases[prompt.text] = known
+                return known
+        if self._refusal is not None:
+            return None
+        if self._ssh.asked and not self._asked_now:
+            self._ssh.asked = False  # the next connection is a person's
+            self._refusal = Refused(f"reconnect to answer {self._where()}: {prompt.text.strip()}", "question")
+            return None
+        self._ssh.asked = self._asked_now = True
+        answer = self._ask(QuestionAsked(prompt.text.strip(), False, prompt.kind))
+        if answer is None:
+            self._ssh.asked = False
+            self._refusal = Refused(f"not answered: {prompt.text.strip()}", "question")
+        elif prompt.kind == "passphrase":
+            self._passphrases[prompt.text] = answer
+        return answer
+
+    def _host_key(self, prompt: Prompt) -> str | None:
+        found = prompt.host_key()
+        if found is None:
+            return "no"
+        host, key_type, fingerprint = found
+        if (host, fingerprint) not in self._ssh.accepted:
+            if not self._ask_host_key(HostKeyAsked(f"{self._box.name} ({host})", key_type, fingerprint)):
+                what = f"the host key of {self._box.name} ({host}) was not accepted: {key_type} {fingerprint}"
+                self._refusal = Refused(what, "host_key")
+                return "no"
+            self._ssh.accepted.add((host, fingerprint))
+            self._accepted_key = True
+        return fingerprint
+
+    def _withdraw(self, notice: Prompt) -> None:
+        """ssh has ended a notice."""
+        self._notices.remove(notice)
+        notice.connection.close()
+        self._announce(QuestionWithdrawn())
+
+    # ------------------------------------------------------------------------------------------------ the bytes
+
+    def send(self, data: bytes) -> None:
+        if self._process is None or self._opening:
+            raise Unreachable(f"not connected to '{self._box.name}'")
+        self._limit(SEND_S)
+        self._write(data, "sending")
+
+    def _write(self, data: bytes, what: str) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        view, stdin = memoryview(data), process.stdin.fileno()
+        try:
+            while view:
+                if self._closed or time.monotonic() >= self._deadline:
+                    raise Unreachable(f"{what}: the connection to '{self._box.name}' does not accept data")
+                _, writable, _ = select.select([], [stdin], [], POLL_S)
+                if writable:
+                    with suppress(BlockingIOError):
+                        view = view[os.write(stdin, view[:65_536]) :]
+                self._drain()
+        except (OSError, ValueError) as error:
+            if self._opening and not self._closed:
+                raise self._end_of(what) from error
+            raise Unreachable(f"the connection to '{self._box.name}' broke: {self._reason() or error}") from error
+
+    def _drain(self) -> None:
+        """Keep ssh from waiting for this program to read its log and errors."""
+        assert self._process is not None
+        assert self._process.stderr is not None
+        err = self._process.stderr.fileno()
+        wanted = [self._log_fd, *([err] if self._stderr_open else [])]
+        ready, _, _ = select.select(wanted, [], [], 0)
+        if self._log_fd in ready:
+            self._read_log()
+        if err in ready:
+            self._read_errors()
+
+    def receive(self, timeout: float) -> bytes | None:
+        if self._output:
+            data, self._output = self._output, b""
+            return data
+        if self._process is None or self._closed:
+            return b""
+        try:
+            is_open = self._read(timeout)
+        except (OSError, ValueError):
+            return b""
+        data, self._output = self._output, b""
+        if not data and not is_open:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                self._process.wait(EXIT_S)
+                self._read_log()
+            return b""
+        return data or None
+
+    def wake(self) -> None:
+        self._waker.wake()
+
+    def close(self) -> None:
+        self._closed = True
+        if threading.get_ident() != self._owner:
+            self._signal(signal.SIGTERM)
+            self._waker.wake()  # the owner cleans up
+            return
+        process, self._process = self._process, None
+        for notice in list(self._notices):
+            self._withdraw(notice)
+        if process is not None:
+            self._end(process)
+        if self._log_fd >= 0:
+            os.close(self._log_fd)
+            self._log_fd = -1
+        self._waker.close()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """End ssh: by the end of its input, then by signals, to the commands it runs as well."""
+        assert process.stdin is not None
+        process.stdin.close()
+        for number, seconds in ((None, EXIT_S), (signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, TERMINATE_S)):
+            if number is not None:
+                _signal(process, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+                break
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def _signal(self, number: int) -> None:
+        with self._lock:
+            if self._process is not None:
+                _signal(self._process, number)
+
+    def describe(self) -> str:
+        configuration = self._ssh.configuration
+        return f"ssh {configuration.one('user')}@{self._where()} ({self._ssh.program.name})"
+
+    def error_tail(self) -> str:
+        return self._errors.text() or self._reason()
+
+    def _reason(self) -> str:
+        words = self._log.words()
+        return words[-1] if words else ""
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    """Signal ssh and the commands it runs."""
+    if process.poll() is None:
+        with suppress(OSError):
+            os.killpg(process.pid, number)

@@ -1,0 +1,122 @@
+"""What a failed ssh meant, from its own log (``-E``), which nothing but ssh writes to.
+
+Only ssh's report of a whole answer is a refusal (see :mod:`remote`). A host key is compared before its signature is
+verified, so a damaged byte can look like another key: such an end is a refusal once a second connection ends alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from remote.transports import Refused, Unreachable
+from remote.transports.openssh_setup import BoxSsh
+
+KEPT = 400
+_NOISE = re.compile(r"^(debug\d:|Transferred: |Bytes per second: |Authenticated to |Warning: Permanently added|@)")
+_PROBLEM = re.compile(r"Load key|Identity file|Certificate|sign_and_send")
+
+
+class Log:
+    """The lines of ssh's log, the newest ones."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=KEPT)
+        self.address = ""
+        self.authenticated = False
+        self.exit_status: int | None = None
+        """The remote command's, once it was received."""
+        self.fingerprint = ""
+        """The host key's."""
+        self.offered: list[str] = []
+        """Keys that were offered to the box."""
+        self._rest = b""
+
+    def add(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-8_192:]
+        for line in lines:
+            self._add(line.decode(errors="replace").rstrip("\r"))
+
+    def _add(self, line: str) -> None:
+        self.lines.append(line)
+        if found := re.match(r"debug1: Connecting to \S+ \[(.+)\] port \d+", line):
+            self.address = found[1]
+        elif line.startswith("Authenticated to ") or line.startswith("debug1: Entering interactive session"):
+            self.authenticated = True
+        elif found := re.match(r"debug1: Server host key: \S+ (\S+)", line):
+            self.fingerprint = found[1]
+        elif found := re.match(r"debug1: Exit status (\d+)$", line):
+            self.exit_status = int(found[1])
+        elif found := re.match(r"debug1: Offering public key: (.*)", line):
+            self.offered.append(re.sub(r" (explicit|agent)+$", "", found[1]))
+
+    def words(self) -> list[str]:
+        """What ssh says to a person."""
+        return [line for line in self.lines if line.strip() and not _NOISE.match(line)]
+
+
+def failure(ssh: BoxSsh, log: Log, errors: str, where: str) -> Refused | Unreachable:
+    """Why ssh ended before the box ran a command. ``errors``: standard error, where jump hosts write."""
+    proxied = not log.authenticated and bool(
+        ssh.configuration.one("proxyjump") or ssh.configuration.one("proxycommand")
+    )
+    words = log.words()
+    text = "\n".join([*words, *(errors.splitlines() if proxied else [])])
+    last = (text.strip().splitlines() or [f"{where}: the connection ended"])[-1]
+    if proxied and errors.strip() and "UNKNOWN port" in last:
+        last = errors.strip().splitlines()[-1]
+    if found := _host_key(ssh, log, text, where):
+        return Unreachable(f"{where} presented a host key that is not the stored one; comparing again", found)
+    if "Unable to negotiate with" in text:
+        line = next(line for line in text.splitlines() if "Unable to negotiate with" in line)
+        return Unreachable(line, Refused(f"{where} and ssh have no SSH algorithm in common. {line}", "algorithms"))
+    if found_line := re.search(r"^(\S+): Permission denied \((.*)\)\.?$", text, re.MULTILINE):
+        return Refused(_login_refused(ssh, log, text, found_line[1], found_line[2]))
+    if "Too many authentication failures" in text:
+        return Refused(_login_refused(ssh, log, text, where, "too many authentication failures"))
+    return Unreachable(f"{where}: {last}" if where not in last else last)
+
+
+def _host_key(ssh: BoxSsh, log: Log, text: str, where: str) -> Refused | None:
+    """The refusal of a host key."""
+    box = ssh.box.name
+    if "REVOKED HOST KEY" in text or re.search(r"host key .* (is marked as )?revoked", text, re.IGNORECASE):
+        place = ssh.revoked_in(log.fingerprint)
+        return Refused(f"the host key of '{box}' is REVOKED: {log.fingerprint} ({place or where})", "host_key")
+    if "IDENTIFICATION HAS CHANGED" in text or "Offending" in text:
+        found = re.search(r"^Offending (\S+) key in (.+):(\d+)$", text, re.MULTILINE)
+        shown = re.search(r"^(SHA256:\S+?)\.?$", text, re.MULTILINE)
+        presented = f"the box presents {shown[1]}" if shown else "the box presents another one"
+        if found is None:
+            return Refused(f"the host key of '{box}' has CHANGED: {presented}", "host_key")
+        file, number = ssh.origin(found[2], int(found[3]))
+        place = f"{file} line {number}" if number else str(file)
+        return Refused(
+            f"the host key of '{box}' has CHANGED: {place} has another {found[1]} key, {presented}. The box was "
+            "reinstalled, or this is not your box. If you know why the key changed, delete that line and reconnect",
+            "host_key",
+        )
+    if unknown := re.search(r"^No (\S+) host key is known for (.+?)( and you have .*)?\.?$", text, re.MULTILINE):
+        presented = f"{unknown[1]} {log.fingerprint}"
+        if not ssh.knows_box:
+            reason = f"the host key of {unknown[2]} is not known, and 'StrictHostKeyChecking yes' is set: {presented}"
+            return Refused(reason, "host_key")
+        return Refused(
+            f"'{box}' presents a host key of a different type than the stored one in {ssh.host_keys.path}: "
+            f"{presented}. Compare it on the box, delete the old line and reconnect",
+            "host_key",
+        )
+    return None
+
+
+def _login_refused(ssh: BoxSsh, log: Log, text: str, login: str, methods: str) -> str:
+    tried = f"Keys offered: {'; '.join(log.offered)}. " if log.offered else "No key was offered. "
+    problems = [line for line in text.splitlines() if _PROBLEM.match(line)]
+    if "UNPROTECTED PRIVATE KEY" in text:
+        problems.append("other users can read the key file: chmod 600")
+    more = f"{'; '.join(dict.fromkeys(problems))}. " if problems else ""
+    return (
+        f"{login} refused the login ({methods}). {tried}{more}Correct 'user' or 'key' of '{ssh.box.name}' in "
+        "boxes.yaml, or add the public key to ~/.ssh/authorized_keys on the box"
+    )

@@ -1,0 +1,383 @@
+"""What one box needs of the system's ``ssh``: its options, a private directory, and the keys that are known.
+
+The private directory (0700) lives as long as the client: the control socket, the questions' socket, the host keys that
+ssh may read and add to, and a configuration for jump hosts. Nothing secret is written to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remote.boxes import Box
+from remote.transports import Refused
+from remote.transports.host_keys import HostKeys
+from remote.transports.host_keys import fingerprint as fingerprint_of
+from remote.transports.known_hosts import Line, lookup_name, marked, renamed
+from remote.transports.questions import Questions
+from remote.transports.ssh_config import _configuration, parse_jump
+
+CONNECT_S = 10
+ALIVE_S = 5
+OLDEST = (8, 5)
+"""Older versions do not mark what a server asks, so that a box could ask for the passphrase of a key."""
+LONGEST_FOLDER = 70
+"""A Unix socket's path has at most 104 characters, and ssh adds 17 to that of a control socket."""
+PREFIX = "grpo-ssh-"
+
+
+@dataclass(frozen=True)
+class Program:
+    """An OpenSSH client."""
+
+    path: str
+    version: tuple[int, int]
+    name: str
+    """As ``ssh -V`` prints it: OpenSSH_9.2p1."""
+
+
+@functools.cache
+def find_program(path: str = "ssh") -> Program | None:
+    """The OpenSSH client on this machine, of any version; None without one."""
+    found = shutil.which(path)
+    if found is None:
+        return None
+    try:
+        done = subprocess.run([found, "-V"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = re.match(r"OpenSSH\S*?_(\d+)\.(\d+)[^\s,]*", done.stderr or done.stdout)
+    return Program(found, (int(version[1]), int(version[2])), version[0]) if version else None
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The user's configuration for a host, from ``ssh -G``."""
+
+    values: dict[str, list[str]] = field(default_factory=dict)
+
+    def one(self, name: str) -> str:
+        """A value; "" if it is missing or ``none``."""
+        value = self.values.get(name, [""])[0]
+        return "" if value == "none" else value
+
+    def files(self, name: str) -> list[Path]:
+        """Files; ``ssh -G`` separates them by spaces."""
+        return [Path(name).expanduser() for name in self.one(name).split()]
+
+    @property
+    def lookup(self) -> str:
+        """The host's name in known_hosts files."""
+        return lookup_name(self.one("hostname"), int(self.one("port") or 22), self.one("hostkeyalias"))
+
+
+class BoxSsh:
+    """One box's use of ssh, for all connections of one client."""
+
+    def __init__(
+        self, box: Box, program: Program, *, host_keys_file: str | Path | None = None, config: str | None = None
+    ) -> None:
+        self.box = box
+        self.program = program
+        self.host_keys = HostKeys(host_keys_file)
+        self.configuration = Configuration()
+        self.resolved_in_s = 0.0
+        self.folder = _private_folder()
+        self.questions = Questions(self.folder / "questions")
+        self.log = self.folder / "log"
+        os.mkfifo(self.log, 0o600)
+        self.accepted: set[tuple[str, str]] = set()
+        """(host, fingerprint) of host keys that the user accepted; stored once a connection has verified them."""
+        self.passphrases: dict[str, str] = {}
+        """Passphrases of key files by prompt, for this session."""
+        self.asked = False
+        """Whether a person was asked to log in, and no connection has succeeded since."""
+        self._config = config
+        self._ours: list[Line] = []
+        self._hops: list[tuple[str, Configuration]] = []
+        self._users_master = False
+        self._avoids_users_master = False
+        self._write_askpass()
+        _live[box.name] = self
+
+    # --------------------------------------------------------------------------------------------- configuration
+
+    def resolve(self, closing: Callable[[], bool]) -> None:
+        """Read the user's configuration and prepare the files. Raises Refused, and Unreachable when closing."""
+        began = time.monotonic()
+        if self.box.host.startswith("-") or not self.box.host:
+            raise Refused(f"{self.box.host!r} is not a host name")
+        self.configuration = self._ask_ssh([*self._target()], self.box.host, closing)
+        self._hops = []
+        for jump in self.configuration.one("proxyjump").split(","):
+            user, host, port = parse_jump(jump)
+            if host and not host.startswith("-"):
+                options = [*(["-l", user] if user else []), *(["-p", str(port)] if port else [])]
+                self._hops.append((host, self._ask_ssh(options, host, closing)))
+        self._prepare_host_keys()
+        if self._hops:
+            (self.folder / "config").write_text(self._hop_config())
+        path = self.configuration.one("controlpath")
+        self._users_master = bool(path) and not self._avoids_users_master and self._has_users_master()
+        self.resolved_in_s = time.monotonic() - began
+
+    def _ask_ssh(self, options: list[str], host: str, closing: Callable[[], bool]) -> Configuration:
+        command = [self.program.path, "-G", *(["-F", self._config] if self._config else []), *options, "--", host]
+        values: dict[str, list[str]] = {}
+        for line in _configuration(command, host, closing).splitlines():
+            name, _, value = line.partition(" ")
+            values.setdefault(name, []).append(value)
+        return Configuration(values)
+
+    def _target(self) -> list[str]:
+        box = self.box
+        options = [*(["-p", str(box.port)] if box.port else []), *(["-l", box.user] if box.user else [])]
+        key = str(Path(box.key).expanduser())
+        return options + (["-i", key, "-o", "IdentitiesOnly=yes"] if box.key else [])
+
+    def _hop_config(self) -> str:
+        """Our host keys for the jump hosts, then the user's configuration. ssh passes it on to its jump hosts."""
+        lines = []
+        for host, configuration in self._hops:
+            files = [self.folder / "hops", *configuration.files("userknownhostsfile")]
+            lines += [
+                f"Match originalhost {host}",
+                f"UserKnownHostsFile {' '.join(map(_quoted, files))}",
+                *("HashKnownHosts no", "UpdateHostKeys no", "CheckHostIP no"),
+                *("ControlMaster no", "ControlPersist no", "ForwardAgent no"),
+            ]
+        users = [self._config] if self._config else ["~/.ssh/config", "/etc/ssh/ssh_config"]
+        return "\n".join([*lines, "Match all", *(f"Include {_quoted(file)}" for file in users), ""])
+
+    def _has_users_master(self) -> bool:
+        command = [self.program.path, *self._file(), *self._target(), "-O", "check", "--", self.box.host]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5)
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return done.returncode == 0
+
+    def failed(self) -> None:
+        """A connection failed: the next one does not use the user's master, which may be dead."""
+        self._avoids_users_master = True
+
+    def succeeded(self) -> None:
+        """A connection logged in: store the keys that the user accepted."""
+        self._avoids_users_master = self.asked = False
+        self._store_accepted()
+
+    # -------------------------------------------------------------------------------------------------- host keys
+
+    def _prepare_host_keys(self) -> None:
+        box, configuration = self.box, self.configuration
+        self._ours = renamed(self.host_keys.path, box.name, configuration.lookup)
+        lines = list(self._ours)
+        if self.knows_box:  # the box's name decides, but a revoked key stays revoked
+            users = configuration.files("userknownhostsfile") + configuration.files("globalknownhostsfile")
+            lines += marked(users)
+        self._write("target", [line.text for line in lines])
+        hops = [
+            line.text for host, hop in self._hops for line in renamed(self.host_keys.path, _hop_name(hop), hop.lookup)
+        ]
+        self._write("hops", hops)
+
+    @property
+    def knows_box(self) -> bool:
+        """Whether our file has a key for the box."""
+        return any(not line.marked for line in self._ours)
+
+    def _write(self, name: str, lines: list[str]) -> None:
+        (self.folder / name).write_text("".join(f"{line}\n" for line in lines))
+
+    def _store_accepted(self) -> None:
+        """Move the keys that ssh has added to our own file."""
+        known = {line.text for line in self._ours}
+        hops = {hop.lookup: _hop_name(hop) for _, hop in self._hops}
+        for file in ("target", "hops"):
+            for text in (self.folder / file).read_text().splitlines():
+                fields = text.split()
+                if len(fields) != 3 or text in known or (self.knows_box and file == "target"):
+                    continue
+                name = self.box.name if file == "target" else hops.get(fields[0], "")
+                blob = base64.b64decode(fields[2])
+                if name and all(entry.blob != blob for entry in self.host_keys.entries(name)):
+                    self.host_keys.add(name, fields[1], blob)
+        self.accepted.clear()
+
+    def origin(self, file: str, number: int) -> tuple[Path, int]:
+        """The file and line that a line of a prepared file came from."""
+        if Path(file) == self.folder / "target" and number <= len(self._ours):
+            line = self._ours[number - 1]
+            return line.file, line.number
+        if Path(file) == self.folder / "hops":
+            return self.host_keys.path, 0
+        return Path(file), number
+
+    def revoked_in(self, fingerprint: str) -> str:
+        """Where a key is marked as revoked: file and line, or ""."""
+        configuration = self.configuration
+        users = configuration.files("userknownhostsfile") + configuration.files("globalknownhostsfile")
+        for line in marked([self.host_keys.path, *users]):
+            fields = line.text.split()
+            with suppress(ValueError, IndexError):
+                if fields[0] == "@revoked" and fingerprint_of(base64.b64decode(fields[3])) == fingerprint:
+                    return f"{line.file} line {line.number}"
+        return str(configuration.one("revokedhostkeys"))
+
+    # ---------------------------------------------------------------------------------------------------- commands
+
+    def command(self, remote: str) -> list[str]:
+        """The command that runs a remote command without a terminal, and is the master for :meth:`attach`."""
+        options = {
+            **self._options(),
+            "RequestTTY": "no",
+            "BatchMode": "no",
+            "LogLevel": "DEBUG1",
+            **({} if self._users_master else {"ControlMaster": "yes", **self._control()}),
+        }
+        if self._users_master:
+            options["ControlMaster"] = "no"
+        return [self.program.path, "-T", "-E", str(self.log), *self._arguments(options), "--", self.box.host, remote]
+
+    def attach(self, remote: str) -> list[str]:
+        """The command that runs a remote command in this terminal, over the master if it is connected."""
+        options = {**self._options(), "RequestTTY": "force", "ControlMaster": "no"}
+        if not self._users_master:
+            options.update(self._control())
+        return [self.program.path, "-t", *self._arguments(options), "--", self.box.host, remote]
+
+    def _control(self) -> dict[str, str]:
+        return {"ControlPath": _quoted(self.folder / "master"), "ControlPersist": "no"}
+
+    def _arguments(self, options: dict[str, str]) -> list[str]:
+        pairs = [argument for name, value in options.items() for argument in ("-o", f"{name}={value}")]
+        return [*self._file(), *self._target(), *pairs]
+
+    def _file(self) -> list[str]:
+        if self._hops:
+            return ["-F", str(self.folder / "config")]
+        return ["-F", self._config] if self._config else []
+
+    def _options(self) -> dict[str, str]:
+        configuration = self.configuration
+        files = [self.folder / "target"]
+        if not self.knows_box:
+            files += configuration.files("userknownhostsfile")
+        strict = self.knows_box or configuration.one("stricthostkeychecking") in ("true", "yes")
+        options = {
+            "RemoteCommand": "none",
+            "UserKnownHostsFile": " ".join(map(_quoted, files)),
+            **({"GlobalKnownHostsFile": "/dev/null"} if self.knows_box else {}),
+            "StrictHostKeyChecking": "yes" if strict else "ask",
+            "HashKnownHosts": "no",
+            "UpdateHostKeys": "no",
+            "CheckHostIP": "no",
+            "VisualHostKey": "no",
+            "ServerAliveInterval": str(ALIVE_S),
+            "ServerAliveCountMax": "3",
+            "ForwardAgent": "no",
+            "ForwardX11": "no",
+            "ClearAllForwardings": "yes",
+            "PermitLocalCommand": "no",
+            "Tunnel": "no",
+        }
+        if not configuration.one("connecttimeout"):
+            options["ConnectTimeout"] = str(CONNECT_S)
+        if self.program.version >= (8, 7):
+            options |= {"SessionType": "default", "StdinNull": "no", "ForkAfterAuthentication": "no"}
+        return options
+
+    @property
+    def connect_timeout_s(self) -> int:
+        """``ConnectTimeout``: the user's, or ours."""
+        value = self.configuration.one("connecttimeout")
+        return int(value) if value.isdigit() else CONNECT_S
+
+    def environment(self) -> dict[str, str]:
+        """The environment of ssh: every question comes to the app."""
+        return {
+            **os.environ,
+            "SSH_ASKPASS": str(self.folder / "askpass"),
+            "SSH_ASKPASS_REQUIRE": "force",
+            "GRPO_ASKPASS": str(self.folder / "questions"),
+        }
+
+    def _write_askpass(self) -> None:
+        import remote.askpass
+
+        script = self.folder / "askpass"
+        argv = shlex.join([sys.executable, "-I", "-S", str(Path(remote.askpass.__file__).resolve())])
+        script.write_text(f'#!/bin/sh\nexec {argv} "$@"\n')
+        script.chmod(0o700)
+
+    def close(self) -> None:
+        """Remove the private directory."""
+        if _live.get(self.box.name) is self:
+            del _live[self.box.name]
+        self.questions.close()
+        self.passphrases.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_live: dict[str, BoxSsh] = {}
+"""Of each box with a client in this program."""
+
+
+def live(box: Box) -> BoxSsh | None:
+    """The ssh of a box that this program has connected to."""
+    ssh = _live.get(box.name)
+    return ssh if ssh is not None and ssh.box == box and ssh.configuration.values else None
+
+
+def _hop_name(hop: Configuration) -> str:
+    """A jump host's name in our file."""
+    return f"jump-{hop.one('hostname')}-{hop.one('port') or 22}"
+
+
+def _quoted(path: object) -> str:
+    """A path for an option of ssh: quoted, and without the meaning of ``%``."""
+    text = str(path).replace("%", "%%")
+    return f'"{text}"' if re.search(r"[\s']", text) else text
+
+
+_cleaned = threading.Lock()
+
+
+def _private_folder() -> Path:
+    """A new directory that only this user can enter; those of programs that were killed are removed."""
+    places = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    for place in places:
+        if not place or len(place) > LONGEST_FOLDER - len(PREFIX) - 20 or not os.access(place, os.W_OK):
+            continue
+        with _cleaned:
+            _remove_abandoned(Path(place))
+        with suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
+    raise Refused("no directory for ssh's control socket: set XDG_RUNTIME_DIR to a directory of this user")
+
+
+def _remove_abandoned(place: Path) -> None:
+    for folder in place.glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if not pid.isdigit() or int(pid) == os.getpid():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            if folder.lstat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # another user's process
