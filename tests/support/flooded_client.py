@@ -102,9 +102,9 @@ def main(flood: str, seconds: float) -> Outcome:
     return Outcome(peak - memory, used / wall, closed, len(connections), shown, threading.active_count())
 
 
-def resident_mb(field: str) -> float:
-    """A line of this process's ``/proc/self/status`` in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+def resident_mb(field: str, pid: int | str = "self") -> float:
+    """A line of a process's ``/proc/PID/status`` in MB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1_000 for line in lines if line.startswith(field))
 
 

@@ -153,22 +153,25 @@ def hostile(script: Script, *arguments: Any) -> Callable[[Box, Any], HostileTran
 
 
 def app_command(folder: Path, script: Script, *arguments: Any) -> Path:
-    """An executable that is ``grpo-tui`` with a hostile box in place of this machine's agent."""
+    """An executable that is ``grpo-tui`` with a hostile box in place of this machine's agent.
+
+    It writes its process id to ``folder/pid``.
+    """
     path = folder / "hostile-grpo-tui"
-    command = argv(script, *arguments)
+    command, pid_file = argv(script, *arguments), str(folder / "pid")
     path.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPO)!r})\n"
-        f"from tests.support.hostile_box import run_app\nsys.exit(run_app({command!r}))\n"
+        f"from tests.support.hostile_box import run_app\nsys.exit(run_app({command!r}, {pid_file!r}))\n"
     )
     path.chmod(0o755)
     return path
 
 
-def run_app(command: list[str]) -> int:
-    import remote.client
+def run_app(command: list[str], pid_file: str) -> int:
     from grpo_tui.cli import main
 
-    remote.client.LocalTransport = lambda: HostileTransport(command)  # type: ignore[misc, assignment]
+    Path(pid_file).write_text(str(os.getpid()))
+    LocalTransport.command = lambda self: command  # type: ignore[method-assign]
     return main()
 
 
