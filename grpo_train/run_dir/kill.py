@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_train.run_dir.files import read_jsonl
+from grpo_train.run_dir.files import last_jsonl, read_jsonl
 from grpo_train.run_dir.owners import account, process_owner
 from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
 from grpo_train.run_dir.run import RunDir
@@ -144,11 +144,12 @@ def record_end(
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-    with closing(writer):  # until the event is written, so that two processes do not record one end
+    with closing(writer):  # for both files, so that two processes do not record one end
         if (run.read_status() or {}).get("state") in END_STATES:
             return False
+        if (last_jsonl(run.events_file) or {}).get("event") != state:  # or one was killed before it wrote the status
+            run.log_event(state, by=by)
         failure = {"code": code, "summary": error, **(details or {})}
         writer.update(state=state, **({"error": failure} if error else {}))
         run.killed_file.unlink(missing_ok=True)
-        run.log_event(state, by=by)
     return True

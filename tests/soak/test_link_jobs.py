@@ -9,6 +9,7 @@ import collections
 import os
 import random
 import subprocess
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_a_request_happens_once(
         try:
             outcomes[victim(box, op, random.Random(seed), name)] += 1
         except BaseException:
-            print(f"failed: seed {seed}")
+            print(f"failed: seed {seed}", traceback.format_exc(), sep="\n", flush=True)
             raise
         subprocess.run(["tmux", "-L", box.tmux_socket, "kill-session", "-t", f"={name}"], capture_output=True)
     print(f"\n{victim.__name__}, {op}: seed {SEED}, {TRIALS} moments, {dict(outcomes)}")

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDir, list_runs, open_run, write_manifest
+from grpo_train.run_dir.processes import signal_quietly
 from remote.boxes import Box
 from remote.events import Link
+from remote.protocol import RemoteError
 from tests.support.agent import QUICK, agents, connected, eventually
 
 TIMING = replace(QUICK, stale_after=5.0, lost_after=10.0)
@@ -116,7 +118,7 @@ class JobTrial:
     def clean_up(self) -> None:
         if self.name in [run.name for run in list_runs(self.root)]:
             for pid in self.supervisors():
-                os.kill(pid, signal.SIGKILL)
+                signal_quietly(pid, signal.SIGKILL)
 
 
 def agent_killed(box: Box, op: str, dice: random.Random, name: str) -> str:
@@ -125,17 +127,24 @@ def agent_killed(box: Box, op: str, dice: random.Random, name: str) -> str:
     with connected(box, timing=TIMING) as (client, _):
 
         def ask(op: str, **params: Any) -> dict[str, Any]:
-            eventually(lambda: client.link is Link.CONNECTED, 60)
-            return client.request(op, 40, **params).result(45)
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    return client.request(op, 40, **params).result(45)
+                except RemoteError as error:
+                    if error.code != "unreachable" or time.monotonic() > deadline:  # not sent: the link is down
+                        raise
+                    time.sleep(0.05)
 
         try:
+            eventually(lambda: client.link is Link.CONNECTED, 60)
             trial.prepare(ask)
             pids = own_agents()
             future = client.request(op, 40, **trial.params)
             time.sleep(trial.delay_s)
             answered = future.done()
             for pid in pids:
-                os.kill(pid, signal.SIGKILL)
+                signal_quietly(pid, signal.SIGKILL)
             reply = future.result(45)
             assert reply["run"] == name
             if op == "kill":
@@ -166,7 +175,7 @@ def laptop_killed(box: Box, op: str, dice: random.Random, name: str) -> str:
             rest = process.stdout.read()
         if dice.random() < 0.5:  # its agent, too, which would finish the request
             for pid in own_agents():
-                os.kill(pid, signal.SIGKILL)
+                signal_quietly(pid, signal.SIGKILL)
         answered = '"reply"' in rest
         assert '"error"' not in rest, rest
         with laptop(box) as process:
