@@ -180,7 +180,7 @@ class SshTransport:
 
     def _run(self, wire: Wire, command: str, what: str) -> paramiko.Channel:
         with self._step(self._step_s, what):
-            channel = wire.open_session(timeout=self._step_s)
+            channel = wire.session(self._step_s)
             channel.exec_command(command)
             return channel
 

@@ -89,11 +89,12 @@ def _configuration(command: list[str], host: str, closing: Callable[[], bool]) -
             output, errors = process.communicate(timeout=POLL_S)
             break
         except subprocess.TimeoutExpired:
-            if not closing() and time.monotonic() < deadline:
+            if closing():
+                _kill(process)
+                raise Unreachable("the client is closed") from None
+            if time.monotonic() < deadline:
                 continue
             _kill(process)
-            if closing():
-                raise Unreachable("the client is closed") from None
             raise Refused(
                 f"ssh did not read its configuration for '{host}' within {RESOLVE_S:.0f} s; check the commands of "
                 "'Match exec' in ~/.ssh/config"

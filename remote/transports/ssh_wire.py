@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from typing import Any
 
 import paramiko
@@ -20,6 +21,8 @@ MAX_OPENING = 4 * 2**20
 """Bytes that a box may send before its agent runs."""
 WINDOW = 2**24
 """The default halves the throughput."""
+PAUSES = (0.02, 0.1, 0.5, 0.0)
+"""Seconds after a failed opening of a session; 0 ends it."""
 
 
 class Packets(Packetizer):
@@ -110,8 +113,23 @@ class Wire(paramiko.Transport):
             self._closed_channels.add(channel_id)
             self._channel_closed.notify_all()
 
+    def session(self, timeout: float) -> paramiko.Channel:
+        """A new session channel.
+
+        sshd counts a session until the round after the one in which it read our close, so with MaxSessions 1 the next
+        one may come too early; its failure has then cost that round.
+        """
+        for pause in PAUSES:
+            try:
+                return self.open_session(timeout=timeout)
+            except paramiko.ChannelException as error:
+                if not pause or not self.is_active():
+                    raise paramiko.SSHException(f"it opened no session ({error.text})") from error
+                time.sleep(pause)
+        raise AssertionError("the last pause is 0")
+
     def close_channel(self, channel: paramiko.Channel) -> None:
-        """Close a channel, and wait until both ends have: a box with MaxSessions 1 refuses the next one earlier."""
+        """Close a channel, and wait until both ends have."""
         channel.close()
         with self._channel_closed:
             while channel.chanid not in self._closed_channels and self.is_active():

@@ -9,6 +9,7 @@ A lane has its own sshd, so that lanes can run side by side.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import re
@@ -110,6 +111,9 @@ class Lane:
                         eventually(lambda accepted=accepted: self.proxy.accepted > accepted, timeout, "a connection")  # type: ignore[misc]
                         recorder.wait_link(Link.CONNECTED, timeout, after=mark)
                 except AssertionError as error:
+                    faulthandler.dump_traceback(all_threads=True)
+                    details = [event for event in recorder.events if isinstance(event, LinkChanged)][-12:]
+                    print(f"{row}\n{details}")
                     raise AssertionError(f"{row}: {error}") from error
                 self.leaks.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
         finally:

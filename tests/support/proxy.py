@@ -144,12 +144,13 @@ class ChaosProxy:
             except OSError:
                 _reset(client)
                 continue
+            for sock in (client, target):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection(client, target, self._plan.popleft() if self._plan else None)
             with self._lock:
                 self._open.append(connection)
                 self.last = connection
-            for back, source in ((False, client), (True, target)):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for back in (False, True):
                 threading.Thread(target=self._pump, args=(connection, back), daemon=True).start()
 
     def _pump(self, connection: Connection, back: bool) -> None:

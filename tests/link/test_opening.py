@@ -1,0 +1,282 @@
+"""Opening a link over a real sshd: what is a refusal, when a box is asked again, and bounds on what it sends."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote.boxes import Box
+from remote.events import HostKeyAsked, Link, LinkChanged
+from remote.transports import Refused, Unreachable, ssh_config
+from remote.transports.ssh_config import resolve
+from tests.support.agent import QUICK, connected, eventually
+from tests.support.proxy import ChaosProxy, Fault
+from tests.support.sshd import Sshd, make_key
+
+PATIENT = dataclasses.replace(QUICK, stale_after=5.0, lost_after=15.0)
+AGAIN = dataclasses.replace(PATIENT, ask_again=0.5)
+
+
+@contextmanager
+def server(folder: Path, extra: str = "", **environment: str) -> Iterator[tuple[Sshd, Box, Path]]:
+    """An sshd, its box and a known_hosts file with its key."""
+    with Sshd(folder, extra=extra, environment=environment) as sshd:
+        hosts = folder / "hosts"
+        kind, blob = Path(f"{sshd.host_key}.pub").read_text().split()[:2]
+        hosts.write_text(f"h200 {kind} {blob}\n")
+        box = Box("h200", "127.0.0.1", sshd.user, sshd.port, str(sshd.user_key), transport="paramiko")
+        yield sshd, box, hosts
+
+
+def connections(sshd: Sshd) -> int:
+    """Connections on which something was said: sshd's start makes one without a word."""
+    log = sshd.log.read_text()
+    return log.count("Connection from") - log.count("kex_exchange_identification: Connection closed")
+
+
+# ------------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("extra", "theirs", "ours"),
+    [
+        ("Ciphers chacha20-poly1305@openssh.com\n", "chacha20-poly1305@openssh.com", "aes256-ctr"),
+        (
+            "KexAlgorithms sntrup761x25519-sha512@openssh.com\n",
+            "sntrup761x25519-sha512",
+            "curve25519-sha256@libssh.org",
+        ),
+    ],
+)
+def test_no_common_algorithm_is_refused_twice_seen(tmp_path: Path, extra: str, theirs: str, ours: str) -> None:
+    with server(tmp_path, extra) as (sshd, box, hosts), connected(box, host_keys_file=hosts) as (_, recorder):
+        refused = recorder.wait_link(Link.REFUSED)
+        for words in ("no SSH algorithm in common", theirs, ours, "the box offers", "this program offers"):
+            assert words in refused.detail
+        assert refused.retry_in_s == 300.0
+        assert connections(sshd) == 2
+        assert len([e for e in recorder.events if isinstance(e, LinkChanged) and e.state is Link.LOST and e.retry_in_s])
+
+
+def test_one_damaged_offer_is_not_a_refusal(tmp_path: Path) -> None:
+    with (
+        server(tmp_path, "Ciphers aes256-gcm@openssh.com\n") as (sshd, box, hosts),
+        ChaosProxy(sshd.port) as proxy,
+    ):
+        probe = dataclasses.replace(box, port=proxy.port)
+        with connected(probe, host_keys_file=hosts) as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+        assert proxy.last
+        offset = bytes(proxy.last.heads[True]).index(b"aes256-gcm@")
+        proxy.plan(*[Fault("flip", offset + i, back=True) for i in range(3)])
+        with connected(probe, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+            states = [event.state for event in recorder.events if isinstance(event, LinkChanged)]
+            assert Link.REFUSED not in states
+        assert len(proxy.fired) == 3
+
+
+def test_a_disconnect_after_too_many_keys_is_a_refusal(tmp_path: Path) -> None:
+    with server(tmp_path, "MaxAuthTries 1\n") as (sshd, box, hosts):
+        box = dataclasses.replace(box, key=str(make_key(tmp_path / "wrong_key")))
+        with connected(box, host_keys_file=hosts) as (_, recorder):
+            refused = recorder.wait_link(Link.REFUSED)
+            assert "wrong_key" in refused.detail
+            assert "Too many authentication failures" in refused.detail
+            assert connections(sshd) == 2
+
+
+def test_a_box_that_recovers_is_connected_without_a_person(tmp_path: Path) -> None:
+    with server(tmp_path) as (sshd, box, hosts):
+        (sshd.home / ".grpo").write_text("in the way")  # like a full disk: the agent cannot be stored
+        with connected(box, host_keys_file=hosts, timing=AGAIN) as (_, recorder):
+            refused = recorder.wait_link(Link.REFUSED)
+            assert "cannot store the agent" in refused.detail
+            assert refused.retry_in_s == 0.5
+            (sshd.home / ".grpo").unlink()
+            recorder.wait_link(Link.CONNECTED)
+
+
+def test_a_full_disk_leaves_no_part_of_the_upload(tmp_path: Path) -> None:
+    with server(tmp_path) as (sshd, box, hosts):
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(sshd.home)]).returncode:
+            pytest.skip("cannot mount a file system")
+        try:
+            with connected(box, host_keys_file=hosts, timing=AGAIN) as (_, recorder):
+                assert "No space left" in recorder.wait_link(Link.REFUSED).detail
+                assert list((sshd.home / ".grpo/agent").iterdir()) == []
+                subprocess.run(["mount", "-o", "remount,size=16m", str(sshd.home)], check=True)
+                recorder.wait_link(Link.CONNECTED)
+        finally:
+            subprocess.run(["umount", "-l", str(sshd.home)], check=True)
+
+
+def test_only_a_person_retries_a_host_key(tmp_path: Path) -> None:
+    with server(tmp_path) as (sshd, box, hosts):
+        known = hosts.read_text()
+        hosts.write_text("")
+        with connected(box, host_keys_file=hosts, timing=AGAIN) as (client, recorder):
+            recorder.wait_for(HostKeyAsked)
+            client.answer_host_key(False)
+            assert recorder.wait_link(Link.REFUSED).retry_in_s is None
+            time.sleep(1.5)
+            assert connections(sshd) == 1
+        hosts.write_text(known)
+        sshd.new_host_key()
+        before = connections(sshd)
+        with connected(box, host_keys_file=hosts, timing=AGAIN) as (_, recorder):
+            assert recorder.wait_link(Link.REFUSED).retry_in_s is None
+            time.sleep(1.5)
+            assert connections(sshd) == before + 1
+
+
+def test_a_refusing_box_is_asked_after_a_suspend(tmp_path: Path) -> None:
+    shift = [0.0]
+    with server(tmp_path) as (sshd, box, hosts):
+        (sshd.home / ".grpo").write_text("in the way")
+        options: dict[str, Any] = {"timing": PATIENT, "wall_clock": lambda: time.time() + shift[0]}
+        with connected(box, host_keys_file=hosts, **options) as (_, recorder):
+            recorder.wait_link(Link.REFUSED)
+            (sshd.home / ".grpo").unlink()
+            shift[0] = 3600.0
+            recorder.wait_link(Link.CONNECTED)
+
+
+CHANGE_OF_NETWORK = """
+    import dataclasses, subprocess, sys
+    from remote.boxes import Box
+    from remote.client import BoxClient
+    from remote.events import Link
+    from remote.transports import Refused
+    from tests.support.agent import QUICK, Recorder, eventually
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True)
+
+    class Refusing:
+        address = "10.9.0.77"
+        def open(self): raise Refused("no")
+        def close(self): pass
+
+    made = []
+    def factory(box, ask):
+        made.append(box)
+        return Refusing()
+
+    ip("link", "set", "lo", "up")
+    ip("address", "add", "10.9.0.1/24", "dev", "lo")
+    recorder = Recorder()
+    timing = dataclasses.replace(QUICK, network_every=0.2)
+    client = BoxClient(Box("h200", host="10.9.0.77"), recorder, transport_factory=factory, timing=timing)
+    client.start()
+    recorder.wait_link(Link.REFUSED)
+    ip("address", "add", "10.8.0.1/24", "dev", "lo")  # no other address towards the box
+    try:
+        eventually(lambda: len(made) > 1, 1.0)
+    except AssertionError:
+        pass
+    else:
+        sys.exit("asked again without a change of network")
+    ip("address", "del", "10.9.0.1/24", "dev", "lo")
+    ip("address", "add", "10.9.0.2/24", "dev", "lo")
+    eventually(lambda: len(made) > 1)
+    client.close()
+    print("asked again")
+"""
+
+
+def test_a_refusing_box_is_asked_after_a_change_of_network() -> None:
+    words = ["unshare", "--net", "--map-root-user", sys.executable, "-c", textwrap.dedent(CHANGE_OF_NETWORK)]
+    if subprocess.run(["unshare", "--net", "--map-root-user", "true"], capture_output=True).returncode:
+        pytest.skip("no network namespaces")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "asked again\n", done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------ boxes
+
+
+def test_max_sessions_1(tmp_path: Path) -> None:
+    with server(tmp_path, "MaxSessions 1\n") as (_, box, hosts):
+        for _ in range(6):  # the first uploads the agent: three channels, one after the other
+            with connected(box, host_keys_file=hosts) as (_, recorder):
+                recorder.wait_link(Link.CONNECTED)
+                states = [event.state for event in recorder.events if isinstance(event, LinkChanged)]
+                assert Link.LOST not in states, recorder.events
+
+
+def test_a_shell_that_leaves_a_process_behind(tmp_path: Path) -> None:
+    """The process holds the output open, so only the end marker says that an answer is whole."""
+    with server(tmp_path, "MaxSessions 1\n") as (sshd, box, hosts):
+        (sshd.home / ".bashrc").write_text("sleep 20 &\n")
+        with connected(box, host_keys_file=hosts) as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+            assert not [e for e in recorder.events if isinstance(e, LinkChanged) and e.state is Link.LOST]
+
+
+def test_long_greetings_are_read_up_to_1_mib(tmp_path: Path) -> None:
+    with server(tmp_path) as (sshd, box, hosts):
+        greeting = sshd.home / ".bashrc"
+        greeting.write_text("head -c 400000 /dev/zero | tr '\\0' x >&2; head -c 400000 /dev/zero | tr '\\0' y; echo\n")
+        with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+        for flood in ("yes", "yes >&2"):
+            greeting.write_text(f"{flood}\n")
+            with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+                assert "floods the link: more than 1 MiB" in recorder.wait_link(Link.LOST).detail
+
+
+def test_a_flood_before_the_key_exchange_ends_the_connection() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def flood() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+                while True:
+                    sock.sendall(b"x" * 65_536)
+            except OSError:
+                if listener.fileno() < 0:
+                    return
+
+    threading.Thread(target=flood, daemon=True).start()
+    with connected(Box("h200", "127.0.0.1", "x", listener.getsockname()[1], transport="paramiko")) as (_, recorder):
+        assert "more than 64 KiB" in recorder.wait_link(Link.LOST).detail
+    listener.close()
+
+
+# ------------------------------------------------------------------------------------------------------ ssh -G
+
+
+def test_match_exec_has_a_limit_and_no_fall_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_config, "RESOLVE_S", 1.0)
+    config = tmp_path / "ssh_config"
+    config.write_text('Match exec "sleep 4321"\n  HostName 127.0.0.1\n')
+    with pytest.raises(Refused, match="Match exec"):
+        resolve("gpu", config=str(config))
+    eventually(lambda: not _running("sleep 4321"))
+    monkeypatch.setattr(ssh_config, "RESOLVE_S", 600.0)
+    with pytest.raises(Unreachable):
+        resolve("gpu", config=str(config), closing=lambda: _running("sleep 4321"))
+    eventually(lambda: not _running("sleep 4321"))
+
+
+def _running(words: str) -> bool:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(entry.read_bytes().replace(b"\0", b" ").strip())
+        except OSError:
+            continue
+    return words.encode() in found
