@@ -61,7 +61,8 @@ def not_stoppable(run: Path, stop_file: Path) -> str:
 def _message(place: Path, verb: str, command: str, *, as_owner: bool = False) -> str:
     owner = foreign_owner(place)
     if not owner:
-        return f"{account()} may not {verb} {place}; on the box: chmod -R u+rwX {shlex.quote(str(place))}"
+        own = f"chmod -R u+rwX {shlex.quote(str(place))}"
+        return f"{place}: Permission denied, although it belongs to {account()}; on the box: {own}"
     sudo = f"sudo -u {shlex.quote(owner)}" if as_owner else "sudo"
     return f"{place} belongs to {owner}, and {account()} may not {verb} it; on the box: {sudo} {command}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -45,7 +46,9 @@ def prepare_root(root: Path) -> Path:
         for name in _DIRECTORIES:
             _make_like(root / name, root)
         if not os.access(root / "training_runs", os.W_OK):
-            raise PermissionError(13, "Permission denied", str(root / "training_runs"))
+            read_only = os.statvfs(root).f_flag & os.ST_RDONLY
+            code = errno.EROFS if read_only else errno.EACCES
+            raise OSError(code, os.strerror(code), str(root / "training_runs"))
     except OSError as error:
         denied = isinstance(error, PermissionError)
         reason = not_writable(Path(error.filename or root)) if denied else error.strerror or error

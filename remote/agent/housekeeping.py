@@ -6,7 +6,6 @@ as used when an agent starts from it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -38,6 +37,8 @@ def start(root: Path, ended: threading.Event) -> None:
 
 def remove_staging(root: Path) -> None:
     """Remove this account's ``.new-*`` older than an hour from ``training_runs``, unless a run is being created."""
+    import fcntl  # POSIX only
+
     runs = root / "training_runs"
     try:
         lock = os.open(runs / ".lock", os.O_RDWR | os.O_CLOEXEC)  # no lock: no run was ever created
