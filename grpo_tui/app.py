@@ -37,7 +37,16 @@ from grpo_tui.screens.home import HomeScreen
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
 from grpo_tui.widgets.runs import RunsPanel
 from remote.boxes import Box
-from remote.events import BoxGreeted, ClientEvent, HostKeyAsked, Link, RunsReported, SessionsReported
+from remote.events import (
+    BoxGreeted,
+    ClientEvent,
+    HostKeyAsked,
+    Link,
+    QuestionAsked,
+    QuestionWithdrawn,
+    RunsReported,
+    SessionsReported,
+)
 from remote.protocol import OPERATIONS, RemoteError
 
 TICK_S = 0.25
@@ -149,6 +158,10 @@ class GrpoApp(App[None]):
             self._announce_evaluations()
         elif isinstance(event, HostKeyAsked):
             self._work("host key", partial(background.answer_host_key, self))
+        elif isinstance(event, QuestionAsked):
+            self._work("question", partial(background.answer_question, self, event))
+        elif isinstance(event, QuestionWithdrawn):
+            background.withdraw_question(self)
         elif isinstance(event, BoxGreeted):
             self._work("doctor", partial(background.examine, self))
             self._work("unanswered requests", partial(unanswered.ask_again, self))

@@ -37,9 +37,9 @@ def plan(box: Box, session: str, environment: Mapping[str, str] = os.environ) ->
 
 def attach_command(box: Box, session: str) -> list[str]:
     """``tmux attach`` on this machine, or through ``ssh -t`` on a remote box."""
-    from remote.transports.ssh import attach_argv
+    from remote.transports.choice import attach_argv
 
-    return list(attach_argv(box, session))
+    return attach_argv(box, session)
 
 
 def tmux_prefix(socket: str) -> str:

@@ -9,6 +9,7 @@ from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
+    from remote.events import QuestionAsked
 
 OUTPUT_LINES = 6
 
@@ -38,6 +39,25 @@ async def answer_host_key(app: GrpoApp) -> None:
         return
     accepted = await app.show_dialog(HostKeyScreen(offered.host, offered.key_type, offered.fingerprint))
     client.answer_host_key(bool(accepted))
+
+
+async def answer_question(app: GrpoApp, question: QuestionAsked) -> None:
+    """Let the user answer a question of ssh."""
+    from grpo_tui.screens.question import QuestionScreen
+
+    client, box = app.connection.client, app.store.box
+    answer = await app.show_dialog(QuestionScreen(box, question))
+    if client is not None and question.kind != "touch":
+        client.answer_question(answer)
+
+
+def withdraw_question(app: GrpoApp) -> None:
+    """Close the dialog of a question that ssh no longer waits for."""
+    from grpo_tui.screens.question import QuestionScreen
+
+    for screen in app.screen_stack:
+        if isinstance(screen, QuestionScreen) and screen.question.kind == "touch":
+            screen.dismiss(None)
 
 
 async def last_output(app: GrpoApp, session: str) -> str:

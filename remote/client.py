@@ -73,6 +73,7 @@ class BoxClient:
         on_event: Callable[[ClientEvent], None],
         *,
         host_keys_file: str | Path | None = None,
+        ssh_config: str | None = None,
         transport_factory: TransportFactory | None = None,
         timing: Timing | None = None,
         wall_clock: Callable[[], float] = time.time,
@@ -81,7 +82,12 @@ class BoxClient:
         self._on_event = on_event
         self._timing = timing or Timing()
         self._choice = TransportChoice(
-            box, self._ask_question, self._emit, host_keys_file=host_keys_file, step_s=self._timing.step
+            box,
+            self._ask_question,
+            self._emit,
+            host_keys_file=host_keys_file,
+            ssh_config=ssh_config,
+            step_s=self._timing.step,
         )
         self._factory = transport_factory or self._choice.transport
         self._sleep = SleepDetector(wall_clock, self._timing.clock_jump)

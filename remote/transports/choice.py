@@ -15,7 +15,7 @@ from remote.boxes import Box
 from remote.timing import Timing
 from remote.transports import AskHostKey, Refused, Transport
 from remote.transports.openssh import Announce, AskQuestion, OpenSshTransport
-from remote.transports.openssh_setup import OLDEST, BoxSsh, find_program
+from remote.transports.openssh_setup import OLDEST, BoxSsh, find_program, live
 
 Kind = Literal["local", "openssh", "paramiko"]
 
@@ -40,6 +40,15 @@ def choose(box: Box) -> tuple[Kind, str]:
     if box.transport == "openssh":
         raise Refused(f"'{box.name}' has 'transport: openssh', but {problem}")
     return "paramiko", problem
+
+
+def attach_argv(box: Box, session: str) -> list[str]:
+    """The command that attaches this terminal to a session: as the link connects, over its master."""
+    from remote.transports import ssh
+
+    argv = ssh.attach_argv(box, session)
+    connected = live(box)
+    return list(argv) if connected is None else connected.attach(argv[-1])
 
 
 class TransportChoice:

@@ -185,6 +185,7 @@ class FakeClient:
         self.greeting = {"name": box.name, "cpu_count": 2, "root": "/data"}
         self.link = LinkChanged(Link.CONNECTED, latency_ms=12.0)
         self.host_key_answers: list[bool] = []
+        self.answers_given: list[str | None] = []
         self.reconnects = 0
         self.started = self.closed = False
         self.quiet = False
@@ -227,6 +228,9 @@ class FakeClient:
 
     def answer_host_key(self, accept: bool) -> None:
         self.host_key_answers.append(accept)
+
+    def answer_question(self, answer: str | None) -> None:
+        self.answers_given.append(answer)
 
     def reconnect_now(self) -> None:
         self.reconnects += 1
