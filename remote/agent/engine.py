@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,10 @@ ACTIVATED = "'activate' in boxes.yaml"
 _USAGE_ERROR = 2
 _INTERPRETER = re.compile(rb"#!\s*(\S+).*\n(?:'''exec' \"?([^\s\"]+))?")
 """pip and uv write an interpreter with a long path into the second line."""
+SLOW_S = 60.0
 _examining = threading.Lock()
+_slow: dict[tuple[str, ...], float] = {}
+"""Command to the time at which it did not answer."""
 _examined: dict[tuple[str, ...], tuple[str, list[object] | None, EngineVersion]] = {}
 """Command to the path that its activation leads to, the identity of its files, and its version."""
 
@@ -107,10 +112,12 @@ def running_version(box: BoxContext, engine: Engine) -> EngineVersion:
     """Version that the engine reports when run; asked again only when its files change.
 
     Raises RemoteError: ``no_engine`` when it does not run, with exit status and first line of stderr; ``slow_engine``
-    after PROBE_S.
+    after PROBE_S, and for SLOW_S without asking again: a form must not wait for it each time.
     """
     with _examining:
         command = tuple(engine.argv)
+        if time.monotonic() - _slow.get(command, -SLOW_S) < SLOW_S:
+            raise _slow_engine()
         path, identity, version = _examined.pop(command, ("", None, UNKNOWN))
         if identity is None or identity != _identity(engine, path):
             path, version = _examine(box, engine)
@@ -130,14 +137,14 @@ def _examine(box: BoxContext, engine: Engine) -> tuple[str, EngineVersion]:
     if by_snippet:  # the path that it leads to is printed, too
         find = f'{{ command -v {COMMAND} || {{ echo "{COMMAND}: not found after activate" >&2; exit 127; }}; }}'
         argv[2] = f'{box.settings.activate} && {find} && exec "$@"'
-    error = not_installed(box)
-    hint = f"correct 'activate' in boxes.yaml, or {error.hint}" if by_snippet else error.hint
+    hint = f"run it on the box: {shlex.join([*engine.argv, '--version'])}"
+    if by_snippet:
+        hint = f"correct 'activate' in boxes.yaml, or {not_installed(box).hint}"
     try:
         done = run_engine(box, [*EXECUTE, *argv], PROBE_S)
     except subprocess.TimeoutExpired as failure:
-        raise RemoteError(
-            "slow_engine", f"the engine did not answer --version within {PROBE_S:.0f} s", hint
-        ) from failure
+        _slow[tuple(engine.argv)] = time.monotonic()
+        raise _slow_engine() from failure
     path = next((line for line in done.stdout.splitlines() if os.path.isfile(line)), "") if by_snippet else ""
     if done.returncode == _USAGE_ERROR and "--version" in done.stderr:
         return path, OLDEST
@@ -146,6 +153,11 @@ def _examine(box: BoxContext, engine: Engine) -> tuple[str, EngineVersion]:
         raise RemoteError("no_engine", f"the engine does not run (exit status {done.returncode}): {first}", hint)
     match = re.search(r"^grpo-train (\S+) \(format (\d+)\)$", done.stdout, re.MULTILINE)
     return path, EngineVersion(match[1], int(match[2])) if match else UNKNOWN
+
+
+def _slow_engine() -> RemoteError:
+    hint = "a network disk may be slow; run it on the box"
+    return RemoteError("slow_engine", f"the engine did not answer --version within {PROBE_S:.0f} s", hint)
 
 
 def _identity(engine: Engine, path: str) -> list[object]:
