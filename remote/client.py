@@ -245,6 +245,7 @@ class BoxClient:
             if transport is not None:
                 transport.close()
                 address = transport.address or address
+            self._retry_now.clear()  # before the event that makes a person ask for a retry
             if self._closing.is_set():
                 break
             if up_since is not None:
@@ -286,7 +287,6 @@ class BoxClient:
 
         Returns whether it was a person. Only ``reconnect_now`` and ``close`` end a wait without a limit.
         """
-        self._retry_now.clear()
         if self._closing.is_set():
             return False
         end = None if seconds is None else time.monotonic() + seconds

@@ -315,13 +315,13 @@ class Store:
             return "connecting …", "busy"
         if link.state is Link.STALE:
             return f"silent for {duration(since + 5)}", "warn"
-        if link.state is Link.LOST:
-            text = f"link lost {duration(since)} ago"
-            if link.retry_in_s is not None:
-                left = max(0.0, link.retry_in_s - (self.now() - self.link_at))
-                text += f", retrying in {duration(left)}" if left >= 1 else ", retrying now"
-            return text, "bad"
-        return ("refused", "bad") if link.state is Link.REFUSED else ("closed", "rest")
+        if link.state not in (Link.LOST, Link.REFUSED):
+            return "closed", "rest"
+        text = f"link lost {duration(since)} ago" if link.state is Link.LOST else "refused"
+        if link.retry_in_s is not None:
+            left = max(0.0, link.retry_in_s - (self.now() - self.link_at))
+            text += f", retrying in {duration(left)}" if left >= 1 else ", retrying now"
+        return text, "bad"
 
     def _read(self, topic: str) -> None:
         """A topic has a new value."""

@@ -162,7 +162,7 @@ class SshTransport:
         return wire
 
     def _verify(self, wire: Wire, target: Target, name: str) -> None:
-        key = wire.host_key  # its signature was verified
+        key: Any = wire.host_key  # its signature was verified
         key_type, blob = key.get_name(), key.asbytes()
         verdict, entry = self._host_keys.check(name, key_type, blob)
         if verdict is Verdict.KNOWN:
@@ -207,7 +207,7 @@ class SshTransport:
                 status = self._exit_status(wire, channel, what)
                 reason = (errors or output).decode(errors="replace").strip()[-200:] or f"exit status {status}"
                 raise Refused(f"the login shell of '{self._box.name}' does not run commands: {reason}")
-        self._errors.add(errors)
+        self._errors.add(bytes(errors))
         return bytes(output.partition(marker)[2])
 
     def _read_until(self, channel: paramiko.Channel, marker: bytes, what: str) -> tuple[bytearray, bytearray]:

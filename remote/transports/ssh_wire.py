@@ -25,7 +25,12 @@ PAUSES = (0.02, 0.1, 0.5, 0.0)
 """Seconds after a failed opening of a session; 0 ends it."""
 
 
-class Packets(Packetizer):
+_Transport: Any = paramiko.Transport
+_Packetizer: Any = Packetizer
+"""The type stubs leave out what is overridden here."""
+
+
+class Packets(_Packetizer):
     """Packets of a bounded length, and a bounded number of bytes until the agent runs."""
 
     def __init__(self, sock: Any) -> None:
@@ -49,33 +54,33 @@ class Packets(Packetizer):
         return data
 
 
-def _within_window(channel: paramiko.Channel) -> None:
+def _within_window(channel: Any) -> None:
     if len(channel.in_buffer) + len(channel.in_stderr_buffer) > channel.in_window_size:
         raise paramiko.SSHException("more was received than the window allows")
 
 
-def _data(channel: paramiko.Channel, message: paramiko.Message) -> None:
+def _data(channel: Any, message: paramiko.Message) -> None:
     channel._feed(message)
     _within_window(channel)
 
 
-def _extended_data(channel: paramiko.Channel, message: paramiko.Message) -> None:
+def _extended_data(channel: Any, message: paramiko.Message) -> None:
     channel._feed_extended(message)
     _within_window(channel)
 
 
-def _close(channel: paramiko.Channel, message: paramiko.Message) -> None:
+def _close(channel: Any, message: paramiko.Message) -> None:
     channel._handle_close(message)  # sends our close unless it was sent
     transport = channel.transport
     if isinstance(transport, Wire):
         transport.channel_closed(channel.chanid)
 
 
-class Wire(paramiko.Transport):
+class Wire(_Transport):
     """One SSH connection."""
 
     _channel_handler_table = {  # noqa: RUF012 (paramiko's name)
-        **paramiko.Transport._channel_handler_table,
+        **_Transport._channel_handler_table,
         MSG_CHANNEL_DATA: _data,
         MSG_CHANNEL_EXTENDED_DATA: _extended_data,
         MSG_CHANNEL_CLOSE: _close,
@@ -121,7 +126,8 @@ class Wire(paramiko.Transport):
         """
         for pause in PAUSES:
             try:
-                return self.open_session(timeout=timeout)
+                channel: paramiko.Channel = self.open_session(timeout=timeout)
+                return channel
             except paramiko.ChannelException as error:
                 if not pause or not self.is_active():
                     raise paramiko.SSHException(f"it opened no session ({error.text})") from error

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import paramiko
 import pytest
 
 from remote.boxes import Box
@@ -254,6 +255,53 @@ def test_a_flood_before_the_key_exchange_ends_the_connection() -> None:
     with connected(Box("h200", "127.0.0.1", "x", listener.getsockname()[1], transport="paramiko")) as (_, recorder):
         assert "more than 64 KiB" in recorder.wait_link(Link.LOST).detail
     listener.close()
+
+
+class Flooding(paramiko.ServerInterface):
+    """Runs no command; sends bytes beyond the window until the connection ends."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: Any, command: bytes) -> bool:
+        threading.Thread(target=self._flood, args=(channel,), daemon=True).start()
+        return True
+
+    def _flood(self, channel: Any) -> None:
+        channel.out_window_size = 2**40
+        try:
+            while self.sent < 64 * 2**20:
+                self.sent += channel.send(b"x" * 32_768)
+        except OSError:
+            pass
+
+
+def test_a_server_that_ignores_the_window_is_left(tmp_path: Path) -> None:
+    with server(tmp_path) as (sshd, box, hosts):
+        listener = socket.create_server(("127.0.0.1", 0))
+        interface = Flooding()
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            transport = paramiko.Transport(sock)
+            transport.add_server_key(paramiko.PKey.from_path(sshd.host_key))
+            transport.start_server(server=interface)
+
+        threading.Thread(target=serve, daemon=True).start()
+        box = dataclasses.replace(box, port=listener.getsockname()[1])
+        with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+            assert "MiB" in recorder.wait_link(Link.LOST).detail
+        listener.close()
+        assert interface.sent < 64 * 2**20
 
 
 # ------------------------------------------------------------------------------------------------------ ssh -G

@@ -176,6 +176,21 @@ def test_a_refusal_waits_for_reconnect_now() -> None:
         recorder.wait_link(Link.CONNECTED)
 
 
+def test_a_retry_from_the_event_of_a_refusal_counts() -> None:
+    script = Script(ScriptedTransport(Refused("no key fits")), ScriptedTransport())
+    recorder = Recorder()
+
+    def on_event(event: Any) -> None:
+        recorder(event)
+        if isinstance(event, LinkChanged) and event.state is Link.REFUSED:
+            client.reconnect_now()
+
+    client = BoxClient(BOX, on_event, transport_factory=script, timing=QUICK)
+    client.start()
+    recorder.wait_link(Link.CONNECTED)
+    client.close()
+
+
 def test_back_off_grows_until_reconnect_now() -> None:
     timing = dataclasses.replace(QUICK, backoff_first=0.2, backoff_most=60.0)
     script = Script(*[ScriptedTransport(Unreachable("no")) for _ in range(4)], ScriptedTransport())

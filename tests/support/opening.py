@@ -87,7 +87,7 @@ class Lane:
             file.unlink()
 
     def survive(
-        self, faults: Sequence[Fault], *, upload: bool = False, in_a_row: int = 1, timeout: float = 60.0
+        self, faults: Sequence[Fault], *, upload: bool = False, in_a_row: int = 1, timeout: float = 180.0
     ) -> int:
         """Give each fault a connection of its own; the client must then connect by itself. Returns faults fired.
 
