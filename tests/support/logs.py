@@ -69,6 +69,7 @@ class LogReader:
 
     def read_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
+        self._read(0)
         while time.monotonic() < end:
             self._read(0.02)
 
