@@ -7,11 +7,13 @@ umask allows (see :mod:`grpo_train.run_dir.umask`).
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -139,10 +141,13 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def read_json(path: Path, limit: int = MAX_FILE_BYTES) -> dict[str, Any] | None:
-    """Object in a JSON file; None if the file is missing or damaged, which includes too large."""
+def read_json(path: Path, limit: int = MAX_FILE_BYTES, *, finite: bool = False) -> dict[str, Any] | None:
+    """Object in a JSON file; None if the file is missing or damaged, which includes too large.
+
+    ``finite`` refuses NaN and infinities. Configs of models and of training may hold them.
+    """
     try:
-        return read_object(path, limit)
+        return read_object(path, limit, finite=finite)
     except Unreadable:
         return None
 
@@ -165,7 +170,11 @@ class JsonlWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        # a pipe, which anyone may have put there, must not be waited for
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0), 0o666)
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            self.close()
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         close_torn_line(path)
 
     def write(self, *rows: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_train.run_dir.files import last_jsonl, read_jsonl
+from grpo_train.run_dir.files import last_jsonl
 from grpo_train.run_dir.owners import account, process_owner
 from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
 from grpo_train.run_dir.run import RunDir
@@ -116,7 +116,7 @@ def was_killed(run: RunDir) -> bool:
     """Whether a kill of a lost run ended it: it was requested since the run started, and no process is left."""
     if not run.killed_file.exists():
         started = str((run.read_status() or {}).get("started_at") or "")
-        kills = [row for _, row in read_jsonl(run.events_file) if row.get("event") == "kill_asked"]
+        kills = [row for _, row in run.events() if row.get("event") == "kill_asked"]
         if not kills or str(kills[-1].get("time", "")) < started:
             return False
     return not find_by_run_id(run_id_of(run.path))

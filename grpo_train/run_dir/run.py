@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,14 @@ from grpo_train.run_dir.files import (
 from grpo_train.run_dir.formats import current_row
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
 from grpo_train.run_dir.owners import foreign_owner, not_readable, not_stoppable
-from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, open_regular, read_object
+from grpo_train.run_dir.safe_json import (
+    MAX_FILE_BYTES,
+    MAX_RUN_FILE_BYTES,
+    OverLimit,
+    Unreadable,
+    open_regular,
+    read_object,
+)
 from grpo_train.run_dir.status import ObservedState, RunDirError, is_fresh, observe
 
 SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl")
@@ -194,14 +202,22 @@ class RunDir:
             return ""
 
     def read_launch(self) -> dict[str, Any]:
-        return read_json(self.launch_file, MAX_RUN_FILE_BYTES) or {}
+        return read_json(self.launch_file, MAX_RUN_FILE_BYTES, finite=True) or {}
 
     def read_status(self) -> dict[str, Any] | None:
-        return read_json(self.status_file, MAX_RUN_FILE_BYTES)
+        return read_json(self.status_file, MAX_RUN_FILE_BYTES, finite=True)
 
     def observed_state(self) -> ObservedState:
         status = self.read_status()
         return _observe(status, self.read_launch() if status is None else {})
+
+    def events(self, *, strict: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Rows of ``events.jsonl`` as :func:`read_jsonl`; a file over MAX_FILE_BYTES has none."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if (size := self.events_file.stat().st_size) <= MAX_FILE_BYTES:
+                yield from read_jsonl(self.events_file, strict=strict)
+            elif strict:
+                raise OverLimit(f"{self.events_file.name}: {size} bytes (the limit is {MAX_FILE_BYTES})")
 
     def superseded(self, *, strict: bool = False) -> dict[str, list[ByteRange]]:
         """Byte ranges of each log that a resume from an earlier step superseded.
@@ -209,7 +225,7 @@ class RunDir:
         ``strict`` raises Unreadable for what is otherwise left out: malformed ranges, and lines as in read_jsonl.
         """
         ranges: dict[str, list[ByteRange]] = {}
-        for _, event in read_jsonl(self.events_file, strict=strict):
+        for _, event in self.events(strict=strict):
             found = event.get("superseded") or {}
             for file, pair in found.items() if isinstance(found, dict) else [("", found)]:
                 if isinstance(pair, list) and [type(item) for item in pair] == [int, int]:
@@ -225,11 +241,12 @@ class RunDir:
     def last_step_row(self, *, strict: bool = False) -> dict[str, Any]:
         """Last valid row of ``train_log.jsonl``, in the current format; {} before the first step.
 
-        ``strict`` as in :meth:`superseded`.
+        ``strict`` as in :meth:`superseded`. A log over MAX_FILE_BYTES is not searched for rows before a resume.
         """
         log = self.logs / "train_log.jsonl"
         superseded = self.superseded(strict=strict).get(log.name)
-        if superseded and log.exists() and any(end >= log.stat().st_size for _, end in superseded):
+        size = log.stat().st_size if superseded and log.exists() else 0
+        if superseded and 0 < size <= MAX_FILE_BYTES and any(end >= size for _, end in superseded):
             rows = (row for _, row in read_jsonl(log, superseded, strict=strict))
             return current_row(max(rows, key=_step_of, default={}))
         return current_row(last_jsonl(log, window=1 << 18, strict=strict) or {})

@@ -27,7 +27,6 @@ from grpo_train.run_dir import (
     utc_from,
 )
 from grpo_train.run_dir.credentials import find_secret
-from grpo_train.run_dir.files import read_jsonl
 from grpo_train.run_dir.run import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from remote.agent import doctor, jobs, weights
@@ -69,7 +68,7 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
         if "/" in request.run or not older.is_dir():
             raise
         return _show_older(box, older)
-    events = deque((row for _, row in read_jsonl(run.events_file)), maxlen=MAX_EVENTS)
+    events = deque((row for _, row in run.events()), maxlen=MAX_EVENTS)
     return {
         "run": printable(run.name),
         "layout": "run",

@@ -7,18 +7,21 @@ import os
 import shlex
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.processes import boot_id, start_ticks
 from remote import intake
 from remote.boxes import Box
 from remote.events import RunsReported
 from remote.transports.ssh import attach_argv
+from tests.run_dir.helpers import log
 from tests.support.accounts import PYTHON, SharedBox, shared_box
-from tests.support.agent import eventually
+from tests.support.agent import RawAgent, eventually
 
 WRITE = """
 import json, os, sys
@@ -90,7 +93,7 @@ def test_an_unknown_field_inside_a_row_costs_one_row(field: str, extra: Any) -> 
 @pytest.mark.parametrize(
     "name", ["run 1", "a'; touch PWNED; '", "a'$(touch PWNED)'", "a\\'; touch PWNED; #", "a!b", "a`id`$HOME*;#"]
 )
-def test_a_session_name_is_one_word_for_any_shell(tmp_path: Any, shell: str, name: str) -> None:
+def test_a_session_name_is_one_word_for_any_shell(tmp_path: Path, shell: str, name: str) -> None:
     """A run's directory may have any name, and so its session."""
     if set(name) & set("'\\!"):
         with pytest.raises(ValueError, match="attach to it on the box"):
@@ -107,3 +110,40 @@ def test_a_session_name_is_one_word_for_any_shell(tmp_path: Any, shell: str, nam
     assert not list(tmp_path.glob("PWNED*"))
     assert (tmp_path / "received").read_text() == f"={name}"
     assert shlex.split(remote)[-1] == f"={name}"
+
+
+# ----------------------------------------------------------------------------------- files that never end or never open
+
+
+def make_sparse(path: Path) -> None:
+    with path.open("ab") as file:
+        file.truncate(1 << 40)
+
+
+def supersede_everything(run: RunDir) -> None:
+    log(run, 1)
+    make_sparse(run.logs / "train_log.jsonl")
+    run.log_event("resumed", step=1, superseded={"train_log.jsonl": [0, 1 << 40]})
+
+
+@pytest.mark.parametrize("damage", [lambda run: make_sparse(run.events_file), supersede_everything])
+def test_a_file_of_a_terabyte_is_not_read(root: Path, damage: Callable[[RunDir], None]) -> None:
+    run = create_run(root, {"config_text": "x"}, "bad")
+    damage(run)
+    create_run(root, {"config_text": "x"}, "good")
+    agent = RawAgent(root)
+    rows = {row["run"]: row["state"] for row in agent.request("list_runs")["result"]["runs"]}
+    assert rows["good"] == "starting"
+    assert rows["bad"] in ("unreadable", "starting")
+    assert "ok" in agent.request("show_run", run="bad")
+    agent.transport.close()
+
+
+def test_a_stop_does_not_wait_for_a_pipe(root: Path) -> None:
+    run = create_run(root, {"config_text": "x"}, "bad")
+    run.events_file.unlink(missing_ok=True)
+    os.mkfifo(run.events_file)
+    agent = RawAgent(root)
+    reply = agent.request("stop", run="bad")
+    agent.transport.close()
+    assert "not a regular file" in json.dumps(reply)
