@@ -26,7 +26,7 @@ def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
     found = []
     for folder in sorted((root / "eval_runs").glob(f"{glob.escape(run)}_*")):
         try:
-            status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES)
+            status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True)
         except PermissionError:  # another account's
             continue
         if status is None or status.get("training_run") != run:

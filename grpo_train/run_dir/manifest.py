@@ -57,7 +57,7 @@ def write_manifest(folder: Path, **facts: Any) -> None:
 
 def problem_of(folder: Path, *, deep: bool = False) -> str:
     """First defect of a checkpoint: a missing file, a wrong size or (``deep``) a wrong checksum; "" if complete."""
-    files = (read_json(folder / MANIFEST) or {}).get("files")
+    files = (read_json(folder / MANIFEST, finite=True) or {}).get("files")
     if not isinstance(files, dict):
         return f"{MANIFEST} is {'damaged' if (folder / MANIFEST).exists() else 'missing'}"
     for name, facts in files.items():

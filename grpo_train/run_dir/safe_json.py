@@ -35,10 +35,10 @@ class OverLimit(Unreadable):
     """Too large, nested too deeply, or a number that is not finite: no crash leaves such a line in a log."""
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
+def parse_object(text: bytes, *, finite: bool = True) -> dict[str, Any]:
     """The JSON object in UTF-8 text. Raises Unreadable, OverLimit."""
     try:
-        value = _DECODER.decode(text.decode())
+        value = (_FINITE if finite else _ANY_NUMBER).decode(text.decode())
         if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
             _check_depth(value)
     except UnicodeDecodeError as error:
@@ -52,11 +52,11 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return value
 
 
-def read_object(path: Path, limit: int = MAX_FILE_BYTES) -> dict[str, Any] | None:
+def read_object(path: Path, limit: int = MAX_FILE_BYTES, *, finite: bool = True) -> dict[str, Any] | None:
     """The JSON object in a file; None if the file is missing. Raises Unreadable naming the file, and OSError."""
     data = read_bytes(path, limit)
     try:
-        return None if data is None else parse_object(data)
+        return None if data is None else parse_object(data, finite=finite)
     except Unreadable as error:
         raise type(error)(f"{path.name}: {error}") from None
 
@@ -134,4 +134,5 @@ def _constant(text: str) -> NoReturn:
     raise OverLimit(f"{text} is not a finite number")
 
 
-_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_constant)
+_FINITE = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_constant)
+_ANY_NUMBER = json.JSONDecoder(parse_int=_integer)

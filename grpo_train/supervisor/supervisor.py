@@ -35,6 +35,8 @@ HANGUP_ECHO_S = 3.0
 """A closing terminal may send SIGHUP twice; two within this time count as one."""
 TAIL_LINES = 60
 """Console lines kept for an error: enough for every rank's message and the steps before it."""
+MAX_LINE, MAX_TRACEBACK = 4_000, 200_000
+"""Characters kept of each line and of a traceback: a ``status.json`` that is too large is not read."""
 
 
 class Supervisor:
@@ -67,7 +69,7 @@ class Supervisor:
         self._killing = False
         self._restarts = 0
         self._began = time.monotonic()
-        self._seconds_before = float(self._status.fields.get("run_seconds") or 0.0)
+        self._seconds_before = to_float(self._status.fields.get("run_seconds")) or 0.0
 
     def run(self) -> int:
         """Supervise until the run ends; returns the exit code of the process."""
@@ -192,7 +194,7 @@ class Supervisor:
         assert child.stdout is not None
         with (self._run.logs / "console.log").open("ab", buffering=0) as log:
             for line in iter(child.stdout.readline, b""):
-                self._tail.append(line.decode(errors="replace").rstrip("\n"))
+                self._tail.append(line.decode(errors="replace").rstrip("\n")[:MAX_LINE])
                 for write in (log.write, self._terminal.write):
                     try:
                         write(line)
@@ -226,10 +228,15 @@ class Supervisor:
             error["summary"] = f"rank {first['rank']} (pid {first['pid']}) was killed by {first['signal']}{hint}"
         elif reports:
             first = min(reports, key=lambda report: str(report["time"]))
-            error |= {"rank": first["rank"], "traceback": first["traceback"], "code": first.get("code", "internal")}
+            error |= {
+                "rank": first["rank"],
+                "traceback": first["traceback"][-MAX_TRACEBACK:],
+                "code": first.get("code", "internal"),
+            }
             error["summary"] = f"rank {first['rank']}: {first['message']}" if self._nproc > 1 else first["message"]
         else:
             error["summary"] = f"the training process ended with exit code {exit_code}"
+        error["summary"] = error["summary"][:MAX_LINE]
         return {**error, "console_tail": list(self._tail)}
 
     def _end(self, outcome: str, error: dict[str, Any] | None) -> int:

@@ -145,3 +145,10 @@ def test_damaged_json_reads_as_none(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert read_json(path) is None
     assert read_json(tmp_path / "absent.json") is None
+
+
+def test_configs_may_hold_infinities(tmp_path: Path) -> None:
+    path = tmp_path / "training_info.json"
+    path.write_text(json.dumps({"config": {"max_grad_norm": math.inf}}))
+    assert read_json(path) == {"config": {"max_grad_norm": math.inf}}
+    assert read_json(path, finite=True) is None
