@@ -1,0 +1,134 @@
+"""Nothing that a box sends reaches the terminal as a sequence. The program runs in a real tmux."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from remote.intake import clean
+from tests.support.agent import eventually
+from tests.support.any_json import PLANTED
+from tests.support.hostile_box import app_command
+from tests.support.planted_box import NAME, refuse, talk, write_run
+from tests.support.terminal import Terminal
+
+STRINGS = re.compile(r"\x1b[\]P^_X][^\x07\x1b\x9c]{0,40}")
+"""OSC, DCS, PM, APC and SOS."""
+POINTER = re.compile(r"\x1b\]22;[a-z-]*(?:\x07|\x1b\\)")
+"""The shape of the mouse pointer, the only such sequence that the app writes."""
+
+
+class Recording:
+    """A program in a tmux with ``set-clipboard on``, and the bytes that it writes to its pseudo-terminal."""
+
+    def __init__(self, screen: Terminal, file: Path) -> None:
+        self.screen, self.file = screen, file
+
+    def check(self) -> None:
+        """No planted sequence was written, and no program wrote the clipboard or the title."""
+        data = self.file.read_bytes()
+        assert b"\x1b[" in data  # it recorded
+        text = POINTER.sub("", data.decode())  # strict: no C1 byte either
+        assert not STRINGS.findall(text)
+        steering = {c for c in text if clean(c) != c and c not in "\r\x1b\x08\x0e\x0f"}
+        assert not steering, [hex(ord(c)) for c in steering]
+        assert self.screen._tmux("show-buffer") == ""
+        assert "planted" not in self.screen._tmux("display-message", "-p", "-t", "screen", "#{pane_title}")
+
+
+@contextmanager
+def recorded(
+    folder: Path, command: list[str], environment: dict[str, str], columns: int = 120, rows: int = 40
+) -> Iterator[Recording]:
+    gate, file = folder / "go", folder / "recording"
+    os.mkfifo(gate)
+    waits = ["sh", "-c", f"read x < {shlex.quote(str(gate))}; exec {shlex.join(command)}"]
+    with Terminal(waits, environment, columns, rows) as screen:
+        for option in (("-s", "set-clipboard", "on"), ("-g", "allow-passthrough", "on"), ("-g", "set-titles", "on")):
+            screen._tmux("set-option", *option)
+        screen._tmux("pipe-pane", "-O", "-t", "screen", f"cat > {shlex.quote(str(file))}")
+        gate.write_text("go\n")
+        yield Recording(screen, file)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    home = tmp_path / "home"
+    home.mkdir()
+    names = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache")}
+    return {**names, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "GRPO_TUI_TMUX_SOCKET": f"grpo-{tmp_path.name}"}
+
+
+def test_the_recorder_sees_planted_sequences(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Negative control."""
+    code = f"import sys, time; sys.stdout.write({PLANTED!r}); sys.stdout.flush(); time.sleep(30)"
+    with recorded(tmp_path, [sys.executable, "-c", code], environment) as recording:
+        eventually(lambda: recording.screen._tmux("show-buffer") == "planted")
+        with pytest.raises(AssertionError):
+            recording.check()
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(120, 40), (80, 24)])
+def test_a_hostile_box(tmp_path: Path, environment: dict[str, str], columns: int, rows: int) -> None:
+    command = [str(app_command(tmp_path, talk)), "--root", str(tmp_path)]
+    with recorded(tmp_path, command, environment, columns, rows) as recording:
+        screen = recording.screen
+        screen.wait_for("live", "other", "failed", "▲", timeout=60)
+        for _ in range(6):  # every tab
+            screen.press("l")
+            screen.settle()
+        for _ in range(5):  # every run, with its error
+            screen.press("Down")
+            screen.settle()
+        screen.press("Home")
+        for key in ("n", "e", "r", "a", "k", "?", ":", "b"):
+            screen.press(key)
+            screen.settle(1.0)
+            screen.press("Escape")
+            screen.settle()
+        screen.press("s")  # refused; the box reports a crash and failed topics
+        screen.wait_for("cannot stop", "refused")
+        screen.press("Escape")
+        screen.wait_gone("cannot stop")
+        screen.wait_for("boom", "old: gone")
+        screen.press("q")
+        screen.wait_for("continues on box")
+        recording.check()
+
+
+def test_a_box_that_refuses(tmp_path: Path, environment: dict[str, str]) -> None:
+    command = [str(app_command(tmp_path, refuse)), "--root", str(tmp_path)]
+    with recorded(tmp_path, command, environment) as recording:
+        recording.screen.wait_for("cannot reach", "(no", timeout=60)
+        recording.screen.press("q")
+        recording.screen.wait_for("Pane is dead")
+        recording.check()
+
+
+def test_planted_run_directories_over_the_real_agent(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A shared root: another user writes what the agent reads."""
+    root = tmp_path / "root"
+    live = {"state": "running", "total_steps": 9, "device": "d" + PLANTED}
+    for name in ("first", "second", NAME.encode("utf-8", "replace").decode()):
+        write_run(root, name, **live)
+    command = [str(Path(sys.executable).with_name("grpo-tui")), "--root", str(root)]
+    with recorded(tmp_path, command, environment) as recording:
+        screen = recording.screen
+        screen.wait_for("first", "second", "▲", timeout=60)
+        for _ in range(3):
+            screen.press("Down", "l")
+            screen.settle()
+        write_run(root, "first", state="crashed", error={"summary": "boom" + PLANTED, "console_tail": [PLANTED]})
+        screen.wait_for("crashed", "boom", timeout=30)
+        write_run(root, "first", state="running")
+        screen.settle()
+        screen.press("q")
+        screen.wait_for("on box")
+        recording.check()
