@@ -2,9 +2,9 @@
 
 A request must not happen twice, nor its outcome become unknown, when its agent is killed or its answer is lost. So
 ``training_runs/.requests-UID/OP-KEY.jsonl`` has a line from before the request changed anything (what it found), and
-one with the reply. The file is locked meanwhile: after a reconnect a second agent may get a request that the first still
-works on. With the first line alone, an agent was killed in the middle; the handler finds out how far it came. A refusal
-changed nothing, so it leaves no line.
+one with the reply. The file is locked meanwhile: after a reconnect a second agent may get a request that the first
+still works on. With the first line alone, an agent was killed in the middle; the handler finds out how far it came. A
+refusal changed nothing, so it leaves no line.
 """
 
 from __future__ import annotations

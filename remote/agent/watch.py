@@ -183,6 +183,8 @@ def _sessions_value(sessions: Sessions) -> dict[str, Any]:
     try:
         return {"sessions": sessions.rows(), "note": ""}
     except RemoteError as error:
+        if error.code != "no_tmux":
+            raise
         return {"sessions": [], "note": error.message}
 
 

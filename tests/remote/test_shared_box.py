@@ -143,6 +143,9 @@ def test_tmux_directory_of_another_account(box: SharedBox, owner: Account, other
     assert (found["ok"], found["detail"], found["hint"]) == (False, message, hint)
     for op, params in (("launch", {"config_text": "obedient"}), ("list_sessions", {})):
         assert refusal(agent, op, **params) == ("tmux", f"{message} {hint}")
+    agent.send({"type": "subscribe", "id": 1, "topic": "sessions"})
+    update = agent.until(lambda frame: frame["type"] == "update")
+    assert update["error"] == {"code": "tmux", "message": message, "hint": hint}
     owner.run("rmdir", str(folder))
     other.run("mkdir", "-m", "755", str(folder))
     assert check(agent, "tmux")["hint"] == f"on the box: chmod 700 {folder}"
