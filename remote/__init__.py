@@ -35,4 +35,14 @@
 - No frame *must* raise anything but ProtocolError. A response that nobody waits for is dropped.
 - What waits for the app *must* be bounded, however long it does not read. Of standard error, the last 8 KiB are kept.
 - Closing *must* take less than a second, and a connection *must* leave no descriptor and no thread behind.
+
+**What passes to the app.** Everything from a box passes one gate, :mod:`remote.intake`:
+
+- Text *must* be clean: no escape sequence, control character, bidirectional control or line separator is left. A name
+  *must* be 1 to 255 printable characters.
+- A number *must* be finite or written as the logs write NaN and Infinity, a list *must* end after 10,000 items, and JSON
+  *must not* be nested more than 32 deep.
+- A row that does not pass *must* become a row that says so with the reason, and the other rows *must* stay. A topic
+  that cannot be read *must* keep its last value, and the app *must* show its age.
+- Nothing behind the gate *may* raise on what a box sent.
 """

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import re
-from typing import Any, TypeVar
+from typing import Any
 
 from grpo_train.run_dir.formats import current_row
 from remote.events import BoxGreeted, ClientEvent, GpuSampled, RunsReported, SessionsReported, TopicFailed
@@ -28,7 +28,6 @@ MAX_CONSOLE = 4_000
 """Characters of a console line."""
 
 Rows = list[dict[str, Any]]
-Event = TypeVar("Event", bound=ClientEvent)
 
 
 class Unreadable(ValueError):
@@ -66,10 +65,10 @@ def message(text: str) -> str:
     return clean(text[:MAX_MESSAGE])
 
 
-def clean_event(event: Event) -> Event:
+def clean_event(event: ClientEvent) -> ClientEvent:
     """An event with its own texts cleaned (reasons, messages, addresses); rows were cleaned when they were admitted."""
     texts = {key: value for key, value in vars(event).items() if type(value) is str}  # not Link, which is a str
-    changed = {key: clean(value) for key, value in texts.items() if clean(value) != value}
+    changed: dict[str, Any] = {key: clean(value) for key, value in texts.items() if clean(value) != value}
     return dataclasses.replace(event, **changed) if changed else event
 
 
@@ -106,7 +105,8 @@ def topic_event(topic: str, update: dict[str, Any]) -> ClientEvent:
     """The event of an ``update`` frame."""
     if update.get("error") is not None:
         return TopicFailed(topic, refusal(update["error"]).message)
-    value, key = update.get("value"), "gpus" if topic == "gpu" else topic
+    key = "gpus" if topic == "gpu" else topic
+    value: Any = update.get("value")
     rows = value.get(key) if isinstance(value, dict) else None
     if not isinstance(rows, list):
         return TopicFailed(topic, f"the box sent a malformed update of '{topic}'")
