@@ -34,7 +34,8 @@ class HeaderBar(Line):
         ]
         if store.link.state in (Link.LOST, Link.STALE) and store.live_runs():
             left.append(Content.from_markup("[$text-muted]; runs continue[/]"))
-        if warning := problem or store.warning():
+        lost = store.link.detail if store.link.state is Link.LOST else ""
+        if warning := lost or problem or store.warning():
             left.append(Content.from_markup("  [$warning]▲ $warning[/]", warning=one_line(warning)))
         right = []
         live = len(store.live_runs())

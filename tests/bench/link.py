@@ -172,9 +172,10 @@ def bench_latency(bench: Bench) -> None:
 
 
 def bench_connect(bench: Bench) -> None:
-    """A warm connection over ``ssh box true``, side by side."""
+    """A warm connection over ``ssh box true``, side by side. The difference at 0 ms is computing, not round trips."""
     with bench.connected():
         pass  # the agent is stored, the host key known, paramiko imported
+    computing = 0.0
     for milliseconds in (0, 80, 300):
         bench.proxy.delay(milliseconds / 2_000)
         ours, theirs = [], []
@@ -184,12 +185,13 @@ def bench_connect(bench: Bench) -> None:
                 ours.append(laptop.connect_s)
         mine, ssh = statistics.median(ours), statistics.median(theirs)
         times = f"{mine:.2f} s against {ssh:.2f} s"
-        if milliseconds:
-            trips = (mine - ssh) / (milliseconds / 1_000)
-            aim, met = "<= 3 round trips more", trips <= 3
-            report(f"warm connect over ssh true, {milliseconds} ms", f"{times}: {trips:+.1f} round trips", aim, met)
-        else:
-            report("warm connect over ssh true, 0 ms", times, "no round trip to count")
+        figure = f"warm connect over ssh true, {milliseconds} ms"
+        if not milliseconds:
+            computing = mine - ssh
+            report(figure, times, "0 round trips")
+            continue
+        trips = (mine - ssh - computing) / (milliseconds / 1_000)
+        report(figure, f"{times}: {trips:+.1f} round trips", "<= 3 round trips more", trips <= 3)
     bench.proxy.pass_through()
 
 

@@ -49,7 +49,7 @@ def test_a_flooded_app_stays_small(flood: Script, tmp_path: Path, undisturbed_mb
         memory = resident_mb("VmHWM", pid) - undisturbed_mb
         screen.press("q")
         pressed = time.monotonic()
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < pressed + 10:
+        while is_running(pid) and time.monotonic() < pressed + 10:
             time.sleep(0.01)
         quit_s = time.monotonic() - pressed
         print(f"{flood.__name__}: {memory:.0f} MB, {cores:.2f} cores, quit {quit_s:.2f} s")
@@ -65,6 +65,14 @@ def app(folder: Path, flood: Script, *arguments: object) -> Terminal:
 
 def pid_of(folder: Path) -> int:
     return int((folder / "pid").read_text())
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not exited; tmux may collect it late."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def cpu_seconds(pid: int) -> float:
