@@ -25,6 +25,14 @@
 - A job *must* be started from an argument vector that no login shell parses.
 - A full disk *must not* prevent a stop or a kill.
 
+**Followed logs.** These rules hold for every file that a run writes:
+
+- Each byte from the cursor on *must* arrive once, in order. Another file at the path, or the same one truncated and
+  written again, *must* be reported as rotated before its first byte; one restored while the link was down continues.
+- While a subscription stands, a renamed file *must* be read to its end before its successor is begun.
+- The opened file, not its path, *must* be a regular file on a disk and inside the root (:mod:`remote.agent.log_file`).
+- An older client or agent *must* keep working: a field of a cursor that it does not have is unknown.
+
 **What a box may send.** The client does not trust it:
 
 - One byte of a log beyond the granted credit *must* end the connection, and so *must* anything else beyond the allowance
@@ -40,8 +48,8 @@
 
 - Text *must* be clean: no escape sequence, control character, bidirectional control or line separator is left. A name
   *must* be 1 to 255 printable characters.
-- A number *must* be finite or written as the logs write NaN and Infinity, a list *must* end after 10,000 items, and JSON
-  *must not* be nested more than 32 deep.
+- A number *must* be finite or written as the logs write NaN and Infinity, a list *must* end after 10,000 items, and
+  JSON *must not* be nested more than 32 deep.
 - A row that does not pass *must* become a row that says so with the reason, and the other rows *must* stay. A topic
   that cannot be read *must* keep its last value, and the app *must* show its age.
 - Nothing behind the gate *may* raise on what a box sent.

@@ -89,6 +89,7 @@ class Follower:
         """One step, without the lock: a hanging disk must not block the thread that answers pings."""
         if self._tails.get(tail.subscription) is not tail:
             return False
+        sent = tail.sent
         try:
             again = tail.step(self._outbox)
         except OSError as error:
@@ -100,7 +101,7 @@ class Follower:
         except RemoteError as error:
             refusal = error
         else:
-            if again or tail.is_open is not (tail in self._open):
+            if tail.sent != sent or tail.is_open is not (tail in self._open):
                 self._keep(tail)
             return again
         self.remove(tail.subscription)

@@ -28,7 +28,7 @@ class Tail:
 
     __slots__ = (
         "_box", "_checked", "_cursor", "_descriptor", "_file", "_granted", "_path", "_seen", "_since", "_tail_bytes",
-        "_used", "subscription",
+        "sent", "subscription",
     )  # fmt: skip
 
     def __init__(self, subscription: int, box: BoxContext, params: dict[str, Any], credit: int) -> None:
@@ -38,8 +38,9 @@ class Tail:
         self.subscription = subscription
         self._box = box
         self._path = resolve_log(box.root, path)
-        self._granted = credit  # written by one thread, _used by another: neither needs a lock
-        self._used = 0
+        self._granted = credit  # written by one thread, ``sent`` by another: neither needs a lock
+        self.sent = 0
+        """Bytes sent."""
         self._cursor = Cursor.from_json(given) if given else Cursor(path)
         self._tail_bytes = None if given or tail_bytes is None else max(0, int(tail_bytes))
         self._descriptor: int | None = None
@@ -82,7 +83,7 @@ class Tail:
 
         Raises RemoteError when the file cannot be followed.
         """
-        credit = self._granted - self._used
+        credit = self._granted - self.sent
         if credit <= 0:
             return False
         try:
@@ -105,7 +106,7 @@ class Tail:
         return self._read(outbox, facts, credit) or (moved and self._leave(there, facts))
 
     def _read(self, outbox: Outbox, facts: os.stat_result, credit: int) -> bool:
-        """Send what follows the cursor, or that the file was truncated; returns whether a frame was sent."""
+        """Send what follows the cursor, or that the file was truncated; returns whether there is more."""
         assert self._descriptor is not None
         if self._tail_bytes is not None and facts.st_size:
             start = tail_start(self._descriptor, facts.st_size, self._tail_bytes)
@@ -137,8 +138,8 @@ class Tail:
             )
         )
         self._cursor = after
-        self._used += len(data)
-        return True
+        self.sent += len(data)
+        return after.offset < facts.st_size  # what a fast writer adds meanwhile waits for the next poll: fewer frames
 
     def _rotate(self, outbox: Outbox) -> bool:
         """Begin the opened file at its start, and report it unless nothing was read of another."""
