@@ -51,6 +51,10 @@ class Box:
     """Checkout of grpo-tui on the box; its ``config/`` and ``.venv/`` are used."""
     root: str = ""
     """LOCALFS_ROOT on the box; "" = the engine's own default."""
+    python: str = ""
+    """Interpreter of the agent on the box (3.10 or newer); "" = the first one found."""
+    agent_dir: str = ""
+    """Directory of the agent on the box; "" = ``~/.grpo/agent``, else ``$XDG_RUNTIME_DIR``."""
     activate: str = ""
     """Shell snippet that activates the engine's environment."""
     engine: list[str] = field(default_factory=list)

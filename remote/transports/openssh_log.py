@@ -26,8 +26,8 @@ class Log:
         self.authenticated = False
         self.exit_status: int | None = None
         """The remote command's, once it was received."""
-        self.fingerprint = ""
-        """The host key's."""
+        self.key_type = self.fingerprint = ""
+        """Of the host key."""
         self.offered: list[str] = []
         """Keys that were offered to the box."""
         self._rest = b""
@@ -44,8 +44,8 @@ class Log:
             self.address = found[1]
         elif line.startswith("Authenticated to ") or line.startswith("debug1: Entering interactive session"):
             self.authenticated = True
-        elif found := re.match(r"debug1: Server host key: \S+ (\S+)", line):
-            self.fingerprint = found[1]
+        elif found := re.match(r"debug1: Server host key: (\S+) (\S+)", line):
+            self.key_type, self.fingerprint = found[1], found[2]
         elif found := re.match(r"debug1: Exit status (\d+)$", line):
             self.exit_status = int(found[1])
         elif found := re.match(r"debug1: Offering public key: (.*)", line):
@@ -72,7 +72,7 @@ def failure(ssh: BoxSsh, log: Log, errors: str, where: str) -> Refused | Unreach
         line = next(line for line in text.splitlines() if "Unable to negotiate with" in line)
         return Unreachable(line, Refused(f"{where} and ssh have no SSH algorithm in common. {line}", "algorithms"))
     if found_line := re.search(r"^(\S+): Permission denied \((.*)\)\.?$", text, re.MULTILINE):
-        return Refused(_login_refused(ssh, log, text, found_line[1], found_line[2]))
+        return Refused(_login_refused(ssh, log, text, found_line[1], found_line[2], by_jump_host=proxied))
     if "Too many authentication failures" in text:
         return Refused(_login_refused(ssh, log, text, where, "too many authentication failures"))
     return Unreachable(f"{where}: {last}" if where not in last else last)
@@ -87,30 +87,35 @@ def _host_key(ssh: BoxSsh, log: Log, text: str, where: str) -> Refused | None:
     if "IDENTIFICATION HAS CHANGED" in text or "Offending" in text:
         found = re.search(r"^Offending (\S+) key in (.+):(\d+)$", text, re.MULTILINE)
         shown = re.search(r"^(SHA256:\S+?)\.?$", text, re.MULTILINE)
-        presented = f"the box presents {shown[1]}" if shown else "the box presents another one"
+        presented = f"the box presents {log.key_type} {shown[1] if shown else log.fingerprint}"
         if found is None:
             return Refused(f"the host key of '{box}' has CHANGED: {presented}", "host_key")
         file, number = ssh.origin(found[2], int(found[3]))
         place = f"{file} line {number}" if number else str(file)
+        if found[1].lower() not in log.key_type:
+            return Refused(
+                f"'{box}' presents a host key of a different type than the stored one: {place} has a {found[1]} key, "
+                f"{presented}. Compare it with `ssh-keygen -lf /etc/ssh/ssh_host_*_key.pub` on the box; if it is "
+                "listed, delete that line and reconnect",
+                "host_key",
+            )
         return Refused(
             f"the host key of '{box}' has CHANGED: {place} has another {found[1]} key, {presented}. The box was "
             "reinstalled, or this is not your box. If you know why the key changed, delete that line and reconnect",
             "host_key",
         )
     if unknown := re.search(r"^No (\S+) host key is known for (.+?)( and you have .*)?\.?$", text, re.MULTILINE):
-        presented = f"{unknown[1]} {log.fingerprint}"
-        if not ssh.knows_box:
-            reason = f"the host key of {unknown[2]} is not known, and 'StrictHostKeyChecking yes' is set: {presented}"
-            return Refused(reason, "host_key")
         return Refused(
-            f"'{box}' presents a host key of a different type than the stored one in {ssh.host_keys.path}: "
-            f"{presented}. Compare it on the box, delete the old line and reconnect",
+            f"the host key of {unknown[2]} is not known, and 'StrictHostKeyChecking yes' is set: "
+            f"{unknown[1]} {log.fingerprint}",
             "host_key",
         )
     return None
 
 
-def _login_refused(ssh: BoxSsh, log: Log, text: str, login: str, methods: str) -> str:
+def _login_refused(ssh: BoxSsh, log: Log, text: str, login: str, methods: str, by_jump_host: bool = False) -> str:
+    if by_jump_host and not log.offered:
+        return f"a jump host refused the login of {login} ({methods}); `ssh {ssh.box.host}` must work on this machine"
     tried = f"Keys offered: {'; '.join(log.offered)}. " if log.offered else "No key was offered. "
     problems = [line for line in text.splitlines() if _PROBLEM.match(line)]
     if "UNPROTECTED PRIVATE KEY" in text:

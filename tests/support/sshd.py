@@ -21,8 +21,13 @@ from types import TracebackType
 
 
 class Sshd:
-    def __init__(self, folder: Path, *, environment: dict[str, str] | None = None, extra: str = "") -> None:
-        """``environment`` is set for logins; ``extra`` is appended to sshd_config."""
+    def __init__(
+        self, folder: Path, *, environment: dict[str, str] | None = None, extra: str = "", files: str = ""
+    ) -> None:
+        """``environment`` is set for logins; ``extra`` is prepended to sshd_config, where the first value counts.
+
+        ``files``: a directory whose files the server sees below ``/etc``; needs the superuser (a mount namespace).
+        """
         self.folder = folder / "sshd"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.home = self.folder / "home"
@@ -33,6 +38,7 @@ class Sshd:
         self.log = self.folder / "log"
         self._environment = {"HOME": str(self.home), **(environment or {})}
         self._extra = extra
+        self._files = files
         self._process: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
         make_key(self.host_key)
@@ -56,14 +62,17 @@ class Sshd:
         config = self.folder / "sshd_config"
         variables = " ".join(f"{name}={value}" for name, value in self._environment.items())
         config.write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.host_key}\n"
+            f"{self._extra}Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.host_key}\n"
             f"AuthorizedKeysFile {self.authorized_keys}\nPidFile {self.folder}/pid\nSetEnv {variables}\n"
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-            "PermitRootLogin prohibit-password\nMaxStartups 100:30:200\nLogLevel VERBOSE\n" + self._extra
+            "PermitRootLogin prohibit-password\nMaxStartups 100:30:200\nLogLevel VERBOSE\n"
         )
         log = self.log.open("ab")
         self._process = subprocess.Popen(
-            [program, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            [*self._namespace(), program, "-D", "-e", "-f", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
         )
         log.close()
         deadline = time.monotonic() + 10
@@ -75,6 +84,14 @@ class Sshd:
             except OSError:
                 time.sleep(0.02)
         raise AssertionError(f"sshd is not listening: {self.log.read_text()}")
+
+    def _namespace(self) -> list[str]:
+        """Replace files below ``/etc`` for the server alone."""
+        if not self._files:
+            return []
+        files = [file for file in Path(self._files).rglob("*") if file.is_file()]
+        mounts = [f"mount --bind {file} /etc/{file.relative_to(self._files)}" for file in files]
+        return ["unshare", "--mount", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh"]
 
     def stop(self) -> None:
         """Stop listening and end every connection."""

@@ -1,0 +1,386 @@
+"""The system's ssh as a transport: what it leaves behind, what it asks, and what it calls a refusal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote.boxes import Box
+from remote.client import BoxClient
+from remote.events import HostKeyAsked, Link, LinkChanged, QuestionAsked
+from remote.transports import Refused
+from remote.transports.choice import attach_argv, choose
+from remote.transports.openssh_setup import Program
+from tests.support.agent import QUICK, Recorder, agents, connected, eventually
+from tests.support.proxy import ChaosProxy
+from tests.support.ssh_lab import NAME, SECRET, Lab, lab, pam_secret
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    with lab() as place:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(place.folder))
+        yield place
+
+
+def box_of(lab: Lab, **fields: Any) -> Box:
+    return Box("gpu-box", host=NAME, root=str(lab.folder / "root"), transport="openssh", **fields)
+
+
+def options(lab: Lab, config: str) -> dict[str, Any]:
+    path = lab.folder / "config"
+    path.write_text(config)
+    return {"ssh_config": str(path), "host_keys_file": lab.folder / "hosts"}
+
+
+def folders(lab: Lab) -> list[Path]:
+    return list(lab.folder.glob("grpo-ssh-*"))
+
+
+def processes(lab: Lab) -> list[str]:
+    """ssh processes that use the lab."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            argv = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if argv[0].endswith("ssh") and any(str(lab.folder) in argument for argument in argv):
+            found.append(" ".join(argv))
+    return found
+
+
+def test_nothing_is_left_behind(place: Lab) -> None:
+    server = place.server()
+    with connected(box_of(place), **options(place, place.config(server))) as (client, recorder):
+        assert "OpenSSH" in recorder.wait_link(Link.CONNECTED, 30).detail
+        assert client.request("list_runs").result() == {"runs": []}
+        (folder,) = folders(place)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "questions").stat().st_mode & 0o777 == 0o600
+        assert processes(place)
+    assert not folders(place)
+    assert not processes(place)
+    eventually(lambda: not agents(server.home), what="the agent exits")
+
+
+def test_a_killed_program_leaves_nothing_running(place: Lab) -> None:
+    server = place.server()
+    settings = options(place, place.config(server))
+    script = (
+        "import sys, time; from remote.boxes import Box; from remote.client import BoxClient\n"
+        "from remote.events import Link, LinkChanged\n"
+        "box = Box('gpu-box', host=sys.argv[1], transport='openssh')\n"
+        "def said(e): isinstance(e, LinkChanged) and e.state is Link.CONNECTED and print('up', flush=True)\n"
+        "BoxClient(box, said, ssh_config=sys.argv[2], host_keys_file=sys.argv[3]).start(); time.sleep(60)\n"
+    )
+    argv = [sys.executable, "-c", script, NAME, settings["ssh_config"], str(settings["host_keys_file"])]
+    program = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert program.stdout is not None
+    assert program.stdout.readline() == b"up\n"
+    program.kill()
+    program.wait()
+    program.stdout.close()
+    eventually(lambda: not processes(place), what="ssh exits")
+    eventually(lambda: not agents(server.home), what="the agent exits")
+    with connected(box_of(place), **settings) as (_, recorder):  # removes the directory
+        recorder.wait_link(Link.CONNECTED, 30)
+        assert len(folders(place)) == 1
+
+
+def test_a_new_key_is_stored_under_the_box(place: Lab) -> None:
+    server = place.server(known=False)
+    settings = options(place, place.config(server))
+    for first in (True, False):
+        with connected(box_of(place), **settings) as (client, recorder):
+            if first:
+                asked = recorder.wait_for(HostKeyAsked, 30)
+                assert asked.fingerprint == server.fingerprint()
+                client.answer_host_key(True)
+            recorder.wait_link(Link.CONNECTED, 30)
+            assert first or not [event for event in recorder.events if isinstance(event, HostKeyAsked)]
+    assert settings["host_keys_file"].read_text() == f"gpu-box {place.public(server.host_key)}\n"
+    assert not place.known.exists()
+
+
+def test_a_known_key_is_not_asked_for(place: Lab) -> None:
+    server = place.server()
+    settings = options(place, place.config(server))
+    with connected(box_of(place), **settings) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED, 30)
+        assert not [event for event in recorder.events if isinstance(event, HostKeyAsked)]
+    assert not settings["host_keys_file"].exists()
+
+
+def _refusal(box: Box, settings: dict[str, Any]) -> str:
+    with connected(box, **settings) as (_, recorder):
+        refused = recorder.wait_link(Link.REFUSED, 30)
+        assert refused.retry_in_s is None
+        assert not [event for event in recorder.events if isinstance(event, HostKeyAsked)]
+        return refused.detail
+
+
+def test_another_key_names_file_and_line(place: Lab) -> None:
+    server = place.server()
+    server.new_host_key()
+    place.known.write_text("# a comment\n" + place.known.read_text())
+    message = _refusal(box_of(place), options(place, place.config(server)))
+    assert f"{place.known} line 2" in message
+    assert server.fingerprint() in message
+    assert "CHANGED" in message
+
+
+def test_our_key_comes_before_the_users(place: Lab) -> None:
+    """The user's file has the key that the box presents; ours has another one for this box."""
+    server = place.server()
+    settings = options(place, place.config(server))
+    other = place.key("other")
+    settings["host_keys_file"].write_text(f"x {place.public(other)}\ngpu-box {place.public(other)}\n")
+    message = _refusal(box_of(place), settings)
+    assert f"{settings['host_keys_file']} line 2" in message
+
+
+def test_a_key_of_another_type(place: Lab) -> None:
+    server = place.server()
+    settings = options(place, place.config(server))
+    settings["host_keys_file"].write_text(f"gpu-box {place.public(place.key('other', kind='rsa'))}\n")
+    assert "different type" in _refusal(box_of(place), settings)
+
+
+@pytest.mark.parametrize("file", ["ours", "theirs"])
+def test_a_revoked_key_is_a_hard_stop(place: Lab, file: str) -> None:
+    server = place.server()
+    settings = options(place, place.config(server))
+    ours = settings["host_keys_file"]
+    ours.write_text(f"gpu-box {place.public(server.host_key)}\n")
+    target, name = (ours, "gpu-box") if file == "ours" else (place.known, place.address(server))
+    with target.open("a") as known:
+        known.write(f"@revoked {name} {place.public(server.host_key)}\n")
+    message = _refusal(box_of(place), settings)
+    assert "REVOKED" in message
+    assert f"{target} line 2" in message
+
+
+def test_jump_hosts_have_our_names(place: Lab) -> None:
+    jump, server = place.server(known=False), place.server(known=False)
+    config = place.config(jump, name="jump") + place.config(server, "ProxyJump jump")
+    settings = options(place, config)
+    with connected(box_of(place), **settings) as (client, recorder):
+        for count in (1, 2):
+            recorder.wait(lambda _, count=count: _keys_asked(recorder) >= count, 30)
+            client.answer_host_key(True)
+        recorder.wait_link(Link.CONNECTED, 30)
+    names = {line.split()[0] for line in settings["host_keys_file"].read_text().splitlines()}
+    assert names == {"gpu-box", f"jump-127.0.0.1-{jump.port}"}
+    with connected(box_of(place), **settings) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED, 30)
+        assert _keys_asked(recorder) == 0
+    assert not place.known.exists()
+
+
+def _keys_asked(recorder: Recorder) -> int:
+    return sum(isinstance(event, HostKeyAsked) for event in recorder.events)
+
+
+# ---------------------------------------------------------------------------------------------------- questions
+
+
+def _questions(recorder: Recorder) -> list[QuestionAsked]:
+    return [event for event in recorder.events if isinstance(event, QuestionAsked)]
+
+
+def test_a_passphrase_is_asked_once_a_session(place: Lab) -> None:
+    server = place.server()
+    key = place.key("locked", server, passphrase=SECRET)
+    with ChaosProxy(server.port) as proxy:
+        place.know(f"[127.0.0.1]:{proxy.port}", server)
+        config = place.config(server, f"Port {proxy.port}", f"IdentityFile {key}", key=False)
+        with connected(box_of(place), **options(place, config)) as (client, recorder):
+            question = recorder.wait_for(QuestionAsked, 30)
+            assert (question.kind, question.echo) == ("passphrase", False)
+            assert str(key) in question.text
+            client.answer_question("wrong")
+            recorder.wait(lambda _: len(_questions(recorder)) == 2, 30)
+            client.answer_question(SECRET)
+            recorder.wait_link(Link.CONNECTED, 30)
+            mark = recorder.mark()
+            proxy.reset()
+            recorder.wait_link(Link.LOST, after=mark)
+            recorder.wait_link(Link.CONNECTED, 30, after=mark)
+            assert len(_questions(recorder)) == 2
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser (a mount namespace)")
+TWO_FACTORS = (
+    "UsePAM yes\nKbdInteractiveAuthentication yes\nPermitRootLogin yes\n"
+    "AuthenticationMethods publickey,keyboard-interactive\n"
+)
+
+
+@needs_root
+def test_a_code_is_asked_once_an_outage(place: Lab) -> None:
+    server = place.server(TWO_FACTORS, files=pam_secret(place.folder))
+    with ChaosProxy(server.port) as proxy:
+        place.know(f"[127.0.0.1]:{proxy.port}", server)
+        config = place.config(server, f"Port {proxy.port}")
+        with connected(box_of(place), **options(place, config)) as (client, recorder):
+            assert recorder.wait_for(QuestionAsked, 30).kind == "prompt"
+            proxy.reset()  # while the user looks for the code
+            client.answer_question(SECRET)
+            refused = recorder.wait_link(Link.REFUSED, 30)
+            assert refused.retry_in_s is None  # it waits for a person
+            assert SECRET not in str(recorder.events)
+            assert len(_questions(recorder)) == 1
+            client.reconnect_now()
+            recorder.wait(lambda _: len(_questions(recorder)) == 2, 30)
+            client.answer_question(SECRET)
+            recorder.wait_link(Link.CONNECTED, 30)
+            mark = recorder.mark()
+            proxy.reset()  # the next outage
+            recorder.wait(lambda _: len(_questions(recorder)) == 3, 30)
+            client.answer_question(None)
+            assert "not answered" in recorder.wait_link(Link.REFUSED, 30, after=mark).detail
+
+
+@needs_root
+def test_closing_with_an_open_question(place: Lab) -> None:
+    server = place.server(TWO_FACTORS, files=pam_secret(place.folder))
+    recorder = Recorder()
+    client = BoxClient(box_of(place), recorder, **options(place, place.config(server)))
+    client.start()
+    recorder.wait_for(QuestionAsked, 30)
+    client.close()
+    assert not processes(place)
+    assert not folders(place)
+
+
+# -------------------------------------------------------------------------------------------------------- faults
+
+
+def test_early_ends_are_unreachable(place: Lab) -> None:
+    """A server that closes, one that does not answer, and one that refuses the login."""
+    server = place.server()
+    server.stop()
+    with connected(box_of(place), **options(place, place.config(server))) as (_, recorder):
+        lost = recorder.wait_link(Link.LOST, 30)
+        assert "Connection refused" in lost.detail
+        server.start()
+        recorder.wait_link(Link.CONNECTED, 30)
+
+
+def test_a_refused_login_lists_the_keys(place: Lab) -> None:
+    server = place.server()
+    stranger = place.key("stranger")
+    config = place.config(server, f"IdentityFile {stranger}", "IdentitiesOnly yes", key=False)
+    with connected(box_of(place), **options(place, config)) as (_, recorder):
+        refused = recorder.wait_link(Link.REFUSED, 30)
+        assert str(stranger) in refused.detail
+        assert "authorized_keys" in refused.detail
+        assert refused.retry_in_s  # the box may change its mind
+
+
+def test_a_dead_link_heals(place: Lab) -> None:
+    server = place.server()
+    with ChaosProxy(server.port) as proxy:
+        place.know(f"[127.0.0.1]:{proxy.port}", server)
+        config = place.config(server, f"Port {proxy.port}")
+        with connected(box_of(place), **options(place, config)) as (client, recorder):
+            recorder.wait_link(Link.CONNECTED, 30)
+            for _ in range(3):
+                mark = recorder.mark()
+                proxy.reset()
+                recorder.wait_link(Link.CONNECTED, 30, after=mark)
+            assert client.request("list_runs").result() == {"runs": []}
+            assert all(e.state is not Link.REFUSED for e in recorder.events if isinstance(e, LinkChanged))
+    assert not processes(place)
+
+
+def test_a_suspended_ssh_does_not_block_closing(place: Lab) -> None:
+    server = place.server()
+    recorder = Recorder()
+    client = BoxClient(box_of(place), recorder, **options(place, place.config(server)), timing=QUICK)
+    client.start()
+    recorder.wait_link(Link.CONNECTED, 30)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (entry / "cmdline").exists():
+            argv = (entry / "cmdline").read_bytes().split(b"\0")
+            if argv[0].endswith(b"ssh") and any(str(place.folder).encode() in part for part in argv):
+                os.kill(int(entry.name), signal.SIGSTOP)
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < 5
+    eventually(lambda: not processes(place), what="ssh exits")
+
+
+# ------------------------------------------------------------------------------------------------- attach, choice
+
+
+def test_attaching_uses_the_links_connection(place: Lab, tmux_socket: str) -> None:
+    server = place.server()
+    session = ["new-session", "-d", "-s", "run_1", "echo over the link; sleep 60"]
+    subprocess.run(["tmux", "-L", tmux_socket, *session], check=True)
+    box = box_of(place, tmux_socket=tmux_socket)
+    outer = f"{tmux_socket}-outer"
+    with connected(box, **options(place, place.config(server))) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED, 30)
+        logins = server.log.read_text().count("Accepted publickey")
+        argv = attach_argv(box, "run_1")
+        try:
+            subprocess.run(["tmux", "-L", outer, "new-session", "-d", "-x", "100", "-y", "30", *argv], check=True)
+
+            def screen() -> str:
+                command = ["tmux", "-L", outer, "capture-pane", "-p"]
+                return subprocess.run(command, capture_output=True, text=True).stdout
+
+            eventually(lambda: "over the link" in screen())
+        finally:
+            subprocess.run(["tmux", "-L", outer, "kill-server"], capture_output=True)
+        assert server.log.read_text().count("Accepted publickey") == logins
+
+
+def test_the_users_master_is_used(place: Lab) -> None:
+    server = place.server()
+    config = place.config(server, f"ControlPath {place.folder}/%C")
+    settings = options(place, config)
+    place.start_master(Path(settings["ssh_config"]))
+    logins = server.log.read_text().count("Accepted publickey")
+    with connected(box_of(place), **settings) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED, 30)
+    assert server.log.read_text().count("Accepted publickey") == logins
+    check = ["ssh", "-F", settings["ssh_config"], "-O", "check", NAME]
+    assert subprocess.run(check, capture_output=True).returncode == 0  # it is the user's
+
+
+def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_ssh(program: Program | None) -> None:
+        monkeypatch.setattr("remote.transports.choice.find_program", lambda: program)
+
+    new, old = Program("/usr/bin/ssh", (9, 2), "OpenSSH_9.2p1"), Program("/usr/bin/ssh", (8, 4), "OpenSSH_8.4p1")
+    auto, forced = Box("a", host="h"), Box("a", host="h", transport="openssh")
+    with_ssh(new)
+    assert choose(auto) == ("openssh", "OpenSSH_9.2p1 is on this machine")
+    assert choose(Box("a", host="h", transport="paramiko"))[0] == "paramiko"
+    with_ssh(old)
+    assert choose(auto) == ("paramiko", "OpenSSH_8.4p1 is older than 8.5")
+    with pytest.raises(Refused, match=r"OpenSSH_8\.4p1 is older"):
+        choose(forced)
+    with_ssh(None)
+    assert choose(auto) == ("paramiko", "this machine has no OpenSSH client")
+    assert choose(Box("a", kind="local"))[0] == "local"
+
+
+def test_boxes_yaml_comes_first(place: Lab) -> None:
+    """``user``, ``port`` and ``key`` of boxes.yaml come before the configuration."""
+    server = place.server()
+    config = f"Host {NAME}\nHostName 127.0.0.1\nPort 1\nUser nobody\nUserKnownHostsFile {place.known}\n"
+    box = box_of(place, user=server.user, port=server.port, key=str(server.user_key))
+    with connected(box, **options(place, config)) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED, 30)

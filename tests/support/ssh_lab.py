@@ -1,0 +1,238 @@
+"""Servers, keys and configurations of one row of docs/ssh.md, and what ssh and both transports make of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from remote.boxes import Box
+from remote.client import BoxClient
+from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, QuestionAsked
+from remote.timing import Timing
+from tests.support.agent import Recorder
+from tests.support.sshd import Sshd, make_key
+
+PATIENT = Timing(backoff_first=0.05, backoff_most=0.1, step=10.0)
+SECRET = "correct horse"
+NAME = "gpu"
+"""The host's name in the configuration."""
+
+
+@dataclass
+class Row:
+    """What one configuration needs: an ``ssh_config``, a box, a laptop's environment, and answers to questions."""
+
+    config: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Of the box."""
+    environment: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
+    """By kind of question."""
+    host_key: bool = True
+    """The answer to a question for a host key."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether commands run on the box, or the message; what was asked on the way."""
+
+    connected: bool
+    message: str = ""
+    asked: tuple[str, ...] = ()
+
+
+class Lab:
+    """A laptop with nothing but a directory, and servers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known = folder / "known_hosts"
+        """The user's."""
+        self._servers: list[Sshd] = []
+        self._agents: list[subprocess.Popen[bytes]] = []
+        self.environment: dict[str, str] = {}
+
+    def server(self, extra: str = "", *, known: bool = True, **options: Any) -> Sshd:
+        """A server; ``known``: the user's known_hosts has its key."""
+        server = Sshd(self.folder / f"server{len(self._servers)}", extra=extra, **options)
+        self._servers.append(server)
+        if known:
+            self.know(self.address(server), server)
+        return server
+
+    @staticmethod
+    def address(server: Sshd) -> str:
+        return f"[127.0.0.1]:{server.port}"
+
+    @staticmethod
+    def public(key: Path) -> str:
+        return " ".join(Path(f"{key}.pub").read_text().split()[:2])
+
+    def know(self, names: str, server: Sshd, marker: str = "") -> None:
+        """Add the key of a server to the user's known_hosts."""
+        with self.known.open("a") as file:
+            file.write(f"{marker} {names} {self.public(server.host_key)}\n".lstrip())
+
+    def key(self, name: str, *servers: Sshd, kind: str = "ed25519", passphrase: str = "") -> Path:
+        """A key pair that servers accept."""
+        key = make_key(self.folder / name, kind, passphrase)
+        for server in servers:
+            with server.authorized_keys.open("a") as file:
+                file.write(Path(f"{key}.pub").read_text())
+        return key
+
+    def agent(self, *keys: Path) -> str:
+        """The socket of an ssh-agent that holds keys."""
+        socket = self.folder / f"agent{len(self._agents)}"
+        self._agents.append(subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL))
+        while not socket.exists():
+            assert self._agents[-1].poll() is None
+        for key in keys:
+            environment = {**os.environ, "SSH_AUTH_SOCK": str(socket)}
+            subprocess.run(["ssh-add", "-q", str(key)], env=environment, check=True, stdin=subprocess.DEVNULL)
+        return str(socket)
+
+    def sign(self, key: Path, *options: str, host: bool = False) -> Path:
+        """Certify a key by the lab's CA; returns the certificate."""
+        ca = make_key(self.folder / "ca")
+        kind = ["-h"] if host else []
+        public = f"{key}.pub"
+        subprocess.run(["ssh-keygen", "-q", "-s", str(ca), "-I", "lab", *kind, *options, public], check=True)
+        return key.with_name(f"{key.name}-cert.pub")
+
+    def config(self, server: Sshd, *lines: str, key: bool = True, known: bool = True, name: str = NAME) -> str:
+        """A configuration for a server."""
+        defaults = [f"HostName 127.0.0.1\nPort {server.port}\nUser {server.user}"]
+        defaults += [f"IdentityFile {server.user_key}"] if key else []
+        defaults += [f"UserKnownHostsFile {self.known}"] if known else []
+        return "\n".join([f"Host {name}", *lines, *defaults, ""])
+
+    def start_master(self, config: Path) -> None:
+        """A control master of the user."""
+        command = ["ssh", "-F", str(config), "-N", "-M", "-o", "StrictHostKeyChecking=yes", NAME]
+        self._agents.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        while subprocess.run(["ssh", "-F", str(config), "-O", "check", NAME], capture_output=True).returncode:
+            assert self._agents[-1].poll() is None
+
+    # ---------------------------------------------------------------------------------------------- the outcomes
+
+    @contextmanager
+    def laptop(self, row: Row) -> Iterator[str]:
+        """The laptop's environment and configuration; yields the configuration's path."""
+        path = self.folder / "ssh_config"
+        path.write_text(row.config)
+        before = dict(os.environ)
+        os.environ.pop("SSH_AUTH_SOCK", None)
+        os.environ.update(row.environment)
+        try:
+            yield str(path)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def ssh(self, row: Row) -> Outcome:
+        """``ssh NAME`` with a command that must run."""
+        script = self.folder / "answers"
+        cases = "".join(f"*'{_WORDS[kind]}'*) echo '{answer}';;\n" for kind, answer in row.answers.items())
+        yes = "yes" if row.host_key else "no"
+        script.write_text(f'#!/bin/sh\ncase "$1" in\n*continue?connecting*) echo {yes};;\n{cases}*) exit 1;;\nesac\n')
+        script.chmod(0o700)
+        known = self.known.read_bytes() if self.known.exists() else None
+        with self.laptop(row) as config:
+            environment = {**os.environ, "SSH_ASKPASS": str(script), "SSH_ASKPASS_REQUIRE": "force"}
+            box = self.box(row, "openssh")
+            key = ["-i", box.key, "-o", "IdentitiesOnly=yes"] if box.key else []
+            done = subprocess.run(
+                ["ssh", "-T", "-F", config, "-o", "RemoteCommand=none", *key, NAME, "echo it runs"],
+                env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                start_new_session=True, errors="replace",
+            )  # fmt: skip
+        if known is not None:  # ssh may have added a key
+            self.known.write_bytes(known)
+        else:
+            self.known.unlink(missing_ok=True)
+        return Outcome("it runs" in done.stdout, (done.stderr.strip().splitlines() or [""])[-1])
+
+    def box(self, row: Row, transport: str) -> Box:
+        values = {"host": NAME, "root": str(self.folder / "root"), **row.fields}
+        return replace(Box("gpu-box", **values), transport=transport)  # type: ignore[arg-type]
+
+    def link(self, row: Row, transport: str) -> Outcome:
+        """The link over a transport, until it is connected or a failure is final."""
+        hosts = self.folder / f"hosts-{transport}"
+        asked: list[str] = []
+        recorder = Recorder()
+
+        def on_event(event: ClientEvent) -> None:
+            if isinstance(event, HostKeyAsked):
+                asked.append("host key")
+                client.answer_host_key(row.host_key)
+            if isinstance(event, QuestionAsked):
+                asked.append(event.kind)
+                client.answer_question(row.answers.get(event.kind))
+            recorder(event)
+
+        with self.laptop(row) as config:
+            client = BoxClient(
+                self.box(row, transport), on_event, host_keys_file=hosts, ssh_config=config, timing=PATIENT
+            )
+            client.start()
+            try:
+                failures: set[str] = set()
+
+                def over(event: ClientEvent) -> bool:
+                    if not isinstance(event, LinkChanged):
+                        return False
+                    if event.state is Link.LOST and event.retry_in_s:
+                        failures.add(event.detail)
+                        return len(failures) > 1 or recorder.mark() > 4
+                    return event.state in (Link.CONNECTED, Link.REFUSED)
+
+                end = recorder.wait(over, 60)
+                assert isinstance(end, LinkChanged)
+                if end.state is Link.CONNECTED:
+                    client.request("list_runs").result(30)
+            finally:
+                client.close()
+        connected = end.state is Link.CONNECTED
+        return Outcome(connected, "" if connected else end.detail, tuple(asked))
+
+    def close(self) -> None:
+        for agent in self._agents:
+            agent.terminate()
+            agent.wait(10)
+        for server in self._servers:
+            server.stop()
+
+
+_WORDS = {"password": "password", "passphrase": "passphrase", "prompt": "Password"}
+"""A part of each prompt."""
+
+
+@contextmanager
+def lab() -> Iterator[Lab]:
+    with tempfile.TemporaryDirectory(prefix="lab-", dir="/tmp") as folder:  # short, for sockets
+        place = Lab(Path(folder))
+        try:
+            yield place
+        finally:
+            place.close()
+
+
+def pam_secret(folder: Path) -> str:
+    """Files below ``/etc`` with which PAM asks for SECRET."""
+    check = folder / "check"
+    check.write_text(f"#!/bin/sh\n[ \"$(cat)\" = '{SECRET}' ]\n")
+    check.chmod(0o755)
+    files = folder / "etc"
+    (files / "pam.d").mkdir(parents=True)
+    permit = [f"{kind} required pam_permit.so" for kind in ("auth", "account", "session")]
+    lines = [f"auth required pam_exec.so quiet expose_authtok {check}", *permit]
+    (files / "pam.d" / "sshd").write_text("\n".join([*lines, ""]))
+    return str(files)
