@@ -41,8 +41,10 @@ def test_cuts_and_damage_while_opening(lane: Lane, chance: random.Random) -> Non
     faults = []
     for kind in ("reset", "fin", "flip"):
         for back in (False, True):
-            offsets = [chance.randrange(places[back].exchange) for _ in range(2)]
-            offsets.append(chance.randrange(places[back].exchange, places[back].opening))
+            offsets = [
+                chance.randrange(places[back].exchange),
+                chance.randrange(places[back].exchange, places[back].opening),
+            ]
             faults += [Fault(kind, offset, back, mask(chance)) for offset in offsets]
     chance.shuffle(faults)
     assert lane.survive(faults) >= len(faults) - 3  # the last bytes of an opening vary
