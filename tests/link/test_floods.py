@@ -57,7 +57,7 @@ def test_the_app_survives_a_flood(tmp_path: Path) -> None:
     app = app_command(tmp_path, updates)
     environment = {"HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
     with Terminal([str(app), "--root", str(tmp_path)], environment) as screen:
-        screen.wait_for("r1", "link lost", "retrying in", timeout=30)
+        screen.wait_for("r1", "link lost", "retrying in", "floods the link", timeout=30)
         screen.press("q")
         screen.wait_for("Pane is dead (status 0", timeout=10)
 
