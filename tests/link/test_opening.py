@@ -281,7 +281,7 @@ class Flooding(paramiko.ServerInterface):
         try:
             while self.sent < 64 * 2**20:
                 self.sent += channel.send(b"x" * 32_768)
-        except OSError:
+        except (OSError, EOFError):
             pass
 
 
@@ -326,6 +326,6 @@ def _running(words: str) -> bool:
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             found.append(entry.read_bytes().replace(b"\0", b" ").strip())
-        except OSError:
+        except (OSError, EOFError):
             continue
     return words.encode() in found
