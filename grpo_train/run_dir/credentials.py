@@ -93,8 +93,8 @@ def _secrets(text: str) -> Iterator[Secret]:
                 yield Secret(number, _shown(entries[-1][0]) if entries else "", *kind)
         for path, value in entries:
             continued = not value and _indent_after(lines, number) > indent
-            if kind := _by_name(path, "…" if continued else value):
-                yield Secret(number, _shown(path), *kind)
+            if found := _by_name(path, "…" if continued else value):
+                yield Secret(number, _shown(path), *found)
         if block < 0 and _BLOCK.search(line):
             block = indent
 
