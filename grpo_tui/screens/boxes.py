@@ -13,6 +13,7 @@ from textual.widgets.option_list import Option
 from grpo_tui.model.formatting import money
 from grpo_tui.screens.dialog import Dialog
 from remote.boxes import Box
+from remote.transports.choice import explain
 
 ADD = "+"
 """Result of BoxesScreen for a new box; not a valid box name."""
@@ -30,9 +31,9 @@ class BoxesScreen(Dialog[str]):
     def compose_body(self) -> ComposeResult:
         options = [Option(self._line(box), id=box.name) for box in self.boxes]
         yield OptionList(*options, id="choices")
-        yield Static(
-            Content.from_markup("[$grpo-muted]enter: switch · runs on other boxes continue[/]"), classes="message"
-        )
+        note = "enter: switch · runs on other boxes continue"
+        yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=note), classes="message")
+        yield Static("", id="transport", classes="message")
 
     def _line(self, box: Box) -> Content:
         mark = "[$success]●[/]" if box.name == self.current else " "
@@ -51,6 +52,10 @@ class BoxesScreen(Dialog[str]):
         names = [box.name for box in self.boxes]
         choices.highlighted = names.index(self.current) if self.current in names else 0
         choices.focus()
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        text = explain(self.boxes[event.option_index])
+        self.query_one("#transport", Static).update(Content.from_markup("[$grpo-muted]$text[/]", text=text))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(str(event.option.id))

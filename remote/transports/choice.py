@@ -42,6 +42,15 @@ def choose(box: Box) -> tuple[Kind, str]:
     return "paramiko", problem
 
 
+def explain(box: Box) -> str:
+    """How a box is connected, and why."""
+    try:
+        kind, reason = choose(box)
+    except Refused as error:
+        return str(error)
+    return f"{box.name} connects over {kind}: {reason}" if kind != "local" else f"{box.name} is this machine"
+
+
 def attach_argv(box: Box, session: str) -> list[str]:
     """The command that attaches this terminal to a session: as the link connects, over its master."""
     from remote.transports import ssh

@@ -215,8 +215,7 @@ class OpenSshTransport:
 
     def _read_log(self) -> None:
         with suppress(BlockingIOError):
-            while data := os.read(self._log_fd, 65_536):
-                self._log.add(data)
+            self._log.add(os.read(self._log_fd, 1 << 18))
         self.address = self._log.address or self.address
 
     def _read_errors(self) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections import deque
 
+from remote.allowance import MIB, Allowance
 from remote.transports import Refused, Unreachable
 from remote.transports.openssh_setup import BoxSsh
 
 KEPT = 400
+LONGEST = 2_000
+"""Bytes of a line."""
 _NOISE = re.compile(r"^(debug\d:|Transferred: |Bytes per second: |Authenticated to |Warning: Permanently added|@)")
 _PROBLEM = re.compile(r"Load key|Identity file|Certificate|sign_and_send")
 
@@ -31,12 +34,15 @@ class Log:
         self.offered: list[str] = []
         """Keys that were offered to the box."""
         self._rest = b""
+        self._allowance = Allowance("the box floods the log of ssh", burst=MIB, rate=MIB // 16)
 
     def add(self, data: bytes) -> None:
+        """Append output. Raises Flood: a server can make ssh log its messages."""
+        self._allowance.spend(len(data))
         *lines, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[-8_192:]
+        self._rest = self._rest[-LONGEST:]
         for line in lines:
-            self._add(line.decode(errors="replace").rstrip("\r"))
+            self._add(line[:LONGEST].decode(errors="replace").rstrip("\r"))
 
     def _add(self, line: str) -> None:
         self.lines.append(line)

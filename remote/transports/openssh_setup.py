@@ -75,8 +75,15 @@ class Configuration:
         return "" if value == "none" else value
 
     def files(self, name: str) -> list[Path]:
-        """Files; ``ssh -G`` separates them by spaces."""
-        return [Path(name).expanduser() for name in self.one(name).split()]
+        """Files; ``ssh -G`` separates them by spaces and does not quote them."""
+        value = self.one(name)
+        names = [value] if Path(value).expanduser().is_file() else value.split()
+        return [Path(file).expanduser() for file in names]
+
+    @property
+    def is_strict(self) -> bool:
+        """``StrictHostKeyChecking yes``."""
+        return self.one("stricthostkeychecking") in ("true", "yes")
 
     @property
     def lookup(self) -> str:
@@ -156,6 +163,7 @@ class BoxSsh:
             lines += [
                 f"Match originalhost {host}",
                 f"UserKnownHostsFile {' '.join(map(_quoted, files))}",
+                f"StrictHostKeyChecking {'yes' if configuration.is_strict else 'ask'}",
                 *("HashKnownHosts no", "UpdateHostKeys no", "CheckHostIP no"),
                 *("ControlMaster no", "ControlPersist no", "ForwardAgent no"),
             ]
@@ -276,7 +284,7 @@ class BoxSsh:
         files = [self.folder / "target"]
         if not self.knows_box:
             files += configuration.files("userknownhostsfile")
-        strict = self.knows_box or configuration.one("stricthostkeychecking") in ("true", "yes")
+        strict = self.knows_box or configuration.is_strict
         options = {
             "RemoteCommand": "none",
             "UserKnownHostsFile": " ".join(map(_quoted, files)),

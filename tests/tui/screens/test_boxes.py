@@ -25,7 +25,7 @@ async def test_switch_and_add_boxes(start: Start, boxes_file: Path) -> None:
         first = session.client
         await session.press("b")
         await session.until(lambda: isinstance(session.app.screen, BoxesScreen))
-        await session.until_text("h200-b", "192.0.2.11", "this machine")
+        await session.until_text("h200-b", "192.0.2.11", "this machine", "h200-a connects over ")
         assert session.app.screen.query_one(OptionList).highlighted == 0
         await session.press("down", "enter")
         await session.until(lambda: len(session.clients) == 2 and first.closed)
