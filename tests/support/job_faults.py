@@ -27,7 +27,7 @@ from tests.support.agent import QUICK, agents, connected, eventually
 
 TIMING = replace(QUICK, stale_after=5.0, lost_after=10.0)
 """Quick to reconnect, patient with a busy machine."""
-MOMENTS = {"launch": 0.6, "stop": 0.03, "kill": 0.4, "resume": 0.5}
+MOMENTS = {"launch": 0.8, "stop": 0.03, "kill": 0.2, "resume": 0.15}
 """Operation to the longest time, in seconds, from sending it to the kill."""
 
 
