@@ -4,7 +4,7 @@ The session: connect with a key from an SSH agent, doctor, a refused config and 
 launch, attach, stop, evaluate, quit; then a crash of the app. A secret may be where the user put it, in the environment
 of the processes that the user started with it, and, a proxy's password, in the environment of the user's own jobs.
 
-A thirteenth, the answer to a 2FA prompt, is not among them: the app cannot be asked one yet.
+The answer to a question of the server (a 2FA code, a typed passphrase) is not among them.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def test_environments_stay_with_their_processes(evidence: Evidence) -> None:
     for command in holders["box environment"]:
         assert not any(word in command for word in ("supervise", "fake_engine", "new-session", "tmux -L")), command
     for command in holders["laptop environment"]:
-        assert any(word in command for word in ("--box h200", "ssh", "tmux")), command
+        assert any(word in command for word in ("--box h200", "ssh", "tmux", "askpass")), command
 
 
 def test_tmux_shows_no_secret(evidence: Evidence) -> None:

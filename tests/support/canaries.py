@@ -12,7 +12,7 @@ import string
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -121,26 +121,42 @@ def app_command(folder: Path, environment: Mapping[str, str], protocol: Path) ->
 
 def run(protocol: str) -> None:
     """Run the app. Every byte inside the encryption is appended to ``protocol``; a typed ``CRASH`` meets a bug."""
-    import paramiko
     from textual.widgets import Input
 
     from grpo_tui.cli import main
     from grpo_tui.forms.form import RequestScreen
+    from remote import bootstrap
+    from remote.transports.openssh import OpenSshTransport
+    from remote.transports.ssh import SshTransport
 
-    def recorded(name: str, sends: bool) -> None:
-        method = getattr(paramiko.Channel, name)
+    def record(*data: object) -> None:
+        with open(protocol, "ab") as file:
+            file.write(b"\n".join(item if isinstance(item, bytes) else repr(item).encode() for item in data))
 
-        def record(channel: paramiko.Channel, *arguments: object) -> object:
-            result = method(channel, *arguments)
-            with open(protocol, "ab") as file:
-                file.write(bytes(arguments[0]) if sends else result)  # type: ignore[call-overload]
+    def recorded(kind: type, name: str) -> None:
+        method = getattr(kind, name)
+
+        def call(self: object, argument: object) -> object:
+            result = method(self, argument)
+            record(argument if name == "send" else result or b"")
             return result
 
-        setattr(paramiko.Channel, name, record)
+        setattr(kind, name, call)
 
-    recorded("send", True)
-    recorded("recv", False)
-    recorded("recv_stderr", False)
+    for kind in (SshTransport, OpenSshTransport):
+        recorded(kind, "send")
+        recorded(kind, "receive")
+    install = bootstrap.install
+
+    def recorded_install(box: object, execute: Callable[..., object]) -> object:
+        def call(*arguments: object) -> object:
+            result = execute(*arguments)
+            record(*arguments, result)
+            return result
+
+        return install(box, call)  # type: ignore[arg-type]
+
+    bootstrap.install = recorded_install  # type: ignore[assignment]
     changed = RequestScreen.on_input_changed
 
     def with_a_bug(self: RequestScreen, event: Input.Changed) -> None:
