@@ -57,11 +57,11 @@
 **SSH as ssh does it.** With ``transport: auto`` and an OpenSSH client on this machine:
 
 - The link *must* connect where ``ssh NAME`` runs commands, and nowhere else. docs/ssh.md lists what was tried.
-- A host key *must* be the box's own in our known_hosts or, if there is none, a known one of the user's. Another key, and
-  one that any file revokes, *must* be a hard stop that names file and line. A new key *must* be stored in our file alone,
-  after the user's answer and once its signature was verified.
-- An answer to a question *must not* be logged or written to disk, and only passphrases *may* be kept, until the client is
-  closed. After one login with questions, the next *must* wait for a person until a connection has succeeded.
+- A host key *must* be the box's own in our known_hosts or, if there is none, a known one of the user's. Another key,
+  and one that any file revokes, *must* be a hard stop that names file and line. A new key *must* be stored in our file
+  alone, after the user's answer and once its signature was verified.
+- An answer to a question *must not* be logged or written to disk, and only passphrases *may* be kept, until the client
+  is closed. After one login with questions, the next *must* wait for a person until a connection has succeeded.
 - The account's shell *must* see one constant command; everything else *must* travel over standard input.
 - When the client is closed or killed, no ssh, control socket or agent of it *may* stay.
 """
