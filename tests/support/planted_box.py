@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.files import utc_now
 from tests.support.any_json import GPU, LOG_ROWS, MARKUP, PLANTED, RESULTS, ROW, SESSION
 from tests.support.hostile_box import HostileBox
 
@@ -92,7 +93,7 @@ def write_run(root: Path, name: str, **status: Any) -> Path:
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     launch = {"time": "2026-11-22T08:00:00.000Z", "run": name, "argv": ["x"], "config_text": "a: " + PLANTED}
     (folder / "launch.json").write_text(json.dumps({**planted(launch), "time": launch["time"]}))
-    fields = {"host": "elsewhere", "boot_id": "x", "updated_at": "2026-11-22T08:00:00.000Z", "stage": "train", **status}
+    fields = {"host": "elsewhere", "boot_id": "x", "updated_at": utc_now(), "stage": "train", **status}
     (folder / "status.json").write_text(json.dumps(fields))
     for log, rows in LOG_ROWS.items():
         lines = [json.dumps(planted(line)) for line in rows] + [json.dumps({**line, "step": 6}) for line in rows]
