@@ -259,7 +259,7 @@ class BoxClient:
                 continue
             settled = up_since is not None and time.monotonic() - up_since >= self._timing.settled_after
             failures = FLOODED if isinstance(ended, Flood) else 1 if settled else failures + 1
-            self._back_off(failures, reason, address)
+            self._back_off(failures, reason, address, at_once=settled and not isinstance(ended, Flood))
         self._set_link(Link.CLOSED, "closed")
         self._requests.fail_all("the client is closed")
 
@@ -273,9 +273,11 @@ class BoxClient:
         self._set_link(Link.REFUSED, reason, retry_in_s=0.0)
         return True
 
-    def _back_off(self, failures: int, reason: str, address: str) -> None:
+    def _back_off(self, failures: int, reason: str, address: str, *, at_once: bool) -> None:
+        """Wait, the longer the more failures in a row; ``at_once``: the first try after a link that stood."""
         timing = self._timing
         wait = min(timing.backoff_most, timing.backoff_first * 2 ** min(failures - 1, 16))
+        wait *= 0.1 if at_once else 1.0
         wait *= random.uniform(0.8, 1.2)
         self._set_link(Link.LOST, reason, retry_in_s=round(wait, 1))
         self._pause(wait, address)
