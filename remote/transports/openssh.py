@@ -72,6 +72,8 @@ class OpenSshTransport:
         """While opening."""
         self._stderr_open = True
         self._token = secrets.token_hex(8)
+        self._ready = f"grpo-ready-{self._token}"
+        self._logged_in = False
         self._scripts = 0
         self._deadline = 0.0
         self._accepted_key = False
@@ -105,10 +107,9 @@ class OpenSshTransport:
         self._opening = False
 
     def _start(self) -> None:
-        """Log in, and start the loop."""
-        ready = f"grpo-ready-{self._token}"
+        """Start ssh, which logs in and starts the loop."""
         loop = (
-            f"sh -c 'echo; echo {ready}; while read -r line; do case $line in {self._token}*) "
+            f"sh -c 'echo; echo {self._ready}; while read -r line; do case $line in {self._token}*) "
             f'eval "$(printf %b "${{line#{self._token}}}")";; esac; done\''
         )
         self._log_fd = os.open(self._ssh.log, os.O_RDWR | os.O_NONBLOCK)  # its own writer, so that it never ends
@@ -128,8 +129,12 @@ class OpenSshTransport:
         os.set_blocking(self._process.stdin.fileno(), False)
         if self._closed:  # while it started
             self._signal(signal.SIGTERM)
+
+    def _wait_login(self) -> None:
+        """Wait until the loop runs; the first command was sent before, to save a round trip."""
         self._limit(LOGIN_STEPS * self._step_s + self._ssh.connect_timeout_s + self._ssh.resolved_in_s)
-        self._until(f"\n{ready}\n".encode(), f"logging in to {self._where()}")
+        self._until(f"\n{self._ready}\n".encode(), f"logging in to {self._where()}")
+        self._logged_in = True
         self._ssh.passphrases |= self._passphrases
         self._passphrases = {}
         self._ssh.succeeded()
@@ -150,6 +155,9 @@ class OpenSshTransport:
             script = f"(\n{command}\n) </dev/null; s=$?; echo; echo {done} $s"
         self._run(script)
         self._write(stdin, what)
+        if not self._logged_in:
+            self._wait_login()
+            self._limit(steps * self._step_s)
         output, status = self._until_status(done, what)
         if status:
             self._wait_errors()
