@@ -135,10 +135,9 @@ class BoxSsh:
                 options = [*(["-l", user] if user else []), *(["-p", str(port)] if port else [])]
                 self._hops.append((host, self._ask_ssh(options, host, closing)))
         self._prepare_host_keys()
-        if self._hops:
-            (self.folder / "config").write_text(self._hop_config())
         path = self.configuration.one("controlpath")
         self._users_master = bool(path) and not self._avoids_users_master and self._has_users_master()
+        (self.folder / "config").write_text(self._private_config())
         self.resolved_in_s = time.monotonic() - began
 
     def _ask_ssh(self, options: list[str], host: str, closing: Callable[[], bool]) -> Configuration:
@@ -155,8 +154,8 @@ class BoxSsh:
         key = str(Path(box.key).expanduser())
         return options + (["-i", key, "-o", "IdentitiesOnly=yes"] if box.key else [])
 
-    def _hop_config(self) -> str:
-        """Our host keys for the jump hosts, then the user's configuration. ssh passes it on to its jump hosts."""
+    def _private_config(self) -> str:
+        """Our options for the box and its jump hosts, then the user's configuration. ssh passes it on to jump hosts."""
         lines = []
         for host, configuration in self._hops:
             files = [self.folder / "hops", *configuration.files("userknownhostsfile")]
@@ -167,11 +166,16 @@ class BoxSsh:
                 *("HashKnownHosts no", "UpdateHostKeys no", "CheckHostIP no"),
                 *("ControlMaster no", "ControlPersist no", "ForwardAgent no"),
             ]
+        lines += [
+            f"Match originalhost {self.box.host}",
+            *(f"{name} {value}" for name, value in self._options().items()),
+        ]
         users = [self._config] if self._config else ["~/.ssh/config", "/etc/ssh/ssh_config"]
-        return "\n".join([*lines, "Match all", *(f"Include {_quoted(file)}" for file in users), ""])
+        return "\n".join([*lines, "Match all", *(f'Include "{file}"' for file in users), ""])
 
     def _has_users_master(self) -> bool:
-        command = [self.program.path, *self._file(), *self._target(), "-O", "check", "--", self.box.host]
+        file = ["-F", self._config] if self._config else []
+        command = [self.program.path, *file, *self._target(), "-O", "check", "--", self.box.host]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5)
         except (OSError, subprocess.SubprocessError):
@@ -249,35 +253,26 @@ class BoxSsh:
 
     def command(self, remote: str) -> list[str]:
         """The command that runs a remote command without a terminal, and is the master for :meth:`attach`."""
-        options = {
-            **self._options(),
-            "RequestTTY": "no",
-            "BatchMode": "no",
-            "LogLevel": "DEBUG1",
-            **({} if self._users_master else {"ControlMaster": "yes", **self._control()}),
-        }
-        if self._users_master:
-            options["ControlMaster"] = "no"
-        return [self.program.path, "-T", "-E", str(self.log), *self._arguments(options), "--", self.box.host, remote]
+        options = ["BatchMode=no", "LogLevel=DEBUG1", f"ControlMaster={'no' if self._users_master else 'yes'}"]
+        arguments = [argument for option in options for argument in ("-o", option)]
+        return [
+            self.program.path,
+            "-T",
+            *self._arguments(),
+            "-E",
+            str(self.log),
+            *arguments,
+            "--",
+            self.box.host,
+            remote,
+        ]
 
     def attach(self, remote: str) -> list[str]:
         """The command that runs a remote command in this terminal, over the master if it is connected."""
-        options = {**self._options(), "RequestTTY": "force", "ControlMaster": "no"}
-        if not self._users_master:
-            options.update(self._control())
-        return [self.program.path, "-t", *self._arguments(options), "--", self.box.host, remote]
+        return ["ssh", "-t", *self._arguments(), "--", self.box.host, remote]
 
-    def _control(self) -> dict[str, str]:
-        return {"ControlPath": _quoted(self.folder / "master"), "ControlPersist": "no"}
-
-    def _arguments(self, options: dict[str, str]) -> list[str]:
-        pairs = [argument for name, value in options.items() for argument in ("-o", f"{name}={value}")]
-        return [*self._file(), *self._target(), *pairs]
-
-    def _file(self) -> list[str]:
-        if self._hops:
-            return ["-F", str(self.folder / "config")]
-        return ["-F", self._config] if self._config else []
+    def _arguments(self) -> list[str]:
+        return ["-F", str(self.folder / "config"), *self._target()]
 
     def _options(self) -> dict[str, str]:
         configuration = self.configuration
@@ -285,7 +280,11 @@ class BoxSsh:
         if not self.knows_box:
             files += configuration.files("userknownhostsfile")
         strict = self.knows_box or configuration.is_strict
+        master = {} if self._users_master else {"ControlPath": _quoted(self.folder / "master")}
         options = {
+            **master,
+            "ControlMaster": "no",
+            "ControlPersist": "no",
             "RemoteCommand": "none",
             "UserKnownHostsFile": " ".join(map(_quoted, files)),
             **({"GlobalKnownHostsFile": "/dev/null"} if self.knows_box else {}),

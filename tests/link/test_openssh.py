@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from remote.boxes import Box
+from remote.boxes import Box, BoxesError, parse_boxes
 from remote.client import BoxClient
-from remote.events import HostKeyAsked, Link, LinkChanged, QuestionAsked
+from remote.events import HostKeyAsked, Link, LinkChanged, QuestionAsked, QuestionWithdrawn
 from remote.transports import Refused
 from remote.transports.choice import attach_argv, choose
-from remote.transports.openssh_setup import Program
+from remote.transports.openssh_setup import Program, live
 from tests.support.agent import QUICK, Recorder, agents, connected, eventually
 from tests.support.proxy import ChaosProxy
+from tests.support.ssh_cases import CONNECT
 from tests.support.ssh_lab import NAME, SECRET, Lab, lab, pam_secret
 
 
@@ -262,6 +263,24 @@ def test_closing_with_an_open_question(place: Lab) -> None:
     assert not folders(place)
 
 
+def test_a_key_to_touch_is_announced_while_it_waits(place: Lab) -> None:
+    """ssh runs its askpass program with SSH_ASKPASS_PROMPT=none and ends it; here a ProxyCommand does the same."""
+    server = place.server()
+    script = place.folder / "touch.sh"
+    connect = place.folder / "connect.py"
+    connect.write_text(CONNECT)
+    script.write_text(
+        "#!/bin/sh\nSSH_ASKPASS_PROMPT=none $SSH_ASKPASS 'Confirm user presence for key' </dev/null >/dev/null &\n"
+        f'sleep 1; kill $!; exec {sys.executable} {connect} "$@"\n'
+    )
+    config = place.config(server, f"ProxyCommand sh {script} %h %p")
+    with connected(box_of(place), **options(place, config)) as (_, recorder):
+        assert recorder.wait_for(QuestionAsked, 30).kind == "touch"
+        mark = recorder.mark()
+        recorder.wait_for(QuestionWithdrawn, 30, after=mark)
+        recorder.wait_link(Link.CONNECTED, 30)
+
+
 # -------------------------------------------------------------------------------------------------------- faults
 
 
@@ -357,6 +376,29 @@ def test_the_users_master_is_used(place: Lab) -> None:
     assert server.log.read_text().count("Accepted publickey") == logins
     check = ["ssh", "-F", settings["ssh_config"], "-O", "check", NAME]
     assert subprocess.run(check, capture_output=True).returncode == 0  # it is the user's
+
+
+def test_attaching_to_a_box_with_one_session(place: Lab) -> None:
+    """The link has the only session of its connection; ssh then opens another connection."""
+    server = place.server("MaxSessions 1\n")
+    box = box_of(place)
+    with connected(box, **options(place, place.config(server))) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED, 30)
+        ssh = live(box)
+        assert ssh is not None
+        done = subprocess.run(
+            ssh.attach("echo attached"), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
+        )
+        assert "attached" in done.stdout
+
+
+def test_transport_in_boxes_yaml() -> None:
+    text = "boxes:\n- {name: a, host: h, transport: openssh, python: ~/p, agent_dir: /scratch}\n- {name: b, host: h}\n"
+    first, second = parse_boxes(text)
+    assert (first.transport, first.python, first.agent_dir) == ("openssh", "~/p", "/scratch")
+    assert (second.transport, second.python, second.agent_dir) == ("auto", "", "")
+    with pytest.raises(BoxesError, match="'transport' must be auto, openssh or paramiko, not 'telnet'"):
+        parse_boxes(text.replace("transport: openssh", "transport: telnet"))
 
 
 def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,9 +288,11 @@ def test_no_process_list_shows_a_secret(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- a bad network
 
 
+@pytest.mark.parametrize("transport", ["paramiko", "openssh"])
 def test_network_faults_lose_and_repeat_no_byte(
-    ssh_box: Box, hosts: Path, proxy: ChaosProxy, root: Path, sshd: Sshd
+    ssh_box: Box, hosts: Path, proxy: ChaosProxy, root: Path, sshd: Sshd, transport: Any
 ) -> None:
+    ssh_box = dataclasses.replace(ssh_box, transport=transport)
     log, stop = root / "log", threading.Event()
 
     def write() -> None:

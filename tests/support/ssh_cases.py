@@ -145,7 +145,7 @@ def _(lab: Lab) -> Row:
 @case("Path to the box", "ProxyCommand")
 def _(lab: Lab) -> Row:
     script = lab.folder / "connect.py"
-    script.write_text(_CONNECT)
+    script.write_text(CONNECT)
     return Row(lab.config(lab.server(), f"ProxyCommand {sys.executable} {script} %h %p"))
 
 
@@ -168,7 +168,7 @@ def _(lab: Lab) -> Row:
     return Row(lab.config(server))
 
 
-_CONNECT = """
+CONNECT = """
 import os, socket, sys, threading
 sock = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 def pull():
