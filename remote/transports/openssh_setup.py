@@ -6,6 +6,7 @@ ssh may read and add to, and a configuration for jump hosts. Nothing secret is w
 
 from __future__ import annotations
 
+import atexit
 import base64
 import functools
 import os
@@ -119,6 +120,7 @@ class BoxSsh:
         self._avoids_users_master = False
         self._write_askpass()
         _live[box.name] = self
+        atexit.register(self.close)  # a program that crashes does not close its client
 
     # --------------------------------------------------------------------------------------------- configuration
 
@@ -331,7 +333,8 @@ class BoxSsh:
         script.chmod(0o700)
 
     def close(self) -> None:
-        """Remove the private directory."""
+        """Remove the private directory. May be repeated."""
+        atexit.unregister(self.close)
         if _live.get(self.box.name) is self:
             del _live[self.box.name]
         self.questions.close()
