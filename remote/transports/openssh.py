@@ -325,8 +325,9 @@ class OpenSshTransport:
             return "no"
         host, key_type, fingerprint = found
         if (host, fingerprint) not in self._ssh.accepted:
-            if not self._ask_host_key(HostKeyAsked(f"{self._box.name} ({host})", key_type, fingerprint)):
-                what = f"the host key of {self._box.name} ({host}) was not accepted: {key_type} {fingerprint}"
+            name = self._box.name if host == self._ssh.configuration.lookup else f"a jump host of {self._box.name}"
+            if not self._ask_host_key(HostKeyAsked(f"{name} ({host})", key_type, fingerprint)):
+                what = f"the host key of {name} ({host}) was not accepted: {key_type} {fingerprint}"
                 self._refusal = Refused(what, "host_key")
                 return "no"
             self._ssh.accepted.add((host, fingerprint))

@@ -179,6 +179,8 @@ def test_jump_hosts_have_our_names(place: Lab) -> None:
             recorder.wait(lambda _, count=count: _keys_asked(recorder) >= count, 30)
             client.answer_host_key(True)
         recorder.wait_link(Link.CONNECTED, 30)
+    asked = [event.host for event in recorder.events if isinstance(event, HostKeyAsked)]
+    assert asked == [f"a jump host of gpu-box ([127.0.0.1]:{jump.port})", f"gpu-box ([127.0.0.1]:{server.port})"]
     names = {line.split()[0] for line in settings["host_keys_file"].read_text().splitlines()}
     assert names == {"gpu-box", f"jump-127.0.0.1-{jump.port}"}
     with connected(box_of(place), **settings) as (_, recorder):
