@@ -35,12 +35,12 @@
 
 **What a box may send.** The client does not trust it:
 
-- One byte of a log beyond the granted credit *must* end the connection, and so *must* anything else beyond the allowance
-  (:mod:`remote.allowance`: 32 MiB at once, then 2 MiB/s, each frame at least 4 KiB). Such a flood waits the longest
-  back-off, and its reason is shown.
+- One byte of a log beyond the granted credit *must* end the connection, and so *must* anything else beyond the
+  allowance (:mod:`remote.allowance`: 32 MiB at once, then 2 MiB/s, each frame at least 4 KiB). Such a flood waits the
+  longest back-off, and its reason is shown.
 - A line *must* stay below 64 KiB, a frame in parts within 16 MiB and 500,000 values. The cost *must* be linear in the
   bytes received.
-- No frame *must* raise anything but ProtocolError. A response that nobody waits for is dropped.
+- A frame *must not* raise anything but ProtocolError. A response that nobody waits for is dropped.
 - What waits for the app *must* be bounded, however long it does not read. Of standard error, the last 8 KiB are kept.
 - Closing *must* take less than a second, and a connection *must* leave no descriptor and no thread behind.
 

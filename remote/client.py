@@ -143,8 +143,8 @@ class BoxClient:
         """Send a request; the future ends with the reply or a RemoteError within about ``timeout`` seconds.
 
         While the link first connects, every request waits for it. Once it is lost, operations that change state fail
-        immediately (code ``unreachable``); those that only read wait, and are sent again after a reconnect, as those are
-        that were sent with an ``idempotency_key``. Raises ValueError for an unknown operation.
+        immediately (code ``unreachable``), and those that only read wait. After a reconnect, operations that only read
+        and those with an ``idempotency_key`` are sent again. Raises ValueError for an unknown operation.
         """
         if op not in OPERATIONS:
             raise ValueError(f"unknown operation '{op}'")
