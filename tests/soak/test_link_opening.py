@@ -1,6 +1,7 @@
 """A link is cut, damaged and stalled at every place of its opening. Part of ``make soak``.
 
 The seed is printed; LINK_SEED repeats it. LINK_STRIDE=7 tries every seventh place, for a shorter run.
+LINK_TRANSPORT=openssh tries the system's ssh.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import pytest
 
 from remote.events import Link
 from tests.remote.conftest import _own_directories
-from tests.support.opening import IMPATIENT, Places, mask, opening, side_by_side
+from tests.support.opening import IMPATIENT, Kind, Places, mask, opening, side_by_side
 from tests.support.proxy import Fault
 
 __all__ = ["_own_directories"]
 STRIDE = int(os.environ.get("LINK_STRIDE", "1"))
+TRANSPORT: Kind = "openssh" if os.environ.get("LINK_TRANSPORT") == "openssh" else "paramiko"
 LANES = 4
 REAL = dataclasses.replace(IMPATIENT, step=15.0)
 
@@ -45,7 +47,8 @@ def tried(
     """Try the faults on several lanes; returns how many fired of each kind."""
     with ExitStack() as stack:
         road = [
-            stack.enter_context(opening(folder / str(i), IMPATIENT if in_a_row > 1 else REAL)) for i in range(lanes)
+            stack.enter_context(opening(folder / str(i), IMPATIENT if in_a_row > 1 else REAL, TRANSPORT))
+            for i in range(lanes)
         ]
         places = next(lane.places(upload=upload) for lane in road)
         faults = list(faults_of(places))
