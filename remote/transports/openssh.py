@@ -27,7 +27,7 @@ from remote.transports.openssh_log import Log, failure
 from remote.transports.openssh_setup import BoxSsh
 from remote.transports.questions import Prompt
 
-LOGIN_STEPS = 4
+LOGIN_STEPS = 3
 """Time limit of a login in steps, besides ``ConnectTimeout``, ``Match exec`` and the questions."""
 SEND_S = 15.0
 EXIT_S = 0.3

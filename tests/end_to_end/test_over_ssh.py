@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,7 +133,9 @@ def test_a_broken_link_loses_no_byte(box: SshBox, tmp_path: Path) -> None:
         accepted = box.proxy.accepted
         box.proxy.reset()
         eventually(lambda: box.proxy.accepted > accepted, 30)  # it reconnects
-        screen.wait_for("ms", timeout=30)
+        time.sleep(1)  # until the screen no longer shows the old connection
+        screen.wait_gone("lost", timeout=30)
+        screen.wait_for("● ", " ms", timeout=30)
         before = steps()
         box.proxy.black_hole()
         screen.wait_for("silent for", timeout=15)

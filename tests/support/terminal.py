@@ -17,6 +17,10 @@ def unlink_socket(name: str) -> None:
     (Path(os.environ.get("TMUX_TMPDIR", "/tmp")) / f"tmux-{os.getuid()}" / name).unlink(missing_ok=True)
 
 
+PANE_IS_DEAD = "Pane is dead"
+"""Printed by tmux when the command has ended."""
+
+
 class Terminal:
     """A command in a tmux pane of 120 x 40 cells."""
 
@@ -73,6 +77,10 @@ class Terminal:
             screen = self.screen()
             if all(text in screen for text in texts):
                 return screen
+            if PANE_IS_DEAD in texts:
+                self._tmux(
+                    "run-shell", "-b", "true"
+                )  # tmux 3.3a may miss that its child ended, until the next one does
             assert time.monotonic() < deadline, f"not on the screen within {timeout} s: {texts}\n{screen}"
             time.sleep(0.1)
 
