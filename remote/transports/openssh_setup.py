@@ -29,7 +29,7 @@ from remote.transports.host_keys import HostKeys
 from remote.transports.host_keys import fingerprint as fingerprint_of
 from remote.transports.known_hosts import Line, lookup_name, marked, renamed
 from remote.transports.questions import Questions
-from remote.transports.ssh_config import _configuration, parse_jump
+from remote.transports.ssh_config import parse_jump, read_configuration
 
 CONNECT_S = 10
 ALIVE_S = 5
@@ -145,7 +145,7 @@ class BoxSsh:
     def _ask_ssh(self, options: list[str], host: str, closing: Callable[[], bool]) -> Configuration:
         command = [self.program.path, "-G", *(["-F", self._config] if self._config else []), *options, "--", host]
         values: dict[str, list[str]] = {}
-        for line in _configuration(command, host, closing).splitlines():
+        for line in read_configuration(command, host, closing).splitlines():
             name, _, value = line.partition(" ")
             values.setdefault(name, []).append(value)
         return Configuration(values)

@@ -53,7 +53,7 @@ def resolve(
         return _plain(host, user, port, key)
     command = [ssh, "-G", *(["-F", config] if config else []), *(["-l", user] if user else [])]
     command += [*(["-p", str(port)] if port else []), *(["-i", key] if key else []), "--", host]
-    output = _configuration(command, host, closing)
+    output = read_configuration(command, host, closing)
     values: dict[str, list[str]] = {}
     for line in output.splitlines():
         name, _, value = line.partition(" ")
@@ -70,7 +70,7 @@ def resolve(
     return Target(one("hostname") or host, int(one("port") or 22), one("user") or user, files, jumps)
 
 
-def _configuration(command: list[str], host: str, closing: Callable[[], bool]) -> str:
+def read_configuration(command: list[str], host: str, closing: Callable[[], bool]) -> str:
     """The output of ``ssh -G``."""
     try:
         process = subprocess.Popen(
