@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,15 @@ for variable in ("LOCALFS_ROOT", "GRPO_RUN_ID", "GRPO_PARENT_PID"):
     os.environ.pop(variable, None)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def keep_umask() -> Iterator[None]:
+    """Commands that run in this process set their own."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture(scope="session")

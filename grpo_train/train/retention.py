@@ -19,9 +19,10 @@ from typing import Any
 
 import yaml
 
-from grpo_train.run_dir import Checkpoint, RunDir, observe
-from grpo_train.run_dir.files import fsync_path, read_json
+from grpo_train.run_dir import Checkpoint, RunDir, fields, observe
+from grpo_train.run_dir.files import fsync_path, parse_time
 from grpo_train.run_dir.removal import hidden_name
+from grpo_train.run_dir.safe_json import Unreadable, read_object
 
 
 def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[int]:
@@ -47,7 +48,7 @@ def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[i
                 continue
             if _remove(run, checkpoint):
                 pruned.append(checkpoint.step)
-    except (OSError, ValueError, TypeError) as error:  # the last two: a damaged status.json
+    except (OSError, ValueError, TypeError, Unreadable) as error:  # all but the first: a damaged file
         _log(run, "prune_failed", newest, error=f"{type(error).__name__}: {error}")
     if pruned:
         _log(run, "pruned", newest, steps=pruned)
@@ -90,25 +91,34 @@ def _is_read(run: RunDir, checkpoint: Checkpoint) -> bool:
 def _paths_in_use(root: Path) -> list[str]:
     """Real paths announced by the live evaluations of a root, and those its runs took their weights from.
 
-    Raises ValueError or TypeError naming a malformed file, OSError for an unreadable one: what is in use is then
-    unknown, and nothing may be removed.
+    Raises ValueError or Unreadable naming a damaged file, OSError for an unreadable one: what is in use is then unknown,
+    and nothing may be removed.
     """
     paths: list[str] = []
     for file in sorted(root.glob("eval_runs/*/status.json")):
-        status = read_json(file) or {}
+        status = read_object(file) or {}
         try:
+            _check_liveness(status)
             if observe(status).is_live:
                 paths += [os.fspath(path) for path in status.get("pending", [])]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, Unreadable) as error:
             raise ValueError(f"{file} is damaged: {error}") from error
     for file in sorted(root.glob("training_runs/*/launch.json")):
-        paths += [str(ckpt)] if (ckpt := (read_json(file) or {}).get("ckpt")) else []
+        paths += [str(ckpt)] if (ckpt := (read_object(file) or {}).get("ckpt")) else []
     for file in sorted(root.glob("training_runs/*/config.yaml")):
         try:
             paths.append(str(yaml.safe_load(file.read_text(encoding="utf-8"))["model"]["backbone"]))
         except (yaml.YAMLError, TypeError, KeyError) as error:
             raise ValueError(f"{file} is damaged: {error}") from error
     return [os.path.realpath(root / path) for path in paths]
+
+
+def _check_liveness(status: dict[str, Any]) -> None:
+    """Raise ValueError where :func:`observe` would take a damaged field for a missing one, and a reader for gone."""
+    for key in ("pid", "pid_start"):
+        fields.integer(status, key)
+    if (updated_at := status.get("updated_at")) is not None:
+        parse_time(str(updated_at))
 
 
 def _log(run: RunDir, event: str, step: int, **fields: Any) -> None:

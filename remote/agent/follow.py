@@ -7,7 +7,6 @@ A file is read only while its client has credit, so nothing is buffered for a sl
 from __future__ import annotations
 
 import errno
-import resource
 import threading
 import time
 
@@ -121,5 +120,7 @@ class Follower:
 
 def _most_open() -> int:
     """Half of the descriptors that this process may have."""
+    import resource  # POSIX only
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(soft // 2, MOST_OPEN) if soft != resource.RLIM_INFINITY else MOST_OPEN

@@ -13,7 +13,7 @@ import pytest
 
 from grpo_tui.forms.launch import LaunchScreen
 from remote.protocol import RemoteError
-from tests.tui.conftest import BOX, Start, opened, problem
+from tests.tui.conftest import BOX, Session, Start, opened, problem
 from tests.tui.fake import RUN, FakeClient, learning_box
 
 TIMEOUT = RemoteError("timeout", "'stop' was sent but not answered: the link broke")
@@ -35,6 +35,15 @@ def silent_box(*ops: str) -> Any:
         learning_box(client).answers.update(dict.fromkeys(ops, silent))
 
     return script
+
+
+async def press_button(session: Session) -> None:
+    """Press the button of the open form once it is enabled and has the focus."""
+    button = session.app.screen.query_one("#go")
+    await session.until(lambda: not button.disabled and not button.has_class("-active"))  # the effect of the last press
+    button.focus()
+    await session.until(lambda: button.has_focus)
+    await session.press("enter")
 
 
 def keep(op: str, age_s: float = 0.0, **params: Any) -> None:
@@ -110,9 +119,7 @@ async def test_a_launch_repeated_by_hand_has_the_same_key(start: Start) -> None:
     async with start(script, wait="87/200") as session:
         await opened(session, "n", LaunchScreen)
         for count in (1, 2):
-            await session.until(lambda: not session.app.screen.query_one("#go").disabled)
-            session.app.screen.query_one("#go").focus()
-            await session.press("enter")
+            await press_button(session)
             await session.until(
                 lambda count=count: len([p for p in session.client.asked_for("launch") if not p["dry_run"]]) == count
             )
@@ -120,7 +127,5 @@ async def test_a_launch_repeated_by_hand_has_the_same_key(start: Start) -> None:
         first, second = (p["idempotency_key"] for p in session.client.asked_for("launch") if not p["dry_run"])
         assert first == second
         session.client.answers["launch"] = lambda client, params: (_ for _ in ()).throw(RemoteError("io", "no"))
-        await session.until(lambda: not session.app.screen.query_one("#go").disabled)
-        session.app.screen.query_one("#go").focus()
-        await session.press("enter")
+        await press_button(session)
         await session.until(lambda: not kept())

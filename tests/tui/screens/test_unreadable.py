@@ -29,7 +29,7 @@ def damaged_box(client: FakeClient) -> None:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_an_unreadable_run_says_why(start: Start, size: tuple[int, int]) -> None:
     async with start(damaged_box, size=size, wait="87/200") as session:
-        await session.until_text("▲ run_damaged", "▲ run_·]0;x·", "? next")
+        await session.until_text("▲ run_damaged", "▲ run_·]0;x·", *(["? next"] if size[1] > 24 else []))
         await session.press("down")
         await session.until_text("▲ unreadable", "step: must be a number from 0 to 10^15")
         await session.press("s")
