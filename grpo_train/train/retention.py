@@ -91,8 +91,8 @@ def _is_read(run: RunDir, checkpoint: Checkpoint) -> bool:
 def _paths_in_use(root: Path) -> list[str]:
     """Real paths announced by the live evaluations of a root, and those its runs took their weights from.
 
-    Raises ValueError or Unreadable naming a damaged file, OSError for an unreadable one: what is in use is then unknown,
-    and nothing may be removed.
+    Raises ValueError or Unreadable naming a damaged file, OSError for one that cannot be read: what is in use is then
+    unknown, and nothing may be removed.
     """
     paths: list[str] = []
     for file in sorted(root.glob("eval_runs/*/status.json")):
