@@ -32,6 +32,7 @@ from remote.allowance import CREDIT_WORTH, FRAME_COST, ROTATION_COST, Allowance
 from remote.boxes import Box
 from remote.events import (
     ClientEvent,
+    ClockMeasured,
     HostKeyAsked,
     Link,
     LinkChanged,
@@ -90,6 +91,7 @@ class BoxClient:
             step_s=self._timing.step,
         )
         self._factory = transport_factory or self._choice.transport
+        self._wall_clock = wall_clock
         self._sleep = SleepDetector(wall_clock, self._timing.clock_jump)
         self._network = NetworkDetector(self._timing.network_every)
         self._ids = itertools.count(1)
@@ -371,8 +373,12 @@ class BoxClient:
         """Act on received frames. They are released before more are received, because one may take 100 MB."""
         for frame, size in frames:
             intake.frame(frame)
-            if frame["type"] == "pong" and pings.answered(frame["n"], time.monotonic()):
-                self._set_link(self._link, self._link_detail, latency_ms=pings.latency_ms)
+            if frame["type"] == "pong":
+                skew_s = pings.skew_s
+                if pings.answered(frame["n"], time.monotonic(), frame.get("time"), self._wall_clock()):
+                    self._set_link(self._link, self._link_detail, latency_ms=pings.latency_ms)
+                if pings.skew_s is not None and pings.skew_s != skew_s:
+                    self._emit(ClockMeasured(pings.skew_s))
             allowance.spend(self._handle(frame, size))
 
     def _handle(self, frame: dict[str, Any], size: int) -> int:

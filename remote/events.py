@@ -36,6 +36,14 @@ class LinkChanged:
 
 
 @dataclass(frozen=True)
+class ClockMeasured:
+    """The box's clock differs from this machine's by another amount than before."""
+
+    skew_s: float
+    """Seconds to add to a time on the box's clock."""
+
+
+@dataclass(frozen=True)
 class HostKeyAsked:
     """A box presented an unknown host key. Answer with ``BoxClient.answer_host_key(accept)``."""
 
@@ -133,6 +141,7 @@ class LogFailed:
 
 ClientEvent: TypeAlias = (
     LinkChanged
+    | ClockMeasured
     | HostKeyAsked
     | QuestionAsked
     | QuestionWithdrawn

@@ -87,17 +87,21 @@ def _local_address(address: str) -> str:
         return ""
 
 
+SKEW_STEP_S = 0.5
+"""Smaller differences between the clocks are not reported."""
 MAX_PENDING = 100
 """Pings whose pong is awaited; a box may never send it."""
 
 
 class Pings:
-    """Round-trip times; decides when the displayed one should change."""
+    """Round-trip times and the difference between the clocks; decides when what is displayed should change."""
 
     def __init__(self) -> None:
         self._count = 0
         self._pending: dict[int, float] = {}
         self.latency_ms: float | None = None
+        self.skew_s: float | None = None
+        """Seconds to add to a time on the box's clock to get this machine's; None before the first pong with a time."""
         self._shown_at = 0.0
 
     def sent(self, now: float) -> int:
@@ -106,12 +110,16 @@ class Pings:
         self._pending.pop(self._count - MAX_PENDING, None)
         return self._count
 
-    def answered(self, n: int, now: float) -> bool:
-        """Record pong ``n``; returns whether ``latency_ms`` changed."""
+    def answered(self, n: int, now: float, box_time: float | None = None, wall_time: float = 0.0) -> bool:
+        """Record pong ``n``, sent at ``box_time``; returns whether ``latency_ms`` changed."""
         began = self._pending.pop(n, None)
         self._pending = {number: sent for number, sent in self._pending.items() if number > n}
         if began is None:
             return False
+        if box_time is not None:
+            skew = wall_time - (now - began) / 2 - box_time  # as if the way there took as long as the way back
+            if self.skew_s is None or abs(skew - self.skew_s) >= SKEW_STEP_S:
+                self.skew_s = skew
         old, new = self.latency_ms, (now - began) * 1000
         if old is not None and abs(new - old) < max(1.0, 0.2 * old) and now - self._shown_at < 5.0:
             return False

@@ -20,6 +20,7 @@ from grpo_tui.model.run_row import RunRow
 from remote.events import (
     BoxGreeted,
     ClientEvent,
+    ClockMeasured,
     GpuSampled,
     HostKeyAsked,
     Link,
@@ -116,6 +117,9 @@ class Store:
             self.host, self.engine = event.host, event.engine
             if (box_time := event.host.get("time")) is not None:
                 self.clock_skew = self.now() - box_time
+            self._changed("link")
+        elif isinstance(event, ClockMeasured):
+            self.clock_skew = event.skew_s
             self._changed("link")
         elif isinstance(event, HostKeyAsked):
             self.host_key = event

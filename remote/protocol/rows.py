@@ -50,7 +50,12 @@ class _Numbered(TypedDict):
     id: Id
 
 
-class _Pong(TypedDict):
+class _Clock(TypedDict, total=False):
+    time: Quantity
+    """Seconds since the epoch on the box's clock; version 0.1.0 of the agent does not send it."""
+
+
+class _Pong(_Clock):
     n: Id
 
 

@@ -39,6 +39,8 @@ class HostileBox:
 
     def __init__(self) -> None:
         self.answers_pings = True
+        self.pong: Callable[[], dict[str, Any]] = dict
+        """Further fields of a pong."""
         self.heard: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         self._writing = threading.Lock()
@@ -100,7 +102,9 @@ class HostileBox:
             for frame in decoder.feed(data):
                 if frame["type"] == "ping":
                     if self.answers_pings:
-                        threading.Thread(target=self.say, args=({"type": "pong", "n": frame["n"]},)).start()
+                        threading.Thread(
+                            target=self.say, args=({"type": "pong", "n": frame["n"], **self.pong()},)
+                        ).start()
                     continue
                 with self._changed:
                     self.heard.append(frame)

@@ -7,6 +7,7 @@ from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from remote.events import (
     BoxGreeted,
+    ClockMeasured,
     GpuSampled,
     Link,
     LinkChanged,
@@ -142,6 +143,8 @@ def test_clock_skew_is_corrected() -> None:
     store.select("a")
     store.apply(BoxGreeted("agent", {"time": NOW - 7198}))
     assert store.freshness().text == "2s ago"
+    store.apply(ClockMeasured(7195.0))  # the box's clock was stepped while connected
+    assert store.freshness().text == "5s ago"
 
 
 def test_summary_with_a_text_as_error() -> None:
