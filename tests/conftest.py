@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,12 +23,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
-def keep_umask() -> Iterator[None]:
-    """Commands that run in this process set their own."""
-    before = os.umask(0o022)
-    os.umask(before)
-    yield
-    os.umask(before)
+def usual_umask() -> None:
+    """Commands that ran in this process have set their own."""
+    os.umask(0o022)
 
 
 @pytest.fixture(scope="session")
