@@ -77,10 +77,9 @@ class Terminal:
             screen = self.screen()
             if all(text in screen for text in texts):
                 return screen
-            if PANE_IS_DEAD in texts:
-                self._tmux(
-                    "run-shell", "-b", "true"
-                )  # tmux 3.3a may miss that its child ended, until the next one does
+            if any(text.startswith(PANE_IS_DEAD) for text in texts):
+                # tmux 3.3a may miss that its child ended, until the next one does.
+                self._tmux("run-shell", "-b", "true")
             assert time.monotonic() < deadline, f"not on the screen within {timeout} s: {texts}\n{screen}"
             time.sleep(0.1)
 
