@@ -119,8 +119,8 @@ class Follower:
 
 
 def _most_open() -> int:
-    """Half of the descriptors that this process may have."""
+    """Half of the descriptors that this process may have, less the one that is open while the oldest is closed."""
     import resource  # POSIX only
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(soft // 2, MOST_OPEN) if soft != resource.RLIM_INFINITY else MOST_OPEN
+    return min(soft // 2, MOST_OPEN) - 1 if soft != resource.RLIM_INFINITY else MOST_OPEN - 1
