@@ -17,7 +17,7 @@ _RETRIES = Content("Runs on the box continue. The list is requested again every 
 
 
 class Notice(Line):
-    """One of: connecting, unreachable, refused, the box cannot train, no runs yet."""
+    """One of: connecting, unreachable, not connected, the box cannot train, no runs yet."""
 
     launch_hint = "press [bold $primary]n[/] to launch a run"
 
@@ -36,7 +36,7 @@ class Notice(Line):
         if link.state is Link.REFUSED:
             keys = (("b", "choose or change the box"), ("c", "try again"), ("q", "quit"))
             hint = Content.from_markup("   ".join(f"[bold $primary]{key}[/] {label}" for key, label in keys))
-            return "$error", f"{store.box} refused the connection", _paragraphs(detail, hint), False
+            return "$error", f"not connected to {store.box}", _paragraphs(detail, hint), False
         if store.runs is None and link.state in (Link.LOST, Link.CLOSED):
             label, _ = store.link_label()
             text = _paragraphs(detail, Content(f"{label}\nRuns on the box continue."))

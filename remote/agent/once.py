@@ -107,7 +107,7 @@ def _record(root: Path, op: str, key: str) -> Iterator[Record]:
 
 
 def _open(runs: Path, name: str) -> int | None:
-    """A locked descriptor; None where there is no root yet, or no room."""
+    """A locked descriptor; None without a root, or without room for the file."""
     import fcntl
 
     if not runs.is_dir():

@@ -20,8 +20,8 @@ AskHostKey = Callable[[HostKeyAsked], bool]
 class Refused(Exception):
     """The box gave a whole answer, and it was no (see :mod:`remote`).
 
-    ``code``: ``host_key`` (only a person can decide; not retried), ``algorithms`` (another transport may have one in
-    common with the box), or "".
+    ``code``: ``host_key`` or ``question`` (only a person can decide or answer; not retried), ``algorithms`` (another
+    transport may have one in common with the box), or "".
     """
 
     def __init__(self, message: str, code: str = "") -> None:

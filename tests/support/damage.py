@@ -31,7 +31,7 @@ NOT_FILES: dict[str, Callable[[Path], None]] = {
     "device": lambda path: path.symlink_to("/dev/zero"),
     "socket": _socket,
 }
-"""Makes what stands in place of a file."""
+"""Creates something in place of a file."""
 
 _KEYS = st.sampled_from(
     [

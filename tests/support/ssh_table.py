@@ -15,7 +15,7 @@ HEAD = """# SSH
 
 `transport: auto` (the default in boxes.yaml) is this machine's `ssh`, if it is OpenSSH 8.5 or newer. The app then
 reaches a box exactly when `ssh NAME` does: your configuration, keys, agent, known_hosts, jump hosts and control masters
-count. `auto` falls back to paramiko where there is no usable `ssh`, and on Windows. `transport: openssh` and
+count. `auto` falls back to paramiko on Windows and without a usable `ssh`. `transport: openssh` and
 `transport: paramiko` choose one. The list of boxes (`b`) shows which one a box gets, and why.
 
 - **One login.** One `ssh` process per box carries the link, and attaching to a session goes over its connection. A
