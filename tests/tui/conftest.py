@@ -24,9 +24,14 @@ class Session:
     """A running app with its fake clients, and ways to wait for what it shows."""
 
     def __init__(
-        self, app: GrpoApp, clients: list[FakeClient], pilot: Pilot[None], foreground: list[list[str]]
+        self,
+        app: GrpoApp,
+        clients: list[FakeClient],
+        pilot: Pilot[None],
+        foreground: list[list[str]],
+        raised: list[str],
     ) -> None:
-        self.app, self.clients, self.pilot, self.foreground = app, clients, pilot, foreground
+        self.app, self.clients, self.pilot, self.foreground, self.raised = app, clients, pilot, foreground, raised
 
     @property
     def client(self) -> FakeClient:
@@ -55,8 +60,8 @@ class Session:
         return "\n".join(strip.text.rstrip() for strip in strips)
 
     def notifications(self) -> str:
-        """All notifications so far."""
-        return "\n".join(f"{note.title} {note.message}" for note in self.app._notifications)
+        """All notifications so far, expired ones too."""
+        return "\n".join(self.raised)
 
 
 Start = Callable[..., AbstractAsyncContextManager[Session]]
@@ -121,8 +126,16 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
             make_model_command=model_command,
         )  # fmt: skip
         app.animation_level = "none"
+        raised: list[str] = []
+        notify = app.notify
+
+        def recorded(message: str, *, title: str = "", **options: Any) -> None:
+            raised.append(f"{title} {message}")
+            notify(message, title=title, **options)
+
+        monkeypatch.setattr(app, "notify", recorded)
         async with app.run_test(size=size, notifications=True) as pilot:
-            session = Session(app, clients, pilot, calls)
+            session = Session(app, clients, pilot, calls, raised)
             await session.until(lambda: clients, "the client")
             if wait:
                 await session.until_text(wait)
