@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import random
 import threading
 import time
 from collections import deque
@@ -29,39 +28,19 @@ from typing import Any
 
 from remote import intake
 from remote.allowance import CREDIT_WORTH, FRAME_COST, ROTATION_COST, Allowance
+from remote.answers import Answers
 from remote.boxes import Box
-from remote.events import (
-    ClientEvent,
-    ClockMeasured,
-    HostKeyAsked,
-    Link,
-    LinkChanged,
-    LogArrived,
-    LogFailed,
-    LogRotated,
-    QuestionAsked,
-)
-from remote.follows import Follow
+from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, LogArrived
+from remote.follows import Follow, LogEvent
 from remote.handshake import shake_hands
-from remote.protocol import (
-    OPERATIONS,
-    VALUE_TOPICS,
-    Cursor,
-    Decoder,
-    Flood,
-    ProtocolError,
-    RemoteError,
-    encode_parts,
-)
+from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, Flood, ProtocolError, RemoteError, encode_parts
 from remote.requests import Pending, Requests, unreachable
-from remote.timing import NetworkDetector, Pings, SleepDetector, Timing
+from remote.timing import Pings, Timing
 from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
 from remote.transports.choice import TransportChoice
+from remote.waiting import FLOODED, Waiting
 
 logger = logging.getLogger(__name__)
-FLOODED = 17
-"""Failures that a flood counts for: the longest back-off."""
-
 TransportFactory = Callable[[Box, AskHostKey], Transport]
 
 
@@ -82,9 +61,12 @@ class BoxClient:
         self.box = box
         self._on_event = on_event
         self._timing = timing or Timing()
+        self._closing = threading.Event()
+        self._answers = Answers(self._emit, self._closing)
+        self._waiting = Waiting(self._timing, wall_clock, self._closing)
         self._choice = TransportChoice(
             box,
-            self._ask_question,
+            self._answers.ask_question,
             self._emit,
             host_keys_file=host_keys_file,
             ssh_config=ssh_config,
@@ -92,8 +74,6 @@ class BoxClient:
         )
         self._factory = transport_factory or self._choice.transport
         self._wall_clock = wall_clock
-        self._sleep = SleepDetector(wall_clock, self._timing.clock_jump)
-        self._network = NetworkDetector(self._timing.network_every)
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._outbox: deque[bytes] = deque()
@@ -105,12 +85,6 @@ class BoxClient:
         self._up = False
         self._transport: Transport | None = None
         self._sending_since: float | None = None
-        self._closing = threading.Event()
-        self._retry_now = threading.Event()
-        self._host_key_answer: bool | None = None
-        self._host_key_answered = threading.Event()
-        self._question_answer: str | None = None
-        self._question_answered = threading.Event()
         self._owner = threading.Thread(target=self._own, name=f"box-{box.name}", daemon=True)
         self._watchdog = threading.Thread(target=self._watch, name=f"box-{box.name}-watchdog", daemon=True)
 
@@ -129,9 +103,8 @@ class BoxClient:
     def close(self, timeout: float = 5.0) -> None:
         """End the link within about ``timeout`` seconds. Runs are not affected; pending requests fail."""
         self._closing.set()
-        self._retry_now.set()
-        self._host_key_answered.set()
-        self._question_answered.set()
+        self._waiting.end()
+        self._answers.close()
         self._wake()
         if self._owner.is_alive() and threading.current_thread() is not self._owner:
             self._owner.join(timeout if self._up else 0.2)
@@ -203,17 +176,15 @@ class BoxClient:
 
     def answer_host_key(self, accept: bool) -> None:
         """The user's answer to HostKeyAsked."""
-        self._host_key_answer = accept
-        self._host_key_answered.set()
+        self._answers.host_key(accept)
 
     def answer_question(self, answer: str | None) -> None:
         """The user's answer to QuestionAsked; None if it was dismissed. It is neither stored nor logged."""
-        self._question_answer = answer
-        self._question_answered.set()
+        self._answers.question(answer)
 
     def reconnect_now(self) -> None:
         """Retry now: ends a back-off or a refusal; does nothing while connected."""
-        self._retry_now.set()
+        self._waiting.end()
 
     # ------------------------------------------------------------------------------------------------ owner thread
 
@@ -227,7 +198,7 @@ class BoxClient:
             ended: Exception | None = None
             reason = ""
             try:
-                transport = self._transport = self._factory(self.box, self._ask_host_key)
+                transport = self._transport = self._factory(self.box, self._answers.ask_host_key)
                 transport.open()
                 decoder, hello = shake_hands(transport, self.box, self._timing.lost_after, self._closing)
                 up_since = time.monotonic()
@@ -247,7 +218,7 @@ class BoxClient:
             if transport is not None:
                 transport.close()
                 address = transport.address or address
-            self._retry_now.clear()  # before the event that makes a person ask for a retry
+            self._waiting.forget()  # before the event that makes a person ask for a retry
             if self._closing.is_set():
                 break
             if up_since is not None:
@@ -270,38 +241,17 @@ class BoxClient:
         seconds = None if refusal.code in ("host_key", "question") else self._timing.ask_again
         self._set_link(Link.REFUSED, reason, retry_in_s=seconds)
         self._requests.fail_all(reason)
-        if self._pause(seconds, address) or self._closing.is_set():
+        if self._waiting.wait(seconds, address) or self._closing.is_set():
             return False
         self._set_link(Link.REFUSED, reason, retry_in_s=0.0)
         return True
 
     def _back_off(self, failures: int, reason: str, address: str, *, at_once: bool) -> None:
-        """Wait, the longer the more failures in a row; ``at_once``: the first try after a link that stood."""
-        timing = self._timing
-        wait = min(timing.backoff_most, timing.backoff_first * 2 ** min(failures - 1, 16))
-        wait *= 0.1 if at_once else 1.0
-        wait *= random.uniform(0.8, 1.2)
-        self._set_link(Link.LOST, reason, retry_in_s=round(wait, 1))
-        self._pause(wait, address)
+        seconds = self._waiting.back_off_s(failures, at_once=at_once)
+        self._set_link(Link.LOST, reason, retry_in_s=round(seconds, 1))
+        self._waiting.wait(seconds, address)
         if not self._closing.is_set():
             self._set_link(Link.LOST, reason, retry_in_s=0.0)
-
-    def _pause(self, seconds: float | None, address: str) -> bool:
-        """Wait for ``seconds`` (None = forever), the end of a suspend, a change of network, or a person.
-
-        Returns whether it was a person. Only ``reconnect_now`` and ``close`` end a wait without a limit.
-        """
-        if self._closing.is_set():
-            return False
-        end = None if seconds is None else time.monotonic() + seconds
-        self._sleep.happened()
-        self._network.watch(address)
-        while not self._retry_now.wait(0.25 if end is None else max(0.0, min(0.25, end - time.monotonic()))):
-            if end is None:
-                continue
-            if time.monotonic() >= end or self._sleep.happened() or self._network.happened():
-                return False
-        return True
 
     def _converse(self, transport: Transport, decoder: Decoder, hello: dict[str, Any]) -> None:
         """Serve one connection until it ends. Raises Unreachable with the reason."""
@@ -312,7 +262,7 @@ class BoxClient:
         allowance = Allowance(f"{self.box.name} floods the link: it sent more than this program asked for")
         heard = time.monotonic()
         last_ping = heard - timing.ping_every
-        self._sleep.happened()
+        self._waiting.was_suspended()
         while not self._closing.is_set():
             now = time.monotonic()
             if now - last_ping >= timing.ping_every:
@@ -329,7 +279,7 @@ class BoxClient:
                 if self._link is Link.STALE:
                     self._set_link(Link.CONNECTED, transport.describe(), latency_ms=pings.latency_ms)
                 self._take(decoder.feed_sized(data), allowance, pings)
-            if self._sleep.happened():
+            if self._waiting.was_suspended():
                 raise Unreachable("this machine was suspended")
             silence = now - heard
             if silence >= timing.lost_after:
@@ -395,17 +345,14 @@ class BoxClient:
             return ROTATION_COST
         return cost
 
-    def _log_event(self, kind: str, frame: dict[str, Any]) -> LogArrived | LogRotated | LogFailed | None:
+    def _log_event(self, kind: str, frame: dict[str, Any]) -> LogEvent | None:
         with self._lock:
             follow = self._follows.get(frame["id"])
             if follow is None:
                 return None  # unfollowed in the meantime
-            if kind == "data":
-                return follow.data(frame)
-            if kind == "rotated":
-                return follow.rotated()
-            del self._follows[follow.subscription]
-            return follow.failed(frame)
+            if kind == "closed":
+                del self._follows[follow.subscription]
+            return follow.event(kind, frame)
 
     # ------------------------------------------------------------------------------------------------- helpers
 
@@ -437,18 +384,3 @@ class BoxClient:
             since, transport = self._sending_since, self._transport
             if since is not None and transport is not None and now - since > self._timing.lost_after:
                 transport.close()
-
-    def _ask_host_key(self, question: HostKeyAsked) -> bool:
-        self._host_key_answered.clear()
-        self._emit(question)
-        self._host_key_answered.wait()
-        return bool(self._host_key_answer) and not self._closing.is_set()
-
-    def _ask_question(self, question: QuestionAsked) -> str | None:
-        self._question_answered.clear()
-        self._emit(question)
-        if question.kind == "touch" or self._closing.is_set():
-            return None
-        self._question_answered.wait()
-        answer, self._question_answer = self._question_answer, None
-        return None if self._closing.is_set() else answer

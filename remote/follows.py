@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from remote import intake
 from remote.events import LogArrived, LogFailed, LogRotated
@@ -13,6 +13,7 @@ RETURN_AT = INITIAL_CREDIT // 8
 """Credit is returned in portions of at least this many bytes, or once nothing is outstanding."""
 
 HASH_LENGTH = 64
+LogEvent: TypeAlias = LogArrived | LogRotated | LogFailed
 
 
 @dataclass
@@ -37,6 +38,12 @@ class Follow:
         if self.tail_bytes is not None:
             params["tail_bytes"] = self.tail_bytes
         return {"type": "subscribe", "id": self.subscription, "topic": "log", "params": params, "credit": self.credit}
+
+    def event(self, kind: str, frame: dict[str, Any]) -> LogEvent:
+        """Accept a ``data``, ``rotated`` or ``closed`` frame. Raises ProtocolError."""
+        if kind == "data":
+            return self.data(frame)
+        return self.rotated() if kind == "rotated" else self.failed(frame)
 
     def data(self, frame: dict[str, Any]) -> LogArrived:
         """Accept a ``data`` frame.

@@ -14,7 +14,8 @@ from typing import Literal
 from remote.boxes import Box
 from remote.timing import Timing
 from remote.transports import AskHostKey, Refused, Transport
-from remote.transports.openssh import Announce, AskQuestion, OpenSshTransport
+from remote.transports.openssh import OpenSshTransport
+from remote.transports.openssh_questions import Announce, AskQuestion
 from remote.transports.openssh_setup import OLDEST, BoxSsh, find_program, live
 
 Kind = Literal["local", "openssh", "paramiko"]

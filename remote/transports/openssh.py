@@ -15,17 +15,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from remote import bootstrap
-from remote.events import HostKeyAsked, QuestionAsked, QuestionWithdrawn
 from remote.protocol import Flood
 from remote.timing import Timing
 from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
 from remote.transports.openssh_log import Log, failure
+from remote.transports.openssh_questions import Announce, AskQuestion, LoginQuestions
 from remote.transports.openssh_setup import BoxSsh
-from remote.transports.questions import Prompt
 
 LOGIN_STEPS = 3
 """Time limit of a login in steps, besides ``ConnectTimeout``, ``Match exec`` and the questions."""
@@ -38,10 +36,6 @@ ERRORS_S = 0.2
 """The errors of a command may arrive after its exit status."""
 MAX_ANSWER = 2**20
 POLL_S = 0.25
-
-AskQuestion = Callable[[QuestionAsked], "str | None"]
-"""Called on the owner thread; blocks until the user has answered (None: dismissed). A notice returns at once."""
-Announce = Callable[[QuestionWithdrawn], None]
 
 
 class OpenSshTransport:
@@ -58,7 +52,7 @@ class OpenSshTransport:
     ) -> None:
         self.address = ""
         self._ssh, self._box = ssh, ssh.box
-        self._ask_host_key, self._ask, self._announce = ask_host_key, ask, announce
+        self._questions = LoginQuestions(ssh, ask_host_key, ask, announce)
         self._step_s = step_s
         self._owner = threading.get_ident()
         self._waker = Waker()
@@ -76,13 +70,6 @@ class OpenSshTransport:
         self._logged_in = False
         self._scripts = 0
         self._deadline = 0.0
-        self._accepted_key = False
-        self._asked_now = False
-        self._passphrases: dict[str, str] = {}
-        """Answers in this login; kept if it succeeds."""
-        self._notices: list[Prompt] = []
-        self._refusal: Refused | None = None
-        """The reason why a question was not answered."""
         self._opening = True
         self._closed = False
         self._lock = threading.Lock()
@@ -133,15 +120,10 @@ class OpenSshTransport:
     def _wait_login(self) -> None:
         """Wait until the loop runs; the first command was sent before, to save a round trip."""
         self._limit(LOGIN_STEPS * self._step_s + self._ssh.connect_timeout_s + self._ssh.resolved_in_s)
-        self._until(f"\n{self._ready}\n".encode(), f"logging in to {self._where()}")
+        self._until(f"\n{self._ready}\n".encode(), f"logging in to {self._ssh.where()}")
         self._logged_in = True
-        self._ssh.passphrases |= self._passphrases
-        self._passphrases = {}
+        self._questions.succeeded()
         self._ssh.succeeded()
-
-    def _where(self) -> str:
-        configuration = self._ssh.configuration
-        return f"{configuration.one('hostname') or self._box.host}:{configuration.one('port') or 22}"
 
     def _execute(self, command: str, stdin: bytes, steps: int, what: str, end: str) -> tuple[int, str, str]:
         """Run a command until its exit status. See :data:`remote.bootstrap.Execute`."""
@@ -202,19 +184,16 @@ class OpenSshTransport:
         assert process is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        out, err, asked = process.stdout.fileno(), process.stderr.fileno(), self._ssh.questions.fileno()
+        out, err = process.stdout.fileno(), process.stderr.fileno()
         wanted = [out, self._log_fd, *([err] if self._stderr_open else [])]
-        if self._opening:
-            wanted += [asked, *(notice.connection.fileno() for notice in self._notices)]
+        wanted += self._questions.descriptors() if self._opening else []
         ready = self._waker.wait(wanted, timeout)
         if self._log_fd in ready:
             self._read_log()
         if err in ready:
             self._read_errors()
-        if self._opening and asked in ready and (prompt := self._ssh.questions.take()):
-            self._answer(prompt)
-        for notice in [notice for notice in self._notices if notice.connection.fileno() in ready]:
-            self._withdraw(notice)
+        if self._opening:
+            self._deadline += self._questions.handle(ready)  # the time until an answer does not count
         if out in ready:
             data = os.read(out, 1 << 18)
             self._output += data
@@ -255,11 +234,11 @@ class OpenSshTransport:
         self._wait_errors()
         self._read_log()
         errors = self._stderr.decode(errors="replace")
-        if self._refusal is not None:
-            return self._refusal
+        if self._questions.refusal is not None:
+            return self._questions.refusal
         if expired:
             return Unreachable(expired)
-        if self._accepted_key and not self._log.authenticated:
+        if self._questions.accepted_key and not self._log.authenticated:
             return TryAgain("the host key was accepted; connecting again")  # the box does not wait while a user decides
         status = process.returncode
         received = self._log.exit_status is not None or (status is not None and 0 <= status < 255)
@@ -269,76 +248,10 @@ class OpenSshTransport:
         if self._log.authenticated:
             last = (self._log.words() or ["the connection ended"])[-1]
             return Unreachable(f"{what} on '{self._box.name}' ended early: {last}")
-        return self._asked_in_vain(failure(self._ssh, self._log, errors, self._where()))
-
-    def _asked_in_vain(self, failed: Exception) -> Exception:
-        """A login that needed a person is not repeated without one."""
-        if self._ssh.asked and isinstance(failed, Unreachable):
-            self._ssh.asked = False
-            return Refused(f"the login ended after your answer ({failed}); reconnect to try again", "question")
-        if isinstance(failed, Refused):
-            self._ssh.asked = False
-        return failed
+        return self._questions.asked_in_vain(failure(self._ssh, self._log, errors, self._ssh.where()))
 
     def _limit(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
-
-    # ------------------------------------------------------------------------------------------------ questions
-
-    def _answer(self, prompt: Prompt) -> None:
-        """Pass a question to the user; the time until the answer does not count."""
-        if prompt.kind == "touch":
-            self._notices.append(prompt)
-            self._ask(QuestionAsked(prompt.text.strip(), False, "touch"))
-            return
-        began = time.monotonic()
-        prompt.answer(self._answer_to(prompt))
-        self._deadline += time.monotonic() - began
-
-    def _answer_to(self, prompt: Prompt) -> str | None:
-        if prompt.kind == "host key":
-            return self._host_key(prompt)
-        if prompt.kind == "passphrase":
-            if prompt.text in self._passphrases:  # asked again: it was wrong
-                self._ssh.passphrases.pop(prompt.text, None)
-            elif (known := self._ssh.passphrases.get(prompt.text)) is not None:
-                self._passphrases[prompt.text] = known
-                return known
-        if self._refusal is not None:
-            return None
-        if self._ssh.asked and not self._asked_now:
-            self._ssh.asked = False  # the next connection is a person's
-            self._refusal = Refused(f"reconnect to answer {self._where()}: {prompt.text.strip()}", "question")
-            return None
-        self._ssh.asked = self._asked_now = True
-        answer = self._ask(QuestionAsked(prompt.text.strip(), False, prompt.kind))
-        if answer is None:
-            self._ssh.asked = False
-            self._refusal = Refused(f"not answered: {prompt.text.strip()}", "question")
-        elif prompt.kind == "passphrase":
-            self._passphrases[prompt.text] = answer
-        return answer
-
-    def _host_key(self, prompt: Prompt) -> str | None:
-        found = prompt.host_key()
-        if found is None:
-            return "no"
-        host, key_type, fingerprint = found
-        if (host, fingerprint) not in self._ssh.accepted:
-            name = self._box.name if host == self._ssh.configuration.lookup else f"a jump host of {self._box.name}"
-            if not self._ask_host_key(HostKeyAsked(f"{name} ({host})", key_type, fingerprint)):
-                what = f"the host key of {name} ({host}) was not accepted: {key_type} {fingerprint}"
-                self._refusal = Refused(what, "host_key")
-                return "no"
-            self._ssh.accepted.add((host, fingerprint))
-            self._accepted_key = True
-        return fingerprint
-
-    def _withdraw(self, notice: Prompt) -> None:
-        """ssh has ended a notice."""
-        self._notices.remove(notice)
-        notice.connection.close()
-        self._announce(QuestionWithdrawn())
 
     # ------------------------------------------------------------------------------------------------ the bytes
 
@@ -407,8 +320,7 @@ class OpenSshTransport:
             self._waker.wake()  # the owner cleans up
             return
         process, self._process = self._process, None
-        for notice in list(self._notices):
-            self._withdraw(notice)
+        self._questions.close()
         if process is not None:
             self._end(process)
         if self._log_fd >= 0:
@@ -437,7 +349,7 @@ class OpenSshTransport:
 
     def describe(self) -> str:
         configuration = self._ssh.configuration
-        return f"ssh {configuration.one('user')}@{self._where()} ({self._ssh.program.name})"
+        return f"ssh {configuration.one('user')}@{self._ssh.where()} ({self._ssh.program.name})"
 
     def error_tail(self) -> str:
         return self._errors.text() or self._reason()

@@ -15,8 +15,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +26,7 @@ from remote.transports import Refused
 from remote.transports.host_keys import HostKeys
 from remote.transports.host_keys import fingerprint as fingerprint_of
 from remote.transports.known_hosts import Line, lookup_name, marked, renamed
+from remote.transports.private_folder import private_folder
 from remote.transports.questions import Questions
 from remote.transports.ssh_config import parse_jump, read_configuration
 
@@ -35,9 +34,6 @@ CONNECT_S = 10
 ALIVE_S = 5
 OLDEST = (8, 5)
 """Older versions do not mark what a server asks, so that a box could ask for the passphrase of a key."""
-LONGEST_FOLDER = 70
-"""A Unix socket's path has at most 104 characters, and ssh adds 17 to that of a control socket."""
-PREFIX = "grpo-ssh-"
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class BoxSsh:
         self.host_keys = HostKeys(host_keys_file)
         self.configuration = Configuration()
         self.resolved_in_s = 0.0
-        self.folder = _private_folder()
+        self.folder = private_folder()
         self.questions = Questions(self.folder / "questions")
         self.log = self.folder / "log"
         os.mkfifo(self.log, 0o600)
@@ -315,6 +311,10 @@ class BoxSsh:
         value = self.configuration.one("connecttimeout")
         return int(value) if value.isdigit() else CONNECT_S
 
+    def where(self) -> str:
+        """``HOST:PORT`` of the box."""
+        return f"{self.configuration.one('hostname') or self.box.host}:{self.configuration.one('port') or 22}"
+
     def environment(self) -> dict[str, str]:
         """The environment of ssh: every question comes to the app."""
         return {
@@ -361,33 +361,3 @@ def _quoted(path: object) -> str:
     """A path for an option of ssh: quoted, and without the meaning of ``%``."""
     text = str(path).replace("%", "%%")
     return f'"{text}"' if re.search(r"[\s']", text) else text
-
-
-_cleaned = threading.Lock()
-
-
-def _private_folder() -> Path:
-    """A new directory that only this user can enter; those of programs that were killed are removed."""
-    places = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
-    for place in places:
-        if not place or len(place) > LONGEST_FOLDER - len(PREFIX) - 20 or not os.access(place, os.W_OK):
-            continue
-        with _cleaned:
-            _remove_abandoned(Path(place))
-        with suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
-    raise Refused("no directory for ssh's control socket: set XDG_RUNTIME_DIR to a directory of this user")
-
-
-def _remove_abandoned(place: Path) -> None:
-    for folder in place.glob(f"{PREFIX}*"):
-        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if not pid.isdigit() or int(pid) == os.getpid():
-            continue
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            if folder.lstat().st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            pass  # another user's process
