@@ -112,16 +112,42 @@ def atomic_write(path: Path, data: str | bytes, mode: int = 0o666) -> None:
     fsync_path(path.parent)
 
 
+def open_for_writing(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND, mode: int = 0o666) -> int:
+    """Descriptor of a regular file that is written in place.
+
+    On a shared root, another account may have put something else there. Raises OSError naming the file: a symbolic link
+    could lead to any file of this account, and a pipe would have to be waited for. Directories on the way may be links.
+    """
+    for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
+        flags |= getattr(os, flag, 0)
+    try:
+        descriptor = os.open(path, flags, mode)
+    except OSError as error:
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "a symbolic link is not written through: remove it", str(path)) from error
+        if error.errno == errno.ENXIO:  # a pipe without a reader
+            raise OSError(errno.EINVAL, "not a regular file", str(path)) from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def touch(path: Path) -> None:
+    """Create an empty file, unless it exists. Raises OSError as :func:`open_for_writing`."""
+    os.close(open_for_writing(path))
+
+
 def open_lock(path: Path) -> int:
     """Descriptor of a lock file: a new one is open to every account that may write its directory. Raises OSError."""
-    flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
     while True:
         try:
-            return os.open(path, flags)  # with O_CREAT, Linux denies another account's file in a sticky directory
+            return open_for_writing(path, os.O_RDWR)  # with O_CREAT, Linux denies another account's file, if sticky
         except FileNotFoundError:
             pass
         try:
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             continue
         os.fchmod(descriptor, path.parent.stat().st_mode & 0o666)
@@ -154,7 +180,7 @@ def read_json(path: Path, limit: int = MAX_FILE_BYTES, *, finite: bool = False) 
 
 def close_torn_line(path: Path) -> None:
     """Terminate a line that a crash left incomplete, so that the next append starts a new line."""
-    with path.open("ab+") as file:  # appends even if another process has appended since
+    with os.fdopen(open_for_writing(path), "ab+") as file:  # appends even if another process has appended since
         if size := file.seek(0, os.SEEK_END):
             file.seek(size - 1)
             if file.read(1) != b"\n":
@@ -170,12 +196,8 @@ class JsonlWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        # a pipe, which anyone may have put there, must not be waited for
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0), 0o666)
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            self.close()
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
         close_torn_line(path)
+        self._descriptor = open_for_writing(path)
 
     def write(self, *rows: Mapping[str, Any]) -> None:
         """Append rows; a row without ``time`` gets the current time."""

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_train.run_dir.files import last_jsonl
+from grpo_train.run_dir.files import last_jsonl, touch
 from grpo_train.run_dir.owners import account, process_owner
 from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
 from grpo_train.run_dir.run import RunDir
@@ -70,7 +70,7 @@ def kill_run(
         run.log_event("kill_asked", by=by)
     except OSError:
         with suppress(OSError):
-            run.killed_file.touch()
+            touch(run.killed_file)
     result = _terminate_then_kill(run, targets, patience_s)
     error = f"{len(result.left)} processes could not be ended" if result.left else ""
     try:

@@ -23,6 +23,7 @@ from grpo_train.run_dir.files import (
     read_jsonl,
     to_float,
     to_json,
+    touch,
     utc_from,
     utc_now,
 )
@@ -114,7 +115,7 @@ class RunDir:
                     raise RunDirError(not_stoppable(self.path, self.stop_file), code="not_ours") from error
                 if code_of(error) != "disk_full":
                     raise
-                self.stop_file.touch()
+                touch(self.stop_file)
 
     def stop_requested(self) -> bool:
         return self.stop_file.exists()

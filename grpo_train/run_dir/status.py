@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import atomic_write, parse_time, read_json, utc_now
+from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, utc_now
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
 from grpo_train.run_dir.version import FORMAT, VERSION
 
@@ -85,7 +85,7 @@ class StatusWriter:
         import fcntl  # POSIX only, and only where a run is written
 
         self._file = folder / "status.json"
-        self._lock = os.open(folder / ".status.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        self._lock = open_for_writing(folder / ".status.lock")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -10,19 +10,22 @@ SIGTERM to the stage, without saving; (3) SIGKILL to every process with the run'
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from io import FileIO
 from types import FrameType, MappingProxyType
 from typing import Any
 
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.run_dir.errors import code_of
-from grpo_train.run_dir.files import read_json, read_jsonl, to_float, utc_now
+from grpo_train.run_dir.files import open_for_writing, read_json, read_jsonl, to_float, utc_now
 from grpo_train.run_dir.processes import become_subreaper, find_by_run_id, kill_all, reap_orphans, run_id_of
 from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
@@ -192,14 +195,22 @@ class Supervisor:
     def _copy_output(self, child: subprocess.Popen[bytes]) -> None:
         """Copy the output of the stage to ``logs/console.log`` and to the terminal."""
         assert child.stdout is not None
-        with (self._run.logs / "console.log").open("ab", buffering=0) as log:
+        with ExitStack() as stack:
+            writes: list[Callable[[bytes], object]] = [self._terminal.write]
+            try:
+                writes.append(stack.enter_context(self._console_log()).write)
+            except OSError as error:
+                self._say(f"cannot write {error.filename}: {error.strerror}")
             for line in iter(child.stdout.readline, b""):
                 self._tail.append(line.decode(errors="replace").rstrip("\n")[:MAX_LINE])
-                for write in (log.write, self._terminal.write):
+                for write in writes:
                     try:
                         write(line)
                     except OSError:
                         pass  # neither a full disk nor a closed terminal may end the run
+
+    def _console_log(self) -> FileIO:
+        return os.fdopen(open_for_writing(self._run.logs / "console.log"), "ab", buffering=0)
 
     # endings -------------------------------------------------------------------------------------------------
 
@@ -314,7 +325,7 @@ class Supervisor:
     def _say(self, text: str) -> None:
         line = f"grpo-train: {text}\n".encode()
         try:
-            with (self._run.logs / "console.log").open("ab") as log:
+            with self._console_log() as log:
                 log.write(line)
         except OSError:
             pass

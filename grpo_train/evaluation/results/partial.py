@@ -24,7 +24,7 @@ from typing import Any
 
 from grpo_train.evaluation.results.stored import COMPLETION_FIELDS, bring_back, read_rows, read_summary, set_aside
 from grpo_train.run_dir.errors import UserError, code_of
-from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
+from grpo_train.run_dir.files import atomic_write, fsync_path, open_for_writing, read_json, remove_tree, to_json
 
 
 class PartialError(UserError):
@@ -166,7 +166,7 @@ def _appendable(path: Path, *, chunks: bool) -> int:
     whole = 0
     if path.exists():
         whole = _whole_chunks(path)[1] if chunks else max((end for _, end in _lines(path)), default=0)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    descriptor = open_for_writing(path)
     os.ftruncate(descriptor, whole)
     return descriptor
 
