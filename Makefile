@@ -5,7 +5,8 @@
 
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
-PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
+# Bytecode is kept even where the environment forbids it: compiling torch takes each process seconds.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 STAMP := .venv/.setup-done
 

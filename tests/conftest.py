@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.data import data_file
 
@@ -18,6 +19,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve t
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 for variable in ("LOCALFS_ROOT", "GRPO_RUN_ID", "GRPO_PARENT_PID"):
     os.environ.pop(variable, None)
+
+# Examples may take long: tests assert behavior, never speed.
+settings.register_profile("grpo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("grpo")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

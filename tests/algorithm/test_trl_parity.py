@@ -2,7 +2,7 @@
 
 ``GRPOTrainer._compute_loss`` runs on a stub with the attributes it reads. Advantages, importance ratios and the
 truncation mask are lines within ``_generate_and_score_completions``; they are cut out of TRL's source and executed.
-Importing TRL takes about ten seconds on a slow core, so only this file does.
+Importing TRL takes about ten seconds on a slow core, so only these tests do, and not their collection.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trl.rewards import get_soft_overlong_punishment
-from trl.trainer import grpo_trainer
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from grpo_train.algorithm import combine_rewards, group_advantages, overlong_penalty, policy_loss, rollout_correction
 from grpo_train.algorithm.rollout_correction import MODES
@@ -38,6 +35,14 @@ TRL_NAMES = {  # our name: TRL's loss_type, importance_sampling_level
     "gspo": ("grpo", "sequence"),
     "cispo": ("cispo", "token"),
 }
+
+
+@functools.cache
+def trl() -> Any:
+    """TRL's module of its trainer."""
+    from trl.trainer import grpo_trainer
+
+    return grpo_trainer
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
@@ -183,7 +188,7 @@ def trl_loss(case: Case, *, num_tokens: int | None = None, accumulation: int = 1
         "num_items_in_batch": case.mask.sum() if num_tokens is None else torch.tensor(num_tokens),
     }
     with float64_default():
-        loss = GRPOTrainer._compute_loss(trainer, None, inputs)
+        loss = trl().GRPOTrainer._compute_loss(trainer, None, inputs)
     return outcome(loss, logps, entropy, {name: values[-1] for name, values in metrics.items()})
 
 
@@ -303,7 +308,7 @@ def test_trl_depends_on_the_split_where_ours_does_not(case: Case) -> None:
 
 @functools.cache
 def compiled_lines(first: str, until: str) -> Any:
-    lines = inspect.getsource(GRPOTrainer._generate_and_score_completions).splitlines()
+    lines = inspect.getsource(trl().GRPOTrainer._generate_and_score_completions).splitlines()
     for marker in (first, until):
         assert any(marker in line for line in lines), f"'{marker}' is gone from TRL's source: find its successor"
     start = next(i for i, line in enumerate(lines) if first in line)
@@ -313,7 +318,7 @@ def compiled_lines(first: str, until: str) -> Any:
 
 def trl_lines(first: str, until: str, **names: Any) -> dict[str, Any]:
     """Execute the lines from the one with ``first`` up to the one with ``until``; returns their namespace."""
-    namespace = {**vars(grpo_trainer), **names}
+    namespace = {**vars(trl()), **names}
     with float64_default():
         exec(compiled_lines(first, until), namespace)
     return namespace
@@ -392,6 +397,8 @@ def test_trl_masks_truncated_completions() -> None:
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.integers(2, 40), st.data())
 def test_overlong_penalty_matches_trl(lengths: list[int], budget: int, data: st.DataObject) -> None:
+    from trl.rewards import get_soft_overlong_punishment
+
     buffer = data.draw(st.integers(1, budget - 1))
     theirs = get_soft_overlong_punishment(budget, buffer)(completion_ids=[[1] * length for length in lengths])
     close(overlong_penalty(torch.tensor(lengths), budget, buffer), torch.tensor(theirs, dtype=torch.float64))

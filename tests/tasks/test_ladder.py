@@ -137,14 +137,18 @@ def test_only_the_gold_answer_is_right(name: str) -> None:
         assert verdict.formatted
 
 
-ONE_OF_EACH = [(rung(name), rung(name).problem("test", 1)) for name in RUNGS]
+@cache
+def one_of_each() -> list[tuple[GeneratedTask[Any], Problem]]:
+    return [(rung(name), rung(name).problem("test", 1)) for name in RUNGS]
+
+
 TAGGED = st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "12", "10:00-11:00", "yes", "\n", "é"])
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.text(), st.lists(st.one_of(TAGGED, st.text(max_size=5))).map("".join)), st.booleans())
 def test_judges_never_raise(text: str, truncated: bool) -> None:
-    for task, problem in ONE_OF_EACH:
+    for task, problem in one_of_each():
         for completion in (text, f"</think><answer>{text}</answer>"):
             verdict = task.judge(Attempt(problem, completion, truncated))
             assert verdict.formatted or not verdict.correct
