@@ -14,6 +14,7 @@
   key and a declined one *must not* be retried without a person.
 - A script's answer *must not* exceed 1 MiB, and everything a box sends before its agent runs 4 MiB.
 - A channel *must* be closed by both ends before the next is opened.
+- A disk that cannot store the agent *must not* prevent a connection (:mod:`remote.agent.from_memory`).
 
 **What happened.** These rules hold for launch, resume, evaluate, stop and kill:
 

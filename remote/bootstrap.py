@@ -2,6 +2,8 @@
 
 The account's shell may be any shell and may print a greeting, so scripts go to ``/bin/sh`` and answers lie between two
 markers. Without the second one the answer is incomplete: the box has not refused anything (see :mod:`remote`).
+
+A box that does not have the bundle gets it over the standard input of the agent (:mod:`remote.agent.from_memory`).
 """
 
 from __future__ import annotations
@@ -11,17 +13,17 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from remote.boxes import Box
-from remote.bundle import build
+from remote.bundle import Bundle, build
 from remote.transports import Refused, Unreachable
 
 PROBE_STEPS = 2
+START_STEPS = 1
 UPLOAD_STEPS = 8
 UPLOAD_ENDS_S = 300
-"""The box removes an upload that has not ended by then: a cut network does not end it."""
-DAMAGED = 75
-"""Exit status of an upload whose bytes differ from those sent."""
+"""The box ends an upload that has not arrived by then: a cut network does not end it."""
 FOLDER = ".grpo/agent"
 """Relative to the home directory."""
 _PYTHONS = (
@@ -29,21 +31,29 @@ _PYTHONS = (
     *("$HOME/miniconda3/bin/python3", "$HOME/anaconda3/bin/python3", "/opt/conda/bin/python3"),
     *("$HOME/.local/bin/python3.12", "$HOME/.local/bin/python3.13", "$HOME/.local/bin/python3.14"),  # of uv
 )
-_PROBE = (
-    "import hashlib, os, sys; v = sys.version_info[:2]; v >= (3, 10) or sys.exit(print('old=%d.%d' % v)); "
-    "[print('place=%s %s' % (hashlib.sha256(open(f, 'rb').read()).hexdigest() if os.path.isfile(f) else '-', f)) "
-    "for f in sys.argv[1:]]"
+_PROBE = """\
+import hashlib, os, sys
+if sys.version_info[:2] < (3, 10):
+    sys.exit(print('old=%d.%d' % sys.version_info[:2]))
+for file in sys.argv[1:]:
+    found = '-'
+    try:
+        found = os.path.isfile(file) and hashlib.sha256(open(file, 'rb').read()).hexdigest() or '-'
+    except OSError:
+        pass
+    print('place=%s %s' % (found, file))
+"""
+_RECEIVE = (
+    "import hashlib, io, signal, sys, zipfile; want, size, limit, marker, *places = sys.argv[1:]; "
+    "signal.alarm(int(limit)); data = io.BufferedReader(io.FileIO(0, closefd=False), 1).read(int(size)); "
+    'signal.alarm(0); print("", marker, sep=chr(10), flush=True); '
+    'hashlib.sha256(data).hexdigest() == want or sys.exit("the agent arrived incomplete"); '
+    'code = zipfile.ZipFile(io.BytesIO(data)).read("remote/agent/from_memory.py"); '
+    'module = {"__name__": "start"}; exec(code, module); module["start"](data, want, places)'
 )
+"""One line, because the account's shell may be csh. A buffer of 1 byte, so that nothing after the bundle is read."""
 _NEW_ENOUGH = {"debian": 12.0, "ubuntu": 22.04}
 """Releases whose own Python is 3.10 or newer."""
-_STORE = (
-    "import atexit, hashlib, os, signal, sys; f, want, limit, damaged = sys.argv[1:]; "
-    "signal.signal(signal.SIGALRM, lambda *_: sys.exit('the upload did not end')); signal.alarm(int(limit)); "
-    "d = os.path.dirname(f); t = f + '.%d.tmp' % os.getpid(); os.makedirs(d, 0o700, exist_ok=True); o = open(t, 'wb'); "
-    "atexit.register(lambda: os.path.exists(t) and os.unlink(t)); o.write(sys.stdin.buffer.read()); o.flush(); "
-    "os.fsync(o.fileno()); o.close(); ok = hashlib.sha256(open(t, 'rb').read()).hexdigest() == want; "
-    "ok and os.replace(t, f); sys.exit(0 if ok else int(damaged))"
-)
 Execute = Callable[[str, bytes, int, str, str], tuple[int, str, str]]
 """Runs a command on the box: its standard input, time limit in steps, purpose, and the marker that ends its output.
 
@@ -51,8 +61,21 @@ Returns the exit status, output and errors. Raises Unreachable unless an exit st
 """
 
 
-def install(box: Box, execute: Execute) -> list[str]:
-    """Find a Python on the box and store the bundle unless it is there; returns the agent's argv.
+@dataclass(frozen=True)
+class Start:
+    """How to start the agent."""
+
+    command: str
+    marker: str
+    """The line after which its frames follow."""
+    upload: bytes
+    """What it reads first."""
+    steps: int
+    """Time limit until the marker."""
+
+
+def probe(box: Box, execute: Execute) -> Start:
+    """Find a Python on the box, and look whether it has the bundle.
 
     Raises Refused, and Unreachable for an incomplete answer.
     """
@@ -60,38 +83,33 @@ def install(box: Box, execute: Execute) -> list[str]:
     begin, end = _markers()
     script = _enclosed(_probe_script(bundle.name, box), begin, end, "\n")
     result = execute("/bin/sh -s", f"{script}\n".encode(), PROBE_STEPS, "probing the box", end)
-    _, answer, _ = _answer(box, "the probe", result, begin, end)
-    pairs = [line.partition("=")[::2] for line in answer.splitlines()]
+    pairs = [line.partition("=")[::2] for line in _answer(box, "the probe", result, begin, end).splitlines()]
     values = dict(pairs)
     if not values.get("python"):
         raise Refused(_no_python(box, [value for name, value in pairs if name == "old"], values.get("os", "")))
-    python = values["python"]
     places = [value.partition(" ")[::2] for name, value in pairs if name == "place"]
-    stored = [agent for hashed, agent in places if hashed == bundle.sha256]
-    problems = []
-    for agent in [] if stored else [agent for _, agent in places]:
-        if problem := _store(box, execute, python, agent):
-            problems.append(f"at {agent}: {problem}")
-            continue
-        stored.append(agent)
-        break
-    if not stored:
-        advice = "" if box.agent_dir else "; 'agent_dir' in boxes.yaml names another directory"
-        raise Refused(f"cannot store the agent on '{box.name}' {', '.join(problems)}{advice}")
-    return [python, "-I", stored[0], "serve"]
+    stored = [place for found, place in places if found == bundle.sha256]
+    return _start(values["python"], bundle, [place for _, place in places], stored[0] if stored else "")
 
 
-def _store(box: Box, execute: Execute, python: str, agent: str) -> str:
-    """Upload the bundle; returns why the box cannot store it, or "". Raises Refused and Unreachable."""
+def _start(python: str, bundle: Bundle, places: list[str], stored: str) -> Start:
+    """The agent's start from a stored bundle, else from the uploaded one.
+
+    The agent cleans its environment itself: ``env -i NAME=VALUE`` would show a proxy's password in process lists.
+    """
+    marker = start_marker()
+    first = "LC_ALL=C.UTF-8; export LC_ALL; "
+    if stored:
+        run = f"{first}printf '\\n%s\\n' {marker}; exec {shlex.join([python, '-I', stored, 'serve'])}"
+        return Start(_in_sh(run), marker, b"", START_STEPS)
+    run = f"{first}umask 077; exec {shlex.join(receiving_argv(python, marker, places))}"
+    return Start(_in_sh(run), marker, bundle.data, UPLOAD_STEPS)
+
+
+def receiving_argv(python: str, marker: str, places: list[str]) -> list[str]:
+    """A command that reads the bundle, prints the marker and becomes the agent; one of the places may store it."""
     bundle = build()
-    begin, end = _markers()
-    store = [python, "-I", "-c", _STORE, agent, bundle.sha256, str(UPLOAD_ENDS_S), str(DAMAGED)]
-    command = _in_sh(_enclosed(f"umask 077; {shlex.join(store)}", begin, end, "; "))
-    result = execute(command, bundle.data, UPLOAD_STEPS, "uploading the agent", end)
-    status, output, errors = _answer(box, "the upload of the agent", result, begin, end)
-    if status == DAMAGED:
-        raise Unreachable(f"the upload of the agent to '{box.name}' arrived incomplete")
-    return ((errors or output).strip().splitlines() or [f"exit status {status}"])[-1] if status else ""
+    return [python, "-I", "-c", _RECEIVE, bundle.sha256, str(len(bundle.data)), str(UPLOAD_ENDS_S), marker, *places]
 
 
 def _no_python(box: Box, old: list[str], system: str) -> str:
@@ -118,8 +136,8 @@ def _enclosed(script: str, begin: str, end: str, separator: str) -> str:
     return separator.join((f"{mark} {begin}", script, "status=$?", f"{mark} {end}", "exit $status"))
 
 
-def _answer(box: Box, what: str, result: tuple[int, str, str], begin: str, end: str) -> tuple[int, str, str]:
-    """The exit status, what the script itself printed, and the errors."""
+def _answer(box: Box, what: str, result: tuple[int, str, str], begin: str, end: str) -> str:
+    """What the script itself printed."""
     status, output, errors = result
     _, begun, rest = output.partition(f"\n{begin}\n")
     if not begun:
@@ -128,7 +146,7 @@ def _answer(box: Box, what: str, result: tuple[int, str, str], begin: str, end: 
     answer, ended, _ = rest.partition(f"\n{end}\n")
     if not ended:
         raise Unreachable(f"{what} on '{box.name}' ended early (exit status {status})")
-    return status, answer, errors
+    return answer
 
 
 def _probe_script(bundle: str, box: Box) -> str:
@@ -153,17 +171,14 @@ def _probe_script(bundle: str, box: Box) -> str:
     )
 
 
+def start_marker() -> str:
+    """A line that nothing else prints, before the agent's frames."""
+    return f"grpo-agent-{secrets.token_hex(8)}"
+
+
 def _in_home(path: str) -> str:
     """A path for a script; ``~/`` is the home directory."""
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
-
-
-def serve_command(argv: list[str], marker: str) -> str:
-    """A command that becomes the agent; its frames follow the marker.
-
-    The agent cleans its environment itself: ``env -i NAME=VALUE`` would show a proxy's password in process lists.
-    """
-    return _in_sh(f"printf '\\n%s\\n' {shlex.quote(marker)}; LC_ALL=C.UTF-8; export LC_ALL; exec {shlex.join(argv)}")
 
 
 def _in_sh(script: str) -> str:

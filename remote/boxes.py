@@ -54,7 +54,8 @@ class Box:
     python: str = ""
     """Interpreter of the agent on the box (3.10 or newer); "" = the first one found."""
     agent_dir: str = ""
-    """Directory of the agent on the box; "" = ``~/.grpo/agent``, else ``$XDG_RUNTIME_DIR``."""
+    """Directory of the agent on the box; "" = ``~/.grpo/agent``. Where it cannot be written: ``$XDG_RUNTIME_DIR``, else
+    the agent runs from memory."""
     activate: str = ""
     """Shell snippet that activates the engine's environment."""
     engine: list[str] = field(default_factory=list)

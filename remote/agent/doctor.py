@@ -16,6 +16,7 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.gpus import GpuReadError, query_gpus
 from grpo_train.run_dir.owners import account, create_command, foreign_owner, not_readable, not_writable
 from grpo_train.run_dir.umask import PRIVATE
+from remote.agent import from_memory
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, running_version, training_device
 from remote.agent.sessions import Sessions, no_tmux
@@ -51,6 +52,15 @@ def _run(name: str, check: Callable[[BoxContext], Result], box: BoxContext) -> C
 
 def _python(box: BoxContext) -> Result:
     return True, f"{platform.python_version()} at {sys.executable}", ""
+
+
+def _agent(box: BoxContext) -> Result:
+    """Where this agent is stored."""
+    if not from_memory.sha256:
+        return True, f"stored at {sys.argv[0]}", ""
+    reasons = "; ".join(from_memory.problems) or "it was not stored"
+    hint = "every connection sends it again; 'agent_dir' in boxes.yaml names a directory that can be written"
+    return True, f"runs from memory ({reasons})", hint
 
 
 def _locale(box: BoxContext) -> Result:
@@ -155,6 +165,7 @@ def _shared_memory(box: BoxContext) -> Result:
 
 CHECKS: dict[str, Callable[[BoxContext], Result]] = {
     "python": _python,
+    "agent": _agent,
     "locale": _locale,
     "root": _root,
     "umask": _umask,

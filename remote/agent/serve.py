@@ -27,7 +27,7 @@ from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.owners import account, not_readable
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
-from remote.agent import housekeeping
+from remote.agent import from_memory, housekeeping
 from remote.agent.context import BoxContext
 from remote.agent.environment import clean
 from remote.agent.follow import Follower
@@ -275,4 +275,4 @@ def host_facts(box: BoxContext) -> HostFacts:
 def own_hash() -> str:
     """SHA-256 of the running bundle; "" outside a bundle."""
     archive = Path(sys.argv[0])
-    return hashlib.sha256(archive.read_bytes()).hexdigest() if archive.is_file() else ""
+    return from_memory.sha256 or (hashlib.sha256(archive.read_bytes()).hexdigest() if archive.is_file() else "")

@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 
 from remote.agent.environment import clean
+from remote.bootstrap import receiving_argv, start_marker
+from remote.bundle import build
 from remote.transports import ErrorTail, Refused, Unreachable, Waker
 
+START_S = 15.0
 EXIT_S = 0.3
 """Time for the agent to exit at the end of its input; it is reaped later if it takes longer."""
 
@@ -25,18 +29,19 @@ class LocalTransport:
         self._errors = ErrorTail()
         self._waker = Waker()
         self._owner = threading.get_ident()
-
-    def command(self) -> list[str]:
-        """The agent's command."""
-        from remote.bundle import build
-
-        return [sys.executable, "-I", str(build().path()), "serve"]
+        self._unread = b""
 
     def open(self) -> None:
         self._owner = threading.get_ident()
+        marker, upload = start_marker(), b""
+        try:
+            argv = self.command()
+        except OSError:  # the agent tries once more, and reports why it runs from memory
+            bundle = build()
+            argv, upload = receiving_argv(sys.executable, marker, [str(bundle.cached)]), bundle.data
         try:
             self._process = subprocess.Popen(
-                self.command(),
+                argv,
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -46,6 +51,23 @@ class LocalTransport:
             )
         except OSError as error:
             raise Refused(f"cannot start the agent on this machine: {error}") from error
+        if upload:
+            self.send(upload)
+            self._skip(f"\n{marker}\n".encode())
+
+    def command(self) -> list[str]:
+        """The command of the agent. Raises OSError where its bundle cannot be stored."""
+        return [sys.executable, "-I", str(build().path()), "serve"]
+
+    def _skip(self, marker: bytes) -> None:
+        """Read up to the marker. Raises Unreachable."""
+        output, deadline = b"", time.monotonic() + START_S
+        while marker not in output:
+            data = self.receive(max(0.0, deadline - time.monotonic()))
+            if not data:
+                raise Unreachable(f"the agent on this machine did not start ({self.error_tail() or 'no answer'})")
+            output += data
+        self._unread = output.partition(marker)[2]
 
     def send(self, data: bytes) -> None:
         if self._process is None or self._process.stdin is None:
@@ -58,6 +80,9 @@ class LocalTransport:
             raise Unreachable(f"the agent on this machine exited ({self.error_tail() or error})") from error
 
     def receive(self, timeout: float) -> bytes | None:
+        if self._unread:
+            unread, self._unread = self._unread, b""
+            return unread
         process = self._process
         if process is None or process.stdout is None or process.stderr is None:
             return b""

@@ -81,11 +81,11 @@ class OpenSshTransport:
         self._ssh.resolve(lambda: self._closed)
         try:
             self._start()
-            argv = bootstrap.install(self._box, self._execute)
-            marker = f"grpo-agent-{secrets.token_hex(8)}"
-            self._limit(self._step_s)
-            self._run(bootstrap.serve_command(argv, marker))
-            self._until(f"\n{marker}\n".encode(), "starting the agent")
+            start = bootstrap.probe(self._box, self._execute)
+            self._limit(start.steps * self._step_s)
+            self._run(start.command)
+            self._write(start.upload, "uploading the agent")
+            self._until(f"\n{start.marker}\n".encode(), "starting the agent")
         except Unreachable:
             self._ssh.failed()
             raise

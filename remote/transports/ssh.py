@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import secrets
 import shlex
 import socket
 import sys
@@ -80,12 +79,10 @@ class SshTransport:
             box.host, user=box.user, port=box.port, key=box.key, config=self._ssh_config, closing=self._is_closed
         )
         wire = self._connect(self._target)
-        argv = bootstrap.install(box, partial(self._execute, wire))
-        marker = f"grpo-agent-{secrets.token_hex(8)}"
-        channel = self._run(wire, bootstrap.serve_command(argv, marker), "starting the agent")
-        channel.settimeout(SEND_S)
-        self._channel = channel
-        self._unread = self._skip_greeting(wire, channel, f"\n{marker}\n".encode())
+        start = bootstrap.probe(box, partial(self._execute, wire))
+        self._channel = self._run(wire, start.command, "starting the agent")
+        self._unread = self._greeted(wire, self._channel, start)
+        self._channel.settimeout(SEND_S)
         for link in self._links:
             if isinstance(link, type(wire)):
                 link.opened()
@@ -198,10 +195,13 @@ class SshTransport:
             wire.close_channel(channel)
         return channel.exit_status, output.decode(errors="replace"), errors.decode(errors="replace")
 
-    def _skip_greeting(self, wire: Wire, channel: paramiko.Channel, marker: bytes) -> bytes:
-        """Skip what the login shell prints; returns the bytes after the marker."""
-        what = "starting the agent"
-        with self._step(self._step_s, what, f"the agent on '{self._box.name}' did not start"):
+    def _greeted(self, wire: Wire, channel: paramiko.Channel, start: bootstrap.Start) -> bytes:
+        """Send what the agent reads first, and skip what the login shell prints; returns the bytes after the marker."""
+        what, marker, limit = "starting the agent", f"\n{start.marker}\n".encode(), start.steps * self._step_s
+        channel.settimeout(limit)
+        with self._step(limit, what, f"the agent on '{self._box.name}' did not start"):
+            with suppress(OSError):  # a shell that does not run commands still says why
+                channel.sendall(start.upload)
             output, errors = self._read_until(channel, marker, what)
             if marker not in output:
                 status = self._exit_status(wire, channel, what)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remote import bootstrap
+from remote.boxes import Box
+from remote.bundle import build
+from remote.client import BoxClient
 from remote.events import BoxGreeted, Link
-from tests.support.agent import connected
+from tests.remote.conftest import FAKE_ENGINE
+from tests.support.agent import connected, eventually
+from tests.support.mounts import mounted
+from tests.support.proxy import ChaosProxy
 from tests.support.ssh_lab import Lab, Row, lab
 
 PYTHONS = [
@@ -69,13 +81,113 @@ def test_a_named_python_and_directory(place: Lab) -> None:
     assert not (server.home / ".grpo").exists()
 
 
-def test_a_home_that_cannot_be_written(place: Lab) -> None:
+def test_the_runtime_directory_comes_after_the_home(place: Lab) -> None:
     runtime = place.folder / "runtime"
     runtime.mkdir()
     server = place.server(environment={"HOME": "/proc", "XDG_RUNTIME_DIR": str(runtime)})
     assert place.link(Row(place.config(server)), "openssh").connected
     assert len(list((runtime / "grpo-agent").glob("*.pyz"))) == 1
-    elsewhere = place.server(environment={"HOME": "/proc"})
-    message = place.link(Row(place.config(elsewhere)), "openssh").message
-    assert "/proc/.grpo/agent" in message
-    assert "agent_dir" in message
+
+
+# --------------------------------------------------------------------------------------------------- from memory
+
+
+def agents_in_memory() -> list[int]:
+    """Pids of agents without a file."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            argv = (entry / "cmdline").read_bytes().split(b"\0")
+            if build().sha256.encode() in argv and b"-c" in argv:
+                found.append(int(entry.name))
+    return found
+
+
+def agent_check(client: BoxClient) -> dict[str, Any]:
+    """What the doctor says about the agent."""
+    checks = client.request("doctor", 40).result(45)["checks"]
+    (found,) = [check for check in checks if check["name"] == "agent"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "transport"),
+    [("read-only", "Read-only file system", "openssh"), ("full", "No space left", "paramiko")],
+)
+def test_a_home_without_room(place: Lab, tmux_socket: str, kind: str, reason: str, transport: str) -> None:
+    server = place.server()
+    with mounted(server.home, kind), ChaosProxy(server.port) as proxy:
+        before = set(server.home.rglob("*.*"))
+        place.know(f"[127.0.0.1]:{proxy.port}", server)
+        config = place.folder / "config"
+        config.write_text(place.config(server, f"Port {proxy.port}"))
+        hosts = place.folder / "hosts"
+        hosts.write_text(f"gpu-box {place.public(server.host_key)}\n")
+        engine = {"engine": [str(FAKE_ENGINE)], "tmux_socket": tmux_socket}
+        box = place.box(Row("", engine), transport)
+        with connected(box, ssh_config=str(config), host_keys_file=hosts) as (client, recorder):
+            assert recorder.wait_for(BoxGreeted, 30).agent == build().sha256
+            assert agents_in_memory()
+            check = agent_check(client)
+            assert f"runs from memory ({server.home}/.grpo/agent/" in check["detail"]
+            assert reason in check["detail"]
+            assert "agent_dir" in check["hint"]
+            client.request("launch", 40, config_text="obedient", run_name="run_1").result(45)
+            eventually(lambda: _state(client) == "running", 20)
+            mark = recorder.mark()
+            proxy.reset()
+            recorder.wait_link(Link.CONNECTED, 30, after=mark)
+            client.request("stop", 40, run="run_1").result(45)
+            eventually(lambda: _state(client) == "stopped", 20)
+        eventually(lambda: not agents_in_memory(), what="the agents exit")
+        assert set(server.home.rglob("*.*")) - before <= {server.home / ".grpo"}
+        assert not [file for file in server.home.rglob("*.pyz*") if file.is_file()]
+
+
+def _state(client: BoxClient) -> str:
+    (run,) = client.request("list_runs").result(10)["runs"]
+    return str(run["state"])
+
+
+def test_a_home_without_programs(place: Lab) -> None:
+    """noexec: Python reads the agent, nothing executes it."""
+    server = place.server()
+    config = place.folder / "config"
+    config.write_text(place.config(server))
+    with mounted(server.home, "noexec"):
+        box = place.box(Row(""), "openssh")
+        with connected(box, ssh_config=str(config), host_keys_file=place.folder / "hosts") as (client, _):
+            check = agent_check(client)
+            assert check == {"name": "agent", "ok": True, "detail": f"stored at {_stored(server.home)}", "hint": ""}
+
+
+def _stored(home: Path) -> Path:
+    (file,) = home.glob(".grpo/agent/*.pyz")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["read-only", "full"])
+def test_this_machine_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    with mounted(cache, kind), connected(Box("local", kind="local", root=str(tmp_path))) as (client, recorder):
+        assert recorder.wait_for(BoxGreeted).agent == build().sha256
+        assert f"runs from memory ({cache}" in agent_check(client)["detail"]
+        mark = recorder.mark()
+        for pid in agents_in_memory():
+            os.kill(pid, signal.SIGKILL)
+        recorder.wait_link(Link.CONNECTED, after=mark)
+        assert client.request("list_runs").result(10) == {"runs": []}
+    eventually(lambda: not agents_in_memory(), what="the agents exit")
+
+
+def test_only_a_whole_agent_is_stored(tmp_path: Path) -> None:
+    """It ends as a link does, with a reason, when its bytes are cut or damaged."""
+    data, place = build().data, tmp_path / "agent" / build().name
+    for sent in (data[:-1], b"x" + data[1:], data[:-1] + b"x"):
+        argv = bootstrap.receiving_argv(sys.executable, "marker", [str(place)])
+        done = subprocess.run(argv, input=sent, capture_output=True, timeout=30)
+        assert done.stdout == b"\nmarker\n"
+        assert done.stderr == b"the agent arrived incomplete\n"
+    assert not place.parent.exists()

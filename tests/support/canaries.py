@@ -146,17 +146,19 @@ def run(protocol: str) -> None:
     for kind in (SshTransport, OpenSshTransport):
         recorded(kind, "send")
         recorded(kind, "receive")
-    install = bootstrap.install
+    probe = bootstrap.probe
 
-    def recorded_install(box: object, execute: Callable[..., object]) -> object:
+    def recorded_probe(box: object, execute: Callable[..., object]) -> bootstrap.Start:
         def call(*arguments: object) -> object:
             result = execute(*arguments)
             record(*arguments, result)
             return result
 
-        return install(box, call)  # type: ignore[arg-type]
+        start = probe(box, call)  # type: ignore[arg-type]
+        record(start.command, start.upload)
+        return start
 
-    bootstrap.install = recorded_install  # type: ignore[assignment]
+    bootstrap.probe = recorded_probe  # type: ignore[assignment]
     changed = RequestScreen.on_input_changed
 
     def with_a_bug(self: RequestScreen, event: Input.Changed) -> None:
