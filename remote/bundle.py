@@ -15,7 +15,13 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ENTRY = "import sys\nfrom remote.agent.serve import main\nsys.exit(main(sys.argv[1:]))\n"
+ENTRY = """\
+import sys
+from remote.agent import compiled
+compiled.use()
+from remote.agent.serve import main
+sys.exit(main(sys.argv[1:]))
+"""
 PACKAGES = ("remote/protocol", "remote/agent", "grpo_train/run_dir")
 """Carried whole, with the ``__init__.py`` of each parent."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -33,11 +39,16 @@ class Bundle:
     def name(self) -> str:
         return f"{self.sha256}.pyz"
 
-    def path(self) -> Path:
-        """Path of the bundle in the user's cache directory; written when missing or damaged."""
+    @property
+    def cached(self) -> Path:
+        """Its file in the user's cache directory, which may not exist."""
         import platformdirs
 
-        file = Path(platformdirs.user_cache_dir("grpo-tui")) / "agent" / self.name
+        return Path(platformdirs.user_cache_dir("grpo-tui")) / "agent" / self.name
+
+    def path(self) -> Path:
+        """Path of the bundle in the user's cache directory; written when missing or damaged. Raises OSError."""
+        file = self.cached
         try:
             if hashlib.sha256(file.read_bytes()).hexdigest() == self.sha256:
                 return file

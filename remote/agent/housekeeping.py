@@ -16,10 +16,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from remote.agent import compiled
+
 STAGING_AGE_S = 3_600.0
 BUNDLE_AGE_S = 30 * 86_400.0
 EVERY_S = 86_400.0
-_BUNDLE = re.compile(r"[0-9a-f]{64}\.pyz(\.\d+\.tmp)?")
+_BUNDLE = re.compile(r"[0-9a-f]{64}\.pyz(\.\d+\.tmp|\.[a-z]+-\d+)?")
+"""The last is its compiled modules (:mod:`remote.agent.compiled`)."""
 
 
 def start(root: Path, ended: threading.Event) -> None:
@@ -29,6 +32,7 @@ def start(root: Path, ended: threading.Event) -> None:
         while True:
             remove_staging(root)
             remove_bundles(Path(sys.argv[0]))
+            compiled.store()
             if ended.wait(EVERY_S):
                 return
 
