@@ -28,11 +28,13 @@ from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
 from grpo_tui.announcements import EndWatch
 from grpo_tui.attach import RunForeground, call_in_foreground
+from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from grpo_tui.options import Options
+from grpo_tui.screens.charts import ChartsScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
 from grpo_tui.widgets.runs import RunsPanel
@@ -70,7 +72,7 @@ class GrpoApp(App[None]):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
-    CSS_PATH = ["styles/app.tcss", "styles/home.tcss", "styles/dialogs.tcss"]  # noqa: RUF012
+    CSS_PATH = ["styles/app.tcss", "styles/home.tcss", "styles/charts.tcss", "styles/dialogs.tcss"]  # noqa: RUF012
     AUTO_FOCUS = None
 
     def __init__(
@@ -94,6 +96,11 @@ class GrpoApp(App[None]):
         if self.theme not in self.available_themes:
             self.theme = DARK.name
         self._set_box(options.box)
+        self.charts_view = ChartsView()
+        self.view = "home"
+        """The view that is shown; dialogs are above it."""
+        self._home = HomeScreen(self.store, self.actions, options.readonly)
+        self._charts: ChartsScreen | None = None
 
     def _set_box(self, box: Box) -> None:
         self.store = Store(box.name, box.price_per_hour, self._now)
@@ -101,6 +108,7 @@ class GrpoApp(App[None]):
         self._ends = EndWatch(self.store)
         self._awaited_run: str | None = None
         self._refreshed_key: object = None
+        self._step_asked: tuple[str, float | None, str] | None = None
 
     # start, tick, end ------------------------------------------------------------------------------------
 
@@ -111,7 +119,7 @@ class GrpoApp(App[None]):
         return {name: own.variables[name] for name in OWN_VARIABLES}
 
     def get_default_screen(self) -> Screen[Any]:
-        return HomeScreen(self.store, self.actions, self.options.readonly)
+        return self._home
 
     def on_mount(self) -> None:
         self.set_keymap(dict(self.options.keymap))
@@ -143,8 +151,32 @@ class GrpoApp(App[None]):
 
     @property
     def home(self) -> HomeScreen:
-        """The screen under the dialogs."""
-        return next(screen for screen in self.screen_stack if isinstance(screen, HomeScreen))
+        return self._home
+
+    @property
+    def charts(self) -> ChartsScreen:
+        if self._charts is None:
+            self._charts = ChartsScreen(self.store, self.actions, self.options.readonly, self.charts_view)
+            self.install_screen(self._charts, "charts")
+        return self._charts
+
+    def show_view(self, name: str) -> None:
+        """Turn to another view of the selection."""
+        if name == self.view:
+            return
+        self.view = name
+        if name == "home":
+            self.pop_screen()
+        else:
+            self.push_screen(self.charts)
+        self.call_after_refresh(self._tick)
+
+    def back(self) -> None:
+        """One step out, at last to Home."""
+        if self.view == "home":
+            self.home.back()
+        elif not self.charts.back():
+            self.show_view("home")
 
     def on_events_arrived(self) -> None:
         if self.connection.inbox.drain(DRAIN_S, self._take):
@@ -167,9 +199,29 @@ class GrpoApp(App[None]):
             self._work("unanswered requests", partial(unanswered.ask_again, self))
 
     def _tick(self) -> None:
-        if any(isinstance(screen, HomeScreen) for screen in self.screen_stack):
-            self.home.tick()
+        if self.home.is_mounted:
             self._refresh_shown()
+            self._refresh_curves()
+            (self.home if self.view == "home" else self.charts).tick()
+
+    def _refresh_curves(self) -> None:
+        """Request the curves of the view that is shown, its list of metrics, and the row at the crosshair."""
+        store, curves = self.store, self.store.curves.get(self.view)
+        if curves is None or store.logs is None or not store.connected:
+            return
+        curves.extend(store.logs)
+        if (params := curves.request()) is not None:
+            self.run_worker(
+                partial(background.refresh_curves, self, curves, params), group="curves", exit_on_error=False,
+                description="curves",
+            )  # fmt: skip
+        if self.view == "charts":
+            if store.wants_metrics():
+                self._work("metrics", partial(background.refresh_metrics, self, curves.run))
+            crosshair = self.charts_view.crosshair
+            if (wanted := (curves.run, crosshair, self.charts_view.window.x)) != self._step_asked:
+                self._step_asked = wanted
+                self._work("step", partial(background.refresh_step, self, *wanted))
 
     def _refresh_shown(self) -> None:
         """Request checkpoints and evaluations of the selected run after an event, and at intervals."""
@@ -257,6 +309,8 @@ class GrpoApp(App[None]):
         self.connection.close()
         self._set_box(box)
         await self.home.set_store(self.store)
+        if self._charts is not None:
+            await self._charts.set_store(self.store)
         self._open()
 
     # actions ---------------------------------------------------------------------------------------------
@@ -324,7 +378,7 @@ class GrpoApp(App[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         situation = self.situation()
         for action in self.actions:
-            if action.id == "palette":
+            if action.id == "palette" or not action.is_in(self.view):
                 continue
             reason = action.reason(situation)
             text = f"not available: {reason}" if reason else f"key: {key_label(action.keys[0])}"

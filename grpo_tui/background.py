@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 from grpo_tui.model.formatting import one_line
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
+    from grpo_tui.model.curves import Curves
     from remote.events import QuestionAsked
 
 OUTPUT_LINES = 6
+CROSSHAIR_S = 0.1
+"""The crosshair rests this long before its row is requested."""
 
 
 async def examine(app: GrpoApp) -> None:
@@ -28,6 +32,38 @@ async def refresh_shown(app: GrpoApp, run: str) -> None:
         app.store.show(run, await app.request("show_run", timeout=15.0, run=run))
     except RemoteError:
         pass  # the panels show the age of their data
+
+
+async def refresh_curves(app: GrpoApp, curves: Curves, params: dict[str, Any]) -> None:
+    """Request the curves of a view."""
+    logs = app.store.logs
+    try:
+        reply = await app.request("series", timeout=60.0, **params)
+    except RemoteError as error:
+        curves.fail(error.message)
+        return
+    if logs is not None and logs.run == curves.run:
+        curves.answer(reply, logs)
+
+
+async def refresh_metrics(app: GrpoApp, run: str) -> None:
+    """Request the list of a run's metrics."""
+    try:
+        app.store.list_metrics(run, await app.request("metrics", timeout=60.0, run=run))
+    except RemoteError:
+        app.store.list_metrics(run, None)
+
+
+async def refresh_step(app: GrpoApp, run: str, x: float | None, axis: str) -> None:
+    """Request the row at the crosshair."""
+    if x is None:
+        app.charts.show_step(None)
+        return
+    await asyncio.sleep(CROSSHAIR_S)  # a held key moves it on; this worker is cancelled then
+    try:
+        app.charts.show_step(await app.request("show_step", timeout=15.0, run=run, step=round(x)))
+    except RemoteError as error:
+        app.charts.show_step(None, error.message)
 
 
 async def answer_host_key(app: GrpoApp) -> None:

@@ -12,7 +12,7 @@ from grpo_tui.model.store import Store
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
-GROUPS = ("Runs", "View", "Boxes", "Program")
+GROUPS = ("Runs", "View", "Charts", "Boxes", "Program")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,12 @@ class Action:
     reason: Reason = lambda situation: ""
     dangerous: bool = False
     in_bar: bool = True
+    scope: str = ""
+    """The view in which it exists; "" = every view."""
+
+    def is_in(self, view: str) -> bool:
+        """Whether it exists in a view."""
+        return self.scope in ("", view)
 
     @property
     def help(self) -> str:
@@ -63,7 +69,9 @@ class Action:
 
 _KEY_LABELS = {
     "question_mark": "?", "colon": ":", "slash": "/", "escape": "esc", "tilde": "~",
-    "left_square_bracket": "[", "right_square_bracket": "]", "ctrl+p": "^p",
+    "left_square_bracket": "[", "right_square_bracket": "]", "ctrl+p": "^p", "plus": "+", "minus": "−", "comma": ",",
+    "full_stop": ".", "equals_sign": "=", "less_than_sign": "<", "greater_than_sign": ">", "left": "←", "right": "→",
+    "shift+left": "⇧←", "shift+right": "⇧→",
 }  # fmt: skip
 
 

@@ -25,14 +25,15 @@ def with_keymap(keymap: Mapping[str, str], actions: tuple[Action, ...] = ACTIONS
         if name not in known:
             raise KeymapError(f"unknown action '{name}'; {did_you_mean(name, known)}")
     changed = tuple(replace(action, key=str(keymap.get(action.id, action.key))) for action in actions)
-    owners: dict[str, str] = {}
+    owners: dict[str, list[Action]] = {}
     for action in changed:
         for key in action.keys:
             if not key:
                 raise KeymapError(f"{action.id}: empty key; remove the line to keep the default")
-            if key in owners:
-                raise KeymapError(f"key '{key}' is assigned to both {owners[key]} and {action.id}")
-            owners[key] = action.id
+            for other in owners.setdefault(key, []):
+                if "" in (other.scope, action.scope) or other.scope == action.scope:
+                    raise KeymapError(f"key '{key}' is assigned to both {other.id} and {action.id}")
+            owners[key].append(action)
     return changed
 
 

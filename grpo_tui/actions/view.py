@@ -1,4 +1,4 @@
-"""Actions on the home screen: filter, zoom, back, log tabs, smoothing."""
+"""Actions on the views: turning to one, filter, zoom, back, log tabs, smoothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
+
+
+def show_home(app: GrpoApp) -> None:
+    """Show the runs of the box."""
+    app.show_view("home")
+
+
+def show_charts(app: GrpoApp) -> None:
+    """Show the run's metrics as charts."""
+    app.show_view("charts")
 
 
 def show_filter(app: GrpoApp) -> None:
@@ -19,8 +29,8 @@ def zoom(app: GrpoApp) -> None:
 
 
 def back(app: GrpoApp) -> None:
-    """Close the zoomed panel or clear the filter."""
-    app.home.back()
+    """One step out: the zoomed panel, the filter, the crosshair, then Home."""
+    app.back()
 
 
 def next_log(app: GrpoApp) -> None:

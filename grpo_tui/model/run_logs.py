@@ -1,7 +1,8 @@
-"""State of the followed run, built from the bytes of its logs: metrics, rows, completions, console. No Textual."""
+"""The newest lines of the followed run's logs: rows, health, completions, console. No Textual."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,6 @@ from grpo_train.run_dir.files import parse_time, to_float
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.health import Health
 from grpo_tui.model.lines import LineBuffer, LineSplitter
-from grpo_tui.model.series import Series
 from remote.intake import log_row, log_text
 
 ROWS_KEPT = 5_000
@@ -18,8 +18,6 @@ CONSOLE_KEPT = 5_000
 COMPLETIONS_KEPT = 256
 TEXT_KEPT = 20_000
 """Maximum characters of a prompt or completion, so that memory stays bounded."""
-SERIES_KEPT = 2_000
-"""Maximum number of metrics."""
 LAST_STEP = 10**12
 """Rows with a larger step are skipped."""
 TAIL_BYTES = 262_144
@@ -33,8 +31,10 @@ FILES = {
     "rollouts": "rollouts.jsonl",
     "console": "console.log",
 }
-TAILED = frozenset({"rollouts", "console"})
-"""Logs that may have gigabytes: only their end is fetched."""
+TAILED = frozenset({"train_log", "rollouts", "console"})
+"""Logs that may have gigabytes: only their end is fetched. The curves of the whole training log come from the box."""
+RECENT = 15
+"""Rows whose mean is a recent value."""
 
 
 def log_path(run: str, log: str) -> str:
@@ -68,7 +68,6 @@ class RunLogs:
     """The logs of one run. ``version[LOG]`` increases with every change of that log's content."""
 
     run: str
-    series: dict[str, Series] = field(default_factory=dict)
     rows: LineBuffer[Row] = field(default_factory=lambda: LineBuffer(ROWS_KEPT))
     completions: LineBuffer[Completion] = field(default_factory=lambda: LineBuffer(COMPLETIONS_KEPT))
     console: LineBuffer[str] = field(default_factory=lambda: LineBuffer(CONSOLE_KEPT))
@@ -88,7 +87,7 @@ class RunLogs:
         self.splitters[log] = LineSplitter()
         self.version[log] += 1
         if log == "train_log":
-            self.series, self.rows, self.last_time, self.health = {}, LineBuffer(ROWS_KEPT), None, Health()
+            self.rows, self.last_time, self.health = LineBuffer(ROWS_KEPT), None, Health()
         elif log == "events":
             self.superseded = {}
         elif log == "rollouts":
@@ -96,27 +95,29 @@ class RunLogs:
         else:
             self.console = LineBuffer(CONSOLE_KEPT)
 
-    def feed(self, log: str, offset: int, data: bytes) -> None:
-        """Take the next bytes of a log, in any chunks."""
+    def feed(self, log: str, offset: int, data: bytes) -> bool:
+        """Take the next bytes of a log, in any chunks; returns whether they superseded a part of the training log."""
         lines = self.splitters[log].feed(offset, data)
         if not lines:
-            return
+            return False
         self.version[log] += 1
         if log == "console":
             for _, line in lines:
                 self.console.append(log_text(line))
-            return
+            return False
+        rewound = len(self.superseded.get(FILES["train_log"], []))
         superseded = self.superseded.get(FILES[log], [])
         for offset_of_line, line in lines:
             row = None if _within(offset_of_line, superseded) else log_row(line)
             if row is None:
                 continue
             if log == "train_log":
-                self._add_metrics(offset_of_line, row)
+                self._add_row(offset_of_line, row)
             elif log == "rollouts":
                 self.completions.append(completion_of(offset_of_line, row))
             else:
                 self._supersede(row)
+        return len(self.superseded.get(FILES["train_log"], [])) > rewound
 
     @property
     def last_step(self) -> int | None:
@@ -130,27 +131,25 @@ class RunLogs:
         level = self.rows.last.fields.get("sandbox/isolation") if self.rows.last else None
         return one_line(level[:16]) if isinstance(level, str) else ""
 
-    def step_seconds(self) -> float | None:
-        """Mean seconds of the last 15 steps: with several updates per buffer, not every step has a rollout."""
-        series = self.series.get("time/step")
-        recent = series.recent(15) if series else []
-        return statistics.fmean(recent) if recent else None
+    def recent(self, metric: str) -> float | None:
+        """Mean of a metric's finite values in the newest rows that have one; None without any."""
+        found: list[float] = []
+        for index in range(self.rows.end - 1, max(self.rows.first, self.rows.end - 4 * RECENT) - 1, -1):
+            row = self.rows.get(index)
+            value = to_float(row.fields.get(metric)) if row else None
+            if value is not None and math.isfinite(value):
+                found.append(value)
+                if len(found) == RECENT:
+                    break
+        return statistics.fmean(found) if found else None
 
-    def _add_metrics(self, offset: int, row: dict[str, Any]) -> None:
+    def _add_row(self, offset: int, row: dict[str, Any]) -> None:
         step = step_of(row)
         if step is None:
             return
         self.rows.append(Row(offset, row))
         self.last_time = row_time(row) or self.last_time
         self.health.take(step, row.get("health"))
-        for key, value in row.items():
-            if key != "step" and (found := to_float(value)) is not None:
-                series = self.series.get(key)
-                if series is None:
-                    if len(self.series) >= SERIES_KEPT:
-                        continue
-                    series = self.series[key] = Series()
-                series.append(step, found, offset)
 
     def _supersede(self, event: dict[str, Any]) -> None:
         """Remove what a resume replaced: the byte ranges that its event names for each file."""
@@ -162,14 +161,12 @@ class RunLogs:
                 continue
             self.superseded.setdefault(str(file), []).append(replaced)
             if file == FILES["train_log"]:
-                self._remove_metrics(replaced)
+                self._remove_rows(replaced)
             elif file == FILES["rollouts"]:
                 self.completions.remove(lambda one, span=replaced: _within(one.offset, [span]))  # type: ignore[misc]
                 self.version["rollouts"] += 1
 
-    def _remove_metrics(self, span: tuple[int, int]) -> None:
-        kept = {key: series.without(span) for key, series in self.series.items()}
-        self.series = {key: series for key, series in kept.items() if len(series) or len(series.gaps)}
+    def _remove_rows(self, span: tuple[int, int]) -> None:
         self.rows.remove(lambda row: _within(row.offset, [span]))
         self.last_time = row_time(self.rows.last.fields) if self.rows.last else None
         self.health = Health()

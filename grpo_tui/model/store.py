@@ -6,7 +6,6 @@ a version that increases with every change, so that a widget repaints only then.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.checkpoints import CheckpointView, checkpoint_views
+from grpo_tui.model.curves import Curves
 from grpo_tui.model.formatting import short_age
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.model.run_row import RunRow
@@ -35,6 +35,11 @@ from remote.protocol.rows import UNREADABLE
 from remote.protocol.versions import UNKNOWN
 
 TOPIC_NAMES = {"runs": "list", "sessions": "session list", "gpu": "GPU sample"}
+CURVE_VIEWS = ("home", "charts")
+METRICS_S = 10.0
+"""Pause between two requests of a live run's metrics …"""
+METRICS_COARSE_S = 1.0
+"""… and while the box makes the index."""
 STALE_STEPS = 5
 """Data of a live run is stale after this many typical steps without a new row …"""
 STALE_FLOOR_S = 30.0
@@ -75,6 +80,12 @@ class Store:
         """Newest first; None before the first report."""
         self.selected: str | None = None
         self.logs: RunLogs | None = None
+        self.curves: dict[str, Curves] = {}
+        """Curves of the selected run, by view."""
+        self.metrics: list[dict[str, Any]] = []
+        """The metrics that the selected run logs, with their ranges."""
+        self._metrics_coarse = True
+        self._metrics_at: float | None = None
         self.sessions: list[dict[str, Any]] = []
         self.gpus: list[dict[str, Any]] | None = None
         self.gpu_note = ""
@@ -99,6 +110,8 @@ class Store:
         elif isinstance(event, LogRotated):
             if self.logs and (log := self._subscriptions.get(event.subscription)):
                 self.logs.reset(log)
+                if log == "train_log":
+                    self._invalidate_curves()
         elif isinstance(event, LinkChanged):
             self._link_changed(event)
         elif isinstance(event, RunsReported):
@@ -131,6 +144,8 @@ class Store:
             return
         self.selected = run
         self.logs = RunLogs(run) if run else None
+        self.curves = {view: Curves(run) for view in CURVE_VIEWS} if run else {}
+        self.metrics, self._metrics_coarse, self._metrics_at = [], True, None
         self.shown, self.shown_at, self._views = {}, None, []
         self._subscriptions = {}
         self._changed("selected")
@@ -146,6 +161,24 @@ class Store:
                 self.shown, self._views = reply, checkpoint_views(run, reply)
                 self._changed("shown")
             self.shown_at = self.now()
+
+    def wants_metrics(self) -> bool:
+        """Whether the list of metrics is to be requested now."""
+        if self._metrics_at is None:
+            self._metrics_at = time.monotonic()
+            return True
+        row = self.run
+        every = METRICS_COARSE_S if self._metrics_coarse else METRICS_S if row and row.is_live else None
+        if every is None or time.monotonic() - self._metrics_at < every:
+            return False
+        self._metrics_at = time.monotonic()
+        return True
+
+    def list_metrics(self, run: str, reply: dict[str, Any] | None) -> None:
+        """Apply the reply to ``metrics``; None if it failed."""
+        if run == self.selected and reply is not None:
+            self.metrics = [row for row in reply["metrics"] if UNREADABLE not in row]
+            self._metrics_coarse = reply["state"] != "whole"
 
     def examined(self, reply: dict[str, Any]) -> None:
         """Apply the reply to ``doctor``."""
@@ -232,8 +265,8 @@ class Store:
 
     def step_seconds(self, row: RunRow) -> float | None:
         """Seconds of a recent step of a run."""
-        if row.name == self.selected and self.logs and (median := self.logs.step_seconds()) is not None:
-            return median
+        if row.name == self.selected and self.logs and (recent := self.logs.recent("time/step")) is not None:
+            return recent
         return row.step_seconds
 
     def eta(self) -> float | None:
@@ -304,10 +337,9 @@ class Store:
         """
         if self.logs is None:
             return []
-        found = []
-        for key, series in self.logs.series.items():
-            if key.startswith("time/") and key != "time/step" and (recent := series.recent(15)):
-                found.append((key.removeprefix("time/"), statistics.fmean(recent)))
+        last = self.logs.rows.last
+        keys = [key for key in last.fields if key.startswith("time/") and key != "time/step"] if last else []
+        found = [(key.removeprefix("time/"), self.logs.recent(key) or 0.0) for key in keys]
         return sorted((stage for stage in found if stage[1] > 0), key=lambda stage: -stage[1])
 
     def link_label(self) -> tuple[str, str]:
@@ -352,5 +384,10 @@ class Store:
 
     def _feed(self, subscription: int, offset: int, data: bytes) -> None:
         log = self._subscriptions.get(subscription)
-        if self.logs is not None and log is not None:
-            self.logs.feed(log, offset, data)
+        if self.logs is not None and log is not None and self.logs.feed(log, offset, data):
+            self._invalidate_curves()
+
+    def _invalidate_curves(self) -> None:
+        for curves in self.curves.values():
+            curves.invalidate()
+        self._metrics_at = None

@@ -22,13 +22,15 @@ class HelpScreen(Dialog[None]):
 
     heading = "keys"
 
-    def __init__(self, actions: tuple[Action, ...], situation: Situation) -> None:
+    def __init__(self, actions: tuple[Action, ...], situation: Situation, view: str) -> None:
         super().__init__()
-        self.actions, self.situation = actions, situation
+        self.actions = [action for action in actions if action.is_in(view)]
+        self.situation, self.view = situation, view
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="body"):
-            for group in GROUPS:
+            here = self.view.title()
+            for group in sorted({action.group for action in self.actions}, key=lambda g: (g != here, GROUPS.index(g))):
                 yield Static(Content.from_markup("[bold $primary]$group[/]", group=group), classes="group")
                 for action in self.actions:
                     if action.group == group:

@@ -15,8 +15,9 @@ from textual.widgets import Input
 from grpo_tui.actions.action import Action
 from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.charts import CHARTS
+from grpo_tui.model.curves import Curves
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.chart import MetricChart
+from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.error_panel import ErrorPanel
 from grpo_tui.widgets.gpu import GpuPanel
 from grpo_tui.widgets.header import HeaderBar
@@ -39,7 +40,9 @@ class HomeScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
     ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,KeyBar"
     BINDINGS: ClassVar = [
-        Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False) for action in ACTIONS
+        Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False)
+        for action in ACTIONS
+        if action.is_in("home")
     ]
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
@@ -61,7 +64,8 @@ class HomeScreen(Screen[None]):
                 yield ErrorPanel(store, id="error")
                 with Container(id="charts"):
                     for chart in CHARTS:
-                        yield MetricChart(store, chart)
+                        classes = f"panel chart -color-{chart.id} {chart.shown}"
+                        yield CurveChart(store, self._curves, chart.metric, id=f"chart-{chart.id}", classes=classes)
                 yield StageBar(store, id="stages")
                 yield HealthLine(store, id="health")
                 with Container(id="texts"):
@@ -73,7 +77,7 @@ class HomeScreen(Screen[None]):
                     yield LinesPanel(store, [CompletionSource(store)], id="completion")
         yield GpuPanel(store, id="gpu")
         yield Input(id="filter", placeholder="filter by name or state; enter applies, esc clears", compact=True)
-        yield KeyBar(store, self.registry, self.readonly, id="keys")
+        yield KeyBar(store, self.registry, self.readonly, view="home", id="keys")
 
     def on_mount(self) -> None:
         self.tick()
@@ -92,6 +96,9 @@ class HomeScreen(Screen[None]):
         finally:
             self._recomposing = False
         self.tick()
+
+    def _curves(self) -> Curves | None:
+        return self.store.curves.get("home")
 
     def tick(self) -> None:
         """Update every panel from the store."""
@@ -118,6 +125,10 @@ class HomeScreen(Screen[None]):
         hidden = frozenset() if compact else COMPACT_TABS
         if log.hidden != hidden:
             log.hide_tabs(hidden)
+        if (curves := self._curves()) is not None:
+            shown = [chart for chart in self.query(CurveChart) if chart.display]
+            metrics = tuple(chart.metric for chart in CHARTS if chart.metric in [one.metric for one in shown])
+            curves.show(metrics, max((chart.pixel_columns for chart in shown), default=0))
         for widget in self.query("HeaderBar, Notice, .panel, StageBar, HealthLine, KeyBar"):
             widget.tick()  # type: ignore[attr-defined]
 
@@ -163,7 +174,7 @@ class HomeScreen(Screen[None]):
 
     def toggle_smoothing(self) -> bool:
         """Turn the moving average of the curves on or off; returns whether it is on."""
-        charts = list(self.query(MetricChart))
+        charts = list(self.query(CurveChart))
         smoothed = not charts[0].smoothed
         for chart in charts:
             chart.smoothed = smoothed

@@ -10,6 +10,10 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_tui.model.curves import Mark
 
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
@@ -116,6 +120,56 @@ def gap_columns(bitmap: Bitmap, view: View, gaps: Sequence[float]) -> set[int]:
 
 def _between(gaps: Sequence[float], low: float, high: float) -> bool:
     return bisect_left(gaps, low) < bisect_right(gaps, high)
+
+
+def view_of_marks(marks: Sequence[Mark], x_low: float, x_high: float) -> View:
+    """The view of all values of the marks, with a small margin above and below."""
+    if not marks:
+        return View(x_low, x_high, 0.0, 1.0)
+    y_low, y_high = min(mark.low for mark in marks), max(mark.high for mark in marks)
+    if y_high - y_low < 1e-12 * max(abs(y_low), abs(y_high), 1e-280):  # practically constant
+        spread = max(abs(y_low) * 0.1, 1e-280) if y_low else 1.0  # large enough that its inverse is finite
+        return View(x_low, x_high, y_low - spread, y_high + spread)
+    margin = (y_high - y_low) * 0.04
+    return View(x_low, x_high, y_low - margin, y_high + margin)
+
+
+def column_of(x: float, view: View, width: int) -> int:
+    """The column, of ``width``, that shows an x; outside 0 … width - 1 it is not shown."""
+    if x == view.x_high:
+        return width - 1
+    return math.floor((x - view.x_low) / (view.x_high - view.x_low) * width)
+
+
+def pixel_of(y: float, view: View, height: int) -> int:
+    """The pixel row, of ``height``, that shows a value."""
+    return round((view.y_high - y) / (view.y_high - view.y_low) * (height - 1))
+
+
+def row_of(y: float, view: View, rows: int) -> int:
+    """The row of cells that shows a value."""
+    return min(rows - 1, max(0, pixel_of(y, view, rows * 4) // 4))
+
+
+def plot_marks(bitmap: Bitmap, view: View, marks: Sequence[Mark]) -> None:
+    """Draw the values of each mark as a line from its lowest to its highest, joined to the next mark.
+
+    With one mark per pixel column, this is the raster of all values: no peak is lost. The line breaks at a NaN.
+    """
+    previous: tuple[int, int] | None = None
+    for mark in marks:
+        x = column_of(mark.x, view, bitmap.width)
+        if not 0 <= x < bitmap.width:
+            previous = None if x < 0 else previous
+            continue
+        first = pixel_of(mark.first, view, bitmap.height)
+        if previous is None or mark.broken:
+            bitmap.dot(x, first)
+        else:
+            bitmap.line(*previous, x, first)
+        if mark.low != mark.high:
+            bitmap.line(x, pixel_of(mark.high, view, bitmap.height), x, pixel_of(mark.low, view, bitmap.height))
+        previous = (x, pixel_of(mark.last, view, bitmap.height))
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:

@@ -13,10 +13,11 @@ from grpo_tui.widgets.panel import Line
 class KeyBar(Line):
     """Made from the action registry. A click on an action runs it."""
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, *, id: str) -> None:
+    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, *, view: str, id: str) -> None:
         super().__init__(store, id=id)
         self.readonly = readonly
-        self.actions = [action for action in actions if action.in_bar]
+        shown = [action for action in actions if action.in_bar and action.is_in(view) and action.id != view]
+        self.actions = sorted(shown, key=lambda action: action.scope != view)  # what only this view has, first
         self._spans: list[tuple[int, int, str]] = []
 
     def state(self) -> object:

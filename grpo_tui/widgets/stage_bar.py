@@ -22,7 +22,7 @@ class StageBar(Line):
 
     def render(self) -> Content:
         stages = self.store.stage_times()
-        step = self.store.logs.step_seconds() if self.store.logs else None
+        step = self.store.logs.recent("time/step") if self.store.logs else None
         named = sum(seconds for _, seconds in stages)
         if not named:
             return Content.from_markup(" [$grpo-faint]step time: no steps yet[/]")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from grpo_train.run_dir.files import to_json
 from remote.boxes import Box
 from remote.events import BoxGreeted, Link, LinkChanged, LogArrived
-from remote.intake import topic_event
-from remote.protocol import Cursor, RemoteError
+from remote.index.answers import Answers
+from remote.intake import reply, topic_event
+from remote.protocol import OPERATIONS, Cursor, RemoteError
+from remote.protocol.intake import read_request
 
 NOW = 1_795_000_000.0
 """The time of the tests' clock, which does not move."""
@@ -169,6 +174,28 @@ def summary(run: str, state: str, **more: Any) -> dict[str, Any]:
     return {**row, **more}
 
 
+class Index:
+    """The index of a box, over the files of a client."""
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="grpo-index-")
+        root = Path(self._folder.name)
+        self._root, cache = root / "root", root / "cache"
+        cache.mkdir(mode=0o700)
+        self._answers = Answers([cache])
+
+    def answer(self, op: str, files: dict[str, bytes], params: dict[str, Any]) -> dict[str, Any]:
+        """The reply to a request, as the client passes it on."""
+        for name, content in files.items():
+            file = self._root / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if not file.exists() or file.read_bytes() != content:
+                file.write_bytes(content)
+        run = self._root / "training_runs" / params["run"]
+        request = read_request(OPERATIONS[op].request, params)
+        return reply(op, {"ok": True, "result": self._answers.answer(op, self._root, run, False, request)})
+
+
 class FakeClient:
     """Replies and events from a script. ``asked`` has every request, ``follows`` the followed logs."""
 
@@ -189,6 +216,7 @@ class FakeClient:
         self.reconnects = 0
         self.started = self.closed = False
         self.quiet = False
+        self.index = Index()
         self._next = 0
 
     # interface of BoxClient ----------------------------------------------------------------------------------------
@@ -316,7 +344,12 @@ def _resume(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     return {"session": params["run"], "argv": argv, "run": params["run"], "step": 30}
 
 
+def _indexed(op: str) -> Callable[[FakeClient, dict[str, Any]], dict[str, Any]]:
+    return lambda client, params: client.index.answer(op, client.files, params)
+
+
 DEFAULT_ANSWERS: dict[str, Any] = {
+    **{op: _indexed(op) for op in ("series", "metrics", "show_step")},
     "show_run": _show_run,
     "launch": _launch,
     "evaluate": _evaluate,

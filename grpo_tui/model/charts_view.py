@@ -1,0 +1,142 @@
+"""What the charts view shows: metrics, axis, smoothing, the crosshair. It outlives a change of run. No Textual."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_tui.model.curves import AXES, SMOOTHINGS, Window
+from remote.protocol.index import AUTOMATIC
+
+MOST_SHOWN = 12
+DEFAULT = (
+    "reward", "grad_norm", "ess/token", "kl", "accuracy", "completions/mean_length", "loss", "entropy",
+    "frac_reward_zero_std",
+)  # fmt: skip
+"""Shown first, as far as the run logs them."""
+UNUSUAL = 3.0
+"""Robust z-score of the last 20 steps from which a metric is unusual."""
+AXIS_NAMES = {"step": "step", "tokens": "tokens", "time": "time"}
+
+
+@dataclass
+class ChartsView:
+    """The user's choices in the charts view."""
+
+    shown: list[str] = field(default_factory=list)
+    """The chosen metrics, in order; empty: those of DEFAULT that the run logs."""
+    window: Window = field(default_factory=Window)
+    logarithmic: set[str] = field(default_factory=set)
+    crosshair: float | None = None
+    filter: str = ""
+
+    def metrics(self, logged: Iterable[str]) -> list[str]:
+        """The metrics to draw, of those that the run logs."""
+        names = set(logged)
+        if self.shown:
+            return [name for name in self.shown if name in names][:MOST_SHOWN]
+        return [name for name in DEFAULT if name in names][:6]
+
+    def toggle(self, name: str, logged: Iterable[str]) -> bool:
+        """Show or hide a metric; returns False if there is no room for another."""
+        shown = self.metrics(logged)
+        if name in shown:
+            shown.remove(name)
+        elif len(shown) >= MOST_SHOWN:
+            return False
+        else:
+            shown.append(name)
+        self.shown = shown
+        return True
+
+    def move(self, name: str, by: int, logged: Iterable[str]) -> None:
+        """Move a shown metric earlier (-1) or later (+1)."""
+        shown = self.metrics(logged)
+        if name in shown:
+            index = shown.index(name)
+            shown.insert(min(len(shown) - 1, max(0, index + by)), shown.pop(index))
+            self.shown = shown
+
+    def next_axis(self) -> str:
+        """Turn to the next x axis. The range of another axis means nothing: all is shown."""
+        axis = AXES[(AXES.index(self.window.x) + 1) % len(AXES)]
+        self.window, self.crosshair = Window(x=axis, smoothing=self.window.smoothing), None
+        return axis
+
+    def smooth(self, by: int) -> int:
+        """More (+1) or less (-1) smoothing; returns its steps."""
+        index = SMOOTHINGS.index(self.window.smoothing) if self.window.smoothing in SMOOTHINGS else 0
+        steps = SMOOTHINGS[min(len(SMOOTHINGS) - 1, max(0, index + by))]
+        self.window = Window(self.window.x, self.window.low, self.window.high, self.window.span, steps)
+        return steps
+
+
+def smoothing_label(chosen: int, used: int) -> str:
+    """The smoothing as words: ``off``, ``50 steps``, ``auto (46 steps)``."""
+    if chosen == AUTOMATIC:
+        return f"auto ({used:,} steps)" if used else "auto"
+    return f"{chosen:,} steps" if chosen else "off"
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a metric passes the filter: a part of its name, a glob with ``*``, or ``~REGEX``."""
+    if pattern.startswith("~"):
+        try:
+            return re.search(pattern[1:], name) is not None
+        except re.error:
+            return False
+    if "*" in pattern:
+        return fnmatch.fnmatchcase(name.lower(), pattern.lower())
+    return pattern.lower() in name.lower()
+
+
+@dataclass(frozen=True)
+class MetricLine:
+    """A line of the list of metrics."""
+
+    kind: str
+    """``metric``, ``family`` (a heading) or ``note``."""
+    text: str
+    name: str = ""
+    indent: int = 0
+    is_shown: bool = False
+    unusual: float | None = None
+
+
+def metric_lines(rows: Iterable[Mapping[str, Any]], view: ChartsView) -> list[MetricLine]:
+    """The list of metrics: the shown ones, the others by family, what is unusual lately; constant ones are counted."""
+    rows = {str(row["name"]): row for row in rows}
+    passing = [name for name in rows if matches(name, view.filter)] if view.filter else list(rows)
+    shown = [name for name in view.metrics(rows) if name in passing]
+    lines = [MetricLine("metric", name, name, is_shown=True, unusual=_unusual(rows[name])) for name in shown]
+    constant = 0
+    families: dict[str, list[str]] = {}
+    for name in passing:
+        if name in shown:
+            continue
+        if rows[name].get("constant") and not view.filter:
+            constant += 1
+            continue
+        family, _, rest = name.partition("/")
+        families.setdefault(family if rest else "", []).append(name)
+    for family in sorted(families):
+        if family:
+            lines.append(MetricLine("family", f"{family}/"))
+        for name in families[family]:
+            text = name.partition("/")[2] if family else name
+            lines.append(MetricLine("metric", text, name, indent=1 if family else 0, unusual=_unusual(rows[name])))
+    unusual = sorted((name for name in passing if _unusual(rows[name])), key=lambda name: -(_unusual(rows[name]) or 0))
+    if unusual:
+        lines.append(MetricLine("note", f"▲ unusual lately ({UNUSUAL:g} σ)"))
+        lines += [MetricLine("metric", name, name, indent=1, unusual=_unusual(rows[name])) for name in unusual[:5]]
+    if constant:
+        lines.append(MetricLine("note", f"· constant: {constant} hidden"))
+    return lines
+
+
+def _unusual(row: Mapping[str, Any]) -> float | None:
+    score = row.get("unusual")
+    return abs(score) if isinstance(score, (int, float)) and abs(score) >= UNUSUAL else None

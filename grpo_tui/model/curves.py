@@ -1,0 +1,281 @@
+"""Curves of a run's metrics: pixel columns that the box reduced, continued by the rows that arrived since. No Textual.
+
+The log stays on the box. A view asks for its metrics at the width of its charts: a few kilobytes for any number of
+steps.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from grpo_train.run_dir.files import to_float
+from grpo_tui.model.run_logs import Row, RunLogs, row_time, step_of
+from remote.protocol.index import AUTOMATIC, HUGE, Columns
+from remote.protocol.rows import UNREADABLE
+
+COARSE_S = 0.4
+"""Pause before the box is asked again while it makes the index."""
+FAILED_S = 5.0
+MOST_LIVE = 256
+"""Rows that arrived since an answer before the box is asked again …"""
+LIVE_SHARE = 0.02
+"""… or this share of the rows in the answer, whichever is more."""
+SMOOTHINGS = (0, 5, 20, 50, 200, 1_000, AUTOMATIC)
+"""Steps of the moving average; 0 = off."""
+AXES = ("step", "tokens", "time")
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the charts of a view show of a run: all of it, the newest ``span``, or ``low`` to ``high``."""
+
+    x: str = "step"
+    low: float | None = None
+    high: float | None = None
+    span: float | None = None
+    smoothing: int = AUTOMATIC
+
+    @property
+    def follows(self) -> bool:
+        """Whether it moves with new rows."""
+        return self.high is None
+
+    def zoomed(self, ends: tuple[float, float], center: float, factor: float) -> Window:
+        """``factor`` times as much around ``center``, which stays where it is; ``ends`` are those shown now."""
+        low, high = (center + (end - center) * factor for end in ends)
+        return replace(self, low=low, high=high, span=None)
+
+    def panned(self, ends: tuple[float, float], share: float) -> Window:
+        """Moved by a share of its width."""
+        by = (ends[1] - ends[0]) * share
+        return replace(self, low=ends[0] + by, high=ends[1] + by, span=None)
+
+    def following(self, ends: tuple[float, float]) -> Window:
+        """As wide as now, at the newest row."""
+        return replace(self, low=None, high=None, span=ends[1] - ends[0])
+
+    def whole(self) -> Window:
+        return replace(self, low=None, high=None, span=None)
+
+
+class Mark(NamedTuple):
+    """The finite values of a metric in one pixel column, or of one row."""
+
+    x: float
+    first: float
+    low: float
+    high: float
+    last: float
+    smooth: float
+    broken: bool
+    """Whether a NaN lies between it and the mark before: the line breaks."""
+
+
+class Curve:
+    """One metric: the marks of the box's columns, then one per row since."""
+
+    def __init__(self, row: Mapping[str, Any], low: float, high: float, decay: float) -> None:
+        columns: Columns = row["columns"]
+        self.marks: list[Mark] = []
+        self.gaps = array("d")
+        """Where NaN and infinite values are."""
+        self.count = 0
+        """Finite values."""
+        self.last: float | None = row.get("last")
+        """Value of the newest row that has the metric; may be NaN or infinite."""
+        self._average, self._weight, self._decay = float(row.get("average", 0)), float(row.get("weight", 0)), decay
+        self._broken = False
+        width = len(columns.count)
+        for index, count in enumerate(columns.count):
+            x = low + (index + 0.5) * (high - low) / width
+            gap = columns.gaps[index] > 0
+            if gap:
+                self.gaps.append(x)
+                self._broken = True
+            if count:
+                self.count += int(count)
+                self.marks.append(
+                    Mark(
+                        x, columns.first[index], columns.min[index], columns.max[index], columns.last[index],
+                        columns.smooth[index], self._broken,
+                    )
+                )  # fmt: skip
+                self._broken = gap
+
+    def append(self, x: float, value: float) -> None:
+        """Add the value of a newer row."""
+        self.last = value
+        if not abs(value) < HUGE:
+            self.gaps.append(x)
+            self._broken = True
+            return
+        self._average = self._decay * self._average + (1 - self._decay) * value
+        self._weight = self._decay * self._weight + (1 - self._decay)
+        self.marks.append(Mark(x, value, value, value, value, self._average / self._weight, self._broken))
+        self._broken = False
+        self.count += 1
+
+    def at(self, x: float) -> Mark | None:
+        """The mark nearest to ``x``."""
+        return min(self.marks, key=lambda mark: abs(mark.x - x), default=None)
+
+
+class Curves:
+    """The metrics that one view shows of one run, and what is to be asked of the box for them."""
+
+    def __init__(self, run: str, window: Window | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self.run = run
+        self.window = window or Window()
+        self.metrics: tuple[str, ...] = ()
+        self.width = 0
+        """Pixel columns of the widest chart."""
+        self.curves: dict[str, Curve] = {}
+        self.first: float | None = None
+        """First and last x of the run."""
+        self.last: float | None = None
+        self.smoothing = 0
+        """Steps of the moving average in the curves."""
+        self.progress = 0.0
+        """Share of the log that the curves are made from."""
+        self.is_coarse = True
+        """Whether the curves are made from a part of the rows, or there are none yet."""
+        self.problem = ""
+        """Why the box did not answer."""
+        self.asked_at: float | None = None
+        """Since when an answer is waited for; None if there is nothing to wait for."""
+        self.version = 0
+        self._now = now
+        self._ends: tuple[float, float] = (0.0, 1.0)
+        self._key: object = None
+        self._pending: object = None
+        self._answered_at = 0.0
+        self._failed_at: float | None = None
+        self._rows = 0
+        self._live = 0
+        self._next: int | None = None
+        """Index of the next row of the log to take; None before the first answer."""
+        self._generation = 0
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """First and last x shown."""
+        low, high = self._ends
+        if self.window.follows and self.last is not None and self.last > high:
+            high = self.last
+            if self.window.span is not None:
+                low = high - self.window.span
+        return (low, high) if high > low else (low - 1, high + 1)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the box has answered, or refused, a request for the window."""
+        return self._key == self._wanted
+
+    @property
+    def _wanted(self) -> object:
+        return (self.window, self.metrics, self.width, self._generation)
+
+    def show(self, metrics: tuple[str, ...], width: int) -> None:
+        """Choose the metrics and the pixel columns."""
+        if width != self.width or metrics != self.metrics:
+            self.metrics, self.width = metrics, width
+            self.version += 1
+
+    def invalidate(self) -> None:
+        """The log was replaced, or a resume superseded a part of it: ask anew."""
+        self._generation += 1
+        self._next = None
+        self.version += 1
+
+    def request(self) -> dict[str, Any] | None:
+        """The parameters of the ``series`` request to send now, which is then in flight; None if there is none."""
+        if self._pending is not None or not self.metrics or self.width < 1:
+            return None
+        now = self._now()
+        if self.is_answered:
+            pause = COARSE_S if self._failed_at is None else FAILED_S
+            most = max(MOST_LIVE, LIVE_SHARE * self._rows)
+            behind = self.window.follows and (self._live > most or self._next is None)
+            if now - self._answered_at < pause or not (self.is_coarse or behind or self._failed_at is not None):
+                return None
+        self._pending = self._wanted
+        if self.asked_at is None:
+            self.asked_at = now
+        window = self.window
+        low = window.low
+        if window.span is not None and self.last is not None:
+            low = self.last - window.span
+        bounds = {name: value for name, value in (("low", low), ("high", window.high)) if value is not None}
+        return {
+            "run": self.run, "metrics": list(self.metrics), "x": window.x, "width": self.width,
+            "smoothing": window.smoothing, **bounds,
+        }  # fmt: skip
+
+    def answer(self, reply: Mapping[str, Any], logs: RunLogs) -> None:
+        """Apply the reply to the request in flight."""
+        pending, self._pending = self._pending, None
+        self._failed_at, self.problem = None, ""
+        if pending != self._wanted:
+            return  # the window changed meanwhile
+        self._key, self._answered_at = pending, self._now()
+        self.asked_at = None if reply["state"] == "whole" else self.asked_at
+        self.is_coarse, self.progress = reply["state"] != "whole", reply["progress"]
+        self.first, self.last = reply["first"], reply["last"]
+        self._ends = (reply["low"], reply["high"])
+        self.smoothing, self._rows, self._live = reply["smoothing"], reply["rows"], 0
+        self.curves = {
+            row["metric"]: Curve(row, reply["low"], reply["high"], reply["decay"])
+            for row in reply["series"]
+            if UNREADABLE not in row
+        }
+        self._next = _first_from(logs, reply["offset"])
+        self.version += 1
+        self.extend(logs)
+
+    def fail(self, message: str) -> None:
+        """The box did not answer the request in flight."""
+        self._key, self._pending, self._answered_at = self._pending, None, self._now()
+        self.problem, self._failed_at, self.asked_at = message, self._answered_at, None
+        self.version += 1
+
+    def extend(self, logs: RunLogs) -> None:
+        """Add the rows that arrived since the last call."""
+        if self._next is None or self.is_coarse or not self.window.follows:
+            return
+        rows = logs.rows
+        if rows.first > self._next:  # more rows arrived than are kept
+            self._next = None
+            return
+        while self._next < rows.end:
+            row = rows.get(self._next)
+            self._next += 1
+            if row is not None and (x := _x_of(row, self.window.x)) is not None:
+                self._take(x, row)
+
+    def _take(self, x: float, row: Row) -> None:
+        self.last = x if self.last is None else max(self.last, x)
+        self._live += 1
+        self.version += 1
+        for name, curve in self.curves.items():
+            if (value := to_float(row.fields.get(name))) is not None:
+                curve.append(x, value)
+
+
+def _first_from(logs: RunLogs, offset: int) -> int | None:
+    """Index of the first row of the log that begins at ``offset`` or later; None if rows before it are not kept."""
+    rows = logs.rows
+    index = rows.end
+    while index > rows.first and (row := rows.get(index - 1)) is not None and row.offset >= offset:
+        index -= 1
+    missing = index == rows.first and len(rows) and rows.get(index).offset > offset  # type: ignore[union-attr]
+    return None if missing else index
+
+
+def _x_of(row: Row, axis: str) -> float | None:
+    if axis == "step":
+        return step_of(row.fields)
+    return row_time(row.fields) if axis == "time" else to_float(row.fields.get("num_tokens"))

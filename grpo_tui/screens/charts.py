@@ -1,0 +1,311 @@
+"""Charts: any of the run's metrics over steps, tokens or time, with one crosshair and one range for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container, Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Input
+
+from grpo_tui.actions.action import Action
+from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.charts import CHARTS
+from grpo_tui.model.charts_view import MOST_SHOWN, ChartsView, smoothing_label
+from grpo_tui.model.curves import Curves
+from grpo_tui.model.formatting import compact_number
+from grpo_tui.model.store import Store
+from grpo_tui.widgets.curve_chart import CurveChart, axis_label
+from grpo_tui.widgets.gpu import GpuPanel
+from grpo_tui.widgets.header import HeaderBar
+from grpo_tui.widgets.key_bar import KeyBar
+from grpo_tui.widgets.lines_panel import LinesPanel
+from grpo_tui.widgets.metrics_panel import MetricsPanel
+from grpo_tui.widgets.panel import Line
+from grpo_tui.widgets.step_panel import StepSource
+
+SLOTS = {"-wide": 9, "-medium": 6, "-narrow": 2}
+"""Charts that a terminal of each width has room for …"""
+SHORT_SLOTS = {"-wide": 3, "-medium": 4, "-narrow": 2}
+"""… and one of few rows."""
+ZOOM = 0.5
+PAN = 0.25
+
+
+class AboutCharts(Line):
+    """One line: axis, smoothing, range, how many metrics."""
+
+    def __init__(self, store: Store, view: ChartsView, screen: ChartsScreen, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self.view, self._charts = view, screen
+
+    def state(self) -> object:
+        return (self.render(), self.size.width)
+
+    def render(self) -> Content:
+        view, curves = self.view, self._charts.curves
+        parts = [("x", view.window.x)]
+        used = curves.smoothing if curves is not None else 0
+        parts.append(("smoothing", smoothing_label(view.window.smoothing, used)))
+        if curves is not None and curves.curves:
+            ends = [round(end) if view.window.x == "step" else end for end in curves.ends]
+            low, high = (axis_label(end, view.window.x) for end in ends)
+            which = "all, " if view.window == view.window.whole() else ""
+            how = f" ({which}following)" if view.window.follows else ""
+            parts.append(("range", f"{low}–{high}{how}"))
+        text = Content.from_markup("[bold $primary]charts[/]")
+        for name, value in parts:
+            text += Content.from_markup("   [$text-muted]$name:[/] $value", name=name, value=value)
+        rows = self.store.metrics
+        count = Content.from_markup(
+            "[$text-muted]$all metrics, $shown shown[/]",
+            all=compact_number(len(rows)), shown=str(len(self._charts.drawn)),
+        )  # fmt: skip
+        gap = self.size.width - 2 - text.cell_length - count.cell_length
+        return text + Content(" " * gap) + count if gap > 0 else text
+
+
+class ChartsScreen(Screen[None]):
+    """The charts of the selected run."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
+    ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,KeyBar"
+    BINDINGS: ClassVar = [
+        Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False)
+        for action in ACTIONS
+        if action.is_in("charts")
+    ]
+
+    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, view: ChartsView) -> None:
+        super().__init__()
+        self.store, self.readonly, self.view = store, readonly, view
+        self.registry = actions
+        self.drawn: list[str] = []
+        """The metrics in the charts."""
+        self._recomposing = False
+        self._zoomed = ""
+
+    @property
+    def curves(self) -> Curves | None:
+        return self.store.curves.get("charts")
+
+    def compose(self) -> ComposeResult:
+        store = self.store
+        self.step = StepSource(store, lambda: self.curves)
+        yield HeaderBar(store, id="header")
+        yield AboutCharts(store, self.view, self, id="about")
+        with Horizontal(id="body"):
+            yield MetricsPanel(store, self.view, lambda: store.metrics, id="metrics")
+            with Vertical(id="right"):
+                with Container(id="grid"):
+                    for slot in range(MOST_SHOWN):
+                        color = CHARTS[slot % len(CHARTS)].id
+                        yield CurveChart(
+                            store, lambda: self.curves, id=f"slot-{slot}", classes=f"panel chart -color-{color}"
+                        )
+                yield LinesPanel(store, [self.step], id="step")
+        hint = "part of a name, a glob with *, or ~regex; enter applies, esc clears"
+        yield Input(id="filter", placeholder=hint, compact=True)
+        yield KeyBar(store, self.registry, self.readonly, view="charts", id="keys")
+
+    def on_mount(self) -> None:
+        self.query_one(MetricsPanel).focus()
+        self.tick()
+
+    def on_screen_resume(self) -> None:
+        self.tick()
+
+    async def set_store(self, store: Store) -> None:
+        """Show another box."""
+        self.store = store
+        self.view.crosshair = None
+        self._recomposing = True
+        try:
+            await self.recompose()
+        finally:
+            self._recomposing = False
+        self.tick()
+
+    def tick(self) -> None:
+        """Choose the charts that fit, ask for their curves, and update every panel."""
+        if self._recomposing or not self.is_mounted or not self.query(AboutCharts):
+            return
+        names = [str(row["name"]) for row in self.store.metrics]
+        size = next((name for name in SLOTS if self.has_class(name)), "-medium")
+        slots = (SHORT_SLOTS if self.has_class("-short") else SLOTS)[size]
+        self.drawn = self.view.metrics(names)[:slots]
+        charts = list(self.query(CurveChart))
+        for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
+            chart.metric = metric
+            chart.display = bool(metric)
+            chart.is_log = metric in self.view.logarithmic
+            chart.crosshair = self.view.crosshair
+        if (curves := self.curves) is not None:
+            if curves.window != self.view.window:
+                curves.window = self.view.window
+                curves.version += 1
+            curves.show(tuple(self.drawn), max((chart.pixel_columns for chart in charts if chart.display), default=0))
+        for widget in self.query("HeaderBar, AboutCharts, .panel, KeyBar"):
+            if not isinstance(widget, GpuPanel):
+                widget.tick()  # type: ignore[attr-defined]
+
+    # the range and the crosshair -----------------------------------------------------------------------
+
+    def _ends(self) -> tuple[float, float] | None:
+        curves = self.curves
+        return curves.ends if curves is not None and curves.curves else None
+
+    def move_crosshair(self, by: int) -> None:
+        """Move the crosshair by columns of the charts; the first press puts it at the newest step."""
+        curves, ends = self.curves, self._ends()
+        if curves is None or ends is None:
+            return
+        width = max(1, curves.width)
+        one = (ends[1] - ends[0]) / width
+        if self.view.window.x == "step":
+            one = max(1.0, one)
+        at = self.view.crosshair
+        self.set_crosshair(ends[1] if at is None else at + by * one)
+
+    def set_crosshair(self, x: float | None) -> None:
+        """Put the crosshair at an x of the run, within the range shown."""
+        ends = self._ends()
+        if x is not None and ends is not None:
+            x = min(ends[1], max(ends[0], x))
+            x = round(x) if self.view.window.x == "step" else x
+        self.view.crosshair = x
+        self.tick()
+
+    def zoom_range(self, factor: float, center: float | None = None) -> None:
+        """Zoom about the crosshair, else about the middle; not wider than the run, not closer than two steps."""
+        curves, ends = self.curves, self._ends()
+        if curves is None or ends is None or curves.first is None or curves.last is None:
+            return
+        if center is None:
+            center = self.view.crosshair if self.view.crosshair is not None else (ends[0] + ends[1]) / 2
+        window = self.view.window.zoomed(ends, min(ends[1], max(ends[0], center)), factor)
+        low, high = max(curves.first, window.low or 0.0), min(curves.last, window.high or 0.0)
+        if self.view.window.x == "step" and high - low < 2 and factor < 1:
+            return
+        everything = low <= curves.first and high >= curves.last
+        self._show(window.whole() if everything else replace(window, low=low, high=high))
+
+    def pan(self, direction: int) -> None:
+        """Move the range by a quarter of its width, within the run."""
+        curves, ends = self.curves, self._ends()
+        if curves is None or ends is None or curves.first is None or curves.last is None:
+            return
+        room = (curves.first - ends[0]) if direction < 0 else (curves.last - ends[1])
+        by = direction * min(PAN * (ends[1] - ends[0]), abs(room))
+        if by:
+            self._show(replace(self.view.window, low=ends[0] + by, high=ends[1] + by, span=None))
+
+    def show_all(self) -> None:
+        """Show the whole run."""
+        self._show(self.view.window.whole())
+
+    def follow(self) -> None:
+        """Keep the width of the range and move it with the newest step."""
+        if (ends := self._ends()) is not None and not self.view.window.follows:
+            self._show(self.view.window.following(ends))
+
+    def _show(self, window: Any) -> None:
+        self.view.window = window
+        self.tick()
+
+    def on_curve_chart_pointed(self, event: CurveChart.Pointed) -> None:
+        self.set_crosshair(event.x)
+
+    def on_curve_chart_scrolled(self, event: CurveChart.Scrolled) -> None:
+        self.zoom_range(ZOOM if event.by > 0 else 1 / ZOOM, event.x)
+
+    def show_step(self, reply: Mapping[str, Any] | None, problem: str = "") -> None:
+        """Show the row at the crosshair."""
+        self.step.shown, self.step.problem = reply, problem
+        self.query_one("#step", LinesPanel).tick()
+
+    # metrics -------------------------------------------------------------------------------------------
+
+    def on_metrics_panel_toggled(self, event: MetricsPanel.Toggled) -> None:
+        self.toggle_metric(event.name)
+
+    def toggle_metric(self, name: str = "") -> None:
+        """Show or hide the metric under the cursor."""
+        name = name or self.query_one(MetricsPanel).current
+        names = [str(row["name"]) for row in self.store.metrics]
+        if name and not self.view.toggle(name, names):
+            self.app.notify(f"{MOST_SHOWN} charts are shown; hide one first", severity="warning")
+        self.tick()
+
+    def move_metric(self, by: int) -> None:
+        """Move the metric under the cursor in the order of the charts."""
+        names = [str(row["name"]) for row in self.store.metrics]
+        self.view.move(self.query_one(MetricsPanel).current, by, names)
+        self.tick()
+
+    def toggle_log(self) -> None:
+        """Turn the logarithmic axis of the focused chart, else of the metric under the cursor, on or off."""
+        focused = self.focused
+        name = focused.metric if isinstance(focused, CurveChart) else self.query_one(MetricsPanel).current
+        self.view.logarithmic ^= {name}
+        self.tick()
+
+    def zoom(self) -> None:
+        """Let the focused chart, else that of the metric under the cursor, fill the screen; or restore it."""
+        if self.maximized is not None:
+            self.minimize()
+        else:
+            name = self.query_one(MetricsPanel).current
+            charts = [chart for chart in self.query(CurveChart) if chart.display]
+            named = [chart for chart in charts if chart is self.focused or chart.metric == name]
+            if charts:
+                self.maximize((named or charts)[0], container=False)
+        self.call_after_refresh(self.tick)
+
+    def back(self) -> bool:
+        """One step out: the full-screen chart, the filter, the crosshair; returns False if there was none."""
+        if self.maximized is not None:
+            self.zoom()
+        elif self.view.filter:
+            self.view.filter = ""
+        elif self.view.crosshair is not None:
+            self.view.crosshair = None
+            self.show_step(None)
+        else:
+            return False
+        self.tick()
+        return True
+
+    # filter --------------------------------------------------------------------------------------------
+
+    def show_filter(self) -> None:
+        line = self.query_one("#filter", Input)
+        line.display = True
+        line.value = self.view.filter
+        line.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.view.filter = event.value.strip()
+        self.query_one(MetricsPanel).tick()
+
+    def on_input_submitted(self) -> None:
+        self._close_filter()
+
+    def on_key(self, event: events.Key) -> None:
+        line = self.query_one("#filter", Input)
+        if line.has_focus and event.key == "escape":
+            event.stop()
+            event.prevent_default()
+            line.value = ""
+            self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter", Input).display = False
+        self.query_one(MetricsPanel).focus()

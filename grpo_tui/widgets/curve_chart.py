@@ -1,0 +1,285 @@
+"""A chart of one metric: the raw range as a band, the moving average as a line, axes, NaN marks, the crosshair."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.content import Content
+from textual.message import Message
+from textual.strip import Strip
+
+from grpo_train.run_dir.files import to_float
+from grpo_tui.charts import CHARTS
+from grpo_tui.model.curves import Curve, Curves, Mark
+from grpo_tui.model.formatting import compact_number, metric_value, tick_labels
+from grpo_tui.model.store import Store
+from grpo_tui.widgets.braille import Bitmap, View, column_of, plot_marks, row_of, ticks, view_of_marks
+from grpo_tui.widgets.panel import Panel
+
+MIN_SMOOTHED = 12
+"""Minimum values for drawing the moving average over the raw curve."""
+FLAT = 1e-6
+"""Relative change below which the trend counts as flat."""
+WAIT_S = 1.0
+"""An answer that takes longer shows how long."""
+
+
+class CurveChart(Panel):
+    """One metric of a view's curves."""
+
+    COMPONENT_CLASSES: ClassVar = {
+        "chart--raw", "chart--line", "chart--axis", "chart--gap", "chart--empty", "chart--cross",
+    }  # fmt: skip
+
+    DEFAULT_CSS = "".join(
+        f"CurveChart.-color-{chart.id} > .chart--line {{ color: $chart-{chart.id}; }}\n"
+        f"CurveChart.-color-{chart.id} > .chart--raw {{ color: $chart-{chart.id} 40%; }}\n"
+        for chart in CHARTS
+    )
+
+    class Pointed(Message):
+        """The user pointed at an x."""
+
+        def __init__(self, x: float) -> None:
+            super().__init__()
+            self.x = x
+
+    class Scrolled(Message):
+        """The user turned the wheel over an x: +1 zooms in, -1 out."""
+
+        def __init__(self, x: float, by: int) -> None:
+            super().__init__()
+            self.x, self.by = x, by
+
+    def __init__(
+        self,
+        store: Store,
+        curves: Callable[[], Curves | None],
+        metric: str = "",
+        *,
+        id: str,
+        classes: str = "panel chart",
+    ) -> None:
+        super().__init__(store, id=id, classes=classes)
+        self._curves = curves
+        self.metric = metric
+        self.smoothed = True
+        self.is_log = False
+        self.crosshair: float | None = None
+        self._strips: list[Strip] = []
+        self._key: tuple[object, ...] = ()
+        self._view: View | None = None
+        self._margin = 0
+        self._trend_of: tuple[object, str] = (None, "")
+
+    @property
+    def curve(self) -> Curve | None:
+        curves = self._curves()
+        return curves.curves.get(self.metric) if curves is not None else None
+
+    def state(self) -> object:
+        curves = self._curves()
+        return (curves.version, curves.run) if curves is not None else None
+
+    @property
+    def pixel_columns(self) -> int:
+        """Pixel columns of the plot; a margin of six cells is usual."""
+        return max(0, 2 * (self.size.width - (self._margin or 6)))
+
+    # title ---------------------------------------------------------------------------------------------
+
+    def refresh_titles(self) -> None:
+        curves, curve = self._curves(), self.curve
+        last = curve.last if curve is not None else self._last_logged()
+        title = Content.from_markup("$metric", metric=self.metric)
+        if last is not None:
+            tone = "$foreground" if math.isfinite(last) else "$error"
+            title += Content.from_markup(f"  [bold {tone}]$value[/]", value=metric_value(last))
+        if curve is not None and curves is not None and not curves.is_coarse:
+            title += Content.from_markup(" [$text-muted]$trend[/]", trend=self._trend(curve))
+        if self.is_log:
+            title += Content.from_markup(" [$text-muted]log$hidden[/]", hidden=self._not_positive(curve))
+        self.set_titles(title, self._note(curves) or self.age())
+
+    def _last_logged(self) -> float | None:
+        """The last value, from the end of the log, while the curve is not there yet."""
+        row = self.store.logs.rows.last if self.store.logs else None
+        return to_float(row.fields.get(self.metric)) if row else None
+
+    @staticmethod
+    def _note(curves: Curves | None) -> Content | None:
+        """Why the curve is not the whole one; None if it is."""
+        if curves is None:
+            return None
+        if curves.problem:
+            return Content.from_markup("[$warning]$text[/]", text=curves.problem)
+        waited = time.monotonic() - curves.asked_at if curves.asked_at is not None else 0.0
+        seconds = f" {waited:.0f} s" if waited >= WAIT_S else ""
+        if curves.curves and curves.is_coarse:
+            return Content.from_markup(
+                "[$warning]coarse, $share %$seconds[/]", share=f"{100 * curves.progress:.0f}", seconds=seconds
+            )
+        if curves.asked_at is not None and (waited >= WAIT_S or not curves.curves):
+            return Content.from_markup("[$text-muted]asking the box$seconds[/]", seconds=seconds)
+        return None
+
+    @staticmethod
+    def _not_positive(curve: Curve | None) -> str:
+        """How much a logarithmic axis cannot show."""
+        hidden = sum(mark.low <= 0 for mark in curve.marks) if curve else 0
+        return f", {hidden} places ≤ 0" if hidden else ""
+
+    def _trend(self, curve: Curve) -> str:
+        """Direction of the moving average over the last quarter, relative to its range."""
+        if curve.count < MIN_SMOOTHED:
+            return ""
+        if (state := self.state()) != self._trend_of[0]:
+            smooth = [mark.smooth for mark in curve.marks]
+            spread = max(smooth) - min(smooth)
+            change = smooth[-1] - smooth[-max(2, len(smooth) // 4)]
+            is_flat = abs(change) <= max(0.07 * spread, FLAT * abs(smooth[-1]))
+            self._trend_of = (state, "→" if is_flat else "↗" if change > 0 else "↘")
+        return self._trend_of[1]
+
+    # paint ---------------------------------------------------------------------------------------------
+
+    def render_line(self, y: int) -> Strip:
+        width, height = self.size
+        key = (
+            self.state(), width, height, self.smoothed, self.is_log, self.crosshair, self.metric, self.app.theme,
+            self.has_focus,
+        )  # fmt: skip
+        if key != self._key:
+            self._key, self._strips = key, self._draw(width, height)
+        return self._strips[y] if y < len(self._strips) else Strip.blank(width, self.rich_style)
+
+    def _draw(self, width: int, height: int) -> list[Strip]:
+        curves, curve, style = self._curves(), self.curve, self.rich_style
+        self._view = None
+        marks = self._scaled(curve.marks) if curve is not None else []
+        if curves is None or curve is None or width < 12 or height < 2 or not (marks or len(curve.gaps)):
+            return self._empty(width, height, style)
+        view = view_of_marks(marks, *curves.ends)
+        rows = height - 1 if height >= 5 else height
+        levels = ticks(view.y_low, view.y_high, max(2, min(6, rows // 2 + 1)))
+        texts = [compact_number(10**level, 6) for level in levels] if self.is_log else tick_labels(levels)
+        labels = {row_of(level, view, rows): text for level, text in zip(levels, texts, strict=True)}
+        self._margin = margin = max(len(text) for text in labels.values()) + 1
+        columns = width - margin
+        if columns < 4:
+            return self._empty(width, height, style)
+        self._view = view
+        raw, smooth = Bitmap(columns, rows), Bitmap(columns, rows)
+        plot_marks(raw, view, marks)
+        if smoothed := self.smoothed and curve.count >= MIN_SMOOTHED and curves.smoothing > 0:
+            plot_marks(smooth, view, self._scaled(_averages(curve.marks)))
+        names = ("raw", "line", "axis", "gap", "cross")
+        styles = {name: style + self.get_component_rich_style(f"chart--{name}") for name in names}
+        over, under = (smooth, raw) if smoothed else (raw, smooth)
+        gaps = {column_of(x, view, columns) for x in curve.gaps}
+        cross = None if self.crosshair is None else column_of(self.crosshair, view, columns)
+        strips = []
+        for row in range(rows):
+            label = labels.get(row, "")
+            segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), styles["axis"])]
+            top, bottom = over.text(row), under.text(row)
+            for column in range(columns):
+                if row == rows - 1 and column in gaps:
+                    segments.append(Segment("×", styles["gap"]))
+                elif top[column] != " ":
+                    segments.append(Segment(top[column], styles["line"]))
+                elif column == cross:
+                    segments.append(Segment("│", styles["cross"]))
+                else:
+                    segments.append(Segment(bottom[column], styles["raw"]))
+            strips.append(Strip(segments, width).simplify())
+        if rows < height:
+            strips.append(self._axis(view, margin, columns, styles["axis"]))
+        return strips
+
+    def _scaled(self, marks: Sequence[Mark]) -> Sequence[Mark]:
+        """Marks on the axis of the chart: their logarithms, or themselves."""
+        if not self.is_log:
+            return marks
+        positive = [mark for mark in marks if mark.high > 0]
+        floor = min((value for mark in positive for value in mark[1:5] if value > 0), default=1.0)
+        return [Mark(mark.x, *(math.log10(max(value, floor)) for value in mark[1:6]), mark.broken) for mark in positive]
+
+    def _axis(self, view: View, margin: int, columns: int, style: Style) -> Strip:
+        """Numbers below the curve, as many as fit."""
+        line = [" "] * (margin + columns)
+        free_from = 0
+        curves = self._curves()
+        axis = curves.window.x if curves is not None else "step"
+        for level in ticks(view.x_low, view.x_high, max(2, columns // 10)):
+            text = axis_label(level, axis)
+            if not text:
+                continue
+            center = margin + round((level - view.x_low) / (view.x_high - view.x_low) * (columns - 1))
+            start = min(max(margin, center - len(text) // 2), margin + columns - len(text))
+            if start >= free_from:
+                line[start : start + len(text)] = text
+                free_from = start + len(text) + 2
+        return Strip([Segment("".join(line), style)], margin + columns)
+
+    def _empty(self, width: int, height: int, style: Style) -> list[Strip]:
+        blank = Strip.blank(width, style)
+        faint = style + self.get_component_rich_style("chart--empty")
+        middle = Strip([Segment(self._why_empty()[:width].center(width), faint)], width)
+        return [middle if row == height // 2 else blank for row in range(height)]
+
+    def _why_empty(self) -> str:
+        store, curves = self.store, self._curves()
+        if store.logs is None or curves is None:
+            return "no run selected"
+        run = store.run
+        if run and run.is_live and not store.step:
+            return "waiting for the first step"
+        if curves.problem:
+            return curves.problem
+        return "not logged" if curves.curves or not curves.asked_at else ""
+
+    # mouse ---------------------------------------------------------------------------------------------
+
+    def _x_at(self, column: int) -> float | None:
+        view, columns = self._view, self.size.width - self._margin
+        if view is None or not self._margin <= column < self._margin + columns:
+            return None
+        return view.x_low + (column - self._margin + 0.5) / columns * (view.x_high - view.x_low)
+
+    def on_click(self, event: events.Click) -> None:
+        if (x := self._x_at(event.get_content_offset_capture(self).x)) is not None:
+            self.post_message(self.Pointed(x))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._scroll(event, 1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._scroll(event, -1)
+
+    def _scroll(self, event: events.MouseEvent, by: int) -> None:
+        if (x := self._x_at(event.get_content_offset_capture(self).x)) is not None:
+            event.stop()
+            self.post_message(self.Scrolled(x, by))
+
+
+def _averages(marks: Sequence[Mark]) -> list[Mark]:
+    """Marks of the moving average only."""
+    return [mark._replace(first=mark.smooth, low=mark.smooth, high=mark.smooth, last=mark.smooth) for mark in marks]
+
+
+def axis_label(value: float, axis: str) -> str:
+    """A number below a chart; "" for one that would say nothing (half a step)."""
+    if axis == "time":
+        return time.strftime("%H:%M", time.localtime(value))
+    if axis == "tokens":
+        return compact_number(value)
+    if value != int(value):
+        return ""
+    return f"{int(value):,}" if abs(value) < 1e6 else compact_number(value)

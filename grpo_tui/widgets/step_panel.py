@@ -1,0 +1,100 @@
+"""What was logged at the crosshair: time, the shown metrics, groups, health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.text import Text
+
+from grpo_train.run_dir.files import to_float
+from grpo_tui.model.curves import Curves
+from grpo_tui.model.formatting import compact_number, metric_value, one_line
+from grpo_tui.model.health import records_of, tone_of_level
+from grpo_tui.model.run_logs import row_time
+from grpo_tui.model.store import Store
+from grpo_tui.widgets.lines_panel import PageSource, Palette
+from grpo_tui.widgets.sources import MARKS, clock, wrapped
+
+SPIKE = 3.0
+"""A value this many times its median in the window is marked."""
+
+
+class StepSource(PageSource):
+    """The row nearest to the crosshair as a page."""
+
+    title, empty = "step", "← → move the crosshair; a click sets it"
+
+    def __init__(self, store: Store, curves: Callable[[], Curves | None]) -> None:
+        super().__init__(store)
+        self._curves = curves
+        self.shown: Mapping[str, Any] | None = None
+        """The reply to ``show_step``."""
+        self.problem = ""
+
+    @property
+    def row(self) -> Mapping[str, Any] | None:
+        return self.shown["row"] if self.shown is not None else None
+
+    def state(self) -> object:
+        curves = self._curves()
+        return (
+            self.shown["offset"] if self.shown is not None else None, self.problem,
+            curves.metrics if curves is not None else None, curves.run if curves is not None else None,
+        )  # fmt: skip
+
+    def layout(self, width: int, palette: Palette) -> list[Text]:
+        if self.problem:
+            return wrapped(Text(self.problem, style=palette["warn"]), width)
+        row, curves = self.row, self._curves()
+        if row is None or curves is None or self.shown is None:
+            return []
+        head = Text(no_wrap=True)
+        head.append(f"step {int(self.shown['step']):,}", style="bold")
+        if (logged := row_time(dict(row))) is not None:
+            head.append(f"  {clock(logged)}", style=palette["muted"])
+        lines = [head, *self._values(row, curves, width, palette)]
+        if groups := _groups(row):
+            lines += wrapped(Text(groups, style=palette["muted"]), width)
+        for record in records_of(row.get("health")):
+            tone = tone_of_level(record["level"])
+            if tone != "muted":
+                text = Text().append(f"{MARKS[tone]} ", style=palette[tone]).append(record["message"])
+                lines += wrapped(text, width)
+        return lines
+
+    def _values(self, row: Mapping[str, Any], curves: Curves, width: int, palette: Palette) -> list[Text]:
+        """The shown metrics: the value, its moving average, how far it is from the median."""
+        lines = [Text(no_wrap=True)]
+        for name in curves.metrics:
+            value = to_float(row.get(name))
+            if value is None:
+                continue
+            entry = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
+            entry.append(metric_value(value), style="bold")
+            curve = curves.curves.get(name)
+            if curve is not None and curve.marks:
+                typical = sorted(mark.last for mark in curve.marks)[len(curve.marks) // 2]
+                if typical and abs(value) >= SPIKE * abs(typical):
+                    times = compact_number(abs(value / typical), 6)
+                    entry.append(f" ▲ {times}× median", style=palette["warn"])
+            if lines[-1].cell_len and lines[-1].cell_len + 2 + entry.cell_len > width:
+                lines.append(Text(no_wrap=True))
+            if lines[-1].cell_len:
+                lines[-1].append("  ")
+            lines[-1].append_text(entry)
+        return lines if lines[0].cell_len else []
+
+
+def _groups(row: Mapping[str, Any]) -> str:
+    """The groups of the step in words."""
+    parts = []
+    for key, words in (
+        ("groups/all_correct", "all correct"),
+        ("groups/all_wrong", "all wrong"),
+        ("frac_reward_zero_std", "without signal"),
+        ("completions/clipped_ratio", "of the completions truncated"),
+    ):
+        if (share := to_float(row.get(key))) is not None:
+            parts.append(f"{share:.0%} {words}")
+    return "groups: " + ", ".join(parts) if parts else ""
