@@ -30,7 +30,7 @@ from grpo_tui.announcements import EndWatch
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
-from grpo_tui.model.formatting import one_line
+from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from grpo_tui.options import Options
@@ -59,6 +59,8 @@ FOLLOW_AFTER_S = 0.15
 TOAST_LENGTH = 400
 """Maximum characters of a run's error in a notification."""
 REFRESH_S = 10.0
+NAME_IN_TOAST = 40
+"""Maximum cells of a run's name in the title of a notification."""
 """Interval between requests for the checkpoints of a live run, besides those after an event."""
 IDLE_REFRESH_S = 30.0
 """The same for a run that is over: it may be evaluated from elsewhere."""
@@ -130,7 +132,8 @@ class GrpoApp(App[None]):
         """Start what takes time, after the first frame."""
         if self.options.demo:
             self.home.set_launch_hint(
-                "press [bold $primary]n[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
+            key = self.key("launch")
+                f"press [bold $primary]{key}[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
                 "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
             )
             self._work("demo model", self._set_up_demo)
@@ -270,9 +273,8 @@ class GrpoApp(App[None]):
         message = one_line(row.error.get("summary") or "")[:TOAST_LENGTH] or f"at step {row.step}"
         shown = row.name == self.store.selected
         if row.state == "finished" and shown and not any(view.evaluations for view in self.store.checkpoints()):
-            key = next(key_label(action.keys[0]) for action in self.actions if action.id == "eval")
-            message += f"; press {key} to evaluate its checkpoints"
-        title = f"{glyph} {row.name} {word}"
+            message += f"; press {self.key('eval')} to evaluate its checkpoints"
+        title = f"{glyph} {shortened(row.name, NAME_IN_TOAST)} {word}"
         self.notify(message, title=title, severity="error" if tone == "bad" else "information", markup=False)
 
     def _announce_evaluations(self) -> None:
@@ -316,6 +318,10 @@ class GrpoApp(App[None]):
     # actions ---------------------------------------------------------------------------------------------
 
     def situation(self) -> Situation:
+    def key(self, name: str) -> str:
+        """Text of the first key of an action."""
+        return next(key_label(action.keys[0]) for action in self.actions if action.id == name)
+
         return Situation(self.store, self.options.readonly)
 
     async def action_act(self, name: str) -> None:

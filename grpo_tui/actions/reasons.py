@@ -24,7 +24,7 @@ def not_stoppable(situation: Situation) -> str:
         return reason
     if not run.is_live:
         return f"{run.name} is not running ({run.state})"
-    return "stop already requested; press k to kill without waiting for the step" if run.stop_requested else ""
+    return "stop already requested; a kill does not wait for the step" if run.stop_requested else ""
 
 
 def not_killable(situation: Situation) -> str:

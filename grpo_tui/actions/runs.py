@@ -7,10 +7,15 @@ import shlex
 from typing import TYPE_CHECKING
 
 from grpo_tui import attach as tmux
+from grpo_tui import background
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
+    from textual.content import Content
+
     from grpo_tui.app import GrpoApp
+    from grpo_tui.model.run_row import RunRow
+    from grpo_tui.model.store import Store
 
 
 async def stop(app: GrpoApp) -> None:
@@ -42,23 +47,41 @@ async def kill(app: GrpoApp) -> None:
     if not row.is_live and (evaluations := store.evaluation_sessions(row.name)):
         await _kill_evaluation(app, row.name, evaluations[0])
         return
-    last = max(store.complete_steps(), default=0)
-    lost = max(0, store.step - last)
-    steps = "1 step" if lost == 1 else f"{lost} steps"
-    since = f"since the last checkpoint (step_{last})" if last else "(no checkpoint saved yet)"
+    if store.shown_at is None:  # checkpoints are not known yet
+        await background.refresh_shown(app, row.name)
     lines = [
         Content.from_markup(
             "Kill [bold]$run[/] on [bold]$box[/] at step [bold]$step[/] without saving?",
             run=row.name, box=store.box, step=str(store.step),
         ),
-        Content.from_markup("You lose [$warning]$steps[/] $since.", steps=steps, since=since)
-        if lost
-        else Content("No steps are lost."),
-        Content.from_markup("[$grpo-muted]Press s instead to stop after this step and save.[/]"),
+        _loss(store),
+        Content.from_markup("[$grpo-muted]$instead[/]", instead=_instead(app, row)),
     ]  # fmt: skip
-    if not await app.show_dialog(ConfirmScreen("kill run", lines, f"Kill {row.name}")):
+    if not await app.show_dialog(ConfirmScreen("kill run", lines, "Kill run")):
         return
     await _send_kill(app, row.name, run=row.name)
+
+
+def _loss(store: Store) -> Content:
+    """What a kill costs."""
+    from textual.content import Content
+
+    if store.shown_at is None:
+        return Content("You lose the steps since the last checkpoint.")
+    last = max(store.complete_steps(), default=0)
+    lost = max(0, store.step - last)
+    if not lost:
+        return Content("No steps are lost.")
+    steps = "1 step" if lost == 1 else f"{lost} steps"
+    since = f"since the last checkpoint (step_{last})" if last else "(no checkpoint saved yet)"
+    return Content.from_markup("You lose [$warning]$steps[/] $since.", steps=steps, since=since)
+
+
+def _instead(app: GrpoApp, row: RunRow) -> str:
+    """How to end the run without a loss."""
+    if row.stop_requested:
+        return "A stop is already requested: the run saves after the current step and ends."
+    return f"To save first: cancel, then press {app.key('stop')} to stop after this step."
 
 
 async def _kill_evaluation(app: GrpoApp, run: str, session: str) -> None:

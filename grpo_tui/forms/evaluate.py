@@ -99,7 +99,8 @@ class EvalScreen(RequestScreen):
             if not (step.isascii() and step.isdigit()):
                 raise FieldError(f"steps: '{step}' is not a step number; separate numbers with commas, e.g. 1,5,10")
             if int(step) not in {0, *self.steps}:
-                known = ", ".join(map(str, self.steps))
+                shown = map(str, self.steps if len(self.steps) <= 8 else [*self.steps[:3], "…", *self.steps[-3:]])
+                known = ", ".join(shown)
                 raise FieldError(f"steps: step {int(step)} has no complete checkpoint (complete: {known})")
         return ",".join(dict.fromkeys(str(int(step)) for step in listed))
 

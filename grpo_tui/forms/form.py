@@ -22,6 +22,7 @@ from textual.widgets import Button, Input, Label, Select, Static, TextArea
 from grpo_train.run_dir.credentials import find_secret
 from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
+from grpo_tui.widgets.excerpt import Excerpt
 from remote.protocol import RemoteError
 from remote.protocol.operations import EvaluateRequest, LaunchRequest, ResumeRequest
 
@@ -117,8 +118,8 @@ class RequestScreen(Dialog[dict[str, Any]]):
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="body fields", can_focus=False):
             yield from self.compose_fields()
-        yield Static("", id="problem")
-        yield Static("", id="command")
+        yield Excerpt("", id="problem")
+        yield Excerpt("", id="command", classes="command")
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Cancel", id="cancel", compact=True)

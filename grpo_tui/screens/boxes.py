@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
-from grpo_tui.model.formatting import money
+from grpo_tui.model.formatting import money, padded, shortened
 from grpo_tui.screens.dialog import Dialog
-from remote.boxes import Box
+from grpo_tui.widgets.excerpt import Excerpt
+from remote.boxes import Box, problem_of
 from remote.transports.choice import explain
 
+WIDTH = 96
+"""Maximum width of a dialog, see dialogs.tcss."""
+PRICE_WIDTH = 9
 ADD = "+"
 """Result of BoxesScreen for a new box; not a valid box name."""
 
@@ -38,10 +43,14 @@ class BoxesScreen(Dialog[str]):
     def _line(self, box: Box) -> Content:
         mark = "[$success]●[/]" if box.name == self.current else " "
         price = f"{money(box.price_per_hour)}/h" if box.price_per_hour is not None else ""
+        room = min(self.app.size.width, WIDTH) - 8 - len("● ") - PRICE_WIDTH
+        name, address = min(20, room // 3), min(40, room - room // 3 - 3)
         return Content.from_markup(
             f"{mark} [bold]$name[/] [$grpo-muted]$address[/]  $price",
-            name=f"{box.name:<18}", address=f"{box.address():<30}", price=price,
-        )  # fmt: skip
+            name=padded(shortened(box.name, name), name),
+            address=padded(shortened(box.address(), address), address),
+            price=price,
+        )
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Close", id="cancel", compact=True)
@@ -93,7 +102,8 @@ class AddBoxScreen(Dialog[Box]):
                     yield Label(label, classes="label")
                     yield Input(placeholder=example, id=f"box-{key}", compact=True)
                 yield Label(hint, classes="under")
-        yield Static("", id="problem")
+        yield Static("", id="field-hint")
+        yield Excerpt("", id="problem")
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Cancel", id="cancel", compact=True)
@@ -101,6 +111,11 @@ class AddBoxScreen(Dialog[Box]):
 
     def on_mount(self) -> None:
         self.query_one("#box-name").focus()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Short terminals have room for one hint, that of the focused field."""
+        hint = next((hint for key, _, _, hint in _FIELDS if event.widget.id == f"box-{key}"), "")
+        self.query_one("#field-hint", Static).update(Content(hint))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._add()
@@ -131,7 +146,10 @@ def box_from_form(value: dict[str, str]) -> Box:
         price = float(value["price_per_hour"].lstrip("$")) if value["price_per_hour"] else None
     except ValueError:
         raise ValueError(f"$ per hour: must be a number, not {value['price_per_hour']!r}") from None
-    return Box(
+    box = Box(
         name=value["name"], host=value["host"], user=value["user"], port=int(value["port"] or 0), key=value["key"],
         repo=value["repo"], root=value["root"], activate=value["activate"], price_per_hour=price,
     )  # fmt: skip
+    if problem := problem_of(box):
+        raise ValueError(problem)
+    return box

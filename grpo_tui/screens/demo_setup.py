@@ -11,6 +11,7 @@ from textual.widgets import Button, ProgressBar, Static
 
 from grpo_tui import demo
 from grpo_tui.screens.dialog import Dialog
+from grpo_tui.widgets.excerpt import Excerpt
 
 
 class DemoSetupScreen(Dialog[bool]):
@@ -32,7 +33,7 @@ class DemoSetupScreen(Dialog[bool]):
         )
         yield ProgressBar(total=1.0, show_eta=False, id="bar")
         yield Static("", id="progress-line")
-        yield Static("", id="problem")
+        yield Excerpt("", id="problem")
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Quit", id="cancel", compact=True)

@@ -11,6 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
+from grpo_tui.widgets.excerpt import Excerpt
+
 Result = TypeVar("Result")
 
 
@@ -22,7 +24,7 @@ class Dialog(ModalScreen[Result]):
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
     ]
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-short"), (32, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
     heading = ""
     """Title in the frame."""
     TONE = ""
@@ -58,36 +60,54 @@ class Dialog(ModalScreen[Result]):
         """Called for any button other than ``cancel``."""
 
 
-class MessageScreen(Dialog[None]):
+class TextDialog(Dialog[Result]):
+    """A dialog whose text scrolls if it does not fit; the button or the input keeps the focus."""
+
+    BINDINGS: ClassVar = [
+        Binding("up", "scroll_text(-1)", show=False),
+        Binding("down", "scroll_text(1)", show=False),
+        Binding("pageup", "scroll_text(-10)", show=False),
+        Binding("pagedown", "scroll_text(10)", show=False),
+    ]
+
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="body text", can_focus=False):
+            yield from self.compose_text()
+        yield from self.compose_below()
+
+    def compose_text(self) -> ComposeResult:
+        """Widgets that scroll."""
+        raise NotImplementedError
+
+    def compose_below(self) -> ComposeResult:
+        """Widgets below them that are always visible."""
+        yield from ()
+
+    def action_scroll_text(self, by: int) -> None:
+        self.query_one(".body").scroll_relative(y=by, animate=False)
+
+
+class MessageScreen(TextDialog[None]):
     """An error and its hint."""
 
     TONE = "-warning"
-    BINDINGS: ClassVar = [
-        Binding("up", "scroll_message(-1)", show=False),
-        Binding("down", "scroll_message(1)", show=False),
-        Binding("pageup", "scroll_message(-10)", show=False),
-        Binding("pagedown", "scroll_message(10)", show=False),
-    ]
 
     def __init__(self, title: str, message: str, hint: str = "") -> None:
         super().__init__()
         self.heading, self.message, self.hint = title, message, hint
 
-    def compose_body(self) -> ComposeResult:
-        with VerticalScroll(classes="body", can_focus=False):
-            yield Static(Content(self.message), classes="message")
-            if self.hint:
-                yield Static(Content.from_markup("[$grpo-muted]→[/] $hint", hint=self.hint), classes="hint")
+    def compose_text(self) -> ComposeResult:
+        yield Static(Content(self.message), classes="message")
 
-    def action_scroll_message(self, by: int) -> None:
-        """Scroll a long message; the button keeps the focus."""
-        self.query_one(".body").scroll_relative(y=by, animate=False)
+    def compose_below(self) -> ComposeResult:
+        if self.hint:
+            yield Excerpt(Content.from_markup("[$grpo-muted]→[/] $hint", hint=self.hint), classes="hint")
 
     def on_mount(self) -> None:
         self.query_one("#cancel").focus()
 
 
-class Question(Dialog[bool]):
+class Question(TextDialog[bool]):
     """Two buttons, ``cancel`` and ``yes``."""
 
     FOCUS = "#cancel"
@@ -111,7 +131,7 @@ class ConfirmScreen(Question):
         super().__init__()
         self.heading, self.lines, self.yes = title, lines, yes
 
-    def compose_body(self) -> ComposeResult:
+    def compose_text(self) -> ComposeResult:
         for line in self.lines:
             yield Static(line, classes="message")
 
@@ -130,7 +150,7 @@ class HostKeyScreen(Question):
         super().__init__()
         self.host, self.key_type, self.fingerprint = host, key_type, fingerprint
 
-    def compose_body(self) -> ComposeResult:
+    def compose_text(self) -> ComposeResult:
         yield Static(
             Content.from_markup(
                 "First connection to [bold]$host[/]. Its $type key:",
@@ -138,7 +158,7 @@ class HostKeyScreen(Question):
             ),
             classes="message",
         )  # fmt: skip
-        yield Static(Content(self.fingerprint), id="command")
+        yield Static(Content(self.fingerprint), classes="command")
         yield Static(
             Content.from_markup(
                 "[$grpo-muted]Compare it with the fingerprint from your provider, or run on the box:\n"
@@ -162,12 +182,14 @@ class AttachScreen(Question):
         super().__init__()
         self.session, self.box, self.command, self.detach, self.note = session, box, command, detach, note
 
-    def compose_body(self) -> ComposeResult:
+    def compose_text(self) -> ComposeResult:
         yield Static(
             Content.from_markup("Terminal of [bold]$session[/] on $box.", session=self.session, box=self.box),
             classes="message",
         )
-        yield Static(Content(self.command), id="command")
+        yield Static(Content(self.command), classes="command")
+
+    def compose_below(self) -> ComposeResult:
         yield Static(Content.from_markup("To return: [bold $accent]$detach[/]", detach=self.detach), classes="message")
         yield Static(
             Content.from_markup("[$grpo-muted]Ctrl+C there stops the run after the current step.[/]"), classes="message"

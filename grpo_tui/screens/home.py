@@ -54,7 +54,7 @@ class HomeScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         store = self.store
-        yield HeaderBar(store, id="header")
+        yield HeaderBar(store, self.readonly, id="header")
         yield Notice(store, id="notice")
         with Horizontal(id="body"):
             with Vertical(id="left"):
@@ -80,6 +80,8 @@ class HomeScreen(Screen[None]):
         yield KeyBar(store, self.registry, self.readonly, view="home", id="keys")
 
     def on_mount(self) -> None:
+        if self.readonly:
+            self.set_launch_hint("[$grpo-muted]started with --readonly; new runs appear here[/]")
         self.tick()
 
     def set_launch_hint(self, hint: str) -> None:

@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Button, Input, Static
 
-from grpo_tui.screens.dialog import Dialog
+from grpo_tui.screens.dialog import TextDialog
 from remote.events import QuestionAsked
 
 _NOTES = {
@@ -16,7 +16,7 @@ _NOTES = {
 }
 
 
-class QuestionScreen(Dialog[str]):
+class QuestionScreen(TextDialog[str]):
     """Dismissed with the answer, or with None. The answer is not kept."""
 
     TONE = "-warning"
@@ -27,9 +27,11 @@ class QuestionScreen(Dialog[str]):
         self.question = question
         self.typed = question.kind not in ("touch", "confirm")
 
-    def compose_body(self) -> ComposeResult:
-        note = _NOTES.get(self.question.kind, "asked once; not stored")
+    def compose_text(self) -> ComposeResult:
         yield Static(Content(self.question.text), classes="message")
+
+    def compose_below(self) -> ComposeResult:
+        note = _NOTES.get(self.question.kind, "asked once; not stored")
         if self.typed:
             yield Input(password=not self.question.echo, id="answer", compact=True)
         yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=note), classes="message")

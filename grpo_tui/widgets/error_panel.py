@@ -39,7 +39,10 @@ class ErrorPanel(Panel):
         title = Content.from_markup(f"[{TONES[tone]}]$state[/]", state=f"{glyph} {word}")
         if facts:
             title += Content.from_markup(" [$text-muted]$facts[/]", facts=" · ".join(facts))
-        hint = "[$text-muted]press r to resume from the last checkpoint[/]" if self.store.complete_steps() else ""
+        hint = Content()
+        if row.is_over and self.store.complete_steps():
+            text = "[$text-muted]press $key to resume from the last checkpoint[/]"
+            hint = Content.from_markup(text, key=self.key("resume"))
         self.set_titles(title, hint)
 
     def lines_wanted(self) -> int:

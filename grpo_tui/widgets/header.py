@@ -6,12 +6,17 @@ from textual.content import Content
 
 from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.model.formatting import money, one_line, shortened
+from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import TONES, Line
 from remote.events import Link
 
 
 class HeaderBar(Line):
     """Box and link on the first line, the selected run and its progress on the second."""
+
+    def __init__(self, store: Store, readonly: bool, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self.readonly = readonly
 
     def state(self) -> object:
         return self.render()
@@ -38,6 +43,8 @@ class HeaderBar(Line):
         if warning := lost or problem or store.warning():
             left.append(Content.from_markup("  [$warning]▲ $warning[/]", warning=one_line(warning)))
         right = []
+        if self.readonly:
+            right.append(Content.from_markup("[$warning]read-only[/]"))
         live = len(store.live_runs())
         if live > 1:
             right.append(Content.from_markup(f"[$text-muted]{live} runs live[/]"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from textual.content import Content
 from textual.scroll_view import ScrollView
@@ -28,6 +28,8 @@ def toned(freshness: Freshness) -> Content:
 
 
 if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
     _Base = Widget
 else:
     _Base = object
@@ -68,8 +70,18 @@ class StoreView(_Base):
         """Age of the data of the selected run."""
         return toned(self.store.freshness())
 
+    def key(self, action: str) -> str:
+        """Text of the key of an action, as the user has set it."""
+        return cast("GrpoApp", self.app).key(action)
+
     def set_titles(self, title: str | Content, subtitle: str | Content = "") -> None:
-        """Set title and subtitle if they differ; markup, or Content for text from elsewhere."""
+        """Set title and subtitle if they differ; markup, or Content for text from elsewhere.
+
+        A zoomed panel also names the key that restores it.
+        """
+        if self.screen.maximized is self:
+            restore = Content.from_markup("[$text-muted]$key: restore[/]  ", key=self.key("back"))
+            subtitle = restore + (Content.from_markup(subtitle) if isinstance(subtitle, str) else subtitle)
         if not all(map(_same, (title, subtitle), self._titles)):
             self._titles = (title, subtitle)
             self.border_title = title

@@ -46,13 +46,17 @@ class RunsPanel(ScrollPanel):
         super().__init__(store, id=id)
         self.filter = ""
         self._rows: list[RunRow] = []
+        self._rows_of: object = None
+        """Store, version and filter that the rows were made of: there may be 10,000."""
 
     def state(self) -> object:
-        ages = tuple(short_age(self.store.row_age(row)) for row in self._rows)
-        tones = tuple(self.store.row_tone(row) for row in self._rows)
+        top = round(self.scroll_offset.y)
+        shown = self._rows[top : top + self.size.height]
+        ages = tuple(short_age(self.store.row_age(row)) for row in shown)
+        tones = tuple(self.store.row_tone(row) for row in shown)
         return (
             self.store.versions["runs"], self.store.versions["link"], self.store.selected, self.store.step,
-            self.filter, ages, tones, self.size, self.app.theme, self.has_focus,
+            self.filter, top, ages, tones, self.size, self.app.theme, self.has_focus,
         )  # fmt: skip
 
     @property
@@ -73,10 +77,15 @@ class RunsPanel(ScrollPanel):
         fresh = Freshness(self.store.topic_problem("runs"), "warn")
         if not self.store.connected and rows:
             fresh = Freshness("link lost", "bad")
-        self.set_titles(title, toned(fresh))
+        below = toned(fresh)
+        if self.filter and not fresh.text:
+            below = Content.from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
+        self.set_titles(title, below)
 
     def tick(self) -> None:
-        self._rows = self.rows
+        key = (self.store, self.store.versions["runs"], self.filter)
+        if key != self._rows_of:
+            self._rows_of, self._rows = key, self.rows
         super().tick()
 
     def content_changed(self) -> None:

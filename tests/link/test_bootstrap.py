@@ -145,7 +145,7 @@ def test_a_home_without_room(place: Lab, tmux_socket: str, kind: str, reason: st
 
 
 def _state(client: BoxClient) -> str:
-    (run,) = client.request("list_runs").result(10)["runs"]
+    (run,) = client.request("list_runs").result(60)["runs"]
     return str(run["state"])
 
 
@@ -178,7 +178,7 @@ def test_this_machine_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for pid in agents_in_memory():
             os.kill(pid, signal.SIGKILL)
         recorder.wait_link(Link.CONNECTED, after=mark)
-        assert client.request("list_runs").result(10) == {"runs": []}
+        assert client.request("list_runs").result(60) == {"runs": []}
     eventually(lambda: not agents_in_memory(), what="the agents exit")
 
 

@@ -22,6 +22,7 @@ from remote.protocol.intake import mismatch
 from remote.protocol.operations import ShowRunReply, ShowRunRequest
 from tests.support.agent import RawAgent
 from tests.support.damage import CONTENTS, FILES, NOT_FILES, arbitrary_json
+from tests.support.patience import PATIENCE
 
 
 def rows(root: Path) -> dict[str, dict[str, Any]]:
@@ -58,7 +59,7 @@ def test_every_damage_at_once_leaves_the_others_live(root: Path) -> None:
     agent = RawAgent(root)
     agent.send({"type": "subscribe", "id": 1, "topic": "runs"})
     update = agent.until(lambda frame: frame["type"] == "update")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < PATIENCE * 30
     states = {row["run"]: row["state"] for row in update["value"]["runs"]}
     assert states == {**{run.name: "unreadable" for run in damaged}, "alive": "running", "well": "running"}
     assert agent.request("list_runs")["ok"]

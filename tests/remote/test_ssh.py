@@ -23,6 +23,7 @@ from remote.transports.host_keys import HostKeys, Verdict
 from remote.transports.ssh import SshTransport, attach_argv
 from remote.transports.ssh_config import parse_jump, resolve
 from tests.support.agent import QUICK, agents, connected, eventually
+from tests.support.patience import PATIENCE
 from tests.support.proxy import ChaosProxy
 from tests.support.sshd import Sshd, make_key
 
@@ -93,7 +94,7 @@ def test_close_during_the_host_key_question(tmp_path: Path, sshd: Sshd) -> None:
         began = time.monotonic()
         client.close()
         assert client.link is Link.CLOSED
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < PATIENCE * 2
 
 
 def test_a_changed_key_is_refused(tmp_path: Path, own_sshd: Sshd) -> None:
@@ -213,13 +214,13 @@ def test_unreachable_hosts_are_retried(hosts: Path, own_sshd: Sshd, proxy: Chaos
 def test_a_hanging_login_ends(ssh_box: Box, hosts: Path, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """paramiko waits for some answers without a timeout: only the watchdog ends them."""
     timing = dataclasses.replace(QUICK, step=1.0)
-    original = bootstrap.probe
+    original = bootstrap.start
 
-    def probe_in_a_black_hole(box: Box, execute: bootstrap.Execute) -> bootstrap.Start:
+    def start_in_a_black_hole(*arguments: Any) -> None:
         proxy.black_hole()
-        return original(box, execute)
+        original(*arguments)
 
-    monkeypatch.setattr(bootstrap, "probe", probe_in_a_black_hole)
+    monkeypatch.setattr(bootstrap, "start", start_in_a_black_hole)
     with connected(ssh_box, host_keys_file=hosts, timing=timing) as (client, recorder):
         assert recorder.wait_link(Link.LOST, timeout=8).detail
         client.close()
@@ -249,7 +250,7 @@ def test_a_shell_greeting_and_a_posix_locale(tmp_path: Path, tmux_socket: str) -
         box = box_of(sshd, tmux_socket=tmux_socket, root=str(tmp_path / "root"))
         with connected(box, host_keys_file=tmp_path / "hosts") as (client, _):
             subprocess.run(["tmux", "-u", "-L", tmux_socket, "new-session", "-d", "-s", "é …", "sleep 60"], check=True)
-            assert client.request("list_sessions").result(10)["sessions"][0]["name"] == "é …"
+            assert client.request("list_sessions").result(60)["sessions"][0]["name"] == "é …"
 
 
 def test_a_box_without_python_or_commands(
@@ -318,7 +319,7 @@ def test_network_faults_lose_and_repeat_no_byte(
                 fault()
                 lost = recorder.wait_link(Link.LOST, after=mark)
                 assert lost.detail
-                assert time.monotonic() - began < QUICK.lost_after + 1.0
+                assert time.monotonic() - began < PATIENCE * (QUICK.lost_after + 1.0)
                 proxy.pass_through()
                 recorder.wait_link(Link.CONNECTED, after=mark)
             stop.set()
@@ -335,7 +336,7 @@ def test_latency_is_measured(ssh_box: Box, hosts: Path, proxy: ChaosProxy) -> No
     timing = dataclasses.replace(QUICK, stale_after=5.0, lost_after=15.0)
     proxy.delay(0.04)
     with connected(ssh_box, host_keys_file=hosts, timing=timing) as (client, recorder):
-        client.request("list_runs").result(20)
+        client.request("list_runs").result(60)
         seen = recorder.wait(lambda e: isinstance(e, LinkChanged) and e.latency_ms is not None)
         assert isinstance(seen, LinkChanged)
         assert (seen.latency_ms or 0) >= 80
@@ -376,7 +377,7 @@ def test_ssh_config_and_jump_hosts(tmp_path: Path, own_sshd: Sshd, sshd: Sshd) -
 
     with connected(Box("h200", host="gpu"), transport_factory=factory) as (client, recorder):
         recorder.wait_link(Link.CONNECTED)
-        assert client.request("list_runs").result(10)
+        assert client.request("list_runs").result(60)
     assert "Accepted publickey" in own_sshd.log.read_text()
     target = resolve("gpu", user="else", port=5, key="~/k", config=str(config))
     assert (target.user, target.port, target.identity_files) == ("else", 5, [Path("~/k").expanduser()])

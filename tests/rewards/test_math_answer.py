@@ -79,7 +79,7 @@ def test_near_misses_are_wrong(answer: str, gold: str) -> None:
 def test_huge_expressions_return_quickly(answer: str, gold: str) -> None:
     began = time.monotonic()
     assert compare(answer, gold) not in {"ok", "grader_timeout"}
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 2.5 * PATIENCE
     assert compare(r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}") == "ok"
 
 

@@ -15,6 +15,7 @@ from remote.client import BoxClient, Timing
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
 from remote.protocol import Decoder, encode_parts
 from remote.transports.local import LocalTransport
+from tests.support.patience import PATIENCE
 
 T = TypeVar("T")
 QUICK = Timing(ping_every=0.1, stale_after=0.6, lost_after=1.5, backoff_first=0.1, backoff_most=0.5, settled_after=0.5)
@@ -22,12 +23,12 @@ QUICK = Timing(ping_every=0.1, stale_after=0.6, lost_after=1.5, backoff_first=0.
 
 def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "") -> T:
     """Wait until a condition returns something true, and return it."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + PATIENCE * timeout
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"timed out after {timeout} s: {what or condition}"
+        assert time.monotonic() < deadline, f"timed out: {what or condition}"
         time.sleep(0.01)
 
 
@@ -55,7 +56,7 @@ class Recorder:
 
     def wait(self, condition: Callable[[ClientEvent], bool], timeout: float = 15.0, after: int = 0) -> ClientEvent:
         """The first event from index ``after`` on that meets a condition."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE * timeout
         with self._arrived:
             while True:
                 for event in self.events[after:]:
@@ -133,7 +134,7 @@ class RawAgent:
 
     def until(self, condition: Callable[[dict[str, Any]], bool], timeout: float = 10.0) -> dict[str, Any]:
         """The first frame, including earlier ones, that meets a condition."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE * timeout
         while True:
             for frame in self.frames:
                 if condition(frame):

@@ -19,6 +19,7 @@ import yaml
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import find_by_run_id
 from tests.support.forked import run_forked
+from tests.support.patience import PATIENCE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GRPO_TRAIN = [sys.executable, "-m", "grpo_train.cli"]
@@ -99,10 +100,10 @@ def run_module(
     """Run ``python -m ARGUMENTS`` to its end, as a fork or as a ``real`` process."""
     words = [str(argument) for argument in arguments]
     if not real:
-        return run_forked(words, environment(root), REPOSITORY, timeout)
+        return run_forked(words, environment(root), REPOSITORY, PATIENCE * timeout)
     return subprocess.run(
         [sys.executable, "-m", *words],
-        env=environment(root), capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY,
+        env=environment(root), capture_output=True, text=True, timeout=PATIENCE * timeout, cwd=REPOSITORY,
     )  # fmt: skip
 
 
@@ -138,9 +139,9 @@ def running(command: list[str], root: Path, run_id: str, **extra: str) -> Iterat
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
     """Wait for a condition and return its first true value; on timeout the test fails with ``what``."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + PATIENCE * timeout
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
+        assert time.monotonic() < deadline, f"waited for {what}"
         time.sleep(0.02)
     return value
 

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from remote.follows import Follow
 from remote.protocol import Cursor
 from tests.support.agent import RawAgent
+from tests.support.patience import PATIENCE
 
 _ids = itertools.count(1)
 NEW_FIELDS = ("tail_sha256", "device", "inode")
@@ -92,7 +93,7 @@ class LogReader:
         return self.error
 
     def _until(self, condition: Callable[[], bool], timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE * timeout
         self._read(0)
         while not condition():
             length, rotations = len(self.content), self.rotations

@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.patience import PATIENCE
+
 
 class Sshd:
     def __init__(
@@ -75,7 +77,7 @@ class Sshd:
             stderr=log,
         )
         log.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE * 10
         while time.monotonic() < deadline:
             assert self._process.poll() is None, self.log.read_text()
             try:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.patience import PATIENCE
+
 
 def unlink_socket(name: str) -> None:
     """Remove the socket file that an ended tmux server leaves behind."""
@@ -45,7 +47,7 @@ class Terminal:
 
     def _tmux(self, *arguments: str) -> str:
         command = ["tmux", "-L", self._socket, "-f", "/dev/null", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
         return done.stdout
 
     def screen(self) -> str:
@@ -63,7 +65,7 @@ class Terminal:
     def paste(self, text: str) -> None:
         """Type text that no command line may show."""
         tmux = ["tmux", "-L", self._socket, "-f", "/dev/null"]
-        subprocess.run([*tmux, "load-buffer", "-b", "typed", "-"], input=text, text=True, timeout=20)
+        subprocess.run([*tmux, "load-buffer", "-b", "typed", "-"], input=text, text=True, timeout=60)
         self._tmux("paste-buffer", "-d", "-b", "typed", "-t", "screen")
 
     def history(self) -> str:
@@ -72,7 +74,7 @@ class Terminal:
 
     def wait_for(self, *texts: str, timeout: float = 60.0) -> str:
         """Wait until all of ``texts`` are on the screen; returns the screen."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE * timeout
         while True:
             screen = self.screen()
             if all(text in screen for text in texts):
@@ -80,20 +82,20 @@ class Terminal:
             if any(text.startswith(PANE_IS_DEAD) for text in texts):
                 # tmux 3.3a may miss that its child ended, until the next one does.
                 self._tmux("run-shell", "-b", "true")
-            assert time.monotonic() < deadline, f"not on the screen within {timeout} s: {texts}\n{screen}"
+            assert time.monotonic() < deadline, f"not on the screen: {texts}\n{screen}"
             time.sleep(0.1)
 
     def wait_gone(self, text: str, timeout: float = 30.0) -> str:
         """Wait until ``text`` is no longer on the screen; returns the screen."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE * timeout
         while text in (screen := self.screen()):
-            assert time.monotonic() < deadline, f"still on the screen after {timeout} s: {text}\n{screen}"
+            assert time.monotonic() < deadline, f"still on the screen: {text}\n{screen}"
             time.sleep(0.1)
         return screen
 
     def settle(self, still_s: float = 0.4, timeout: float = 20.0) -> str:
         """Wait until the screen stops changing; returns the screen."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE * timeout
         before, since = self.screen(), time.monotonic()
         while time.monotonic() - since < still_s:
             assert time.monotonic() < deadline, f"the screen keeps changing\n{before}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from grpo_tui.app import GrpoApp
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.options import Options
 from remote.boxes import Box
+from tests.support.patience import PATIENCE
 from tests.tui.fake import NOW, FakeClient, learning_box
 
 BOX = Box("h200-a", host="192.0.2.10", price_per_hour=2.49)
@@ -43,7 +45,8 @@ class Session:
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
         """Wait for a condition. Fails with the screen."""
-        for _ in range(400):
+        deadline = monotonic() + PATIENCE * 10
+        while monotonic() < deadline:
             if condition():
                 return
             await self.pilot.pause(0.025)

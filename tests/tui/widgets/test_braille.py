@@ -42,12 +42,12 @@ def test_constant_is_a_level_line_in_the_middle() -> None:
 def test_single_peak_survives() -> None:
     steps, values = array("d", range(100_000)), array("d", [0.0] * 100_000)
     values[61_803] = 1.0
-    began = time.perf_counter()
+    began = time.process_time()
     bitmap = Bitmap(80, 25)
     view = view_of(steps, values)
     assert view is not None
     plot(bitmap, view, steps, values)
-    assert time.perf_counter() - began < 1.0  # ~10 ms
+    assert time.process_time() - began < 1.0  # ~10 ms
     column = round(61_803 / 99_999 * (bitmap.width - 1)) // 2
     assert sum(bool(row[column]) for row in bitmap.cells) >= 23, "from bottom to top, except for the margin"
 

@@ -1,0 +1,185 @@
+"""Dialogs at every size of terminal: what is needed to decide and to leave is on the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.screen import Screen
+from textual.widgets import Button
+
+from grpo_tui.screens.boxes import AddBoxScreen, BoxesScreen
+from grpo_tui.screens.demo_setup import DemoSetupScreen
+from grpo_tui.screens.dialog import AttachScreen, ConfirmScreen, HostKeyScreen, MessageScreen
+from grpo_tui.screens.help import HelpScreen
+from grpo_tui.screens.question import QuestionScreen
+from grpo_tui.widgets.excerpt import Excerpt
+from remote.boxes import Box
+from remote.events import Link, LinkChanged, QuestionAsked, TopicFailed
+from tests.tui.conftest import Session, Start, opened
+from tests.tui.fake import FakeClient, learning_box
+
+SIZES = [(60, 15), (80, 24), (120, 40)]
+LONG = "the file system of the box is full and nothing can be written to it; " * 20
+NAME = "run_" + "a-name-made-by-a-script_" * 8
+BOXES = [Box("h200-a", host="192.0.2.10", price_per_hour=2.49), Box("x" * 60, host="y" * 80, user="someone")]
+
+
+def all_dialogs() -> list[tuple[Screen, str]]:
+    """Each dialog with long text, and what must be readable without scrolling."""
+    from textual.content import Content
+
+    return [
+        (MessageScreen(f"cannot stop {NAME}", LONG, "free disk space"), "→ free disk space"),
+        (ConfirmScreen("kill run", [Content(f"Kill {NAME} on h200-a?"), Content(LONG)], "Kill run"), "run_a-name"),
+        (AttachScreen(NAME, "h200-a", f"ssh -t {NAME} {LONG}", "ctrl+b d", "a note"), "To return: ctrl+b d"),
+        (HostKeyScreen("h200-a", "ssh-ed25519", "SHA256:" + "x" * 43), "SHA256:" + "x" * 43),
+        (QuestionScreen("h200-a", QuestionAsked(f"{LONG}\nPassword:", False, "password")), "not stored"),
+        (BoxesScreen(BOXES, "h200-a"), "$2.49/h"),
+        (AddBoxScreen(lambda box: box), "short name, used with --box"),
+        (DemoSetupScreen(Path("/x"), ["sleep", "9"]), "starting grpo-train"),
+        (HelpScreen((), None), ""),  # type: ignore[arg-type]
+    ]
+
+
+def misplaced(dialog: Screen) -> str:
+    """What is not on the screen, or should not be; "" if all is well."""
+    frame = dialog.query_one("#dialog")
+    if not dialog.region.contains_region(frame.region):
+        return "frame"
+    for button in dialog.query(Button):
+        if button.display and button.region.intersection(frame.region).size != button.region.size:
+            return f"button {button.id}"
+    last = max(child.region.bottom for child in frame.children if child.display)
+    return "empty rows at the end" if frame.region.bottom - last > 3 else ""
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_every_dialog_fits_its_terminal(start: Start, size: tuple[int, int]) -> None:
+    async with start(size=size, wait="● 12 ms") as session:
+        for dialog, needed in all_dialogs():
+            await session.app.push_screen(dialog)
+            await session.until_text(needed)
+            await session.until(lambda dialog=dialog: not misplaced(dialog), f"{type(dialog)}: {misplaced(dialog)}")
+            dialog.dismiss(None)
+            await session.pilot.pause()
+
+
+@pytest.mark.parametrize("size", [(60, 15), (120, 40)])
+async def test_a_page_without_runs_names_the_way_out(start: Start, size: tuple[int, int]) -> None:
+    def quiet(client: FakeClient) -> None:
+        client.quiet = True
+
+    async with start(quiet, size=size) as session:
+        for state in (Link.REFUSED, Link.LOST):
+            session.client.on_event(LinkChanged(state, f"detail of {state.value}: {LONG}", retry_in_s=4.0))
+            await session.until_text(f"detail of {state.value}", "choose or change the box", "try again", "quit")
+        session.client.on_event(LinkChanged(Link.CONNECTED))
+        session.client.on_event(TopicFailed("runs", "Permission denied"))
+        screen = await session.until_text("cannot list its runs", "choose or change the box")
+        assert "try again" not in screen  # it is tried again without a person; the key would do nothing
+
+
+async def test_excerpts_end_in_an_ellipsis(start: Start) -> None:
+    async with start(wait="87/200", size=(80, 24)) as session:
+        await session.press("n")
+        await session.until_text("launch a run")
+        await session.until(lambda: session.app.screen.ready)  # type: ignore[attr-defined]
+        problem = session.app.screen.query_one("#problem", Excerpt)
+        session.app.screen.show_problem(LONG)  # type: ignore[attr-defined]
+        await session.until(lambda: problem.size.height == 4)
+        assert str(problem.render()).endswith("…")
+        session.app.screen.show_problem("short")  # type: ignore[attr-defined]
+        await session.until(lambda: problem.size.height == 1)
+        assert str(problem.render()) == "✖ short"
+
+
+async def test_a_short_terminal_shows_the_hint_of_the_field(start: Start) -> None:
+    async with start(size=(80, 24), wait="87/200") as session:
+        await session.app.push_screen(AddBoxScreen(lambda box: box))
+        await session.until_text("short name, used with --box")
+        await session.press("tab", "tab")
+        await session.until_text("as ssh does")
+
+
+async def test_an_invalid_name_does_not_blame_a_file(start: Start, boxes_file: Path) -> None:
+    async with start(wait="87/200", boxes_file=boxes_file) as session:
+        await opened(session, "b", BoxesScreen)
+        await session.press("tab", "tab", "enter")
+        await session.until(lambda: isinstance(session.app.screen, AddBoxScreen))
+        await session.press(*"h 1", "tab", *"192.0.2.1", "enter")
+        assert str(boxes_file) not in await session.until_text("✖ invalid box name 'h 1'")
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_kill_does_not_claim_what_it_does_not_know(start: Start, known: bool) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client).answers["show_run"] = unknown
+
+    def unknown(client: FakeClient, params: dict[str, str]) -> dict[str, object]:
+        from remote.protocol import RemoteError
+
+        raise RemoteError("x", "y")
+
+    async with start(learning_box if known else script, wait="87/200") as session:
+        session.app.store.shown_at = None
+        session.app.store._views = []
+        await opened(session, kill_key(session), ConfirmScreen)
+        lost = "57 steps since the last checkpoint (step_30)" if known else "the steps since the last checkpoint"
+        await session.until_text(f"You lose {lost}", "cancel, then press s")
+
+
+async def test_kill_of_a_stopping_run(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        session.client.runs[0]["stop_asked"] = True
+        session.client.report()
+        await session.until_text("stopping")
+        await opened(session, kill_key(session), ConfirmScreen)
+        assert "press s" not in await session.until_text("A stop is already requested")
+
+
+def kill_key(session: Session) -> str:
+    return session.app.key("kill")
+
+
+async def test_a_zoomed_panel_names_the_way_back(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("z")
+        await session.until_text("esc: restore")
+        await session.press("escape")
+        await session.until(lambda: "esc: restore" not in session.text())
+        await session.press("slash", *"crash", "enter")
+        await session.until_text("1 of 4", "esc: show all")
+        await session.press("escape")
+        await session.until(lambda: "esc: show all" not in session.text())
+
+
+async def test_readonly_is_on_the_screen(start: Start) -> None:
+    async with start(lambda client: None, readonly=True) as session:
+        screen = await session.until_text("read-only", "no runs yet", "started with --readonly")
+        assert "to launch" not in screen
+
+
+async def test_keys_on_the_screen_are_the_users(start: Start) -> None:
+    keymap = {"boxes": "B", "resume": "R", "launch": "N"}
+
+    async with start(keymap=keymap, wait="87/200") as session:
+        await session.press("down", "down")
+        await session.until_text("press R to resume")
+        session.client.on_event(LinkChanged(Link.REFUSED, "no"))
+        await session.until_text("B choose or change the box")
+    async with start(lambda client: None, keymap=keymap) as session:
+        await session.until_text("press N to launch a run")
+
+
+async def test_a_long_name_does_not_fill_a_notification(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client).runs.append({**client.runs[0], "run": NAME})
+
+    async with start(script, wait="87/200") as session:
+        session.client.runs[-1] = {**session.client.runs[-1], "state": "crashed"}
+        session.client.report()
+        await session.until(lambda: "crashed" in session.notifications())
+        title = session.raised[-1].partition(" crashed")[0]
+        assert title.startswith("✖ run…")
+        assert len(title) <= 44
