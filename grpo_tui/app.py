@@ -131,8 +131,8 @@ class GrpoApp(App[None]):
     def _start(self) -> None:
         """Start what takes time, after the first frame."""
         if self.options.demo:
-            self.home.set_launch_hint(
             key = self.key("launch")
+            self.home.set_launch_hint(
                 f"press [bold $primary]{key}[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
                 "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
             )
@@ -317,11 +317,11 @@ class GrpoApp(App[None]):
 
     # actions ---------------------------------------------------------------------------------------------
 
-    def situation(self) -> Situation:
     def key(self, name: str) -> str:
         """Text of the first key of an action."""
         return next(key_label(action.keys[0]) for action in self.actions if action.id == name)
 
+    def situation(self) -> Situation:
         return Situation(self.store, self.options.readonly)
 
     async def action_act(self, name: str) -> None:

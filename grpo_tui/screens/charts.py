@@ -99,7 +99,7 @@ class ChartsScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         store = self.store
         self.step = StepSource(store, lambda: self.curves)
-        yield HeaderBar(store, id="header")
+        yield HeaderBar(store, self.readonly, id="header")
         yield AboutCharts(store, self.view, self, id="about")
         with Horizontal(id="body"):
             yield MetricsPanel(store, self.view, lambda: store.metrics, id="metrics")
