@@ -32,7 +32,7 @@ from remote.answers import Answers
 from remote.boxes import Box
 from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, LogArrived
 from remote.follows import Follow, LogEvent
-from remote.handshake import shake_hands
+from remote.handshake import await_hello, greeting
 from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, Flood, ProtocolError, RemoteError, encode_parts
 from remote.requests import Pending, Requests, unreachable
 from remote.timing import Pings, Timing
@@ -199,8 +199,8 @@ class BoxClient:
             reason = ""
             try:
                 transport = self._transport = self._factory(self.box, self._answers.ask_host_key)
-                transport.open()
-                decoder, hello = shake_hands(transport, self.box, self._timing.lost_after, self._closing)
+                transport.open(greeting(self.box))
+                decoder, hello = await_hello(transport, self.box, self._timing.lost_after, self._closing)
                 up_since = time.monotonic()
                 self._converse(transport, decoder, hello)
             except Unreachable as error:

@@ -29,7 +29,7 @@ def start(data: bytes, name: str, places: Sequence[str]) -> None:
     for place in places:
         try:
             store(data, Path(place))
-            os.execv(sys.executable, [sys.executable, "-I", place, "serve"])
+            os.execv(sys.executable, [sys.executable, "-I", "-S", place, "serve"])
         except OSError as error:
             failed.append(f"{place}: {error.strerror or error}")
     sys.meta_path.insert(0, BundleImporter(data))
