@@ -189,7 +189,7 @@ class BoxClient:
     # ------------------------------------------------------------------------------------------------ owner thread
 
     def _own(self) -> None:
-        failures, asking_again, address, suspected = 0, False, "", ""
+        failures, at_once, asking_again, address, suspected = 0, False, False, "", ""
         while not self._closing.is_set():
             if failures == 0 and not asking_again:
                 self._set_link(Link.CONNECTING, f"connecting to {self.box.address()}")
@@ -231,8 +231,9 @@ class BoxClient:
                 asking_again = self._wait_after(ended, reason, address)
                 continue
             settled = up_since is not None and time.monotonic() - up_since >= self._timing.settled_after
-            failures = FLOODED if isinstance(ended, Flood) else 1 if settled else failures + 1
-            self._back_off(failures, reason, address, at_once=settled and not isinstance(ended, Flood))
+            failures = FLOODED if isinstance(ended, Flood) else 1 if settled or at_once else failures + 1
+            at_once = settled and not isinstance(ended, Flood)
+            self._back_off(failures, reason, address, at_once=at_once)
         self._set_link(Link.CLOSED, "closed")
         self._requests.fail_all("the client is closed")
 
