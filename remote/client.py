@@ -202,6 +202,7 @@ class BoxClient:
                 transport.open(greeting(self.box))
                 decoder, hello = await_hello(transport, self.box, self._timing.lost_after, self._closing)
                 up_since = time.monotonic()
+                self._choice.connected()
                 self._converse(transport, decoder, hello)
             except Unreachable as error:
                 ended = error
@@ -213,6 +214,9 @@ class BoxClient:
                 ended, reason = error, intake.message(str(error))
             except Exception as error:  # a bug here or in a library must not end the link for good
                 ended, reason = error, intake.message(f"{type(error).__name__}: {error}")
+            if isinstance(ended, Refused):
+                ended = self._choice.after(ended)
+                reason = intake.message(str(ended))
             self._transport = None
             self._go_down(reason)
             if transport is not None:

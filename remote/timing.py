@@ -78,10 +78,11 @@ class NetworkDetector:
 
 def _local_address(address: str) -> str:
     """The local address of a route; "" without one."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
+        found = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
+        family, kind, _, _, target = found[0]  # with the zone of an IPv6 address
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError:
         return ""
