@@ -35,7 +35,7 @@ from remote.follows import Follow, LogEvent
 from remote.handshake import await_hello, greeting
 from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, Flood, ProtocolError, RemoteError, encode_parts
 from remote.requests import Pending, Requests, unreachable
-from remote.timing import Pings, Timing
+from remote.timing import Pings, Timing, sleep_clock
 from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
 from remote.transports.choice import TransportChoice
 from remote.waiting import FLOODED, Waiting
@@ -57,13 +57,14 @@ class BoxClient:
         transport_factory: TransportFactory | None = None,
         timing: Timing | None = None,
         wall_clock: Callable[[], float] = time.time,
+        sleep_clock: Callable[[], float] = sleep_clock,
     ) -> None:
         self.box = box
         self._on_event = on_event
         self._timing = timing or Timing()
         self._closing = threading.Event()
         self._answers = Answers(self._emit, self._closing)
-        self._waiting = Waiting(self._timing, wall_clock, self._closing)
+        self._waiting = Waiting(self._timing, sleep_clock, self._closing)
         self._choice = TransportChoice(
             box,
             self._answers.ask_question,

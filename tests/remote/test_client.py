@@ -234,7 +234,7 @@ def test_a_resumed_machine_reconnects_at_once() -> None:
     shift = [0.0]
     timing = dataclasses.replace(QUICK, backoff_first=0.1, lost_after=60.0, stale_after=50.0)
     script = Script(ScriptedTransport(), ScriptedTransport())
-    options = {"transport_factory": script, "timing": timing, "wall_clock": lambda: time.time() + shift[0]}
+    options = {"transport_factory": script, "timing": timing, "sleep_clock": lambda: time.monotonic() + shift[0]}
     with connected(BOX, **options) as (_, recorder):
         recorder.wait_link(Link.CONNECTED)
         shift[0] = 3600.0

@@ -44,7 +44,7 @@ class Sshd:
         self._extra = extra
         self._files = files
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         make_key(self.host_key)
         make_key(self.user_key)
         self.authorized_keys = self.folder / "authorized_keys"
@@ -139,7 +139,7 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     return path
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port below those that the system gives to connections, so that none takes it while the server is down."""
     while True:
         port = secrets.randbelow(20_000) + 10_000
