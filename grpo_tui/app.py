@@ -49,6 +49,7 @@ from remote.events import (
     RunsReported,
     SessionsReported,
 )
+from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
 TICK_S = 0.25
@@ -246,7 +247,7 @@ class GrpoApp(App[None]):
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.state is WorkerState.ERROR:
             error = event.worker.error
-            message = f"{type(error).__name__}: {error}"
+            message = clean(f"{type(error).__name__}: {error}")
             where = f"during: {event.worker.description}; runs continue"
             self.show_error("internal error", message, where)
 
@@ -369,10 +370,10 @@ class GrpoApp(App[None]):
         self.set_timer(0.2, lambda: self.deliver_screenshot(path=str(folder)))
 
     def _fatal_error(self) -> None:
-        """Exit with a traceback; without Textual's local variables, which hold what was typed and the environment."""
-        from rich.traceback import Traceback
+        """Exit with a traceback."""
+        from grpo_tui.crash_report import CrashReport
 
-        self.panic(Traceback())
+        self.panic(CrashReport())
 
     async def action_quit(self) -> None:
         await self.action_act("quit")

@@ -8,10 +8,11 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import FORMAT, VERSION
+from grpo_tui.ending import end_at_once, end_with_terminal, report_crashes_clean
 
 if TYPE_CHECKING:
     from grpo_tui.options import Options
@@ -23,6 +24,7 @@ examples:
   grpo-tui                                  the first box in boxes.yaml, else this machine
   grpo-tui --box h200-a                     a box from boxes.yaml
   grpo-tui --box h200-a --host 192.0.2.17   the same box at another address
+  grpo-tui --root ~/runs                    this machine, runs in ~/runs
 
 Runs live in tmux on the box: closing this program does not end them. Press ? in the app to see all keys.
 Exit codes: 0 done, 1 failed, 2 usage error.
@@ -39,7 +41,11 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--box", metavar="NAME", help="box from boxes.yaml, or 'local' for this machine")
     options.add_argument("--host", metavar="ADDRESS", help="address of the box, overriding boxes.yaml")
-    options.add_argument("--root", metavar="DIR", help="directory for runs on the box (LOCALFS_ROOT)")
+    options.add_argument(
+        "--root",
+        metavar="DIR",
+        help="directory for runs on the box (LOCALFS_ROOT); without --box or --host, on this machine",
+    )
     options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
     options.add_argument("--config-dir", metavar="DIR", help="directory of the training configs to offer")
     options.add_argument("--demo", action="store_true", help="train a tiny model on this machine within minutes")
@@ -70,9 +76,24 @@ def choose_box(arguments: argparse.Namespace) -> Box:
     elif arguments.host:
         known = next((box for box in boxes if arguments.host in (box.host, box.name)), None)
         box = known or Box(arguments.host, host=arguments.host)
+    elif arguments.root:
+        box = _this_machine(boxes, arguments.root)
     else:
         box = boxes[0]
     return _overridden(box, arguments.host, arguments.root)
+
+
+def _this_machine(boxes: list[Box], root: str) -> Box:
+    """This machine, for a root without a box: the same path on a rented box is another directory. Raises BoxesError."""
+    from remote.boxes import LOCAL_NAME, BoxesError, find_box
+
+    local = find_box(boxes, LOCAL_NAME)
+    others = [box.name for box in boxes if not box.is_local]
+    if others and local.is_local and not Path(root).expanduser().is_dir():
+        names = ", ".join(others)
+        hint = f"create it, or name the box that has it: --box NAME ({names})"
+        raise BoxesError(f"--root: no directory {root} on this machine; {hint}")
+    return local
 
 
 def reload_box(box: Box, arguments: argparse.Namespace) -> Box:
@@ -91,7 +112,7 @@ def _overridden(box: Box, host: str | None, root: str | None) -> Box:
     if host and not box.is_local:
         box = replace(box, host=host)
     if root:
-        box = replace(box, root=root)
+        box = replace(box, root=str(Path(root).expanduser().absolute()) if box.is_local else root)
     if box.is_local and not box.tmux_socket:
         box = replace(box, tmux_socket=os.environ.get("GRPO_TUI_TMUX_SOCKET", ""))
     return box
@@ -116,7 +137,9 @@ def app_options(arguments: argparse.Namespace) -> Options:
         root = Path(arguments.root).expanduser().absolute() if arguments.root else demo.demo_root()
         return Options(demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap)
     again = partial(reload_box, arguments=arguments)
-    return Options(choose_box(arguments), boxes_file, config_dir, None, arguments.readonly, keymap, again)
+    return Options(
+        choose_box(arguments), boxes_file, config_dir, None, arguments.readonly, keymap, again, arguments.root or ""
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -132,7 +155,6 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
     from grpo_tui.app import GrpoApp
-    from grpo_tui.hangup import end_with_terminal
 
     end_with_terminal()
     app = GrpoApp(options)
@@ -140,5 +162,11 @@ def main(argv: list[str] | None = None) -> int:
     return app.return_code or 0
 
 
+def program() -> NoReturn:
+    """The program ``grpo-tui``."""
+    report_crashes_clean()
+    end_at_once(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -22,6 +22,8 @@ class Options:
     keymap: Mapping[str, str] = field(default_factory=dict)
     reload_box: Callable[[Box], Box] = lambda box: box
     """The current entry of boxes.yaml for a box; the box itself without one. Raises BoxesError."""
+    root: str = ""
+    """``--root``; "" if it is not given."""
 
     @property
     def demo(self) -> bool:

@@ -57,7 +57,9 @@
 
 **SSH as ssh does it.** With ``transport: auto`` and an OpenSSH client on this machine:
 
-- The link *must* connect where ``ssh NAME`` runs commands, and nowhere else. docs/ssh.md lists what was tried.
+- The link *must* connect where ``ssh NAME`` runs commands, and nowhere else. docs/ssh.md lists what was tried. Where
+  ssh and the box have no algorithm in common, ``auto`` *may* use paramiko (:mod:`remote.transports.fallback`), but
+  *must not* get around the user's algorithms, known_hosts or jump hosts.
 - A host key *must* be the box's own in our known_hosts or, if there is none, a known one of the user's. Another key,
   and one that any file revokes, *must* be a hard stop that names file and line. A new key *must* be stored in our file
   alone, after the user's answer and once its signature was verified.

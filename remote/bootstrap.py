@@ -1,9 +1,10 @@
 """Brings the agent onto a box that has only a Python, over any transport that runs commands.
 
-The account's shell may be any shell and may print a greeting, so scripts go to ``/bin/sh`` and answers lie between two
-markers. Without the second one the answer is incomplete: the box has not refused anything (see :mod:`remote`).
+The account's shell may be any shell and may print a greeting, so answers lie between two markers. Without the second
+one the answer is incomplete: the box has not refused anything (see :mod:`remote`).
 
-A box that does not have the bundle gets it over the standard input of the agent (:mod:`remote.agent.from_memory`).
+The first script starts the agent where the box has it: a known box costs one round trip. Another one gets the bundle
+over the standard input of the agent (:mod:`remote.agent.from_memory`), in a second one.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from remote.boxes import Box
-from remote.bundle import Bundle, build
+from remote.bundle import build
 from remote.transports import Refused, Unreachable
+from remote.transports.box_shell import BoxShell
 
 PROBE_STEPS = 2
-START_STEPS = 1
 UPLOAD_STEPS = 8
 UPLOAD_ENDS_S = 300
 """The box ends an upload that has not arrived by then: a cut network does not end it."""
@@ -35,13 +35,15 @@ _PROBE = """\
 import hashlib, os, sys
 if sys.version_info[:2] < (3, 10):
     sys.exit(print('old=%d.%d' % sys.version_info[:2]))
-for file in sys.argv[1:]:
-    found = '-'
+want, stored = sys.argv[1], ''
+for file in sys.argv[2:]:
     try:
-        found = os.path.isfile(file) and hashlib.sha256(open(file, 'rb').read()).hexdigest() or '-'
+        if not stored and os.path.isfile(file) and hashlib.sha256(open(file, 'rb').read()).hexdigest() == want:
+            stored = file
     except OSError:
         pass
-    print('place=%s %s' % (found, file))
+    print('place=' + file)
+print('stored=' + stored)
 """
 _RECEIVE = (
     "import hashlib, io, signal, sys, zipfile; want, size, limit, marker, *places = sys.argv[1:]; "
@@ -51,65 +53,57 @@ _RECEIVE = (
     'code = zipfile.ZipFile(io.BytesIO(data)).read("remote/agent/from_memory.py"); '
     'module = {"__name__": "start"}; exec(code, module); module["start"](data, want, places)'
 )
-"""One line, because the account's shell may be csh. A buffer of 1 byte, so that nothing after the bundle is read."""
+"""A buffer of 1 byte, so that nothing after the bundle is read."""
+_UTF8 = "LC_ALL=C.UTF-8; export LC_ALL"
 _NEW_ENOUGH = {"debian": 12.0, "ubuntu": 22.04}
 """Releases whose own Python is 3.10 or newer."""
-Execute = Callable[[str, bytes, int, str, str], tuple[int, str, str]]
-"""Runs a command on the box: its standard input, time limit in steps, purpose, and the marker that ends its output.
-
-Returns the exit status, output and errors. Raises Unreachable unless an exit status was received.
-"""
 
 
-@dataclass(frozen=True)
-class Start:
-    """How to start the agent."""
-
-    command: str
-    marker: str
-    """The line after which its frames follow."""
-    upload: bytes
-    """What it reads first."""
-    steps: int
-    """Time limit until the marker."""
-
-
-def probe(box: Box, execute: Execute) -> Start:
-    """Find a Python on the box, and look whether it has the bundle.
+def start(box: Box, shell: BoxShell, greeting: bytes, wait_ready: Callable[[], None]) -> None:
+    """Start the agent, which reads ``greeting`` first; its frames follow. ``wait_ready``: waits for the shell.
 
     Raises Refused, and Unreachable for an incomplete answer.
     """
-    bundle = build()
-    begin, end = _markers()
-    script = _enclosed(_probe_script(bundle.name, box), begin, end, "\n")
-    result = execute("/bin/sh -s", f"{script}\n".encode(), PROBE_STEPS, "probing the box", end)
-    pairs = [line.partition("=")[::2] for line in _answer(box, "the probe", result, begin, end).splitlines()]
+    begin, end, started = (f"grpo-{name}-{secrets.token_hex(8)}" for name in ("begin", "end", "agent"))
+    what = "probing the box"
+    shell.run(_first_script(box, begin, end, started), greeting, PROBE_STEPS, what)
+    wait_ready()
+    output, marker = shell.until(what, started, end)
+    if marker == started:
+        return
+    _, begun, answer = output.partition(f"\n{begin}\n")
+    if not begun:
+        raise Unreachable(f"{what}: the answer of '{box.name}' is incomplete")
+    pairs = [line.partition("=")[::2] for line in answer.splitlines()]
     values = dict(pairs)
     if not values.get("python"):
         raise Refused(_no_python(box, [value for name, value in pairs if name == "old"], values.get("os", "")))
-    places = [value.partition(" ")[::2] for name, value in pairs if name == "place"]
-    stored = [place for found, place in places if found == bundle.sha256]
-    return _start(values["python"], bundle, [place for _, place in places], stored[0] if stored else "")
+    argv = receiving_argv(values["python"], started, [place for name, place in pairs if name == "place"])
+    what = "uploading the agent"
+    shell.run(f"{_UTF8}; umask 077; exec {shlex.join(argv)}", build().data + greeting, UPLOAD_STEPS, what)
+    shell.until(what, started)
 
 
-def _start(python: str, bundle: Bundle, places: list[str], stored: str) -> Start:
-    """The agent's start from a stored bundle, else from the uploaded one.
-
-    The agent cleans its environment itself: ``env -i NAME=VALUE`` would show a proxy's password in process lists.
-    """
-    marker = start_marker()
-    first = "LC_ALL=C.UTF-8; export LC_ALL; "
-    if stored:
-        run = f"{first}printf '\\n%s\\n' {marker}; exec {shlex.join([python, '-I', stored, 'serve'])}"
-        return Start(_in_sh(run), marker, b"", START_STEPS)
-    run = f"{first}umask 077; exec {shlex.join(receiving_argv(python, marker, places))}"
-    return Start(_in_sh(run), marker, bundle.data, UPLOAD_STEPS)
+def start_marker() -> str:
+    """A line that nothing else prints, before the agent's frames."""
+    return f"grpo-agent-{secrets.token_hex(8)}"
 
 
 def receiving_argv(python: str, marker: str, places: list[str]) -> list[str]:
     """A command that reads the bundle, prints the marker and becomes the agent; one of the places may store it."""
     bundle = build()
-    return [python, "-I", "-c", _RECEIVE, bundle.sha256, str(len(bundle.data)), str(UPLOAD_ENDS_S), marker, *places]
+    return [
+        python,
+        "-I",
+        "-S",
+        "-c",
+        _RECEIVE,
+        bundle.sha256,
+        str(len(bundle.data)),
+        str(UPLOAD_ENDS_S),
+        marker,
+        *places,
+    ]
 
 
 def _no_python(box: Box, old: list[str], system: str) -> str:
@@ -125,61 +119,40 @@ def _no_python(box: Box, old: list[str], system: str) -> str:
     return f"no Python 3.10 or newer on '{box.name}'{found}. On the box: {advice}"
 
 
-def _markers() -> tuple[str, str]:
-    token = secrets.token_hex(8)
-    return f"grpo-begin-{token}", f"grpo-end-{token}"
+def _first_script(box: Box, begin: str, end: str, started: str) -> str:
+    """A script that finds a Python 3.10 or newer and the stored bundle, and becomes the agent if it has found both.
 
-
-def _enclosed(script: str, begin: str, end: str, separator: str) -> str:
-    """A script that prints a marker before and after its output; it exits with the script's status."""
-    mark = "printf '\\n%s\\n'"
-    return separator.join((f"{mark} {begin}", script, "status=$?", f"{mark} {end}", "exit $status"))
-
-
-def _answer(box: Box, what: str, result: tuple[int, str, str], begin: str, end: str) -> str:
-    """What the script itself printed."""
-    status, output, errors = result
-    _, begun, rest = output.partition(f"\n{begin}\n")
-    if not begun:
-        reason = (errors or output).strip()[-300:] or f"exit status {status}"
-        raise Refused(f"'{box.name}' does not run commands for this user: {reason}")
-    answer, ended, _ = rest.partition(f"\n{end}\n")
-    if not ended:
-        raise Unreachable(f"{what} on '{box.name}' ended early (exit status {status})")
-    return answer
-
-
-def _probe_script(bundle: str, box: Box) -> str:
-    """A script that finds a Python 3.10 or newer and hashes the stored bundle."""
+    The agent cleans its environment itself: ``env -i NAME=VALUE`` would show a proxy's password in process lists.
+    """
+    bundle = build()
     pythons = [f'"{python}"' for python in _PYTHONS]
     if box.repo:
         pythons.append(f"{_in_home(box.repo)}/.venv/bin/python")
     if box.python:
         pythons = [_in_home(box.python)]
-    first = f'set -- {_in_home(box.agent_dir)}/{bundle} "$@"\n' if box.agent_dir else ""
+    first = f'set -- {_in_home(box.agent_dir)}/{bundle.name} "$@"\n' if box.agent_dir else ""
     return (
-        f'set -- "$HOME/{FOLDER}/{bundle}"\n'
-        f'[ -z "$XDG_RUNTIME_DIR" ] || set -- "$@" "$XDG_RUNTIME_DIR/grpo-agent/{bundle}"\n'
+        f"printf '\\n%s\\n' {begin}\n"
+        f'set -- "$HOME/{FOLDER}/{bundle.name}"\n'
+        f'[ -z "$XDG_RUNTIME_DIR" ] || set -- "$@" "$XDG_RUNTIME_DIR/grpo-agent/{bundle.name}"\n'
         f"{first}"
-        '(. /etc/os-release; printf \'os=%s %s\\n\' "$ID" "$VERSION_ID") 2>/dev/null\n'
+        "result= newline='\n'\n"
         f"for python in {' '.join(pythons)}; do\n"
         '  found=$(command -v "$python" 2>/dev/null) || continue\n'
-        f'  result=$("$found" -I -c {shlex.quote(_PROBE)} "$@" 2>/dev/null </dev/null) || continue\n'
-        '  case $result in place=*) printf \'python=%s\\n%s\\n\' "$found" "$result"; break;; esac\n'
+        f'  result=$("$found" -I -S -c {shlex.quote(_PROBE)} {bundle.sha256} "$@" 2>/dev/null </dev/null) || continue\n'
+        "  case $result in place=*) break;; esac\n"
         "  printf '%s\\n' \"$result\"\n"
-        "done"
+        "done\n"
+        "case $result in\n"
+        f"  *\"$newline\"stored=/*) {_UTF8}; printf '\\n%s\\n' {started}\n"
+        '    exec "$found" -I -S "${result##*"$newline"stored=}" serve;;\n'
+        '  place=*) printf \'python=%s\\n%s\\n\' "$found" "$result";;\n'
+        "esac\n"
+        '(. /etc/os-release; printf \'os=%s %s\\n\' "$ID" "$VERSION_ID") 2>/dev/null </dev/null\n'
+        f"printf '\\n%s\\n' {end}"
     )
-
-
-def start_marker() -> str:
-    """A line that nothing else prints, before the agent's frames."""
-    return f"grpo-agent-{secrets.token_hex(8)}"
 
 
 def _in_home(path: str) -> str:
     """A path for a script; ``~/`` is the home directory."""
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
-
-
-def _in_sh(script: str) -> str:
-    return f"exec /bin/sh -c {shlex.quote(script)}"

@@ -19,10 +19,13 @@ ENTRY = """\
 import sys
 from remote.agent import compiled
 compiled.use()
-from remote.agent.serve import main
+if sys.argv[1:2] == ["index"]:
+    from remote.index.process import main
+else:
+    from remote.agent.serve import main
 sys.exit(main(sys.argv[1:]))
 """
-PACKAGES = ("remote/protocol", "remote/agent", "grpo_train/run_dir")
+PACKAGES = ("remote/protocol", "remote/agent", "remote/index", "grpo_train/run_dir")
 """Carried whole, with the ``__init__.py`` of each parent."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LIBTMUX_LEFT_OUT = ("test", "pytest_plugin.py", "__pycache__")

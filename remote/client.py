@@ -32,10 +32,10 @@ from remote.answers import Answers
 from remote.boxes import Box
 from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, LogArrived
 from remote.follows import Follow, LogEvent
-from remote.handshake import shake_hands
+from remote.handshake import await_hello, greeting
 from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, Flood, ProtocolError, RemoteError, encode_parts
 from remote.requests import Pending, Requests, unreachable
-from remote.timing import Pings, Timing
+from remote.timing import Pings, Timing, sleep_clock
 from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
 from remote.transports.choice import TransportChoice
 from remote.waiting import FLOODED, Waiting
@@ -57,13 +57,14 @@ class BoxClient:
         transport_factory: TransportFactory | None = None,
         timing: Timing | None = None,
         wall_clock: Callable[[], float] = time.time,
+        sleep_clock: Callable[[], float] = sleep_clock,
     ) -> None:
         self.box = box
         self._on_event = on_event
         self._timing = timing or Timing()
         self._closing = threading.Event()
         self._answers = Answers(self._emit, self._closing)
-        self._waiting = Waiting(self._timing, wall_clock, self._closing)
+        self._waiting = Waiting(self._timing, sleep_clock, self._closing)
         self._choice = TransportChoice(
             box,
             self._answers.ask_question,
@@ -189,7 +190,7 @@ class BoxClient:
     # ------------------------------------------------------------------------------------------------ owner thread
 
     def _own(self) -> None:
-        failures, asking_again, address, suspected = 0, False, "", ""
+        failures, at_once, asking_again, address, suspected = 0, False, False, "", ""
         while not self._closing.is_set():
             if failures == 0 and not asking_again:
                 self._set_link(Link.CONNECTING, f"connecting to {self.box.address()}")
@@ -199,9 +200,10 @@ class BoxClient:
             reason = ""
             try:
                 transport = self._transport = self._factory(self.box, self._answers.ask_host_key)
-                transport.open()
-                decoder, hello = shake_hands(transport, self.box, self._timing.lost_after, self._closing)
+                transport.open(greeting(self.box))
+                decoder, hello = await_hello(transport, self.box, self._timing.lost_after, self._closing)
                 up_since = time.monotonic()
+                self._choice.connected()
                 self._converse(transport, decoder, hello)
             except Unreachable as error:
                 ended = error
@@ -213,6 +215,9 @@ class BoxClient:
                 ended, reason = error, intake.message(str(error))
             except Exception as error:  # a bug here or in a library must not end the link for good
                 ended, reason = error, intake.message(f"{type(error).__name__}: {error}")
+            if isinstance(ended, Refused):
+                ended = self._choice.after(ended)
+                reason = intake.message(str(ended))
             self._transport = None
             self._go_down(reason)
             if transport is not None:
@@ -231,8 +236,9 @@ class BoxClient:
                 asking_again = self._wait_after(ended, reason, address)
                 continue
             settled = up_since is not None and time.monotonic() - up_since >= self._timing.settled_after
-            failures = FLOODED if isinstance(ended, Flood) else 1 if settled else failures + 1
-            self._back_off(failures, reason, address, at_once=settled and not isinstance(ended, Flood))
+            failures = FLOODED if isinstance(ended, Flood) else 1 if settled or at_once else failures + 1
+            at_once = settled and not isinstance(ended, Flood)
+            self._back_off(failures, reason, address, at_once=at_once)
         self._set_link(Link.CLOSED, "closed")
         self._requests.fail_all("the client is closed")
 

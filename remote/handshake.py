@@ -14,15 +14,19 @@ from remote.transports import Refused, Transport, Unreachable
 POLL_S = 0.25
 
 
-def shake_hands(
+def greeting(box: Box) -> bytes:
+    """This program's hello."""
+    hello = {"type": "hello", "protocol": PROTOCOL_VERSION, "settings": asdict(box.settings())}
+    return b"".join(encode_parts(hello))
+
+
+def await_hello(
     transport: Transport, box: Box, timeout_s: float, closing: threading.Event
 ) -> tuple[Decoder, dict[str, Any]]:
-    """Exchange hellos; returns the decoder, which may hold later bytes, and the agent's hello.
+    """Wait for the agent's hello; returns it with the decoder, which may hold later bytes.
 
     Raises Refused for another protocol version, Unreachable without a hello and once ``closing`` is set.
     """
-    for part in encode_parts({"type": "hello", "protocol": PROTOCOL_VERSION, "settings": asdict(box.settings())}):
-        transport.send(part)
     decoder, deadline = Decoder(), time.monotonic() + timeout_s
     while not closing.is_set() and time.monotonic() <= deadline:
         data = transport.receive(min(POLL_S, timeout_s))

@@ -22,7 +22,7 @@ class Timing:
     settled_after: float = 10.0
     """A connection that lasted this long resets the back-off."""
     clock_jump: float = 10.0
-    """A jump of the wall clock against the monotonic clock that means the machine was suspended."""
+    """Seconds by which :func:`sleep_clock` gets ahead of the monotonic clock when the machine was suspended."""
     ask_again: float = 300.0
     """Wait after a refusal by the box."""
     network_every: float = 3.0
@@ -31,17 +31,25 @@ class Timing:
     """Limit of one step of opening the link: banner, key exchange, each authentication, each channel."""
 
 
-class SleepDetector:
-    """Detects that this machine was suspended: the wall clock advanced, the monotonic clock did not."""
+def sleep_clock() -> float:
+    """Seconds on a clock that also runs while this machine is suspended.
 
-    def __init__(self, wall_clock: Callable[[], float], jump: float) -> None:
-        self._wall_clock = wall_clock
+    Where the system has none, the wall clock: setting it forward then looks like a suspend.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
+
+
+class SleepDetector:
+    """Detects that this machine was suspended: ``clock`` advanced, the monotonic clock did not."""
+
+    def __init__(self, clock: Callable[[], float], jump: float) -> None:
+        self._clock = clock
         self._jump = jump
-        self._skew = wall_clock() - time.monotonic()
+        self._skew = clock() - time.monotonic()
 
     def happened(self) -> bool:
         """Whether it was suspended since the last call."""
-        before, self._skew = self._skew, self._wall_clock() - time.monotonic()
+        before, self._skew = self._skew, self._clock() - time.monotonic()
         return self._skew - before > self._jump
 
 
@@ -78,10 +86,11 @@ class NetworkDetector:
 
 def _local_address(address: str) -> str:
     """The local address of a route; "" without one."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
+        found = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
+        family, kind, _, _, target = found[0]  # with the zone of an IPv6 address
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError:
         return ""
@@ -89,6 +98,8 @@ def _local_address(address: str) -> str:
 
 SKEW_STEP_S = 0.5
 """Smaller differences between the clocks are not reported."""
+SKEW_ERROR_S = 1.0
+"""A less certain first measurement is not reported, unless it shows a difference."""
 MAX_PENDING = 100
 """Pings whose pong is awaited; a box may never send it."""
 
@@ -117,8 +128,10 @@ class Pings:
         if began is None:
             return False
         if box_time is not None:
-            skew = wall_time - (now - began) / 2 - box_time  # as if the way there took as long as the way back
-            if self.skew_s is None or abs(skew - self.skew_s) >= SKEW_STEP_S:
+            error = (now - began) / 2  # one way may have taken all of the time
+            skew = wall_time - error - box_time
+            first = self.skew_s is None and error <= SKEW_ERROR_S
+            if first or abs(skew - (self.skew_s or 0.0)) >= SKEW_STEP_S + error:
                 self.skew_s = skew
         old, new = self.latency_ms, (now - began) * 1000
         if old is not None and abs(new - old) < max(1.0, 0.2 * old) and now - self._shown_at < 5.0:

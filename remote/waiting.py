@@ -16,10 +16,10 @@ FLOODED = 17
 class Waiting:
     """The waits of one client. Only its owner thread waits; any thread may end a wait."""
 
-    def __init__(self, timing: Timing, wall_clock: Callable[[], float], closing: threading.Event) -> None:
+    def __init__(self, timing: Timing, sleep_clock: Callable[[], float], closing: threading.Event) -> None:
         self._timing = timing
         self._closing = closing
-        self._sleep = SleepDetector(wall_clock, timing.clock_jump)
+        self._sleep = SleepDetector(sleep_clock, timing.clock_jump)
         self._network = NetworkDetector(timing.network_every)
         self._retry_now = threading.Event()
 

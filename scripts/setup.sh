@@ -16,12 +16,13 @@ apt_get() {
     apt-get install -y -qq "$@" >/dev/null 2>&1 || { apt-get update -qq >/dev/null && apt-get install -y -qq "$@" >/dev/null; }
 }
 
-# --- programs: tmux (sessions); for development also OpenSSH's client and server (attach, the tests' box) ---------
+# --- programs: tmux (sessions); for development also OpenSSH's client and server (attach, the tests' box), faketime --
 missing=()
 command -v tmux >/dev/null || missing+=(tmux)
 if [ "${1:-}" != --box ]; then
     command -v ssh >/dev/null || missing+=(openssh-client)
     [ -x /usr/sbin/sshd ] || command -v sshd >/dev/null || missing+=(openssh-server)
+    [ "$(uname)" != Linux ] || command -v faketime >/dev/null || missing+=(faketime)
     if apt_root; then # login shells of the tests; without them these tests are skipped
         for shell in fish tcsh zsh; do command -v "$shell" >/dev/null || missing+=("$shell"); done
     fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,7 +32,14 @@ def quit_app(app: GrpoApp) -> None:
     message = None
     if live:
         runs = ", ".join(f"{row.name} ({row.step}/{row.total_steps or '?'})" for row in live)
-        command = "grpo-tui --demo" if app.options.demo else f"grpo-tui --box {app.store.box}"
+        command = "grpo-tui --demo" if app.options.demo else shlex.join(_return_command(app))
         verb = "continues" if len(live) == 1 else "continue"
         message = Text(f"{runs} {verb} on box {app.store.box}. To return: {command}")  # a str would be markup
     app.exit(message=message)
+
+
+def _return_command(app: GrpoApp) -> list[str]:
+    """The command that opens the shown box again."""
+    command = ["grpo-tui", "--box", app.store.box]
+    options = app.options
+    return [*command, "--root", options.root] if options.root and app.store.box == options.box.name else command

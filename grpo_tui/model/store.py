@@ -78,6 +78,8 @@ class Store:
         self.host_key: HostKeyAsked | None = None
         self.runs: list[RunRow] | None = None
         """Newest first; None before the first report."""
+        self._by_name: dict[str, RunRow] = {}
+        self._live: list[RunRow] = []
         self.selected: str | None = None
         self.logs: RunLogs | None = None
         self.curves: dict[str, Curves] = {}
@@ -116,6 +118,8 @@ class Store:
             self._link_changed(event)
         elif isinstance(event, RunsReported):
             self.runs = [RunRow.from_summary(row) for row in event.runs]
+            self._by_name = {row.name: row for row in reversed(self.runs)}  # of two with one name, the first
+            self._live = [row for row in self.runs if row.is_live]
             self._read("runs")
         elif isinstance(event, SessionsReported):
             self.sessions = [session for session in event.sessions if UNREADABLE not in session]
@@ -190,7 +194,7 @@ class Store:
     @property
     def run(self) -> RunRow | None:
         """Row of the selected run."""
-        return next((row for row in self.runs or () if row.name == self.selected), None)
+        return self._by_name.get(self.selected or "")
 
     @property
     def connected(self) -> bool:
@@ -311,7 +315,7 @@ class Store:
 
     def live_runs(self) -> list[RunRow]:
         """Runs that are not over."""
-        return [row for row in self.runs or () if row.is_live]
+        return self._live
 
     def sessions_of(self, run: str) -> list[str]:
         """Names of the live tmux sessions of a run, the training session first."""

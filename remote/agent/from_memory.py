@@ -6,16 +6,13 @@ read-only, its modules are imported from memory. ``remote/bootstrap.py`` has the
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import io
 import os
 import sys
-import zipfile
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType
+from types import ModuleType
 
 sha256 = ""
 """Hash of the bundle if the agent runs from memory, else ""."""
@@ -29,7 +26,7 @@ def start(data: bytes, name: str, places: Sequence[str]) -> None:
     for place in places:
         try:
             store(data, Path(place))
-            os.execv(sys.executable, [sys.executable, "-I", place, "serve"])
+            os.execv(sys.executable, [sys.executable, "-I", "-S", place, "serve"])
         except OSError as error:
             failed.append(f"{place}: {error.strerror or error}")
     sys.meta_path.insert(0, BundleImporter(data))
@@ -54,10 +51,12 @@ def store(data: bytes, place: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-class BundleImporter(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+class BundleImporter:
     """Imports modules from a zip file in memory."""
 
     def __init__(self, data: bytes) -> None:
+        import zipfile  # a stored agent does not need it
+
         self._archive = zipfile.ZipFile(io.BytesIO(data))
         self._names = set(self._archive.namelist())
 
@@ -66,21 +65,21 @@ class BundleImporter(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         path = module.replace(".", "/")
         return next((file for file in (f"{path}/__init__.py", f"{path}.py") if file in self._names), "")
 
-    def find_spec(
-        self, fullname: str, path: object = None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if not (file := self._file(fullname)):
             return None
-        spec = importlib.util.spec_from_loader(fullname, self, origin=f"<agent>/{file}")
-        if spec is not None:
-            spec.has_location = True  # some modules read __file__
+        is_package = file.endswith("/__init__.py")
+        spec = ModuleSpec(fullname, self, origin=f"<agent>/{file}", is_package=is_package)  # type: ignore[arg-type]
+        spec.has_location = True  # some modules read __file__
         return spec
 
-    def is_package(self, fullname: str) -> bool:
-        return self._file(fullname).endswith("/__init__.py")
+    def create_module(self, spec: ModuleSpec) -> None:
+        """The usual module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        file = f"<agent>/{self._file(module.__name__)}"
+        exec(compile(self.get_source(module.__name__), file, "exec", dont_inherit=True), module.__dict__)
 
     def get_source(self, fullname: str) -> str:
+        """For tracebacks, too."""
         return self._archive.read(self._file(fullname)).decode()
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_source(fullname), f"<agent>/{self._file(fullname)}")

@@ -29,7 +29,7 @@ from grpo_train.run_dir import (
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.run import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
-from remote.agent import doctor, jobs, weights
+from remote.agent import doctor, index, jobs, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, run_engine
 from remote.agent.run_table import RunTable
@@ -186,6 +186,9 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "check_weights": weights.check_weights,
     "list_sessions": list_sessions,
     "capture_pane": capture_pane,
+    "series": index.series,
+    "metrics": index.metrics,
+    "show_step": index.show_step,
     "launch": jobs.launch,
     "resume": jobs.resume,
     "evaluate": jobs.evaluate,

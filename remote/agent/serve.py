@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import select
 import shutil
 import socket
@@ -260,8 +259,8 @@ def host_facts(box: BoxContext) -> HostFacts:
     return {
         "name": socket.gethostname(),
         "user": account(),
-        "python": platform.python_version(),
-        "system": platform.system(),
+        "python": sys.version.split()[0],
+        "system": os.uname().sysname,
         "cpu_count": os.cpu_count(),
         "gpus": len(list(Path("/dev").glob("nvidia[0-9]*"))),
         "tmux": bool(shutil.which("tmux")),

@@ -54,32 +54,63 @@ def _has_null(value: Any) -> bool:
 
 def matches(value: Any, kind: Any) -> bool:
     """Whether a JSON value has a type."""
-    return not mismatch(value, kind)
+    return _checker(kind)(value)
+
+
+@functools.cache
+def _checker(kind: Any) -> Callable[[Any], bool]:
+    """:func:`matches` for one type, prepared once: a list of 10,000 rows has 160,000 fields."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda value: True
+    if origin is Annotated:
+        return functools.reduce(_restricted, kind.__metadata__, _checker(arguments[0]))
+    if origin in (Union, types.UnionType):
+        first, *others = (_checker(option) for option in arguments)
+        return lambda value: first(value) or any(fits(value) for fits in others)
+    if origin is list:
+        item_fits = _checker(arguments[0])
+        return lambda value: isinstance(value, list) and len(value) <= MAX_ITEMS and all(map(item_fits, value))
+    if origin is dict:
+        item_fits = _checker(arguments[1])
+        return lambda value: isinstance(value, dict) and len(value) <= MAX_ITEMS and all(map(item_fits, value.values()))
+    if is_typeddict(kind):
+        required, fields = kind.__required_keys__, {key: _checker(hint) for key, hint in hints_of(kind).items()}
+        return lambda value: (
+            isinstance(value, dict)
+            and required <= value.keys()
+            and all(fits(value[key]) for key, fits in fields.items() if key in value)
+        )
+    if kind in (int, float):
+        return lambda value: _is_number(value, kind)
+    known = kind in (str, bool, types.NoneType)
+    return lambda value: known and isinstance(value, kind)
+
+
+def _restricted(fits: Callable[[Any], bool], rule: Rule) -> Callable[[Any], bool]:
+    return lambda value: fits(value) and rule.allows(value)
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < MAX_INTEGER
+    return kind is float and isinstance(value, float) and math.isfinite(value)
 
 
 def mismatch(value: Any, kind: Any) -> str:
     """Why a JSON value does not have a type, such as ``step: must be a number; got "x"``; "" if it has."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
+    if matches(value, kind):
         return ""
-    if origin is Annotated:
-        fits = not mismatch(value, arguments[0]) and all(rule.allows(value) for rule in kind.__metadata__)
-    elif origin in (Union, types.UnionType):
-        fits = any(matches(value, option) for option in arguments)
-    elif origin is list and isinstance(value, list):
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is list and isinstance(value, list):
         return _too_many(value) or _first((f"[{i}]", mismatch(item, arguments[0])) for i, item in enumerate(value))
-    elif origin is dict and isinstance(value, dict):
+    if origin is dict and isinstance(value, dict):
         return _too_many(value) or _first((f"[{key!r:.40}]", mismatch(value[key], arguments[1])) for key in value)
-    elif is_typeddict(kind) and isinstance(value, dict):
+    if is_typeddict(kind) and isinstance(value, dict):
         missing = next((key for key in kind.__required_keys__ if key not in value), None)
         problems = ((key, mismatch(value[key], hint)) for key, hint in hints_of(kind).items() if key in value)
         return f"'{missing}' is missing" if missing else _first(problems)
-    elif kind in (int, float):
-        fits = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-        fits = fits and (abs(value) < MAX_INTEGER if isinstance(value, int) else math.isfinite(value))
-    else:
-        fits = kind in (str, bool, types.NoneType) and isinstance(value, kind)
-    return "" if fits else f"must be {describe(kind)}; got {shown(value)}"
+    return f"must be {describe(kind)}; got {shown(value)}"
 
 
 def _too_many(value: list[Any] | dict[str, Any]) -> str:

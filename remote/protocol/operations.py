@@ -9,10 +9,19 @@ request with a key may be sent again after a broken link. ``recall`` asks what b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.index import (
+    MetricsReply,
+    MetricsRequest,
+    SeriesReply,
+    SeriesRequest,
+    ShowStepReply,
+    ShowStepRequest,
+    unpack_series,
+)
 from remote.protocol.intake import Rule
 from remote.protocol.messages import RemoteError
 
@@ -264,6 +273,8 @@ class Operation:
     request: type
     reply: type
     changes_state: bool = False
+    unpack: Callable[[Row], Row] | None = None
+    """Unpacks a reply whose fields have passed the gate. Raises ValueError."""
 
     def changes(self, params: Mapping[str, Any]) -> bool:
         """Whether a request with these parameters changes anything on the box; a dry run does not."""
@@ -283,6 +294,9 @@ OPERATIONS: dict[str, Operation] = {
         Operation("check_weights", CheckWeightsRequest, CheckWeightsReply),
         Operation("list_sessions", NoParameters, ListSessionsReply),
         Operation("capture_pane", CapturePaneRequest, CapturePaneReply),
+        Operation("series", SeriesRequest, SeriesReply, unpack=unpack_series),
+        Operation("metrics", MetricsRequest, MetricsReply),
+        Operation("show_step", ShowStepRequest, ShowStepReply),
         Operation("launch", LaunchRequest, LaunchReply, changes_state=True),
         Operation("resume", ResumeRequest, ResumeReply, changes_state=True),
         Operation("evaluate", EvaluateRequest, JobReply, changes_state=True),

@@ -241,6 +241,89 @@ class Weights(_Weights, total=False):
     modified: Time
 
 
+class _Series(TypedDict):
+    metric: Name
+
+
+class SeriesRow(_Series, total=False):
+    """A metric of a ``series`` reply."""
+
+    columns: str
+    """Packed; :class:`remote.protocol.index.Columns` once unpacked."""
+    last: Metric | None
+    """Value of the last row that has the metric."""
+    last_step: Quantity | None
+    average: float
+    """State of the moving average after the last row: it continues with ``average = decay * average + (1 - decay) *
+    value`` and the same for ``weight`` with 1 for the value; ``average / weight`` is the smoothed value."""
+    weight: float
+
+
+class _MetricRow(TypedDict):
+    name: Name
+
+
+class MetricRow(_MetricRow, total=False):
+    """A metric of a run, of a ``metrics`` reply."""
+
+    last: Metric | None
+    last_step: Quantity | None
+    count: Count
+    """Finite values."""
+    gaps: Count
+    """NaN and infinite values."""
+    min: float | None
+    min_step: Quantity | None
+    max: float | None
+    max_step: Quantity | None
+    constant: bool
+    unusual: Quantity
+    """Robust z-score of the last 20 values against the run."""
+
+
+class _Sample(TypedDict):
+    offset: Count
+
+
+class SampleRow(_Sample, total=False):
+    """A completion of ``rollouts.jsonl``."""
+
+    step: Quantity | None
+    group: Count | None
+    sample: Count | None
+    reward: Metric | None
+    advantage: Metric | None
+    length: Count | None
+    correct: bool | None
+    formatted: bool | None
+    flexible: bool | None
+    truncated: bool | None
+    reason: str | None
+    excerpt: str
+    prompt: str
+    prompt_length: Count
+    """Characters, with those that were cut."""
+    completion: str
+    completion_length: Count
+    answer: str | None
+    gold: str | None
+    role: str | None
+    time: str | None
+    rewards: dict[str, Metric | None]
+    facts: dict[str, Any]
+
+
+class _Group(TypedDict):
+    group: Quantity
+
+
+class GroupRow(_Group, total=False):
+    """A prompt of a step."""
+
+    prompt: str
+    """Its last characters."""
+
+
 @dataclass(frozen=True)
 class RowKind:
     """Rows of one list."""
@@ -267,6 +350,10 @@ def _unreadable_checkpoint(name: str, reason: str) -> dict[str, Any]:
     return {"step": None, "problem": f"unreadable: {reason}"}
 
 
+def _unreadable_sample(name: str, reason: str) -> dict[str, Any]:
+    return {"offset": None, UNREADABLE: reason}
+
+
 def _named(name: str, reason: str) -> dict[str, Any]:
     return {"name": name, UNREADABLE: reason}
 
@@ -280,6 +367,11 @@ ROWS: dict[str, RowKind] = {
     "evaluations": RowKind(Evaluation, "name", _named),
     "events": RowKind(Event, "event", lambda name, reason: {"event": UNREADABLE, UNREADABLE: reason}),
     "configs": RowKind(Config, "name", _named),
+    "series": RowKind(SeriesRow, "metric", lambda name, reason: {"metric": name, UNREADABLE: reason}),
+    "metrics": RowKind(MetricRow, "name", _named),
+    "samples": RowKind(SampleRow, "offset", _unreadable_sample),
+    "matches": RowKind(SampleRow, "offset", _unreadable_sample),
+    "groups": RowKind(GroupRow, "group", lambda name, reason: {"group": None, UNREADABLE: reason}),
     "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": name, "kind": UNREADABLE}),
 }
 """The lists of replies and topics, by their key."""

@@ -51,8 +51,11 @@ class Transport(Protocol):
     address: str
     """The box's network address once it is known, else ""."""
 
-    def open(self) -> None:
-        """Connect and start the agent. Raises Unreachable, Refused or TryAgain."""
+    def open(self, greeting: bytes = b"") -> None:
+        """Connect and start the agent, which gets ``greeting`` first, as early as possible.
+
+        Raises Unreachable, Refused or TryAgain.
+        """
 
     def send(self, data: bytes) -> None:
         """Send all of ``data``. Raises Unreachable."""

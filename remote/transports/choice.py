@@ -1,7 +1,8 @@
 """Which transport a box gets, and why.
 
 ``auto`` is the system's ``ssh`` wherever there is a usable one: any list of what paramiko cannot do would be
-incomplete, and then ``ssh NAME`` would work where this program does not. paramiko is for machines without it.
+incomplete, and then ``ssh NAME`` would work where this program does not. paramiko is for machines without it, and for
+boxes with which ssh has no algorithm in common.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 
 from remote.boxes import Box
 from remote.timing import Timing
-from remote.transports import AskHostKey, Refused, Transport
+from remote.transports import AskHostKey, Refused, Transport, TryAgain, fallback
 from remote.transports.openssh import OpenSshTransport
 from remote.transports.openssh_questions import Announce, AskQuestion
 from remote.transports.openssh_setup import OLDEST, BoxSsh, find_program, live
@@ -36,6 +37,8 @@ def choose(box: Box) -> tuple[Kind, str]:
         problem = f"{program.name} is older than {OLDEST[0]}.{OLDEST[1]}"
     elif box.transport == "openssh":
         return "openssh", f"'transport: openssh' in boxes.yaml; {program.name}"
+    elif fallback.taken_over(box, program):
+        return "paramiko", f"the box and {program.name} have no SSH algorithm in common"
     else:
         return "openssh", f"{program.name} is on this machine"
     if box.transport == "openssh":
@@ -77,12 +80,16 @@ class TransportChoice:
         self._box, self._ask, self._announce = box, ask, announce
         self._host_keys_file, self._ssh_config, self._step_s = host_keys_file, ssh_config, step_s
         self._ssh: BoxSsh | None = None
+        self._ssh_refused: Refused | None = None
+        """Why paramiko is used in this session, where ssh is usable."""
         self._closed = False
         self._lock = threading.Lock()
 
     def transport(self, box: Box, ask_host_key: AskHostKey) -> Transport:
         """A transport for the next connection. Raises Refused."""
         kind, _ = choose(box)
+        if self._ssh_refused is not None:
+            kind = "paramiko"
         if kind == "local":
             from remote.transports.local import LocalTransport
 
@@ -101,6 +108,27 @@ class TransportChoice:
                 assert program is not None
                 self._ssh = BoxSsh(box, program, host_keys_file=self._host_keys_file, config=self._ssh_config)
         return OpenSshTransport(self._ssh, ask_host_key, self._ask, self._announce, step_s=self._step_s)
+
+    def after(self, refused: Refused) -> Refused | TryAgain:
+        """What a refusal means: without a common algorithm, ``auto`` tries the other transport once."""
+        if self._ssh_refused is not None and refused.code != "host_key":
+            both, self._ssh_refused = f"{self._ssh_refused}. Over paramiko: {refused}", None
+            fallback.forget(self._box)
+            return Refused(both, refused.code)
+        if refused.code != "algorithms" or self._box.transport != "auto":
+            return refused
+        if choose(self._box)[0] == "openssh" and self._ssh is not None:
+            if reason := fallback.objection(self._ssh):
+                return Refused(f"{refused}. paramiko is not tried: {reason}", refused.code)
+            self._ssh_refused = refused
+            return TryAgain("connecting over paramiko")
+        fallback.forget(self._box)
+        return TryAgain("connecting over ssh") if choose(self._box)[0] == "openssh" else refused
+
+    def connected(self) -> None:
+        """The link is connected: the next program starts with this transport."""
+        if self._ssh_refused is not None and self._ssh is not None:
+            fallback.remember(self._box, self._ssh.program)
 
     def close(self) -> None:
         """Remove what the connections have left on this machine."""

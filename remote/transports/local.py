@@ -31,7 +31,7 @@ class LocalTransport:
         self._owner = threading.get_ident()
         self._unread = b""
 
-    def open(self) -> None:
+    def open(self, greeting: bytes = b"") -> None:
         self._owner = threading.get_ident()
         marker, upload = start_marker(), b""
         try:
@@ -51,13 +51,13 @@ class LocalTransport:
             )
         except OSError as error:
             raise Refused(f"cannot start the agent on this machine: {error}") from error
+        self.send(upload + greeting)
         if upload:
-            self.send(upload)
             self._skip(f"\n{marker}\n".encode())
 
     def command(self) -> list[str]:
         """The command of the agent. Raises OSError where its bundle cannot be stored."""
-        return [sys.executable, "-I", str(build().path()), "serve"]
+        return [sys.executable, "-I", "-S", str(build().path()), "serve"]
 
     def _skip(self, marker: bytes) -> None:
         """Read up to the marker. Raises Unreachable."""

@@ -1,15 +1,12 @@
 """The agent over the system's ``ssh``: one child, one session, so that whatever ``ssh NAME`` reaches is reached.
 
-The session runs a loop in ``sh`` that reads one encoded script per line. The account's shell sees one constant command
-without a character that any shell reads differently, and looking around, the upload and the agent need no channel of
-their own. The child is also the master that attaching uses, and ends with this program: its input ends.
+The session runs the loop of :mod:`remote.transports.box_shell`. The child is also the master that attaching uses, and
+ends with this program: its input ends.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import secrets
 import select
 import signal
 import subprocess
@@ -21,6 +18,7 @@ from remote import bootstrap
 from remote.protocol import Flood
 from remote.timing import Timing
 from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
+from remote.transports.box_shell import BoxShell
 from remote.transports.openssh_log import Log, failure
 from remote.transports.openssh_questions import Announce, AskQuestion, LoginQuestions
 from remote.transports.openssh_setup import BoxSsh
@@ -60,15 +58,13 @@ class OpenSshTransport:
         self._log_fd = -1
         self._log = Log()
         self._errors = ErrorTail()
-        self._output = b""
+        self.output = b""
         """Received, not yet read."""
         self._stderr = bytearray()
         """While opening."""
         self._stderr_open = True
-        self._token = secrets.token_hex(8)
-        self._ready = f"grpo-ready-{self._token}"
-        self._logged_in = False
-        self._scripts = 0
+        self._shell = BoxShell(self)
+        self._ready = False
         self._deadline = 0.0
         self._opening = True
         self._closed = False
@@ -76,16 +72,12 @@ class OpenSshTransport:
 
     # ------------------------------------------------------------------------------------------------- opening
 
-    def open(self) -> None:
+    def open(self, greeting: bytes = b"") -> None:
         self._owner = threading.get_ident()
         self._ssh.resolve(lambda: self._closed)
         try:
             self._start()
-            start = bootstrap.probe(self._box, self._execute)
-            self._limit(start.steps * self._step_s)
-            self._run(start.command)
-            self._write(start.upload, "uploading the agent")
-            self._until(f"\n{start.marker}\n".encode(), "starting the agent")
+            bootstrap.start(self._box, self._shell, greeting, self._wait_ready)
         except Unreachable:
             self._ssh.failed()
             raise
@@ -95,14 +87,10 @@ class OpenSshTransport:
 
     def _start(self) -> None:
         """Start ssh, which logs in and starts the loop."""
-        loop = (
-            f"sh -c 'echo; echo {self._ready}; while read -r line; do case $line in {self._token}*) "
-            f'eval "$(printf %b "${{line#{self._token}}}")";; esac; done\''
-        )
         self._log_fd = os.open(self._ssh.log, os.O_RDWR | os.O_NONBLOCK)  # its own writer, so that it never ends
         try:
             self._process = subprocess.Popen(
-                self._ssh.command(loop),
+                self._ssh.command(self._shell.command),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -117,57 +105,19 @@ class OpenSshTransport:
         if self._closed:  # while it started
             self._signal(signal.SIGTERM)
 
-    def _wait_login(self) -> None:
-        """Wait until the loop runs; the first command was sent before, to save a round trip."""
-        self._limit(LOGIN_STEPS * self._step_s + self._ssh.connect_timeout_s + self._ssh.resolved_in_s)
-        self._until(f"\n{self._ready}\n".encode(), f"logging in to {self._ssh.where()}")
-        self._logged_in = True
+    def _wait_ready(self) -> None:
+        """Wait until the loop runs; the first script was sent before, to save a round trip."""
+        limit = self._deadline - time.monotonic()
+        self._limit_s(LOGIN_STEPS * self._step_s + self._ssh.connect_timeout_s + self._ssh.resolved_in_s)
+        self._shell.until(f"logging in to {self._ssh.where()}", self._shell.ready)
+        self._limit_s(limit)
+        self._ready = True
+        self._stderr.clear()
         self._questions.succeeded()
         self._ssh.succeeded()
 
-    def _execute(self, command: str, stdin: bytes, steps: int, what: str, end: str) -> tuple[int, str, str]:
-        """Run a command until its exit status. See :data:`remote.bootstrap.Execute`."""
-        self._limit(steps * self._step_s)
-        self._scripts += 1
-        done = f"grpo-done-{self._token}-{self._scripts}"
-        self._stderr.clear()
-        if stdin:  # what the command does not read is discarded, so that the loop never reads it
-            script = f"head -c {len(stdin)} | {{ (\n{command}\n); s=$?; cat >/dev/null; echo; echo {done} $s; }}"
-        else:
-            script = f"(\n{command}\n) </dev/null; s=$?; echo; echo {done} $s"
-        self._run(script)
-        self._write(stdin, what)
-        if not self._logged_in:
-            self._wait_login()
-            self._limit(steps * self._step_s)
-        output, status = self._until_status(done, what)
-        if status:
-            self._wait_errors()
-        return status, output.decode(errors="replace"), self._stderr.decode(errors="replace")
-
-    def _run(self, script: str) -> None:
-        """Send a script to the loop, encoded for ``printf %b``."""
-        encoded = "".join(
-            chr(byte) if 32 <= byte < 127 and byte not in b"\\" else f"\\0{byte:03o}" for byte in script.encode()
-        )
-        self._write(f"{self._token}{encoded}\n".encode(), "starting a command")
-
-    def _until(self, marker: bytes, what: str) -> bytes:
-        """Output before a marker. Raises Unreachable or Refused when it does not come."""
-        while marker not in self._output:
-            self._more(what)
-        before, _, self._output = self._output.partition(marker)
-        return before
-
-    def _until_status(self, done: str, what: str) -> tuple[bytes, int]:
-        pattern = re.compile(rb"\n%s (\d+)\n" % done.encode())
-        while not (found := pattern.search(self._output)):
-            self._more(what)
-        output, self._output = self._output[: found.start()], self._output[found.end() :]
-        return output, int(found[1])
-
-    def _more(self, what: str) -> None:
-        """Wait for output, and answer questions; raises at the end."""
+    def more(self, what: str) -> None:
+        """Wait for output, and answer questions. See :class:`remote.transports.box_shell.Session`."""
         if self._closed:
             raise Unreachable("the connection was closed")
         left = self._deadline - time.monotonic()
@@ -175,7 +125,7 @@ class OpenSshTransport:
             raise self._end_of(what, f"{what} took too long (box '{self._box.name}')")
         if not self._read(min(left, POLL_S)):
             raise self._end_of(what)
-        if len(self._output) + len(self._stderr) > MAX_ANSWER:
+        if len(self.output) + len(self._stderr) > MAX_ANSWER:
             raise Flood(f"{what}: '{self._box.name}' floods the link: more than {MAX_ANSWER >> 20} MiB")
 
     def _read(self, timeout: float) -> bool:
@@ -196,7 +146,7 @@ class OpenSshTransport:
             self._deadline += self._questions.handle(ready)  # the time until an answer does not count
         if out in ready:
             data = os.read(out, 1 << 18)
-            self._output += data
+            self.output += data
             return bool(data)
         return True
 
@@ -242,15 +192,19 @@ class OpenSshTransport:
             return TryAgain("the host key was accepted; connecting again")  # the box does not wait while a user decides
         status = process.returncode
         received = self._log.exit_status is not None or (status is not None and 0 <= status < 255)
-        if received:
-            reason = (errors or self._output.decode(errors="replace")).strip()[-200:] or f"exit status {status}"
+        if received and not self._ready:
+            reason = (errors or self.output.decode(errors="replace")).strip()[-200:] or f"exit status {status}"
             return Refused(f"the login shell of '{self._box.name}' does not run commands: {reason}")
         if self._log.authenticated:
             last = (self._log.words() or ["the connection ended"])[-1]
             return Unreachable(f"{what} on '{self._box.name}' ended early: {last}")
         return self._questions.asked_in_vain(failure(self._ssh, self._log, errors, self._ssh.where()))
 
-    def _limit(self, seconds: float) -> None:
+    def limit(self, steps: int) -> None:
+        """Begin a time limit."""
+        self._limit_s(steps * self._step_s)
+
+    def _limit_s(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
 
     # ------------------------------------------------------------------------------------------------ the bytes
@@ -258,10 +212,11 @@ class OpenSshTransport:
     def send(self, data: bytes) -> None:
         if self._process is None or self._opening:
             raise Unreachable(f"not connected to '{self._box.name}'")
-        self._limit(SEND_S)
-        self._write(data, "sending")
+        self._limit_s(SEND_S)
+        self.write(data, "sending")
 
-    def _write(self, data: bytes, what: str) -> None:
+    def write(self, data: bytes, what: str) -> None:
+        """Send within the time limit. Raises Unreachable or Refused."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -293,8 +248,8 @@ class OpenSshTransport:
             self._read_errors()
 
     def receive(self, timeout: float) -> bytes | None:
-        if self._output:
-            data, self._output = self._output, b""
+        if self.output:
+            data, self.output = self.output, b""
             return data
         if self._process is None or self._closed:
             return b""
@@ -302,7 +257,7 @@ class OpenSshTransport:
             is_open = self._read(timeout)
         except (OSError, ValueError):
             return b""
-        data, self._output = self._output, b""
+        data, self.output = self.output, b""
         if not data and not is_open:
             with suppress(OSError, subprocess.TimeoutExpired):
                 self._process.wait(EXIT_S)

@@ -16,7 +16,16 @@ from remote.transports.openssh_setup import BoxSsh
 KEPT = 400
 LONGEST = 2_000
 """Bytes of a line."""
+SIGNALS = ("ext-info-", "kex-strict-")
+"""Names in a list of algorithms that are none."""
 _NOISE = re.compile(r"^(debug\d:|Transferred: |Bytes per second: |Authenticated to |Warning: Permanently added|@)")
+_OPTIONS = {
+    "key exchange method": "kexalgorithms",
+    "host key type": "hostkeyalgorithms",
+    "cipher": "ciphers",
+    "MAC": "macs",
+}
+"""What ssh found no match for, and the option that lists its own."""
 _PROBLEM = re.compile(r"Load key|Identity file|Certificate|sign_and_send")
 
 
@@ -75,13 +84,23 @@ def failure(ssh: BoxSsh, log: Log, errors: str, where: str) -> Refused | Unreach
     if found := _host_key(ssh, log, text, where):
         return Unreachable(f"{where} presented a host key that is not the stored one; comparing again", found)
     if "Unable to negotiate with" in text:
-        line = next(line for line in text.splitlines() if "Unable to negotiate with" in line)
-        return Unreachable(line, Refused(f"{where} and ssh have no SSH algorithm in common. {line}", "algorithms"))
+        return _no_algorithm(ssh, text, where)
     if found_line := re.search(r"^(\S+): Permission denied \((.*)\)\.?$", text, re.MULTILINE):
         return Refused(_login_refused(ssh, log, text, found_line[1], found_line[2], by_jump_host=proxied))
     if "Too many authentication failures" in text:
         return Refused(_login_refused(ssh, log, text, where, "too many authentication failures"))
     return Unreachable(f"{where}: {last}" if where not in last else last)
+
+
+def _no_algorithm(ssh: BoxSsh, text: str, where: str) -> Unreachable:
+    """Once, it may be a damaged byte."""
+    line = next(line for line in text.splitlines() if "Unable to negotiate with" in line)
+    offers = line
+    if (found := re.search(r"no matching (.+) found\. Their offer: (\S+)", line)) and found[1] in _OPTIONS:
+        theirs = [name for name in found[2].split(",") if not name.startswith(SIGNALS)]
+        ours = ssh.configuration.one(_OPTIONS[found[1]]).split(",")
+        offers = f"{found[1]}: the box offers {', '.join(theirs)}; ssh offers {', '.join(ours)}"
+    return Unreachable(line, Refused(f"{where} and ssh have no SSH algorithm in common. {offers}", "algorithms"))
 
 
 def _host_key(ssh: BoxSsh, log: Log, text: str, where: str) -> Refused | None:

@@ -66,6 +66,15 @@ class Configuration:
 
     values: dict[str, list[str]] = field(default_factory=dict)
 
+    @classmethod
+    def parse(cls, output: str) -> Configuration:
+        """The configuration that ``ssh -G`` printed."""
+        values: dict[str, list[str]] = {}
+        for line in output.splitlines():
+            name, _, value = line.partition(" ")
+            values.setdefault(name, []).append(value)
+        return cls(values)
+
     def one(self, name: str) -> str:
         """A value; "" if it is missing or ``none``."""
         value = self.values.get(name, [""])[0]
@@ -140,11 +149,7 @@ class BoxSsh:
 
     def _ask_ssh(self, options: list[str], host: str, closing: Callable[[], bool]) -> Configuration:
         command = [self.program.path, "-G", *(["-F", self._config] if self._config else []), *options, "--", host]
-        values: dict[str, list[str]] = {}
-        for line in read_configuration(command, host, closing).splitlines():
-            name, _, value = line.partition(" ")
-            values.setdefault(name, []).append(value)
-        return Configuration(values)
+        return Configuration.parse(read_configuration(command, host, closing))
 
     def _target(self) -> list[str]:
         box = self.box

@@ -13,9 +13,9 @@ import shlex
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from remote.events import HostKeyAsked
 from remote.protocol import Flood
 from remote.timing import Timing
 from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
+from remote.transports.box_shell import BoxShell
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
 from remote.transports.ssh_config import Target, resolve, resolve_jump
 from remote.transports.ssh_login import MAX_TRIES, log_in
@@ -67,21 +68,29 @@ class SshTransport:
         self._channel: paramiko.Channel | None = None
         self._closed = False
         self._errors = ErrorTail()
-        self._unread = b""
+        self.output = b""
+        """Received, not yet read."""
+        self._stderr = bytearray()
+        """While opening."""
+        self._shell = BoxShell(self)
+        self._ready = False
+        self._deadline = 0.0
         self._target: Target | None = None
 
     # ------------------------------------------------------------------------------------------------- opening
 
-    def open(self) -> None:
+    def open(self, greeting: bytes = b"") -> None:
         self._owner = threading.get_ident()
         box = self._box
         self._target = resolve(
             box.host, user=box.user, port=box.port, key=box.key, config=self._ssh_config, closing=self._is_closed
         )
         wire = self._connect(self._target)
-        start = bootstrap.probe(box, partial(self._execute, wire))
-        self._channel = self._run(wire, start.command, "starting the agent")
-        self._unread = self._greeted(wire, self._channel, start)
+        with self._step(self._step_s, "starting a session"):
+            self._channel = wire.session(self._step_s)
+            self._channel.exec_command(self._shell.command)
+        bootstrap.start(box, self._shell, greeting, self._wait_ready)
+        self._errors.add(bytes(self._stderr[-ErrorTail.KEPT :]))
         self._channel.settimeout(SEND_S)
         for link in self._links:
             if isinstance(link, type(wire)):
@@ -175,65 +184,55 @@ class SshTransport:
 
     # ----------------------------------------------------------------------------------------------- the agent
 
-    def _run(self, wire: Wire, command: str, what: str) -> paramiko.Channel:
-        with self._step(self._step_s, what):
-            channel = wire.session(self._step_s)
-            channel.exec_command(command)
-            return channel
+    def _wait_ready(self) -> None:
+        self._shell.until("starting a shell", self._shell.ready)
+        self._ready = True
+        self._stderr.clear()
 
-    def _execute(self, wire: Wire, command: str, stdin: bytes, steps: int, what: str, end: str) -> tuple[int, str, str]:
-        """Run a command until its end marker and exit status. See :data:`remote.bootstrap.Execute`."""
-        channel = self._run(wire, command, what)
-        limit = steps * self._step_s
-        channel.settimeout(limit)
-        with self._step(limit, what):
-            with suppress(OSError):  # a command that does not read its input may still answer
-                channel.sendall(stdin)
-                channel.shutdown_write()
-            output, errors = self._read_until(channel, f"\n{end}\n".encode(), what)
-            self._exit_status(wire, channel, what)
-            wire.close_channel(channel)
-        return channel.exit_status, output.decode(errors="replace"), errors.decode(errors="replace")
+    def limit(self, steps: int) -> None:
+        """Begin a time limit."""
+        self._deadline = time.monotonic() + steps * self._step_s
 
-    def _greeted(self, wire: Wire, channel: paramiko.Channel, start: bootstrap.Start) -> bytes:
-        """Send what the agent reads first, and skip what the login shell prints; returns the bytes after the marker."""
-        what, marker, limit = "starting the agent", f"\n{start.marker}\n".encode(), start.steps * self._step_s
-        channel.settimeout(limit)
-        with self._step(limit, what, f"the agent on '{self._box.name}' did not start"):
-            with suppress(OSError):  # a shell that does not run commands still says why
-                channel.sendall(start.upload)
-            output, errors = self._read_until(channel, marker, what)
-            if marker not in output:
-                status = self._exit_status(wire, channel, what)
-                reason = (errors or output).decode(errors="replace").strip()[-200:] or f"exit status {status}"
-                raise Refused(f"the login shell of '{self._box.name}' does not run commands: {reason}")
-        self._errors.add(bytes(errors))
-        return bytes(output.partition(marker)[2])
+    def write(self, data: bytes, what: str) -> None:
+        """Send within the time limit. A session that ends meanwhile is reported by :meth:`more`, with its reason."""
+        assert self._channel is not None
+        left = max(0.1, self._deadline - time.monotonic())
+        self._channel.settimeout(left)
+        with self._step(left, what), suppress(OSError, EOFError):
+            self._channel.sendall(data)
 
-    def _read_until(self, channel: paramiko.Channel, marker: bytes, what: str) -> tuple[bytearray, bytearray]:
-        """Output and errors until the output contains a marker or ends."""
-        output, errors = bytearray(), bytearray()
-        while True:
-            ended = channel.eof_received or channel.closed  # nothing arrives afterwards
-            if channel.recv_ready():
-                output += channel.recv(65_536)
-                ended = False
-            if channel.recv_stderr_ready():
-                errors += channel.recv_stderr(65_536)
-                ended = False
-            if len(output) + len(errors) > MAX_ANSWER:
-                raise Flood(f"{what}: '{self._box.name}' floods the link: more than {MAX_ANSWER >> 20} MiB")
-            if ended or marker in output:
-                return output, errors
-            self._waker.wait([channel.fileno()], POLL_S)
+    def more(self, what: str) -> None:
+        """Wait for output. See :class:`remote.transports.box_shell.Session`."""
+        channel = self._channel
+        assert channel is not None
+        ended = channel.eof_received or channel.closed  # nothing arrives afterwards
+        left = self._deadline - time.monotonic()
+        if channel.recv_ready():
+            self.output += channel.recv(65_536)
+        elif channel.recv_stderr_ready():
+            self._stderr += channel.recv_stderr(65_536)
+        elif left <= 0:
+            self._hang_up()
+            raise Unreachable(f"{what} took too long (box '{self._box.name}')")
+        elif ended:
+            raise self._end_of(channel, what)
+        else:
+            self._waker.wait([channel.fileno()], min(left, POLL_S))
+        if len(self.output) + len(self._stderr) > MAX_ANSWER:
+            raise Flood(f"{what}: '{self._box.name}' floods the link: more than {MAX_ANSWER >> 20} MiB")
 
-    def _exit_status(self, wire: Wire, channel: paramiko.Channel, what: str) -> int:
-        """The exit status that was received. Raises Unreachable without one."""
-        channel.status_event.wait()  # also set when the channel closes
-        if channel.exit_status < 0:
-            reason = "the command ended without an exit status" if wire.is_active() else wire.reason()
-            raise Unreachable(f"{what} on '{self._box.name}' ended early: {reason}")
-        return channel.exit_status
+    def _end_of(self, channel: paramiko.Channel, what: str) -> Unreachable | Refused:
+        """Why the session ended."""
+        channel.status_event.wait(max(0.0, self._deadline - time.monotonic()))  # also set when the channel closes
+        reason = (self._stderr or self.output).decode(errors="replace").strip()[-200:]
+        if channel.exit_status >= 0 and not self._ready:
+            reason = reason or f"exit status {channel.exit_status}"
+            return Refused(f"the login shell of '{self._box.name}' does not run commands: {reason}")
+        wire = channel.get_transport()
+        reason = reason if self._ready else ""
+        if not wire.is_active():
+            reason = wire.reason()
+        return Unreachable(f"{what} on '{self._box.name}' ended early: {reason or 'the session ended'}")
 
     @contextmanager
     def _step(self, seconds: float, what: str, failed: str = "") -> Iterator[None]:
@@ -277,8 +276,8 @@ class SshTransport:
             raise Unreachable(f"the connection to '{self._box.name}' broke: {reason}") from error
 
     def receive(self, timeout: float) -> bytes | None:
-        if self._unread:
-            unread, self._unread = self._unread, b""
+        if self.output:
+            unread, self.output = self.output, b""
             return unread
         channel = self._channel
         if channel is None or self._closed:

@@ -1,4 +1,4 @@
-"""paramiko's transport with what the link must know: offers, disconnects, closed channels; and with bounds.
+"""paramiko's transport with what the link must know: offers and disconnects; and with bounds.
 
 paramiko believes any packet length, keeps whatever a box sends beyond the window, and forgets why a negotiation failed.
 """
@@ -6,12 +6,10 @@ paramiko believes any packet length, keeps whatever a box sends beyond the windo
 from __future__ import annotations
 
 import math
-import threading
-import time
 from typing import Any
 
 import paramiko
-from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
+from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
 from paramiko.packet import Packetizer
 
 MAX_PACKET = 256 * 1024
@@ -21,8 +19,6 @@ MAX_OPENING = 4 * 2**20
 """Bytes that a box may send before its agent runs."""
 WINDOW = 2**24
 """The default halves the throughput."""
-PAUSES = (0.02, 0.1, 0.5, 0.0)
-"""Seconds after a failed opening of a session; 0 ends it."""
 
 
 _Transport: Any = paramiko.Transport
@@ -69,13 +65,6 @@ def _extended_data(channel: Any, message: paramiko.Message) -> None:
     _within_window(channel)
 
 
-def _close(channel: Any, message: paramiko.Message) -> None:
-    channel._handle_close(message)  # sends our close unless it was sent
-    transport = channel.transport
-    if isinstance(transport, Wire):
-        transport.channel_closed(channel.chanid)
-
-
 class Wire(_Transport):
     """One SSH connection."""
 
@@ -83,7 +72,6 @@ class Wire(_Transport):
         **_Transport._channel_handler_table,
         MSG_CHANNEL_DATA: _data,
         MSG_CHANNEL_EXTENDED_DATA: _extended_data,
-        MSG_CHANNEL_CLOSE: _close,
     }
 
     def __init__(self, sock: Any) -> None:
@@ -92,8 +80,6 @@ class Wire(_Transport):
         self.disconnect = ""
         """What the other side said when it disconnected."""
         self._offers: dict[str, list[str]] = {}
-        self._closed_channels: set[int] = set()
-        self._channel_closed = threading.Condition()
 
     def opened(self) -> None:
         """The agent runs: no limit on the number of bytes any more."""
@@ -113,33 +99,13 @@ class Wire(_Transport):
         event = self.auth_handler.auth_event if self.auth_handler else None
         return event is not None and event.is_set()
 
-    def channel_closed(self, channel_id: int) -> None:
-        with self._channel_closed:
-            self._closed_channels.add(channel_id)
-            self._channel_closed.notify_all()
-
     def session(self, timeout: float) -> paramiko.Channel:
-        """A new session channel.
-
-        sshd counts a session until the round after the one in which it read our close, so with MaxSessions 1 the next
-        one may come too early; its failure has then cost that round.
-        """
-        for pause in PAUSES:
-            try:
-                channel: paramiko.Channel = self.open_session(timeout=timeout)
-                return channel
-            except paramiko.ChannelException as error:
-                if not pause or not self.is_active():
-                    raise paramiko.SSHException(f"it opened no session ({error.text})") from error
-                time.sleep(pause)
-        raise AssertionError("the last pause is 0")
-
-    def close_channel(self, channel: paramiko.Channel) -> None:
-        """Close a channel, and wait until both ends have."""
-        channel.close()
-        with self._channel_closed:
-            while channel.chanid not in self._closed_channels and self.is_active():
-                self._channel_closed.wait(0.05)
+        """A new session channel."""
+        try:
+            channel: paramiko.Channel = self.open_session(timeout=timeout)
+        except paramiko.ChannelException as error:
+            raise paramiko.SSHException(f"it opened no session ({error.text})") from error
+        return channel
 
     def offers(self) -> str:
         """The algorithms that each side offers, where the sides have none in common."""

@@ -1,31 +1,30 @@
-"""A link that is cut, damaged or stalled while it opens connects by itself, and says nothing false on the way.
+"""A link that is cut, damaged or stalled connects by itself, loses no byte and says nothing false on the way.
 
-A seeded sample; ``tests/soak/test_link_opening.py`` tries every place. LINK_SEED repeats a sample.
+Seeded samples: ``tests/soak/test_link_opening.py`` tries every place of an opening, ``test_link_standing.py`` 1,000
+faults of a link that stands. LINK_SEED repeats a sample.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.support.agent import QUICK
+from tests.support.endurance import Plan, endure
+from tests.support.log_loads import LOADS
 from tests.support.opening import IMPATIENT, Lane, mask, opening, side_by_side
 from tests.support.proxy import Fault
+from tests.support.standing_faults import KINDS
 
+STANDING = dataclasses.replace(QUICK, stale_after=2.0, lost_after=5.0)
+SLOW_KINDS = ("reset_of_the_laptops_end", "reset_of_the_boxs_end")
+"""The forgotten end stays until the silence has lasted."""
 STALL = dataclasses.replace(IMPATIENT, step=1.0)
-
-
-@pytest.fixture(scope="module")
-def chance() -> random.Random:
-    seed = os.environ.get("LINK_SEED") or secrets.token_hex(4)
-    print(f"LINK_SEED={seed}")
-    return random.Random(seed)
 
 
 @pytest.fixture(params=["paramiko", "openssh"])
@@ -76,3 +75,11 @@ def test_stalls_while_opening(tmp_path: Path, chance: random.Random) -> None:
         for lane in lanes:
             lane.assert_truthful()
             lane.assert_no_agent_left()
+
+
+def test_faults_on_a_standing_link(tmp_path: Path, chance: random.Random) -> None:
+    seed = str(chance.random())
+    kinds = [kind for kind in KINDS if kind not in SLOW_KINDS]
+    fast = Plan("fast", "paramiko", seed, 4, kinds, timing=STANDING, pace=0.05, rate=1_000)
+    other = dataclasses.replace(fast, load=chance.choice(LOADS), transport="openssh", rate=0)
+    endure(tmp_path, [fast, other])

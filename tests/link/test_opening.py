@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 import subprocess
 import sys
@@ -19,12 +20,15 @@ import pytest
 
 from remote.boxes import Box
 from remote.events import HostKeyAsked, Link, LinkChanged
+from remote.timing import NetworkDetector
 from remote.transports import Refused, Unreachable, ssh_config
 from remote.transports.ssh_config import resolve
 from tests.support.agent import QUICK, connected, eventually
+from tests.support.network import add_link_local, own_network
 from tests.support.proxy import ChaosProxy, Fault
 from tests.support.sshd import Sshd, make_key
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser (a network namespace)")
 PATIENT = dataclasses.replace(QUICK, stale_after=5.0, lost_after=15.0)
 AGAIN = dataclasses.replace(PATIENT, ask_again=0.5)
 
@@ -148,7 +152,7 @@ def test_a_refusing_box_is_asked_after_a_suspend(tmp_path: Path) -> None:
     shift = [0.0]
     with server(tmp_path) as (sshd, box, hosts):
         box = dataclasses.replace(box, python="~/python")
-        options: dict[str, Any] = {"timing": PATIENT, "wall_clock": lambda: time.time() + shift[0]}
+        options: dict[str, Any] = {"timing": PATIENT, "sleep_clock": lambda: time.monotonic() + shift[0]}
         with connected(box, host_keys_file=hosts, **options) as (_, recorder):
             recorder.wait_link(Link.REFUSED)
             (sshd.home / "python").symlink_to(sys.executable)
@@ -203,13 +207,24 @@ def test_a_refusing_box_is_asked_after_a_change_of_network() -> None:
     assert done.stdout == "asked again\n", done.stderr
 
 
+@needs_root
+def test_a_change_of_network_towards_a_zone() -> None:
+    with own_network():
+        address = add_link_local("lab0")
+        network = NetworkDetector(0.0)
+        network.watch(address)
+        assert not network.happened()
+        subprocess.run(["ip", "link", "set", "lab0", "down"], check=True)
+        assert network.happened()
+
+
 # ------------------------------------------------------------------------------------------------------ boxes
 
 
 def test_max_sessions_1(tmp_path: Path) -> None:
     with server(tmp_path, "MaxSessions 1\n") as (_, box, hosts):
-        for _ in range(6):  # the first uploads the agent: three channels, one after the other
-            with connected(box, host_keys_file=hosts) as (_, recorder):
+        for _ in range(2):  # the first uploads the agent, in the only session
+            with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
                 recorder.wait_link(Link.CONNECTED)
                 states = [event.state for event in recorder.events if isinstance(event, LinkChanged)]
                 assert Link.LOST not in states, recorder.events

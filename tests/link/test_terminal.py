@@ -128,3 +128,22 @@ def test_planted_run_directories_over_the_real_agent(tmp_path: Path, environment
         screen.press("q")
         eventually(lambda: b"alive (6/9) continues on box" in recording.file.read_bytes())
         recording.check()
+
+
+@pytest.mark.parametrize("where", ["drawing", "request", "end"])
+def test_crash_reports(tmp_path: Path, environment: dict[str, str], where: str) -> None:
+    breaks = f"from tests.support.planted_box import break_app\nbreak_app({where!r})"
+    command = [str(app_command(tmp_path, talk, first=breaks)), "--root", str(tmp_path)]
+    with recorded(tmp_path, command, environment) as recording:
+        if where == "request":
+            recording.screen.wait_for("internal error", "ValueError: broken")
+            recording.screen.press("Escape")
+            recording.screen.wait_gone("internal error")
+        elif where == "end":
+            recording.screen.wait_for("live", "▲")
+        if where != "drawing":
+            recording.screen.press("q")
+        recording.screen.wait_for("Pane is dead")
+        if where != "request":
+            assert b"broken" in recording.file.read_bytes()
+        recording.check()

@@ -22,6 +22,7 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Keep the bundle's cache and the user's configuration in temporary directories."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.delenv("SSH_AUTH_SOCK", raising=False)
         yield

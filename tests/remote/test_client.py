@@ -213,11 +213,28 @@ def test_back_off_grows_until_reconnect_now() -> None:
         recorder.wait_link(Link.CONNECTED, timeout=2)
 
 
+def test_a_link_that_stood_is_retried_at_once() -> None:
+    """The first retry, which a hole in the network may outlast, does not count as a failure."""
+    timing = dataclasses.replace(QUICK, backoff_first=1.0, backoff_most=60.0, settled_after=0.0)
+    first = ScriptedTransport()
+    with connected(BOX, transport_factory=Script(first), timing=timing) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED)
+        first.end()
+        waits = eventually(
+            lambda: (
+                (w := [e.retry_in_s for e in recorder.events if isinstance(e, LinkChanged) and e.retry_in_s])[2:] and w
+            )
+        )
+        assert waits[0] == 0.1
+        assert 0.8 <= waits[1] <= 1.2
+        assert 1.6 <= waits[2] <= 2.4
+
+
 def test_a_resumed_machine_reconnects_at_once() -> None:
     shift = [0.0]
     timing = dataclasses.replace(QUICK, backoff_first=0.1, lost_after=60.0, stale_after=50.0)
     script = Script(ScriptedTransport(), ScriptedTransport())
-    options = {"transport_factory": script, "timing": timing, "wall_clock": lambda: time.time() + shift[0]}
+    options = {"transport_factory": script, "timing": timing, "sleep_clock": lambda: time.monotonic() + shift[0]}
     with connected(BOX, **options) as (_, recorder):
         recorder.wait_link(Link.CONNECTED)
         shift[0] = 3600.0

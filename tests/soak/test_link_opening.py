@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,22 +17,14 @@ from pathlib import Path
 import pytest
 
 from remote.events import Link
-from tests.remote.conftest import _own_directories
-from tests.support.opening import IMPATIENT, Kind, Places, mask, opening, side_by_side
+from tests.link.conftest import _own_directories, chance
+from tests.support.opening import IMPATIENT, TRANSPORT, Places, mask, opening, side_by_side
 from tests.support.proxy import Fault
 
-__all__ = ["_own_directories"]
+__all__ = ["_own_directories", "chance"]
 STRIDE = int(os.environ.get("LINK_STRIDE", "1"))
-TRANSPORT: Kind = "openssh" if os.environ.get("LINK_TRANSPORT") == "openssh" else "paramiko"
 LANES = 4
 REAL = dataclasses.replace(IMPATIENT, step=15.0)
-
-
-@pytest.fixture(scope="module")
-def chance() -> random.Random:
-    seed = os.environ.get("LINK_SEED") or secrets.token_hex(4)
-    print(f"LINK_SEED={seed} LINK_STRIDE={STRIDE}")
-    return random.Random(seed)
 
 
 def tried(

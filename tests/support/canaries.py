@@ -12,7 +12,7 @@ import string
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -125,7 +125,7 @@ def run(protocol: str) -> None:
 
     from grpo_tui.cli import main
     from grpo_tui.forms.form import RequestScreen
-    from remote import bootstrap
+    from remote.transports.box_shell import BoxShell
     from remote.transports.openssh import OpenSshTransport
     from remote.transports.ssh import SshTransport
 
@@ -146,19 +146,18 @@ def run(protocol: str) -> None:
     for kind in (SshTransport, OpenSshTransport):
         recorded(kind, "send")
         recorded(kind, "receive")
-    probe = bootstrap.probe
+    run, until = BoxShell.run, BoxShell.until
 
-    def recorded_probe(box: object, execute: Callable[..., object]) -> bootstrap.Start:
-        def call(*arguments: object) -> object:
-            result = execute(*arguments)
-            record(*arguments, result)
-            return result
+    def recorded_run(self: BoxShell, script: str, following: bytes, steps: int, what: str) -> None:
+        record(script, following)
+        run(self, script, following, steps, what)
 
-        start = probe(box, call)  # type: ignore[arg-type]
-        record(start.command, start.upload)
-        return start
+    def recorded_until(self: BoxShell, what: str, *markers: str) -> tuple[str, str]:
+        output = until(self, what, *markers)
+        record(output)
+        return output
 
-    bootstrap.probe = recorded_probe  # type: ignore[assignment]
+    BoxShell.run, BoxShell.until = recorded_run, recorded_until  # type: ignore[method-assign]
     changed = RequestScreen.on_input_changed
 
     def with_a_bug(self: RequestScreen, event: Input.Changed) -> None:

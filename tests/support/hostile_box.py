@@ -156,27 +156,27 @@ def hostile(script: Script, *arguments: Any) -> Callable[[Box, Any], HostileTran
     return lambda box, ask: HostileTransport(command)
 
 
-def app_command(folder: Path, script: Script, *arguments: Any) -> Path:
+def app_command(folder: Path, script: Script, *arguments: Any, first: str = "") -> Path:
     """An executable that is ``grpo-tui`` with a hostile box in place of this machine's agent.
 
-    It writes its process id to ``folder/pid``.
+    It writes its process id to ``folder/pid``. ``first`` is code that it runs before the app starts.
     """
     path = folder / "hostile-grpo-tui"
     command, pid_file = argv(script, *arguments), str(folder / "pid")
     path.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPO)!r})\n"
-        f"from tests.support.hostile_box import run_app\nsys.exit(run_app({command!r}, {pid_file!r}))\n"
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPO)!r})\n{first}\n"
+        f"from tests.support.hostile_box import run_app\nrun_app({command!r}, {pid_file!r})\n"
     )
     path.chmod(0o755)
     return path
 
 
-def run_app(command: list[str], pid_file: str) -> int:
-    from grpo_tui.cli import main
+def run_app(command: list[str], pid_file: str) -> None:
+    from grpo_tui.cli import program
 
     Path(pid_file).write_text(str(os.getpid()))
     LocalTransport.command = lambda self: command  # type: ignore[method-assign]
-    return main()
+    program()
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ FALSE = re.compile(r"python|key refused|shell|refused|no ssh server|changed|not 
 """Words that are false when only the network failed."""
 NEWKEYS = 21
 Kind = Literal["paramiko", "openssh"]
+TRANSPORT: Kind = "openssh" if os.environ.get("LINK_TRANSPORT") == "openssh" else "paramiko"
+"""Of long runs."""
 
 
 @dataclass(frozen=True)

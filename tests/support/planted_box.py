@@ -79,6 +79,26 @@ def update(box: HostileBox, topic: str, value: Any) -> None:
     box.say({"type": "update", "id": box.topic(topic), "value": value})
 
 
+def break_app(where: str) -> None:
+    """Make the app fail with a message that holds planted text: while it draws, in a request, or at its end."""
+    from grpo_tui import background
+    from grpo_tui.app import GrpoApp
+    from grpo_tui.widgets.runs import RunsPanel
+
+    def fail(*_: object) -> Any:
+        raise ValueError("broken" + PLANTED.replace("\x00", ""))
+
+    async def fail_later(*_: object) -> None:
+        fail()
+
+    if where == "drawing":
+        RunsPanel.render_line = fail  # type: ignore[method-assign]
+    elif where == "request":
+        background.examine = fail_later  # type: ignore[assignment]
+    else:
+        GrpoApp.on_unmount = fail  # type: ignore[method-assign]
+
+
 def refuse(box: HostileBox) -> None:
     """Print to standard error and exit before the hello."""
     box.hear(lambda frame: frame["type"] == "hello")

@@ -3,10 +3,16 @@
 with ChaosProxy(target_port) as proxy:
     ...connect to proxy.port...
     proxy.reset()          # reset every open connection; new ones pass
+    proxy.reset_end(back=True)  # reset the target's end alone; the client's end stays open and silent
     proxy.black_hole()     # pass nothing, silently; new connections are accepted and hang
+    proxy.dead(back=True)  # the same in one direction
     proxy.refuse()         # reset open and new connections
+    proxy.close_port()     # the same, and new connections are refused as by a machine without a server
     proxy.delay(0.04)      # seconds, in each direction
-    proxy.pass_through()   # back to normal
+    proxy.slow(1_000)      # bytes/s, in each direction
+    proxy.flip(back=True)  # damage the next byte of a direction
+    proxy.resume()         # back to normal: what waited arrives, as after a short outage
+    proxy.pass_through()   # back to normal; connections of a black hole are reset
     proxy.plan(Fault("flip", offset=1_820, back=True))  # one fault for each of the next connections
 """
 
@@ -18,8 +24,11 @@ import struct
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
+
+from tests.support.sshd import free_port
 
 _RESET = struct.pack("ii", 1, 0)
 
@@ -51,6 +60,8 @@ class Connection:
         self.heads = {False: bytearray(), True: bytearray()}
         """The first 16 KiB of each direction."""
         self.ended = {False: False, True: False}
+        self.half_open = False
+        """One end was reset; nothing passes, and the other end is not told."""
 
     def reset(self) -> None:
         for sock in (self.client, self.target):
@@ -61,13 +72,16 @@ class ChaosProxy:
     def __init__(self, target_port: int, target_host: str = "127.0.0.1") -> None:
         self._target = (target_host, target_port)
         self._mode = "pass"
+        self._dead: frozenset[bool] = frozenset()
         self._delay = 0.0
+        self._rate = 0.0
         self._open: list[Connection] = []
+        self._half_open: list[Connection] = []
         self._plan: deque[Fault] = deque()
         self._lock = threading.Lock()
         self._closed = False
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
+        self.port = free_port()
+        self._listener = socket.create_server(("127.0.0.1", self.port))  # a port by number is kept by close_port
         self.accepted = 0
         """Connections accepted so far."""
         self.bytes_back = 0
@@ -89,27 +103,61 @@ class ChaosProxy:
     def pass_through(self) -> None:
         """Pass everything without delay. Connections of a black hole have lost data and are reset."""
         lossy = self._mode == "hole"
-        self._mode, self._delay = "pass", 0.0
+        self.resume()
         if lossy:
             self._reset_all()
 
+    def resume(self) -> None:
+        """Pass everything without delay, also what waited."""
+        if self._mode == "closed":
+            self._listener.listen(128)
+        self._mode, self._dead, self._delay, self._rate = "pass", frozenset(), 0.0, 0.0
+
     def delay(self, seconds: float) -> None:
-        self._mode, self._delay = "pass", seconds
+        self.resume()
+        self._delay = seconds
+
+    def slow(self, bytes_per_s: float) -> None:
+        self._rate = bytes_per_s
 
     def reset(self) -> None:
-        self._mode = "pass"
+        self.resume()
         self._reset_all()
 
+    def reset_end(self, *, back: bool) -> None:
+        """Reset the client's end, or the target's (``back``). The other end stays open until :meth:`close`."""
+        with self._lock:
+            connections, self._open = self._open, []
+            self._half_open += connections
+        for connection in connections:
+            connection.half_open = True
+            _reset(connection.target if back else connection.client)
+
     def black_hole(self) -> None:
-        self._mode = "hole"
+        self._mode, self._dead = "hole", frozenset((False, True))
+
+    def dead(self, *, back: bool) -> None:
+        self._dead = frozenset((back,))
 
     def refuse(self) -> None:
         self._mode = "refuse"
         self._reset_all()
 
+    def close_port(self) -> None:
+        self._mode = "closed"
+        self._listener.shutdown(socket.SHUT_RDWR)  # stays bound
+        self._reset_all()
+
+    def flip(self, *, back: bool, mask: int = 1) -> None:
+        """Damage the next byte of the latest connection."""
+        if connection := self.last:
+            connection.fault = Fault("flip", connection.passed[back], back, mask)
+
     def close(self) -> None:
         self._closed = True
         self._listener.close()
+        with self._lock:
+            self._open += self._half_open
         self._reset_all()
 
     # ------------------------------------------------------------------------------------------------------------
@@ -134,7 +182,10 @@ class ChaosProxy:
             try:
                 client, _ = self._listener.accept()
             except OSError:
-                return
+                if self._closed:
+                    return
+                time.sleep(0.02)  # the port is closed
+                continue
             self.accepted += 1
             if self._mode == "refuse":
                 _reset(client)
@@ -158,32 +209,45 @@ class ChaosProxy:
         if back:
             source, sink = sink, source
         try:
-            while not self._closed:
-                if self._mode == "hole":
+            while not self._closed and not connection.half_open:
+                if back in self._dead:
                     time.sleep(0.02)  # the buffer fills up, as on a real dead link
                     continue
-                if not select.select([source], [], [], 0.05)[0] or self._mode == "hole":
+                if not select.select([source], [], [], 0.05)[0] or back in self._dead:
                     continue
-                data = source.recv(65_536)
+                data = source.recv(max(1, int(self._rate / 10)) if self._rate else 65_536)
                 if not data:
                     break
                 if self._delay:
                     time.sleep(self._delay)
+                if rate := self._rate:
+                    time.sleep(len(data) / rate)
                 fault, start = connection.fault, connection.passed[back]
-                if fault and fault.back is back and start <= fault.offset < start + len(data):
+                if fault and fault.back is back and fault.offset < start + len(data):
                     connection.fault = None
                     self.fired.append(fault)
-                    if not self._fire(fault, connection, sink, data, fault.offset - start):
+                    if not self._fire(fault, connection, sink, data, max(0, fault.offset - start)):
                         break
                 else:
-                    sink.sendall(data)
+                    self._send(connection, sink, data, back)
                 head = connection.heads[back]
                 head += data[: 16_384 - len(head)]
                 connection.passed[back] += len(data)
                 self.bytes_back += len(data) if back else 0
         except (OSError, ValueError):
             pass
-        self._end(connection, back)
+        if not connection.half_open:
+            self._end(connection, back)
+
+    def _send(self, connection: Connection, sink: socket.socket, data: bytes, back: bool) -> None:
+        """Send without blocking, so that a reset reaches an end that does not read."""
+        view = memoryview(data)
+        while view and not self._closed and not connection.half_open:
+            if back in self._dead:
+                time.sleep(0.02)
+            elif select.select([], [sink], [], 0.05)[1]:
+                with suppress(BlockingIOError):
+                    view = view[sink.send(view, socket.MSG_DONTWAIT) :]
 
     def _fire(self, fault: Fault, connection: Connection, sink: socket.socket, data: bytes, at: int) -> bool:
         """Pass ``data`` with a fault before its byte ``at``; returns whether this direction continues."""

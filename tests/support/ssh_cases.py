@@ -161,6 +161,25 @@ def _(lab: Lab) -> Row:
     return Row(lab.config(server, "HostName ::1"))
 
 
+def _zone(lab: Lab, **options: str) -> Row:
+    address = lab.link_local()
+    server = lab.server(f"ListenAddress {address}\n", known=False)
+    lab.know(f"[{address}]:{server.port}", server)
+    if options:
+        return Row(lab.config(server, name=address).replace("HostName 127.0.0.1\n", ""), {"host": address})
+    return Row(lab.config(server, f"HostName {address.replace('%', '%%')}"))
+
+
+@case("Path to the box", "IPv6 with a zone, as the host (`fe80::1%eth0`)", needs="root")
+def _(lab: Lab) -> Row:
+    return _zone(lab, host="address")
+
+
+@case("Path to the box", "IPv6 with a zone in HostName (`fe80::1%%eth0`)", needs="root")
+def _(lab: Lab) -> Row:
+    return _zone(lab)
+
+
 @case("Path to the box", "Nothing listens")
 def _(lab: Lab) -> Row:
     server = lab.server()

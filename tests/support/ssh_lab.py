@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from remote.client import BoxClient
 from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, QuestionAsked
 from remote.timing import Timing
 from tests.support.agent import Recorder
+from tests.support.network import add_link_local, own_network
 from tests.support.sshd import Sshd, make_key
 
 PATIENT = Timing(backoff_first=0.05, backoff_most=0.1, step=10.0)
@@ -59,6 +60,12 @@ class Lab:
         self._servers: list[Sshd] = []
         self._agents: list[subprocess.Popen[bytes]] = []
         self.environment: dict[str, str] = {}
+        self._network = ExitStack()
+
+    def link_local(self) -> str:
+        """A link-local address with its zone, in a network of this lab."""
+        self._network.enter_context(own_network())
+        return add_link_local("lab0")
 
     def server(self, extra: str = "", *, known: bool = True, **options: Any) -> Sshd:
         """A server; ``known``: the user's known_hosts has its key."""
@@ -151,7 +158,7 @@ class Lab:
             box = self.box(row, "openssh")
             key = ["-i", box.key, "-o", "IdentitiesOnly=yes"] if box.key else []
             done = subprocess.run(
-                ["ssh", "-T", "-F", config, "-o", "RemoteCommand=none", *key, NAME, "echo it runs"],
+                ["ssh", "-T", "-F", config, "-o", "RemoteCommand=none", *key, box.host, "echo it runs"],
                 env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
                 start_new_session=True, errors="replace",
             )  # fmt: skip
@@ -210,6 +217,7 @@ class Lab:
             agent.wait(10)
         for server in self._servers:
             server.stop()
+        self._network.close()
 
 
 _WORDS = {"password": "password", "passphrase": "passphrase", "prompt": "Password"}

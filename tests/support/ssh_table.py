@@ -18,6 +18,10 @@ reaches a box exactly when `ssh NAME` does: your configuration, keys, agent, kno
 count. `auto` falls back to paramiko on Windows and without a usable `ssh`. `transport: openssh` and
 `transport: paramiko` choose one. The list of boxes (`b`) shows which one a box gets, and why.
 
+Where `ssh` and a box have no algorithm in common, twice in a row, `auto` connects over paramiko and keeps to it for 30
+days (attaching still needs `ssh`). paramiko is not tried if your configuration chooses algorithms, sets
+`StrictHostKeyChecking yes` or has a jump host, or if your known_hosts has the box's key: paramiko reads none of these.
+
 - **One login.** One `ssh` process per box carries the link, and attaching to a session goes over its connection. A
   control master of yours is used if it is running. Nothing stays behind when the app ends.
 - **Options that the app sets:** `RemoteCommand none`, `RequestTTY no`, `ServerAliveInterval 5`, `UpdateHostKeys no`,
@@ -43,7 +47,6 @@ NOT_TESTED = """
 | Home directories on NFS | not tested |
 | Laptops with macOS | not tested |
 | Laptops with Windows | not tested; paramiko |
-| IPv6 addresses with a zone | not tested |
 | GSSAPI, PKCS#11 | not tested |
 """
 _UNSTABLE = (

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import getpass
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -42,7 +44,7 @@ class Sshd:
         self._extra = extra
         self._files = files
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         make_key(self.host_key)
         make_key(self.user_key)
         self.authorized_keys = self.folder / "authorized_keys"
@@ -106,7 +108,7 @@ class Sshd:
             except ProcessLookupError:
                 pass
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
     def new_host_key(self, kind: str = "ed25519") -> None:
         """Replace the host key, as a reinstalled box does."""
@@ -137,7 +139,10 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     return path
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port() -> int:
+    """A port below those that the system gives to connections, so that none takes it while the server is down."""
+    while True:
+        port = secrets.randbelow(20_000) + 10_000
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -93,6 +93,31 @@ def test_choice_of_the_box(boxes_file: Path) -> None:
     assert chosen("--boxes", file, "--host", "198.51.100.5") == Box("198.51.100.5", host="198.51.100.5")
 
 
+def test_root_without_a_box_is_on_this_machine(boxes_file: Path, tmp_path: Path) -> None:
+    file = str(boxes_file)
+    assert chosen("--boxes", file).name == "h200-a"
+    box = chosen("--boxes", file, "--root", str(tmp_path))
+    assert (box.name, box.root) == ("local", str(tmp_path))
+    assert chosen("--boxes", file, "--host", "192.0.2.11", "--root", "/data") == replace(
+        chosen("--boxes", file, "--box", "h200-b"), root="/data"
+    )
+
+
+def test_root_that_is_not_on_this_machine(boxes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--boxes", str(boxes_file), "--root", "/no/such/dir"]) == 2
+    message = capsys.readouterr().err
+    assert "no directory /no/such/dir on this machine" in message
+    assert "--box NAME (h200-a, h200-b)" in message
+
+
+def test_root_of_a_machine_without_boxes_may_be_new(
+    tmp_path: Path, own_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    box = chosen("--root", "new")
+    assert (box.name, box.root) == ("local", str(tmp_path / "new"))
+
+
 def test_bad_keymap_is_a_usage_error(own_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own_config.mkdir(parents=True)
     (own_config / "keymap.yaml").write_text("stpo: x\n")

@@ -1,0 +1,159 @@
+"""Requests about logs are passed on to a child process, which makes the indexes: see :mod:`remote.index`.
+
+The child starts with the first request and shares neither the agent's interpreter nor its memory. Its end fails the
+requests that it had, and the next one starts another. It ends with the agent, at the end of its input.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from grpo_train.run_dir import open_run
+from remote.agent.context import BoxContext
+from remote.protocol import RemoteError
+from remote.protocol.index import (
+    MetricsReply,
+    MetricsRequest,
+    SeriesReply,
+    SeriesRequest,
+    ShowStepReply,
+    ShowStepRequest,
+)
+
+ANSWER_S = 25.0
+"""A request that is not answered by then ends the child: another one may have made it hang."""
+
+
+class Ended(Exception):
+    """The child ended before it answered, with this exit status: 0 when it was idle for too long."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the process that reads logs ended (status {status})")
+        self.status = status
+
+
+class Child:
+    """One process of indexes."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self.ended = False
+        threading.Thread(target=self._read, name="index", daemon=True).start()
+
+    def ask(self, request: dict[str, Any]) -> Future[dict[str, Any]] | None:
+        """Send a request; None if the process has ended."""
+        future: Future[dict[str, Any]] = Future()
+        with self._lock:
+            if self.ended:
+                return None
+            number = next(self._ids)
+            self._waiting[number] = future
+            assert self._process.stdin is not None
+            view = memoryview(json.dumps({"id": number, **request}).encode() + b"\n")
+            try:
+                while view:
+                    view = view[os.write(self._process.stdin.fileno(), view) :]
+            except OSError:  # it ends just now
+                del self._waiting[number]
+                return None
+        return future
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            with self._lock:
+                future = self._waiting.pop(answer["id"])
+            future.set_result(answer)
+        status = self._process.wait()
+        with self._lock:
+            self.ended, waiting = True, list(self._waiting.values())
+        for future in waiting:
+            future.set_exception(Ended(status))
+
+
+class Index:
+    """The child of this agent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+
+    def request(self, box: BoxContext, op: str, run: str, params: dict[str, Any]) -> Any:
+        """The reply of the child. Raises RemoteError, and RunDirError for an unknown run."""
+        request = {
+            "op": op,
+            "root": str(box.root),
+            "run": str(open_run(box.root, run).path),
+            "follow_links": box.settings.follow_links,
+            "params": params,
+        }
+        for _ in range(3):
+            child, future = self._send(request)
+            if future is None:
+                continue
+            try:
+                answer = future.result(ANSWER_S)
+            except FutureTimeout:
+                child.kill()
+                raise RemoteError("timeout", f"'{op}' took more than {ANSWER_S:.0f} s on the box", "retry") from None
+            except Ended as error:
+                if error.status:
+                    raise RemoteError("index_failed", str(error), "retry") from None
+                continue
+            if refusal := answer.get("error"):
+                raise RemoteError(refusal["code"], refusal["message"], refusal["hint"])
+            return answer["result"]
+        raise RemoteError("index_failed", "the process that reads logs ends at once", "retry")
+
+    def _send(self, request: dict[str, Any]) -> tuple[Child, Future[dict[str, Any]] | None]:
+        """Ask the child, a new one where the last has ended; no future if it ends just now."""
+        with self._lock:
+            if self._child is None or self._child.ended:
+                self._child = Child(command())
+            child = self._child
+            future = child.ask(request)
+            if future is None:
+                self._child = None
+        return child, future
+
+
+def command() -> list[str]:
+    """The command of the child: this program with another argument."""
+    return [sys.executable, "-I", sys.argv[0], "index"]
+
+
+_INDEX = Index()
+
+
+def series(box: BoxContext, request: SeriesRequest) -> SeriesReply:
+    reply: SeriesReply = _ask(box, "series", request)
+    return reply
+
+
+def metrics(box: BoxContext, request: MetricsRequest) -> MetricsReply:
+    reply: MetricsReply = _ask(box, "metrics", request)
+    return reply
+
+
+def show_step(box: BoxContext, request: ShowStepRequest) -> ShowStepReply:
+    reply: ShowStepReply = _ask(box, "show_step", request)
+    return reply
+
+
+def _ask(box: BoxContext, op: str, request: Any) -> Any:
+    return _INDEX.request(box, op, request.run, vars(request))

@@ -1,0 +1,115 @@
+"""Answers to requests, from the indexes of a box."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from remote.index.lines import MAX_LINE, read_line
+from remote.index.log_index import Source
+from remote.index.metrics import metrics
+from remote.index.series import Axis, nearest, series
+from remote.index.shelf import Shelf
+from remote.index.snapshot import Probes, Snapshot
+from remote.index.store import NoIndex
+from remote.index.train_log import OFFSET, STEP, TrainLogIndex
+from remote.protocol import RemoteError
+from remote.protocol.index import MetricsRequest, SeriesRequest, ShowStepRequest
+
+BUDGET_S = 0.15
+"""Indexing before an answer: a small log is whole at once."""
+MAX_PROBED = 8
+"""Logs in progress whose probes are kept."""
+
+
+class Answers:
+    """All indexes of this process, and what can be asked of them."""
+
+    def __init__(self, places: list[Path]) -> None:
+        self._train_logs = Shelf(TrainLogIndex, places)
+        self._probes: OrderedDict[tuple[int, int], Probes] = OrderedDict()
+        self._handlers: dict[str, Callable[[TrainLogIndex, Source | None, Any], dict[str, Any]]] = {
+            "series": self._series,
+            "metrics": self._metrics,
+            "show_step": self._show_step,
+        }
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an index is in progress."""
+        return self._train_logs.is_busy
+
+    def work(self, seconds: float) -> None:
+        """Go on with an index. A failure ends it; the next request for it reports why."""
+        try:
+            self._train_logs.work(seconds)
+        except (RemoteError, OSError) as error:
+            print(f"index: {error}", file=sys.stderr)
+
+    def answer(self, op: str, root: Path, run: Path, follow_links: bool, request: Any) -> dict[str, Any]:
+        """The reply to a request. Raises RemoteError and OSError."""
+        for last in (False, True):
+            with self._train_logs.opened(root, run, follow_links, BUDGET_S) as (index, source):
+                try:
+                    return {"run": request.run, **self._handlers[op](index, source, request)}
+                except NoIndex:
+                    index.reset()  # it was damaged from outside: made anew
+                    if last:
+                        raise RemoteError("no_index", f"the index of {run} is damaged again and again") from None
+        raise AssertionError
+
+    def _snapshot(self, index: TrainLogIndex, source: Source | None) -> Snapshot:
+        probes = None
+        if source is not None and not index.whole:
+            key = source.device, source.inode
+            probes = self._probes.get(key)
+            if probes is None:
+                probes = self._probes[key] = Probes(source, index.offset, index.ranges)
+            self._probes.move_to_end(key)
+            while len(self._probes) > MAX_PROBED:
+                self._probes.popitem(last=False)
+        elif source is not None:
+            self._probes.pop((source.device, source.inode), None)
+        return Snapshot(index, source, probes)
+
+    def _series(self, index: TrainLogIndex, source: Source | None, request: SeriesRequest) -> dict[str, Any]:
+        snapshot = self._snapshot(index, source)
+        return {**_common(snapshot), "cursor": snapshot.cursor.to_json(), **series(snapshot, request)}
+
+    def _metrics(self, index: TrainLogIndex, source: Source | None, request: MetricsRequest) -> dict[str, Any]:
+        snapshot = self._snapshot(index, source)
+        return {**_common(snapshot), **metrics(snapshot)}
+
+    def _show_step(self, index: TrainLogIndex, source: Source | None, request: ShowStepRequest) -> dict[str, Any]:
+        snapshot = self._snapshot(index, source)
+        axis, offsets = Axis(snapshot.column(STEP)), snapshot.column(OFFSET)
+        if source is None or not axis.xs:
+            raise RemoteError("no_step", f"{request.run} has not logged a step yet")
+        steps = axis.xs
+        place = nearest(steps, request.step)
+        row = place if axis.order is None else axis.order[place]
+        line = os.pread(source.descriptor, MAX_LINE + 1, offsets[row]).partition(b"\n")[0]
+        found = read_line(line)
+        if found is None:
+            raise RemoteError("unreadable", f"step {steps[place]:.0f} of {request.run} cannot be read any more")
+        return {
+            "step": steps[place],
+            "offset": offsets[row],
+            "row": found,
+            "previous": steps[place - 1] if place else None,
+            "next": steps[place + 1] if place + 1 < len(steps) else None,
+        }
+
+
+def _common(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "state": "whole" if snapshot.is_whole else "coarse",
+        "progress": snapshot.progress,
+        "rows": snapshot.rows,
+        "skipped": snapshot.skipped,
+        "offset": snapshot.offset,
+    }

@@ -1,0 +1,260 @@
+"""The index of one log, whatever its rows are: which file it belongs to, and how it follows that file.
+
+An index is extended by the whole lines behind its offset. It is thrown away when it does not fit the file: another
+device or inode, another head, other bytes before the offset, or a file shorter than the offset. A resume that
+supersedes rows removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from grpo_train.run_dir import RunDir
+from remote.agent.log_file import open_log, sha256
+from remote.index.lines import MAX_LINE
+from remote.index.store import NoIndex, Store
+from remote.protocol import HEAD_BYTES, Cursor
+
+BLOCK = MAX_LINE + 1
+"""Bytes that are read at once."""
+Ranges = list[tuple[int, int]]
+
+
+class Superseded:
+    """The superseded byte ranges of a run's logs, read again when its events changed."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._seen: tuple[int, ...] = ()
+        self._ranges: dict[str, list[tuple[int, int]]] = {}
+
+    def of(self, file: str) -> Ranges:
+        """Disjoint ranges in order."""
+        try:
+            facts = os.stat(self._run.events_file)
+            seen: tuple[int, ...] = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        except (FileNotFoundError, NotADirectoryError):
+            seen = ()
+        if seen != self._seen:
+            self._ranges, self._seen = (self._run.superseded() if seen else {}), seen
+        return merged(self._ranges.get(file, []))
+
+
+def merged(ranges: Ranges) -> Ranges:
+    """Ranges as disjoint ones, in order."""
+    found: Ranges = []
+    for low, high in sorted(span for span in ranges if span[0] < span[1]):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
+
+
+def is_within(offset: int, ranges: Ranges) -> bool:
+    """Whether an offset is in one of the disjoint ranges."""
+    place = bisect_right(ranges, (offset, 1 << 63)) - 1
+    return place >= 0 and ranges[place][0] <= offset < ranges[place][1]
+
+
+class Source:
+    """The opened log."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        """``path``: relative to the root, for cursors."""
+        self.descriptor, self.path = descriptor, path
+        facts = os.fstat(descriptor)
+        self.size, self.device, self.inode = facts.st_size, facts.st_dev, facts.st_ino
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def cursor(self, offset: int) -> Cursor:
+        """The cursor at an offset."""
+        head = os.pread(self.descriptor, min(HEAD_BYTES, offset), 0)
+        length = min(HEAD_BYTES, offset)
+        tail = os.pread(self.descriptor, length, offset - length)
+        if not offset:
+            return Cursor(self.path)
+        return Cursor(self.path, offset, len(head), sha256(head), sha256(tail), self.device, self.inode)
+
+    def fits(self, cursor: Cursor) -> bool:
+        """Whether the bytes before a cursor are this file's."""
+        if not cursor.offset:
+            return True
+        if (cursor.device, cursor.inode) != (self.device, self.inode) or self.size < cursor.offset:
+            return False
+        return self.cursor(cursor.offset) == cursor
+
+
+class LogIndex:
+    """Base of the indexes. A subclass says what it keeps of each line."""
+
+    file = ""
+    """Name of the log in the run's ``logs/``."""
+
+    store: Store
+    """Where it is kept; set before it is used."""
+
+    def __init__(self, run: RunDir, root: Path, follow_links: bool) -> None:
+        self._run, self._root, self._follow_links = run, root, follow_links
+        self._superseded = Superseded(run)
+        self.header: dict[str, Any] = self.empty()
+        self.ranges: Ranges = []
+        """Superseded ranges, as of the last look."""
+        self.size = 0
+        """Bytes of the log, as of the last look …"""
+        self.whole = False
+        """… and whether all its whole lines are indexed."""
+
+    # --------------------------------------------------------------------------------------- what a subclass defines
+
+    def empty(self) -> dict[str, Any]:
+        """The header of an index without rows."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Prepare to take lines after the header's."""
+        raise NotImplementedError
+
+    def take(self, offset: int, line: bytes) -> bool:
+        """Take a line; returns whether it could be read."""
+        raise NotImplementedError
+
+    def end(self, header: dict[str, Any]) -> None:
+        """Write what was taken to the store, and count it in the header. Raises Unwritable."""
+        raise NotImplementedError
+
+    def cut(self, header: dict[str, Any], offset: int) -> int | None:
+        """Remove the rows from an offset on from a header; returns the offset of the first, None if there is none.
+
+        Raises NoIndex."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------------------ extending
+
+    def open(self) -> Source | None:
+        """The log; None if there is none. Raises RemoteError for what is not a log, and OSError."""
+        path = self._run.logs / self.file
+        try:
+            descriptor = open_log(str(path), self._root, self._follow_links)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Source(descriptor, self.relative_path)
+
+    @property
+    def relative_path(self) -> str:
+        """Path of the log relative to the root, as cursors have it."""
+        path = self._run.logs / self.file
+        return str(path.relative_to(self._root) if path.is_relative_to(self._root) else path)
+
+    @property
+    def offset(self) -> int:
+        return int(self.header["cursor"]["offset"])
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor.from_json(self.header["cursor"])
+
+    def forget(self) -> None:
+        """There is no log."""
+        self.header, self.size, self.whole = self.empty(), 0, True
+
+    def advance(self, source: Source, seconds: float) -> None:
+        """Extend the index for about this long; the store is locked. Raises Unwritable, and OSError
+        for a log that cannot be read."""
+        self._load(source)
+        deadline = time.monotonic() + seconds
+        offset, inside, skipped = self.offset, bool(self.header["inside"]), 0
+        length = min(HEAD_BYTES, offset)
+        tail = os.pread(source.descriptor, length, offset - length)
+        self.begin()
+        self.whole = False
+        while offset == self.offset or time.monotonic() < deadline:
+            data = os.pread(source.descriptor, min(BLOCK, source.size - offset), offset)
+            end = data.rfind(b"\n") + 1
+            if not end and len(data) < BLOCK:
+                self.whole = True  # what follows is no whole line
+                break
+            if not end:  # a line that is too long: what there is of it is passed, and its end when it comes
+                skipped, inside, end = skipped + (not inside), True, len(data)
+            else:
+                start = offset
+                for line in data[: end - 1].split(b"\n"):
+                    if inside:
+                        inside = False
+                    elif not is_within(start, self.ranges) and not self.take(start, line):
+                        skipped += 1
+                    start += len(line) + 1
+            tail = (tail + data[:end])[-HEAD_BYTES:]
+            offset += end
+        if offset != self.offset:
+            self._commit(source, offset, tail, skipped, inside)
+
+    def _commit(self, source: Source, offset: int, tail: bytes, skipped: int, inside: bool) -> None:
+        # examined after the lines were read: a file that was truncated and written again meanwhile is not mixed
+        if not source.fits(self.cursor):
+            self.reset()
+            return
+        cursor = replace(source.cursor(offset), tail_sha256=sha256(tail))
+        changed = {
+            **self.header,
+            "cursor": cursor.to_json(),
+            "skipped": self.header["skipped"] + skipped,
+            "inside": inside,
+            "superseded": self.ranges,
+        }
+        self.end(changed)
+        self.store.replace_header(changed)
+        self.header = changed
+
+    def _load(self, source: Source) -> None:
+        """The header on disk, if it is of this log and these superseded ranges; else as much as can be kept."""
+        self.size = source.size
+        # after the size: whatever superseded the rows before it is in the events
+        self.ranges = self._superseded.of(self.file)
+        try:
+            self.header = self.store.header()
+        except NoIndex:
+            self.reset()
+            return
+        if not source.fits(self.cursor):
+            self.reset()
+            return
+        removed, added = differences([(low, high) for low, high in self.header["superseded"]], self.ranges)
+        if removed < self.offset or (added < self.offset and self.header["skipped"]):
+            self.reset()
+        elif added < self.offset:
+            changed = {**self.header, "superseded": self.ranges}
+            try:
+                first = self.cut(changed, added)
+            except NoIndex:
+                self.reset()
+                return
+            if first is not None:
+                changed["cursor"] = source.cursor(first).to_json()
+            self.store.replace_header(changed)
+            self.header = changed
+
+    def reset(self) -> None:
+        """Forget everything that was indexed."""
+        self.store.clear()
+        self.header, self.whole = self.empty(), False
+
+
+def differences(known: Ranges, now: Ranges) -> tuple[int, int]:
+    """The first offset that is in ``known`` only, and the first that is in ``now`` only; 2^63 where there is none."""
+    removed = added = 1 << 63
+    if known != now:
+        for edge in sorted({edge for span in (*known, *now) for edge in span}):
+            before, after = is_within(edge, known), is_within(edge, now)
+            if before and not after:
+                removed = min(removed, edge)
+            elif after and not before:
+                added = min(added, edge)
+    return removed, added

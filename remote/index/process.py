@@ -1,0 +1,83 @@
+"""The process that makes indexes and answers questions about them: a child of the agent, of lower priority.
+
+    python -I HASH.pyz index
+
+It reads requests and writes answers, one JSON object a line: ``{"id": 1, "op": "series", "root": …, "run": …,
+"follow_links": false, "params": {…}}`` and ``{"id": 1, "result": {…}}`` or ``{"id": 1, "error": {…}}``. One thread does
+both: it indexes in short slices while no request waits. It exits at the end of its input, and when nothing was asked
+for a while.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from grpo_train.run_dir.errors import UserError, code_of
+from remote.index import cache
+from remote.index.answers import Answers
+from remote.protocol import OPERATIONS, RemoteError
+from remote.protocol.intake import read_request
+
+IDLE_S = 300.0
+SLICE_S = 0.1
+NICENESS = 5
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until the input ends. ``arguments``: ``index [IDLE_SECONDS]``."""
+    idle_s = float(arguments[1]) if len(arguments) > 1 else IDLE_S
+    source, sink = os.dup(0), os.dup(1)
+    os.dup2(2, 1)  # what is printed by mistake is no answer
+    os.umask(0o077)
+    os.nice(NICENESS)
+    answers = Answers(cache.places(Path(sys.argv[0])))
+    pending, heard = b"", time.monotonic()
+    while True:
+        ready, _, _ = select.select([source], [], [], 0 if answers.is_busy else idle_s)
+        if ready:
+            data = os.read(source, 1 << 16)
+            if not data:
+                return 0
+            heard = time.monotonic()
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                _write(sink, _answer(answers, json.loads(line)))
+        elif answers.is_busy:
+            answers.work(SLICE_S)
+        elif time.monotonic() - heard >= idle_s:
+            return 0
+
+
+def _answer(answers: Answers, request: dict[str, Any]) -> bytes:
+    answer: dict[str, Any] = {"id": request["id"]}
+    try:
+        asked = read_request(OPERATIONS[request["op"]].request, request["params"])
+        root, run = Path(request["root"]), Path(request["run"])
+        answer["result"] = answers.answer(request["op"], root, run, bool(request["follow_links"]), asked)
+    except Exception as error:
+        answer["error"] = _as_error(error).to_json()
+    return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
+
+
+def _as_error(error: Exception) -> RemoteError:
+    if isinstance(error, RemoteError):
+        return error
+    if isinstance(error, UserError):
+        return RemoteError(error.code, str(error))
+    if isinstance(error, OSError):
+        return RemoteError(code_of(error), f"{error.filename or 'the log'}: {error.strerror or error}")
+    traceback.print_exc()
+    return RemoteError("internal", f"the index failed: {type(error).__name__}: {error}", "please report this")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

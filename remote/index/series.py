@@ -1,0 +1,176 @@
+"""Curves: metrics reduced to pixel columns, and their moving average over all steps."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from remote.index.lines import MISSING, shown
+from remote.index.snapshot import Snapshot
+from remote.index.train_log import STEP, TIME, finite_of, is_sorted
+from remote.protocol.index import AUTOMATIC, COLUMNS, HUGE, SeriesRequest
+from remote.protocol.packed import pack
+
+AXES = {"step": STEP, "time": TIME, "tokens": "num_tokens"}
+AUTOMATIC_SHARE = 40
+MAX_X = 1e15
+
+
+class Axis:
+    """The x of each row, in order. Rows without a usable x are left out."""
+
+    def __init__(self, values: array[float]) -> None:
+        self.xs = values
+        self.order: list[int] | None = None
+        """The row at each place; None where it is the place itself."""
+        if not values or (values[0] >= -MAX_X and values[-1] <= MAX_X and is_sorted(values)):
+            return
+        usable = [row for row, x in enumerate(values) if abs(x) <= MAX_X]
+        self.order = sorted(usable, key=values.__getitem__)
+        self.xs = array("d", [values[row] for row in self.order])
+
+    def bounds(self, low: float, high: float, width: int) -> list[int]:
+        """The place at which each pixel column begins, and the end of the last one."""
+        start, end = bisect_left(self.xs, low), bisect_right(self.xs, high)
+        span = high - low
+        if span <= 0:
+            return [start, *[end] * width]
+
+        def column(x: float) -> int:
+            return min(width - 1, int((x - low) / span * width))
+
+        found = [start]
+        for pixel in range(1, width):
+            found.append(bisect_left(self.xs, pixel, found[-1], end, key=column))
+        return [*found, end]
+
+
+def nearest(xs: array[float], x: float) -> int:
+    """The last place with the x that is nearest to one."""
+    after = bisect_right(xs, x)
+    if after == 0 or (after < len(xs) and xs[after] - x < x - xs[after - 1]):
+        return bisect_right(xs, xs[after]) - 1
+    return after - 1
+
+
+class Average:
+    """A moving average that starts at the first value: the usual one divided by the weight it has so far."""
+
+    def __init__(self, steps: int) -> None:
+        """``steps``: of a plain moving average with the same mean age of the values; 0 or 1 = none."""
+        self.rate = 2 / (max(1, steps) + 1)
+        self.value = 0.0
+        self.count = 0
+
+    def add(self, values: Sequence[float]) -> None:
+        """Add finite values."""
+        value, rate = self.value, self.rate
+        for new in values:
+            value += rate * (new - value)
+        self.value = value
+        self.count += len(values)
+
+    @property
+    def weight(self) -> float:
+        return -math.expm1(self.count * math.log1p(-self.rate)) if self.rate < 1 else float(self.count > 0)
+
+    @property
+    def smooth(self) -> float:
+        return self.value / self.weight
+
+
+def reduce(values: array[float], axis: Axis, bounds: list[int], average: Average) -> list[array[float]]:
+    """The columns of one metric, in the order of :class:`remote.protocol.index.Columns`; ``average`` is at the last row
+    afterwards."""
+    if axis.order is None:
+        average.add(_usable(values[: bounds[0]])[0])
+    else:
+        smoothed = _smoothed(values, average)
+        values = array("d", [values[row] for row in axis.order])
+    found = [array("d", bytes(8 * (len(bounds) - 1))) for _ in range(COLUMNS)]
+    lows, highs, firsts, lasts, sums, counts, gaps, smooths = found
+    for column in range(len(bounds) - 1):
+        start, end = bounds[column], bounds[column + 1]
+        if start == end:
+            continue
+        kept, total, bad = _usable(values[start:end])
+        gaps[column] = bad
+        if not kept:
+            continue
+        lows[column], highs[column] = min(kept), max(kept)
+        firsts[column], lasts[column] = kept[0], kept[-1]
+        sums[column], counts[column] = total, len(kept)
+        if axis.order is None:
+            average.add(kept)
+            smooths[column] = average.smooth
+        else:
+            place = next(i for i in range(end - 1, start - 1, -1) if -HUGE < values[i] < HUGE)
+            smooths[column] = smoothed[axis.order[place]]
+    if axis.order is None:
+        average.add(_usable(values[bounds[-1] :])[0])
+    return found
+
+
+def _usable(values: array[float]) -> tuple[Sequence[float], float, int]:
+    """The finite values, their sum, and the number of NaN and infinite ones."""
+    if not values:
+        return values, 0.0, 0
+    total = sum(values)
+    # a sum within the bounds has neither NaN nor infinity in it; what is missing is the lowest
+    if -HUGE < total < HUGE and min(values) > -HUGE and max(values) < HUGE:
+        return values, total, 0
+    kept = finite_of(values)
+    return kept, sum(kept), len(values) - len(kept) - values.count(MISSING)
+
+
+def _smoothed(values: array[float], average: Average) -> array[float]:
+    """The moving average after each row, in the order of the log."""
+    found = array("d")
+    for value in values:
+        if -HUGE < value < HUGE:
+            average.add((value,))
+        found.append(average.smooth if average.count else 0.0)
+    return found
+
+
+def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
+    """The reply to a ``series`` request, without what all replies have."""
+    axis = Axis(snapshot.column(AXES[request.x]))
+    xs = axis.xs
+    first, last = (xs[0], xs[-1]) if xs else (None, None)
+    low = (first or 0.0) if request.low is None else request.low
+    high = (last or 0.0) if request.high is None else request.high
+    high = max(low, high)
+    bounds = axis.bounds(low, high, request.width)
+    steps = request.smoothing
+    if steps == AUTOMATIC:
+        steps = (bounds[-1] - bounds[0]) // AUTOMATIC_SHARE
+    rows = []
+    for metric in request.metrics:
+        average = Average(steps)
+        columns = reduce(snapshot.column(metric), axis, bounds, average)
+        at = snapshot.stats(metric).last_row
+        rows.append(
+            {
+                "metric": metric,
+                "columns": pack(columns),
+                "last": shown(snapshot.at(metric, at)) if at >= 0 else None,
+                "last_step": snapshot.at(STEP, at) if at >= 0 else None,
+                "average": average.value,
+                "weight": average.weight,
+            }
+        )
+    return {
+        "x": request.x,
+        "first": first,
+        "last": last,
+        "low": low,
+        "high": high,
+        "width": request.width,
+        "smoothing": steps if steps > 1 else 0,
+        "decay": 1 - Average(steps).rate,
+        "series": rows,
+    }

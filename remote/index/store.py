@@ -1,0 +1,150 @@
+"""Columns of one log on disk: one file each, and a header that says how many of their rows count.
+
+**Safe after a kill.** Rows are written first and counted by the header afterwards, which is replaced in one rename.
+What lies behind the counted rows is overwritten by the next writer. To remove rows, the header is replaced first.
+
+**Safe with two agents.** Whoever reads or writes holds the folder's lock. A header that another process replaced is
+read again. A column shorter than its header says, or a header that cannot be read, is an index that does not exist.
+
+The columns are read, not mapped: a mapped file that is truncated would end the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+HEADER = "header.json"
+LOCK_WAIT_S = 2.0
+MAX_BYTES = 512 << 20
+"""Of one index."""
+USED_EVERY_S = 60.0
+
+
+class NoIndex(Exception):
+    """The folder has no index that can be used."""
+
+
+class Busy(Exception):
+    """Another process holds the index for too long."""
+
+
+class Unwritable(Exception):
+    """The disk does not take an index: it is full, read-only or has no locks."""
+
+
+class Store:
+    """The index in one folder. Only the lock's holder may call anything but :meth:`locked`."""
+
+    def __init__(self, folder: Path, wait_s: float = LOCK_WAIT_S) -> None:
+        self.folder, self._wait_s = folder, wait_s
+        self._used = 0.0
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the index. Raises Busy and Unwritable."""
+        descriptor = self._lock()
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _lock(self) -> int:
+        import fcntl
+
+        path, deadline = self.folder / "lock", time.monotonic() + self._wait_s
+        while True:
+            with _writing(path):
+                self.folder.mkdir(0o700, parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(descriptor), os.stat(path)):  # not removed meanwhile
+                        return descriptor
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                os.close(descriptor)
+                raise Unwritable(f"{path}: {error.strerror}") from error
+            os.close(descriptor)
+            if time.monotonic() > deadline:
+                raise Busy(f"{path} is held by another process")
+            time.sleep(0.01)
+
+    def header(self) -> dict[str, Any]:
+        """The header. Raises NoIndex."""
+        try:
+            header: dict[str, Any] = json.loads((self.folder / HEADER).read_bytes())
+            if header["version"] != VERSION:
+                raise NoIndex
+            for table, columns in header["tables"].items():
+                for number, (_, code) in enumerate(columns["columns"]):
+                    if self._file(table, number).stat().st_size < columns["rows"] * array(code).itemsize:
+                        raise NoIndex
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NoIndex from error
+        if time.monotonic() - self._used > USED_EVERY_S:
+            self._used = time.monotonic()
+            with suppress(OSError):
+                os.utime(self.folder)
+        return header
+
+    def replace_header(self, header: dict[str, Any]) -> None:
+        """Make a header the valid one. Raises Unwritable."""
+        text = json.dumps({**header, "version": VERSION}, separators=(",", ":"))
+        temporary = self.folder / f"{HEADER}.tmp"
+        with _writing(temporary):
+            temporary.write_text(text)
+            os.replace(temporary, self.folder / HEADER)
+
+    def clear(self) -> None:
+        """Remove the index."""
+        for name in sorted(os.listdir(self.folder), key=lambda name: name != HEADER):  # the header first
+            if name != "lock":
+                with suppress(OSError):
+                    os.unlink(self.folder / name)
+
+    def write(self, table: str, number: int, row: int, values: array[Any]) -> None:
+        """Write values of a column from a row on; nothing counts until the header says so. Raises Unwritable."""
+        path = self._file(table, number)
+        with _writing(path):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                view, position = memoryview(values).cast("B"), row * values.itemsize
+                while view:
+                    written = os.pwrite(descriptor, view, position)
+                    view, position = view[written:], position + written
+            finally:
+                os.close(descriptor)
+
+    def read(self, table: str, number: int, code: str, start: int, end: int) -> array[Any]:
+        """Rows of a column. Raises NoIndex when they are not there."""
+        values: array[Any] = array(code)
+        try:
+            with open(self._file(table, number), "rb", buffering=0) as file:
+                file.seek(start * values.itemsize)
+                values.frombytes(file.read((end - start) * values.itemsize))
+        except (OSError, ValueError) as error:
+            raise NoIndex from error
+        if len(values) != end - start:
+            raise NoIndex
+        return values
+
+    def _file(self, table: str, number: int) -> Path:
+        return self.folder / f"{table}-{number}"
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unwritable(f"{path}: {error.strerror or error}") from error
