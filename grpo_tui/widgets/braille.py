@@ -1,13 +1,12 @@
 """Curves as braille: any number of points in a few cells, with every peak kept. Pure functions, no Textual.
 
-A cell has 2 × 4 pixels. Per pixel column the first, lowest, highest and last point are drawn (M4 aggregation), which
-gives the same raster as drawing all points. A NaN breaks the line.
+A cell has 2 × 4 pixels. Per pixel column the first, lowest, highest and last value are drawn (M4 aggregation), which
+gives the same raster as drawing all values. A NaN breaks the line.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -61,65 +60,6 @@ class Bitmap:
     def text(self, row: int) -> str:
         """One row of cells as characters; an empty cell is a space."""
         return "".join(chr(0x2800 + bits) if bits else " " for bits in self.cells[row])
-
-
-def view_of(steps: Sequence[float], values: Sequence[float], gaps: Sequence[float] = ()) -> View | None:
-    """The view of all points with a small margin above and below; None without points."""
-    if not len(steps) and not len(gaps):
-        return None
-    ends = [*(steps[i] for i in (0, -1) if len(steps)), *(gaps[i] for i in (0, -1) if len(gaps))]
-    x_low, x_high = min(ends), max(ends)
-    if x_low == x_high:
-        x_low, x_high = x_low - 1, x_high + 1
-    y_low, y_high = (min(values), max(values)) if len(values) else (0.0, 1.0)
-    if y_high - y_low < 1e-12 * max(abs(y_low), abs(y_high), 1e-280):  # practically constant
-        spread = max(abs(y_low) * 0.1, 1e-280) if y_low else 1.0  # large enough that its inverse is finite
-        return View(x_low, x_high, y_low - spread, y_high + spread)
-    margin = (y_high - y_low) * 0.04
-    return View(x_low, x_high, y_low - margin, y_high + margin)
-
-
-def plot(
-    bitmap: Bitmap, view: View, steps: Sequence[float], values: Sequence[float], gaps: Sequence[float] = ()
-) -> None:
-    """Draw finite points in order of their steps. The line breaks at a gap between two points."""
-    x_scale = (bitmap.width - 1) / (view.x_high - view.x_low)
-    y_scale = (bitmap.height - 1) / (view.y_high - view.y_low)
-
-    def pixel_y(value: float) -> int:
-        return round((view.y_high - value) * y_scale)
-
-    previous: tuple[int, int, float] | None = None
-    start, count = bisect_left(steps, view.x_low), len(steps)
-    while start < count and steps[start] <= view.x_high:
-        x = round((steps[start] - view.x_low) * x_scale)
-        # Rounding is monotone: the points of this pixel column are contiguous.
-        end = max(start + 1, bisect_left(steps, view.x_low + (x + 0.5) / x_scale, start + 1))
-        breaks = bool(len(gaps)) and _between(gaps, steps[start], steps[end - 1])
-        column = values[start:end]
-        first, last = pixel_y(column[0]), pixel_y(column[-1])
-        if previous is None or (len(gaps) and _between(gaps, previous[2], steps[start])):
-            bitmap.dot(x, first)
-        else:
-            bitmap.line(previous[0], previous[1], x, first)
-        if end - start > 1:
-            if breaks:
-                for value in column:
-                    bitmap.dot(x, pixel_y(value))
-            else:
-                bitmap.line(x, pixel_y(max(column)), x, pixel_y(min(column)))
-        previous = (x, last, steps[end - 1])
-        start = end
-
-
-def gap_columns(bitmap: Bitmap, view: View, gaps: Sequence[float]) -> set[int]:
-    """Cell columns with a NaN or infinite value."""
-    x_scale = (bitmap.width - 1) / (view.x_high - view.x_low)
-    return {round((step - view.x_low) * x_scale) >> 1 for step in gaps if view.x_low <= step <= view.x_high}
-
-
-def _between(gaps: Sequence[float], low: float, high: float) -> bool:
-    return bisect_left(gaps, low) < bisect_right(gaps, high)
 
 
 def view_of_marks(marks: Sequence[Mark], x_low: float, x_high: float) -> View:

@@ -19,16 +19,12 @@ def chunks(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:
 def facts(logs: RunLogs) -> dict[str, Any]:
     """Everything that widgets read."""
     return {
-        "series": {
-            key: (list(one.steps), list(one.values), list(one.smooth), list(one.gaps), repr(one.last))
-            for key, one in logs.series.items()
-        },
         "rows": [(row.offset, repr(row.fields)) for row in logs.rows],
         "completions": list(logs.completions),
         "console": list(logs.console),
         "superseded": logs.superseded,
         "health": (logs.health.is_logged, logs.health.now, logs.health.past),
-        "last": (logs.last_step, logs.last_time),
+        "last": (logs.last_step, logs.last_time, logs.recent("time/step")),
     }
 
 
@@ -77,31 +73,22 @@ def test_chunks_and_stream_order_do_not_matter(places: dict[str, list[int]], dic
     assert facts(logs) == expected()
 
 
-def test_superseded_points_are_replaced() -> None:
-    seen = expected()
-    assert seen["series"]["reward"][0] == [1, 2, 3, 4, 5, 6]
+def test_superseded_rows_are_replaced() -> None:
+    logs, seen = RunLogs("run"), expected()
+    assert not logs.feed("train_log", 0, WHOLE["train_log"])
+    assert logs.feed("events", 0, WHOLE["events"]), "the curves are to be asked for again"
+    assert [row.fields["step"] for row in logs.rows] == [1, 2, 3, 4, 5, 6]
     assert seen["last"][0] == 6
     assert [(one.since, one.last) for one in seen["health"][1]] == [(5, 6)]
     assert [(one.first, one.last) for one in seen["health"][2]] == [(1, 4)]
     assert len(seen["completions"]) == 8 + 4
 
 
-def test_nan_is_kept_as_a_gap() -> None:
-    seen = expected()
-    steps, values, smooth, gaps, _ = seen["series"]["loss"]
-    assert gaps == [3.0]
-    assert 3.0 not in steps
-    assert all(math.isfinite(value) for value in values + smooth)
-
-
-def test_last_value_may_be_nan() -> None:
+def test_recent_values_are_finite() -> None:
     logs = RunLogs("run")
-    rows = jsonl([{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}])
-    logs.feed("train_log", 0, rows)
-    assert math.isnan(logs.series["loss"].last or 0.0)
-    logs.feed("train_log", len(rows), jsonl([{"step": 3, "loss": math.inf}]))
-    assert logs.series["loss"].last == math.inf
-    assert list(logs.series["loss"].gaps) == [2, 3]
+    logs.feed("train_log", 0, jsonl([{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}, {"step": 3}]))
+    assert logs.recent("loss") == 0.5
+    assert logs.recent("other") is None
 
 
 def test_damaged_lines_are_skipped() -> None:
@@ -112,7 +99,7 @@ def test_damaged_lines_are_skipped() -> None:
         b'{"step": 1, "reward": 0.5}\n{"step": 2, "rew\n[1]\n{"reward": 1}\n{"step": "NaN", "reward": 1}\n'
         b'{"step": 3, "reward": true}\n',
     )
-    assert list(logs.series["reward"].steps) == [1]
+    assert [row.fields.get("reward") for row in logs.rows] == [0.5, True]
     assert logs.last_step == 3
 
 
@@ -137,24 +124,13 @@ def test_replaced_log_starts_again() -> None:
     logs.feed("train_log", 0, WHOLE["train_log"])
     logs.reset("train_log")
     logs.feed("train_log", 0, jsonl(train_rows(2)))
-    assert list(logs.series["reward"].steps) == [1, 2]
+    assert [row.fields["step"] for row in logs.rows] == [1, 2]
     assert set(FILES) == set(LOGS)
-
-
-def test_long_history_is_read_fast() -> None:
-    import time
-
-    data = jsonl(train_rows(20_000))
-    logs = RunLogs("run")
-    began = time.process_time()
-    logs.feed("train_log", 0, data)
-    assert len(logs.series["reward"]) == 20_000
-    assert time.process_time() - began < 10  # about 0.5 s; guards against quadratic time
 
 
 def test_rows_of_the_previous_format_are_read() -> None:
     logs = RunLogs("run")
     row = {"step": 1, "groups/all_right": 0.5, "health": ["warning: samples are off-policy"]}
     logs.feed("train_log", 0, jsonl([row]))
-    assert logs.series["groups/all_correct"].last == 0.5
+    assert logs.recent("groups/all_correct") == 0.5
     assert [(one.level, one.message) for one in logs.health.now] == [("warning", "samples are off-policy")]

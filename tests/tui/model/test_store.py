@@ -63,7 +63,7 @@ def test_replaced_log_is_reset() -> None:
     store.apply(arrived(1, 0, jsonl(train_rows(5))))
     store.apply(LogRotated(1, "path"))
     assert store.logs is not None
-    assert not store.logs.series
+    assert not len(store.logs.rows)
     store.apply(arrived(1, 0, jsonl(train_rows(2))))
     assert store.step == 2
 
