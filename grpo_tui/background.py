@@ -61,7 +61,7 @@ async def refresh_step(app: GrpoApp, run: str, x: float | None, axis: str) -> No
         return
     await asyncio.sleep(CROSSHAIR_S)  # a held key moves it on; this worker is cancelled then
     try:
-        app.charts.show_step(await app.request("show_step", timeout=15.0, run=run, step=round(x)))
+        app.charts.show_step(await app.request("show_step", timeout=15.0, run=run, at=x, x=axis))
     except RemoteError as error:
         app.charts.show_step(None, error.message)
 

@@ -77,6 +77,8 @@ class RunLogs:
     last_time: float | None = None
     """Time of the newest row, in seconds since the epoch on the box's clock."""
     health: Health = field(default_factory=Health)
+    health_from: int | None = None
+    """The step from which ``health`` is known, where that is not the log's first."""
 
     def __post_init__(self) -> None:
         for log in LOGS:
@@ -87,7 +89,7 @@ class RunLogs:
         self.splitters[log] = LineSplitter()
         self.version[log] += 1
         if log == "train_log":
-            self.rows, self.last_time, self.health = LineBuffer(ROWS_KEPT), None, Health()
+            self.rows, self.last_time, self.health, self.health_from = LineBuffer(ROWS_KEPT), None, Health(), None
         elif log == "events":
             self.superseded = {}
         elif log == "rollouts":
@@ -147,6 +149,8 @@ class RunLogs:
         step = step_of(row)
         if step is None:
             return
+        if not len(self.rows) and offset:
+            self.health_from = step
         self.rows.append(Row(offset, row))
         self.last_time = row_time(row) or self.last_time
         self.health.take(step, row.get("health"))

@@ -79,7 +79,9 @@ class HealthSource(PageSource):
             return [Text("✔ healthy", style=palette["good"])]
         lines: list[Text] = []
         for one in health.now:
-            lines += _entry(f"since {one.since}", _toned(one, palette), width, palette)
+            # of a long log only the end is here: what held in its first row may have begun earlier
+            begun = "since" if one.since != self.store.logs.health_from else "before"  # type: ignore[union-attr]
+            lines += _entry(f"{begun} {one.since}", _toned(one, palette), width, palette)
         return lines
 
     def _past(self, width: int, palette: Palette) -> list[Text]:

@@ -13,7 +13,7 @@
   weight of 0 has no average yet.
 - Ask again after LogRotated of the log, after an event with ``superseded``, and when range, width, axis or smoothing
   change. Rows of ``superseded`` ranges are left out here, and so must be followed rows inside them.
-- ``metrics`` names all metrics; ``show_step`` has the logged row that is nearest to a step.
+- ``metrics`` names all metrics; ``show_step`` has the logged row that is nearest to an x.
 
 **On the box.** The agent starts one process with the first request (:mod:`remote.index.process`) and passes requests on
 (:mod:`remote.agent.index`). These rules hold for an index:

@@ -12,7 +12,7 @@ from typing import Any
 from remote.index.lines import MAX_LINE, read_line
 from remote.index.log_index import Source
 from remote.index.metrics import metrics
-from remote.index.series import Axis, nearest, series
+from remote.index.series import AXES, Axis, nearest, series
 from remote.index.shelf import Shelf
 from remote.index.snapshot import Probes, Snapshot
 from remote.index.store import NoIndex
@@ -86,22 +86,24 @@ class Answers:
 
     def _show_step(self, index: TrainLogIndex, source: Source | None, request: ShowStepRequest) -> dict[str, Any]:
         snapshot = self._snapshot(index, source)
-        axis, offsets = Axis(snapshot.column(STEP)), snapshot.column(OFFSET)
+        axis, offsets = Axis(snapshot.column(AXES[request.x])), snapshot.column(OFFSET)
         if source is None or not axis.xs:
             raise RemoteError("no_step", f"{request.run} has not logged a step yet")
-        steps = axis.xs
-        place = nearest(steps, request.step)
+        xs = axis.xs
+        place = nearest(xs, request.at)
         row = place if axis.order is None else axis.order[place]
+        step = snapshot.at(STEP, row)
         line = os.pread(source.descriptor, MAX_LINE + 1, offsets[row]).partition(b"\n")[0]
         found = read_line(line)
         if found is None:
-            raise RemoteError("unreadable", f"step {steps[place]:.0f} of {request.run} cannot be read any more")
+            raise RemoteError("unreadable", f"step {step:.0f} of {request.run} cannot be read any more")
         return {
-            "step": steps[place],
+            "step": step,
+            "x": xs[place],
             "offset": offsets[row],
             "row": found,
-            "previous": steps[place - 1] if place else None,
-            "next": steps[place + 1] if place + 1 < len(steps) else None,
+            "previous": xs[place - 1] if place else None,
+            "next": xs[place + 1] if place + 1 < len(xs) else None,
         }
 
 

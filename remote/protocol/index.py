@@ -86,8 +86,11 @@ class MetricsRequest:
 
 @dataclass(frozen=True)
 class ShowStepRequest:
+    """The row nearest to an x."""
+
     run: Text
-    step: int
+    at: Bound
+    x: Axis = "step"
 
 
 @dataclass(frozen=True)
@@ -191,12 +194,13 @@ class MetricsReply(_IndexReply):
 class ShowStepReply(TypedDict):
     run: str
     step: Bound
-    """The nearest step to the one asked for."""
+    x: Bound
+    """The x of the row, on the axis of the request."""
     offset: Offset
     row: Row
     """The row as it was logged."""
     previous: Bound | None
-    """The step before and the one after."""
+    """The x before and the one after."""
     next: Bound | None
 
 

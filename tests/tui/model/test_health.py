@@ -84,3 +84,13 @@ def test_resume_removes_conditions_of_replaced_steps() -> None:
     event = {"event": "resumed", "from_step": 1, "superseded": {"train_log.jsonl": [kept, len(jsonl(rows))]}}
     logs.feed("events", 0, jsonl([event]))
     assert (logs.health.now, logs.health.past, logs.health.is_logged) == ([], [], True)
+
+
+def test_what_began_before_the_end_of_a_long_log() -> None:
+    rows = [{"step": step, "health": [off_policy(0.4)]} for step in range(41, 44)]
+    logs = RunLogs("run")
+    logs.feed("train_log", 900_000, jsonl(rows))
+    assert logs.health_from == logs.health.now[0].since == 41
+    whole = RunLogs("run")
+    whole.feed("train_log", 0, jsonl(rows))
+    assert whole.health_from is None
