@@ -110,7 +110,9 @@ class ChartsScreen(Screen[None]):
                         yield CurveChart(
                             store, lambda: self.curves, id=f"slot-{slot}", classes=f"panel chart -color-{color}"
                         )
-                yield LinesPanel(store, [self.step], id="step")
+                below = LinesPanel(store, [self.step], id="step")
+                below.can_focus = False  # its arrow keys are the crosshair's
+                yield below
         hint = "part of a name, a glob with *, or ~regex; enter applies, esc clears"
         yield Input(id="filter", placeholder=hint, compact=True)
         yield KeyBar(store, self.registry, self.readonly, view="charts", id="keys")

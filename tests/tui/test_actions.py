@@ -13,6 +13,7 @@ from remote.events import Link, LinkChanged, RunsReported
 from tests.tui.fake import summary
 
 REPO = Path(__file__).parents[2]
+VIEWS = ("home", "charts")
 
 
 def test_every_action_is_complete() -> None:
@@ -26,17 +27,19 @@ def test_every_action_is_complete() -> None:
 
 def test_ids_and_keys_do_not_clash() -> None:
     assert len({action.id for action in ACTIONS}) == len(ACTIONS)
-    keys = [key for action in ACTIONS for key in action.keys]
-    assert len(set(keys)) == len(keys)
+    for view in VIEWS:
+        keys = [key for action in ACTIONS if action.is_in(view) for key in action.keys]
+        assert len(set(keys)) == len(keys), view
     assert with_keymap({}) == ACTIONS
 
 
 def test_panels_use_other_keys() -> None:
     from grpo_tui.widgets.lines_panel import LinesPanel
+    from grpo_tui.widgets.metrics_panel import MetricsPanel
     from grpo_tui.widgets.runs import RunsPanel
 
-    taken = {key for action in ACTIONS for key in action.keys}
-    for panel in (RunsPanel, LinesPanel):
+    for view, panel in (("home", RunsPanel), ("home", LinesPanel), ("charts", MetricsPanel)):
+        taken = {key for action in ACTIONS if action.is_in(view) for key in action.keys}
         for binding in panel.BINDINGS:
             keys = binding[0] if isinstance(binding, tuple) else binding.key
             assert not taken & set(keys.split(",")), panel
@@ -49,6 +52,9 @@ def test_keymap_changes_keys() -> None:
         with_keymap({"lanch": "x"})
     with pytest.raises(KeymapError, match="'s' is assigned to both launch and stop"):
         with_keymap({"launch": "s"})
+    with pytest.raises(KeymapError, match="'s' is assigned to both stop and follow"):
+        with_keymap({"follow": "s"})
+    assert with_keymap({"follow": "l"}), "another view has this key"
 
 
 def test_example_keymap_has_every_default() -> None:
