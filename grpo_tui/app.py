@@ -57,9 +57,9 @@ FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 TOAST_LENGTH = 400
 """Maximum characters of a run's error in a notification."""
-REFRESH_S = 10.0
 NAME_IN_TOAST = 40
 """Maximum cells of a run's name in the title of a notification."""
+REFRESH_S = 10.0
 """Interval between requests for the checkpoints of a live run, besides those after an event."""
 IDLE_REFRESH_S = 30.0
 """The same for a run that is over: it may be evaluated from elsewhere."""
@@ -124,8 +124,8 @@ class GrpoApp(App[None]):
     def _start(self) -> None:
         """Start what takes time, after the first frame."""
         if self.options.demo:
-            self.home.set_launch_hint(
             key = self.key("launch")
+            self.home.set_launch_hint(
                 f"press [bold $primary]{key}[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
                 "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
             )
@@ -264,15 +264,17 @@ class GrpoApp(App[None]):
 
     # actions ---------------------------------------------------------------------------------------------
 
-    def situation(self) -> Situation:
     def key(self, name: str) -> str:
         """Text of the first key of an action."""
         return next(key_label(action.keys[0]) for action in self.actions if action.id == name)
 
+    def situation(self) -> Situation:
         return Situation(self.store, self.options.readonly)
 
     async def action_act(self, name: str) -> None:
         """Run an action, or notify why it is not available now."""
+        if (run := self.home.query_one(RunsPanel).settle()) is not None:
+            self._select(run)  # a key acts on the run under the cursor
         action = next(action for action in self.actions if action.id == name)
         if reason := action.reason(self.situation()):
             self.warn(reason, title=f"{action.label}: not available")

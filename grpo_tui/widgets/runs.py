@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
+from textual.timer import Timer
 
 from grpo_train.run_dir.display import state_label
 from grpo_tui.model.formatting import compact_number, metric_value, padded, short_age, shortened
@@ -18,6 +19,8 @@ from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
 from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
 
+REST_S = 0.1
+"""The run under the cursor is selected once the cursor has not moved for this long."""
 _STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)")
 
 
@@ -46,6 +49,9 @@ class RunsPanel(ScrollPanel):
         super().__init__(store, id=id)
         self.filter = ""
         self._rows: list[RunRow] = []
+        self._under_cursor: str | None = None
+        """The run under the cursor while the cursor moves; it is selected once the cursor rests."""
+        self._rest: Timer | None = None
         self._rows_of: object = None
         """Store, version and filter that the rows were made of: there may be 10,000."""
 
@@ -55,8 +61,8 @@ class RunsPanel(ScrollPanel):
         ages = tuple(short_age(self.store.row_age(row)) for row in shown)
         tones = tuple(self.store.row_tone(row) for row in shown)
         return (
-            self.store.versions["runs"], self.store.versions["link"], self.store.selected, self.store.step,
-            self.filter, top, ages, tones, self.size, self.app.theme, self.has_focus,
+            self.store.versions["runs"], self.store.versions["link"], self.store.selected, self.cursor,
+            self.store.step, self.filter, top, ages, tones, self.size, self.app.theme, self.has_focus,
         )  # fmt: skip
 
     @property
@@ -95,13 +101,35 @@ class RunsPanel(ScrollPanel):
 
     @property
     def cursor(self) -> int:
-        """Index of the selected run in the list, or -1."""
-        return next((i for i, row in enumerate(self._rows) if row.name == self.store.selected), -1)
+        """Index of the run under the cursor, or -1."""
+        for name in (self._under_cursor, self.store.selected):
+            index = next((i for i, row in enumerate(self._rows) if name is not None and row.name == name), -1)
+            if index >= 0:
+                return index
+        return -1
 
     def action_move(self, by: int) -> None:
+        """Move the cursor at once. A held key repeats faster than a run can be shown."""
         if self._rows:
             index = min(len(self._rows) - 1, max(0, self.cursor + by))
-            self.post_message(self.RunChosen(self._rows[index].name))
+            self._under_cursor = self._rows[index].name
+            if self._rest is not None:
+                self._rest.stop()
+            self._rest = self.set_timer(REST_S, self._choose)
+            self._show_cursor()
+            self.refresh()
+
+    def _choose(self) -> None:
+        if (name := self.settle()) is not None:
+            self.post_message(self.RunChosen(name))
+
+    def settle(self) -> str | None:
+        """The run that is to be selected because the cursor has moved to it, once; None if it has not moved."""
+        name, self._under_cursor = self._under_cursor, None
+        if self._rest is not None:
+            self._rest.stop()
+            self._rest = None
+        return name if name != self.store.selected else None
 
     def select_a_shown_run(self) -> None:
         """Select a run that matches the filter: keys act on the selected run, so it must be on the screen."""
@@ -133,7 +161,7 @@ class RunsPanel(ScrollPanel):
             return self._blank(y, width)
         row = self._rows[index]
         style = self.rich_style
-        if row.name == self.store.selected:
+        if index == self.cursor:
             style += self.get_component_rich_style("runs--cursor" if self.has_focus else "runs--cursor-blurred")
         text = self._line(row, width)
         text.truncate(width, overflow="ellipsis", pad=True)

@@ -261,3 +261,24 @@ async def test_rewards_are_aligned(start: Start) -> None:
 
     async with start(script, wait="87/200") as session:
         await session.until_text("  1.930", " -0.453", "   12.5", " -123.5")
+
+
+async def test_a_held_arrow_key_moves_a_row_per_press(start: Start) -> None:
+    def many(client: FakeClient) -> None:
+        learning_box(client).runs += [summary(f"run_{index}", "finished") for index in range(40)]
+
+    async with start(many, wait="87/200") as session:
+        app = session.app
+        for key in ["down"] * 20 + ["up"] * 5:
+            app.simulate_key(key)
+        await session.until(lambda: app.store.runs and app.store.selected == app.store.runs[15].name)
+        app.simulate_key("end")
+        await session.until_text("run_39  finished")
+
+
+async def test_a_key_acts_on_the_run_under_the_cursor(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        for key in ("down", "down", "s"):
+            session.app.simulate_key(key)
+        await session.until(lambda: "run_2026-11-20_18-02-07 is not running" in session.notifications())
+        assert not session.client.asked_for("stop")
