@@ -32,7 +32,7 @@ def read_line(line: bytes) -> dict[str, Any] | None:
     """The JSON object of a line; None for one that cannot be read."""
     try:
         row = _decode(line.decode())
-        suspect = line.count(b"[") + line.count(b"{") > MAX_DEPTH or line.count(b",") > MAX_ITEMS
+        suspect = len(line) > 2 * MAX_ITEMS or line.count(b"[") + line.count(b"{") > MAX_DEPTH
         return row if isinstance(row, dict) and not (suspect and _is_too_large(row, MAX_DEPTH)) else None
     except (ValueError, RecursionError):
         return None

@@ -175,14 +175,15 @@ class LogIndex:
         tail = os.pread(source.descriptor, length, offset - length)
         self.begin()
         self.whole = False
-        while offset == self.offset or time.monotonic() < deadline:
+        while not self.whole and (offset == self.offset or time.monotonic() < deadline):
             data = os.pread(source.descriptor, min(BLOCK, source.size - offset), offset)
             end = data.rfind(b"\n") + 1
             if not end and len(data) < BLOCK:
-                self.whole = True  # what follows is no whole line
+                self.whole = True  # what follows is not a whole line
                 break
             if not end:  # a line that is too long: what there is of it is passed, and its end when it comes
-                skipped, inside, end = skipped + (not inside), True, len(data)
+                skipped += not inside and not is_within(offset, self.ranges)
+                inside, end = True, len(data)
             else:
                 start = offset
                 for line in data[: end - 1].split(b"\n"):
@@ -193,6 +194,7 @@ class LogIndex:
                     start += len(line) + 1
             tail = (tail + data[:end])[-HEAD_BYTES:]
             offset += end
+            self.whole = offset == source.size
         if offset != self.offset:
             self._commit(source, offset, tail, skipped, inside)
 

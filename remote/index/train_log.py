@@ -132,7 +132,8 @@ class TrainLogIndex(LogIndex):
         """A column, whole. Raises NoIndex."""
         columns = self.header["tables"]["rows"]["columns"]
         place = next(i for i, (known, _) in enumerate(columns) if known == name)
-        return self.store.read("rows", place, columns[place][1], 0, self.rows)
+        code = columns[place][1]
+        return self.store.read("rows", place, code, 0, self.rows) if self.rows else array(code)
 
     def value(self, name: str, row: int) -> float:
         """One value of a column of doubles. Raises NoIndex."""
