@@ -289,9 +289,9 @@ class BoxClient:
                 raise Unreachable("this machine was suspended")
             silence = now - heard
             if silence >= timing.lost_after:
-                raise Unreachable(f"nothing received from {self.box.name} for {silence:.0f} s")
+                raise Unreachable(f"no answer from {self.box.name} for {silence:.0f} s")
             if silence >= timing.stale_after and self._link is not Link.STALE:
-                self._set_link(Link.STALE, f"nothing received from {self.box.name} for {silence:.0f} s")
+                self._set_link(Link.STALE, f"no answer from {self.box.name} for {silence:.0f} s")
 
     def _flush(self, transport: Transport) -> None:
         while True:

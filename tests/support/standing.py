@@ -242,6 +242,9 @@ class Standing:
         for process in (self.laptop, self.job):
             process.kill()
             process.wait()
+        for file in Path("/dev/shm").glob("*faketime_s*_*"):  # left by processes that were killed
+            if not Path("/proc", file.name.rpartition("_")[2]).exists():
+                file.unlink(missing_ok=True)
 
 
 @contextmanager
