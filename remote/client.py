@@ -201,7 +201,8 @@ class BoxClient:
             try:
                 transport = self._transport = self._factory(self.box, self._answers.ask_host_key)
                 transport.open(greeting(self.box))
-                decoder, hello = await_hello(transport, self.box, self._timing.lost_after, self._closing)
+                limit = max(self._timing.step, self._timing.lost_after)  # it is a step of opening, too
+                decoder, hello = await_hello(transport, self.box, limit, self._closing)
                 up_since = time.monotonic()
                 self._choice.connected()
                 self._converse(transport, decoder, hello)
