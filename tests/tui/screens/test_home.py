@@ -90,7 +90,7 @@ async def test_lost_link_does_not_end_the_run(start: Start) -> None:
         session.client.on_event(LinkChanged(Link.LOST, "no word for 15 s", retry_in_s=4.0))
         await session.until_text("link lost", "retrying in 4 s", "runs continue", "running when last seen")
         await session.press("s")
-        assert "not connected to the box" in session.notifications()
+        await session.until(lambda: "not connected to the box" in session.notifications())
         assert not session.client.asked_for("stop")
 
 
@@ -121,7 +121,7 @@ async def test_zoom_and_back(start: Start) -> None:
         await session.press("escape")
         await session.until(lambda: session.app.screen.maximized is None)
         await session.press("m")
-        assert "raw curves" in session.notifications()
+        await session.until(lambda: "raw curves" in session.notifications())
 
 
 async def test_nan_is_shown(start: Start) -> None:
