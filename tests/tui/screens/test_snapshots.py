@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from time import monotonic
 
 import pytest
 from textual.pilot import Pilot
@@ -47,9 +46,9 @@ def app() -> GrpoApp:
 
 
 async def _wait(pilot: Pilot[None], ready: Callable[[], object]) -> None:
-    deadline = monotonic() + PATIENCE * 10
+    deadline = time.monotonic() + PATIENCE * 10
     while not ready():
-        assert monotonic() < deadline
+        assert time.monotonic() < deadline
         await pilot.pause(0.025)
     pilot.app._tick()  # type: ignore[attr-defined]
     await pilot.pause(0.3)  # what a tick starts
