@@ -6,8 +6,10 @@ a version that increases with every change, so that a widget repaints only then.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +43,10 @@ STALE_FLOOR_S = 30.0
 """… and never sooner than this …"""
 STARTING_FLOOR_S = 180.0
 """… or than this while the run is starting."""
+CLOCK_SET_S = 10.0
+"""A larger change of the difference between the clocks is a clock that was set."""
+MAX_CLOCKS = 20
+"""Settings of the box's clock that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,10 @@ class Store:
         self.engine = UNKNOWN
         self.clock_skew = 0.0
         """Seconds to add to a time on the box's clock to get this machine's."""
+        self._clocks: deque[tuple[float, float]] = deque(maxlen=MAX_CLOCKS)
+        """``clock_skew`` and since when, newest first: the box's clock may be set."""
+        self._own_clock: float | None = None
+        """This machine's clock against its monotonic one at the last measurement; None before the first."""
         self.checks: list[dict[str, Any]] = []
         """Findings of the box's doctor: name, ok, detail, hint."""
         self.host_key: HostKeyAsked | None = None
@@ -120,14 +130,26 @@ class Store:
         elif isinstance(event, BoxGreeted):
             self.host, self.engine = event.host, event.engine
             if (box_time := event.host.get("time")) is not None:
-                self.clock_skew = self.now() - box_time
+                self._set_skew(self.now() - box_time)
             self._changed("link")
         elif isinstance(event, ClockMeasured):
-            self.clock_skew = event.skew_s
+            self._set_skew(event.skew_s)
             self._changed("link")
         elif isinstance(event, HostKeyAsked):
             self.host_key = event
             self._changed("link")
+
+    def _set_skew(self, skew_s: float) -> None:
+        own, before = self.now() - time.monotonic(), self._own_clock
+        if before is None or abs(own - before) > CLOCK_SET_S:  # this machine's clock was set, or it was suspended
+            self._clocks.clear()
+        if not self._clocks:
+            self._clocks.append((skew_s, -math.inf))
+        elif abs(skew_s - self.clock_skew) > CLOCK_SET_S:
+            self._clocks.appendleft((skew_s, self.now()))
+        else:
+            self._clocks[0] = (skew_s, self._clocks[0][1])
+        self.clock_skew, self._own_clock = skew_s, own
 
     def select(self, run: str | None) -> None:
         """Select another run; its logs start empty."""
@@ -179,8 +201,15 @@ class Store:
         return (self.logs.run, self.logs.version[log]) if self.logs else None
 
     def age(self, at: float | None) -> float | None:
-        """Seconds since a time on the box's clock."""
-        return None if at is None else max(0.0, self.now() - (at + self.clock_skew))
+        """Seconds since a time on the box's clock, by the clock that the box had when it wrote it."""
+        if at is None:
+            return None
+        now = end = self.now()
+        for skew_s, since in self._clocks:
+            if since - CLOCK_SET_S <= at + skew_s <= end + CLOCK_SET_S:
+                return max(0.0, now - (at + skew_s))
+            end = since
+        return max(0.0, now - (at + self.clock_skew))
 
     def row_age(self, row: RunRow) -> float | None:
         """Age in seconds of the newest data of a run."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, RunDirError, create_run
+from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.processes import run_id_of
 from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
 from grpo_train.supervisor.supervisor import Supervisor, refuse_live
@@ -75,6 +76,17 @@ def test_run_has_one_supervisor(tmp_path: Path) -> None:
     with pytest.raises(RunDirError, match="is the run still active"):
         Supervisor(run, config)
     first._status.close()
+
+
+def test_a_clock_set_back_hides_no_training(tmp_path: Path) -> None:
+    """The event of this stage is known by its place in the file."""
+    run, config = create_run(tmp_path, {}, "one"), load_config(config_text())
+    run.log_event("training", device="earlier")
+    supervisor, before = Supervisor(run, config), run.events_file.stat().st_size
+    assert supervisor._training_event(before) is None
+    append_jsonl(run.events_file, {"time": "2020-01-01T00:00:00.000Z", "event": "training", "device": "cpu"})
+    assert (supervisor._training_event(before) or {})["device"] == "cpu"
+    supervisor._status.close()
 
 
 def test_leftover_processes_prevent_a_resume(tmp_path: Path) -> None:
