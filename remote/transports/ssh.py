@@ -228,7 +228,7 @@ class SshTransport:
         if channel.exit_status >= 0 and not self._ready:
             reason = reason or f"exit status {channel.exit_status}"
             return Refused(f"the login shell of '{self._box.name}' does not run commands: {reason}")
-        wire = channel.get_transport()
+        wire: Any = channel.get_transport()
         reason = reason if self._ready else ""
         if not wire.is_active():
             reason = wire.reason()
