@@ -14,15 +14,18 @@ from tests.tui.conftest import Session, Start, fill, opened
 from tests.tui.fake import FakeClient, knowing_box
 
 
-async def test_enter_during_the_check_focuses_the_button(start: Start) -> None:
+async def test_enter_during_the_check_focuses_the_button(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async with start(knowing_box, wait="87/200") as session:
         await opened(session, "e", EvalScreen)
         await session.until_text("--steps latest")
+        monkeypatch.setattr("grpo_tui.forms.form.DEBOUNCE_S", 60.0)
         session.app.screen.query_one("#dataset", Input).focus()
-        await session.pilot.press(*"gsm8k", "enter", "enter")  # faster than the check
-        assert not [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
+        await session.pilot.press(*"gsm8k", "enter", "enter")
         await session.until(lambda: session.app.screen.query_one("#go", Button).has_focus)
         await session.pilot.press("enter", "enter", "enter")
+        assert not [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
+        monkeypatch.setattr("grpo_tui.forms.form.DEBOUNCE_S", 0.0)
+        session.app.screen.preview()  # type: ignore[attr-defined]
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         requests = [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
         assert [request["eval_dataset"] for request in requests] == ["gsm8k"]
