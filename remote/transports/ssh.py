@@ -269,11 +269,12 @@ class SshTransport:
     def send(self, data: bytes) -> None:
         if self._channel is None:
             raise Unreachable(f"not connected to '{self._box.name}'")
+        from remote.transports.ssh_wire import words
+
         try:
             self._channel.sendall(data)
         except (OSError, EOFError) as error:  # includes socket.timeout
-            reason = str(error) or type(error).__name__
-            raise Unreachable(f"the connection to '{self._box.name}' broke: {reason}") from error
+            raise Unreachable(f"the connection to '{self._box.name}' broke: {words(error)}") from error
 
     def receive(self, timeout: float) -> bytes | None:
         if self.output:

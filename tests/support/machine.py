@@ -23,12 +23,10 @@ from typing import Any
 
 from remote.boxes import Box
 from tests.support.agent import eventually
+from tests.support.clock import faked_clock
 from tests.support.sshd import Sshd
-from tests.support.standing import faked_clock
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
-BROKEN = b"\0clock_nanosleep\0"
-"""libfaketime 0.9.10 miscalculates a sleep until a time of the monotonic clock, as Python does it: EINVAL."""
 START = """\
 mount --bind {boot_id} /proc/sys/kernel/random/boot_id
 mount -t tmpfs tmpfs /dev/shm
@@ -48,7 +46,7 @@ class Machine(Sshd):
         self.tmux_socket = f"grpo-machine-{secrets.token_hex(4)}"
         self.new_boot()
         self.set_clock("+0")
-        variables = self._faketime()
+        variables = faked_clock(self.clock)
         self.engine = self._folder / "grpo-train"  # agents pass on no LD_PRELOAD to a run
         words = shlex.join(f"{name}={value}" for name, value in variables.items())
         self.engine.write_text(f'#!/bin/sh\nexec env {words} {sys.executable} {FAKE_ENGINE} "$@"\n')
@@ -57,12 +55,6 @@ class Machine(Sshd):
         (self.home / ".faketimerc").symlink_to(self.clock)  # for an agent, which drops the variable
         self.hosts = self._folder / "known_hosts"
         self.hosts.write_text(f"{host} {' '.join(Path(f'{self.host_key}.pub').read_text().split()[:2])}\n")
-
-    def _faketime(self) -> dict[str, str]:
-        variables = faked_clock(self.clock)
-        library, own = Path(variables["LD_PRELOAD"]), self._folder / "libfaketime.so.1"
-        own.write_bytes(library.read_bytes().replace(BROKEN, BROKEN.replace(b"c", b"x", 1), 1))  # exported no more
-        return {**variables, "LD_PRELOAD": str(own)}
 
     def _namespace(self) -> list[str]:
         start = START.format(boot_id=self._boot_id, host=self.host)

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from remote.timing import Timing
 from tests.support.agent import agents
+from tests.support.clock import faked_clock, forget_clocks
 from tests.support.flooded_client import resident_mb
 from tests.support.log_loads import RUN, Load
 from tests.support.opening import Kind, Lane, opening
@@ -31,25 +32,12 @@ from tests.support.standing_faults import Faults
 from tests.support.truth import Event, Trouble, assert_truthful
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FAKETIME = "libfaketime.so.1"
 LEAK_AFTER = 10
 """Faults until descriptors, threads and memory are first counted."""
 AGENT_OUTLIVES_S = 15.0
 GROWTH_MB = 20.0
 RECOVER_S = 120.0
 AGENTS_EVERY_S = 2.0
-
-
-def faked_clock(file: Path) -> dict[str, str]:
-    """Environment of a process whose clock is ahead by what a file says, such as ``+3600s``, at any time."""
-    found = [*Path("/usr/lib").glob(f"*/faketime/{FAKETIME}"), *Path("/usr/lib/faketime").glob(FAKETIME)]
-    assert found, "libfaketime is not installed: sudo apt-get install -y faketime"
-    return {
-        "LD_PRELOAD": str(found[0]),
-        "FAKETIME_TIMESTAMP_FILE": str(file),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
 
 
 class Standing:
@@ -242,9 +230,7 @@ class Standing:
         for process in (self.laptop, self.job):
             process.kill()
             process.wait()
-        for file in Path("/dev/shm").glob("*faketime_s*_*"):  # left by processes that were killed
-            if not Path("/proc", file.name.rpartition("_")[2]).exists():
-                file.unlink(missing_ok=True)
+        forget_clocks()
 
 
 @contextmanager
