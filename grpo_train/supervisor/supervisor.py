@@ -69,6 +69,8 @@ class Supervisor:
         self._terminal = ProgressLine(show_progress)
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stop_requested_at = 0.0
+        self._stopping = False
+        """Whether this stage was asked to stop. The trainer removes the request once it has saved."""
         self._killing = False
         self._restarts = 0
         self._began = time.monotonic()
@@ -149,6 +151,8 @@ class Supervisor:
             return "killed", None
         if child.returncode == 0:
             reached = self._run.newest_step()
+            if self._stopping and stage.kind == "train" and reached < self._config.run.total_steps:
+                return "stopped", None  # also after the last step of a stage: no evaluation follows
             return ("done", None) if stage.kind == "eval" or reached >= stage.until else ("stopped", None)
         if stage.kind == "eval" and self._run.stop_requested():
             self._run.clear_stop()
@@ -161,21 +165,22 @@ class Supervisor:
         """Wait for the stage, writing a heartbeat; go down the stop ladder on request."""
         kill_at = heartbeat_at = 0.0
         live = "evaluating" if stage.kind == "eval" else "starting"
-        stopping = False
+        self._stopping = False
         while child.poll() is None:
             now = time.monotonic()
+            if not self._stopping and self._run.stop_requested():
+                self._stopping, heartbeat_at = True, now
             if now >= heartbeat_at:
                 heartbeat_at = now + HEARTBEAT_S
-                stopping = self._run.stop_requested()
                 if live == "starting" and (started := self._training_event(events_before)):
                     live = "running"
                     self._status.fields["device"] = started.get("device")
-                self._write(state="stopping" if stopping or self._killing else live)
+                self._write(state="stopping" if self._stopping or self._killing else live)
                 if stage.kind == "train":
                     row = self._run.last_step_row()
                     step, seconds = int(to_float(row.get("step")) or 0), to_float(row.get("time/step"))
                     self._terminal.update(step, self._config.run.total_steps, seconds)
-            if (self._killing or (stopping and stage.kind == "eval")) and not kill_at:
+            if (self._killing or (self._stopping and stage.kind == "eval")) and not kill_at:
                 child.terminate()
                 kill_at = now + KILL_GRACE_S
             if kill_at and now >= kill_at:

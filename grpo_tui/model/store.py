@@ -272,7 +272,7 @@ class Store:
     def eta(self) -> float | None:
         """Seconds until the last step of the selected run at its current pace, or None."""
         row = self.run
-        if row is None or not row.is_live or row.total_steps is None:
+        if row is None or not row.is_live or row.total_steps is None or row.shown_state == "stopping":
             return None
         pace = self.step_seconds(row)
         return None if pace is None else max(0, row.total_steps - self.step) * pace

@@ -70,7 +70,9 @@ class RunsPanel(ScrollPanel):
         """The runs that match every word of the filter."""
         words = self.filter.lower().split()
         return [
-            row for row in self.store.runs or () if all(word in f"{row.name} {row.state}".lower() for word in words)
+            row
+            for row in self.store.runs or ()
+            if all(word in f"{row.name} {row.shown_state}".lower() for word in words)
         ]
 
     def refresh_titles(self) -> None:
@@ -171,7 +173,7 @@ class RunsPanel(ScrollPanel):
     def _line(self, row: RunRow, width: int) -> Text:
         styles = {tone: self.get_component_rich_style(f"runs--{tone}", partial=True) for tone in TONES}
         muted = self.get_component_rich_style("runs--muted", partial=True)
-        glyph, word, tone = state_label(row.state, row.host)
+        glyph, word, tone = state_label(row.shown_state, row.host)
         step = self.store.step if row.name == self.store.selected else row.step
         steps = f"{step}/{row.total_steps}" if row.total_steps is not None else str(step)
         reward = metric_value(row.reward)
