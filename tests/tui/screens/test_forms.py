@@ -21,11 +21,11 @@ async def test_enter_during_the_check_focuses_the_button(start: Start, monkeypat
         monkeypatch.setattr("grpo_tui.forms.form.DEBOUNCE_S", 60.0)
         session.app.screen.query_one("#dataset", Input).focus()
         await session.pilot.press(*"gsm8k", "enter", "enter")
-        await session.until(lambda: session.app.screen.query_one("#go", Button).has_focus)
-        await session.pilot.press("enter", "enter", "enter")
         assert not [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
         monkeypatch.setattr("grpo_tui.forms.form.DEBOUNCE_S", 0.0)
         session.app.screen.preview()  # type: ignore[attr-defined]
+        await session.until(lambda: session.app.screen.query_one("#go", Button).has_focus)
+        await session.pilot.press("enter", "enter", "enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         requests = [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
         assert [request["eval_dataset"] for request in requests] == ["gsm8k"]
