@@ -37,6 +37,7 @@ def anew(root: Path) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_index, "USUAL", 3_000)
     monkeypatch.setattr(log_index, "BLOCK", 6_001)
     monkeypatch.setattr(answers, "BUDGET_S", 0.0)
 

@@ -21,6 +21,7 @@ LONGEST = 4_096
 def _small_pieces() -> None:
     """One block per request, a batch of three rows."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_index, "USUAL", 700)
         patch.setattr(log_index, "BLOCK", LONGEST + 1)
         patch.setattr(train_log, "BATCH", 3)
         patch.setattr(answers, "BUDGET_S", 0.0)
@@ -130,3 +131,16 @@ def test_the_row_nearest_to_a_step_is_shown(tmp_path: Path) -> None:
     assert [box.ask("show_step", step=step)["step"] for step in (-7, 3, 8, 100)] == [1, 2, 9, 9]
     assert box.ask("show_step", step=1)["previous"] is None
     assert box.ask("show_step", step=9)["next"] is None
+
+
+def test_a_coarse_reply_follows_a_rewritten_log(tmp_path: Path) -> None:
+    directory, box = make_run(tmp_path), Box(tmp_path, tmp_path / "cache")
+    log, pad = directory / "train_log.jsonl", "." * 200
+    log.write_text("".join(f'{{"step": {i}, "reward": {i}, "pad": "{pad}"}}\n' for i in range(1, 2_001)))
+    assert box.ask("series", metrics=["reward"])["last"] == 2_000
+    supersede(directory, (log.read_text().index('{"step": 1500'), log.stat().st_size))
+    assert 1_400 < box.ask("series", metrics=["reward"])["last"] <= 1_499
+    log.write_text("".join(f'{{"step": {i}, "reward": {-i}, "pad": "{pad}"}}\n' for i in range(3, 1_001)))
+    (directory / "events.jsonl").unlink()
+    reply = box.ask("series", metrics=["reward"])
+    assert (reply["state"], reply["last"], reply["series"][0]["last"]) == ("coarse", 1_000, -1_000)
