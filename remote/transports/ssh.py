@@ -185,7 +185,7 @@ class SshTransport:
     # ----------------------------------------------------------------------------------------------- the agent
 
     def _wait_ready(self) -> None:
-        self._shell.until("starting a shell", self._shell.ready)
+        self._shell.until("starting a session", self._shell.ready)
         self._ready = True
         self._stderr.clear()
 
