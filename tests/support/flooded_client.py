@@ -96,7 +96,7 @@ def main(flood: str, seconds: float) -> Outcome:
         return began + whole - time.monotonic()
 
     while (left := left_s()) > 0:
-        if woken.wait(left):
+        if woken.wait(min(left, 0.2)):
             woken.clear()
             while connection.inbox.drain(0.03, take):
                 time.sleep(0)
