@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
@@ -22,6 +23,23 @@ from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
 REST_S = 0.1
 """The run under the cursor is selected once the cursor has not moved for this long."""
 _STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)")
+
+
+NAME_LEAST = len("11-20 22:10")
+NAME_WANTED = len("run_2026-11-20_22-10-41")
+STEPS_WIDTH, REWARD_WIDTH, AGE_WIDTH = 8, 7, 5
+STATE_LEAST, STATE_MOST = 11, 18
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Width of each column in cells; 0 if it is left out."""
+
+    name: int
+    state: int = 0
+    steps: int = 0
+    reward: int = 0
+    age: int = 0
 
 
 class RunsPanel(ScrollPanel):
@@ -52,6 +70,7 @@ class RunsPanel(ScrollPanel):
         self._under_cursor: str | None = None
         """The run under the cursor while the cursor moves; it is selected once the cursor rests."""
         self._rest: Timer | None = None
+        self._columns_of: tuple[object, Columns] = (None, Columns(0))
         self._rows_of: object = None
         """Store, version and filter that the rows were made of: there may be 10,000."""
 
@@ -174,24 +193,42 @@ class RunsPanel(ScrollPanel):
         styles = {tone: self.get_component_rich_style(f"runs--{tone}", partial=True) for tone in TONES}
         muted = self.get_component_rich_style("runs--muted", partial=True)
         glyph, word, tone = state_label(row.shown_state, row.host)
-        step = self.store.step if row.name == self.store.selected else row.step
-        steps = f"{step}/{row.total_steps}" if row.total_steps is not None else str(step)
-        reward = metric_value(row.reward)
-        reward = reward if len(reward) <= 6 else compact_number(row.reward, 6)
-        age, age_tone = short_age(self.store.row_age(row)), self.store.row_tone(row)
-        wide = width >= 58
-        fixed = 2 + 8 + 7 + 5 + (12 if wide else 0)
-        name_width = max(6, width - fixed - 1)
-        name = _shorten(row.name, name_width)
+        columns = self._columns(width)
         text = Text(no_wrap=True)
         text.append(f"{glyph} ", style=styles[tone])
-        text.append(padded(name, name_width), style="bold" if row.is_live else "")
-        if wide:
-            text.append(f" {word:<11.11}", style=styles[tone])
-        text.append(f"{steps:>8}")
-        text.append(f"{reward:>7}", style="" if row.is_live else muted)
-        text.append(f"{age:>5}", style=styles[age_tone] if age_tone in ("warn", "bad") else muted)
+        text.append(padded(_shorten(row.name, columns.name), columns.name), style="bold" if row.is_live else "")
+        if columns.state:
+            text.append(f" {padded(shortened(word, columns.state - 1), columns.state - 1)}", style=styles[tone])
+        if columns.steps:
+            text.append(f"{self._steps(row):>{columns.steps}}")
+        if columns.reward:
+            reward = metric_value(row.reward)
+            reward = reward if len(reward) < REWARD_WIDTH else compact_number(row.reward, REWARD_WIDTH - 1)
+            text.append(f"{reward:>{columns.reward}}", style="" if row.is_live else muted)
+        if columns.age:
+            age, age_tone = short_age(self.store.row_age(row)), self.store.row_tone(row)
+            text.append(f"{age:>{columns.age}}", style=styles[age_tone] if age_tone in ("warn", "bad") else muted)
         return text
+
+    def _steps(self, row: RunRow) -> str:
+        step = self.store.step if row.name == self.store.selected else row.step
+        return f"{step}/{row.total_steps}" if row.total_steps is not None else str(step)
+
+    def _columns(self, width: int) -> Columns:
+        key = (self._rows_of, self.store.step, self.store.selected, width)
+        if key != self._columns_of[0]:
+            rows = self._rows
+            step = max((row.step for row in rows), default=0)
+            total = max((row.total_steps for row in rows if row.total_steps is not None), default=None)
+            words = {state_label(state, host)[1] for state, host in {(row.shown_state, row.host) for row in rows}}
+            columns = columns_of(
+                width,
+                name=max((len(row.name) for row in rows), default=0),
+                state=max(map(len, words), default=0),
+                steps=len(str(max(step, self.store.step))) + (1 + len(str(total)) if total is not None else 0),
+            )
+            self._columns_of = (key, columns)
+        return self._columns_of[1]
 
     def _blank(self, y: int, width: int) -> Strip:
         style = self.rich_style
@@ -199,6 +236,22 @@ class RunsPanel(ScrollPanel):
         text = Text()
         text.append(message[:width], style=self.get_component_rich_style("runs--muted", partial=True))
         return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style).apply_style(style)
+
+
+def columns_of(width: int, *, name: int, state: int, steps: int) -> Columns:
+    """Widths for the longest name, state and steps of the list. What does not fit is left out, the least telling first:
+    the state (its glyph stays), the age, the reward, the steps."""
+    wanted = {"steps": max(STEPS_WIDTH, steps + 1), "reward": REWARD_WIDTH, "age": AGE_WIDTH}
+    shown: dict[str, int] = {}
+    room = width - len("● ") - 1
+    for column, needed in wanted.items():
+        if NAME_LEAST + sum(shown.values()) + needed > room:
+            break
+        shown[column] = needed
+    state = min(STATE_MOST, max(STATE_LEAST, state)) + 1
+    if max(6, min(NAME_WANTED, name)) + sum(shown.values()) + state <= room and len(shown) == len(wanted):
+        shown["state"] = state
+    return Columns(name=max(6, room - sum(shown.values())), **shown)
 
 
 def _shorten(name: str, width: int) -> str:
