@@ -193,8 +193,16 @@ class Store:
     def step(self) -> int:
         """Last step of the selected run: from its log, which is newer than the list."""
         row = self.run
-        from_log = self.logs.last_step if self.logs else None
+        from_log = self.logs.last_step if self.logs and self.loading() is None else None
         return from_log if from_log is not None else row.step if row else 0
+
+    def loading(self) -> float | None:
+        """Share of the selected run's training log that has arrived, by its steps; None if all of it has."""
+        row, logs = self.run, self.logs
+        if row is None or logs is None or row.layout != "run" or row.is_unreadable or row.step <= 0:
+            return None
+        last = logs.last_step or 0
+        return last / row.step if last < row.step else None
 
     def log_version(self, log: str) -> tuple[str, int] | None:
         """A value that differs whenever this log of the selected run does; None without a run."""
@@ -289,6 +297,11 @@ class Store:
         """The first failed doctor check without which the box cannot train, or None."""
         required = ("engine", "tmux", "root")
         return next((check for check in self.checks if check.get("name") in required and not check.get("ok")), None)
+
+    def check_to_act_on(self, name: str) -> str:
+        """Detail and hint of a doctor check that has a hint, else ""."""
+        check = next((check for check in self.checks if check.get("name") == name and check.get("hint")), None)
+        return f"{check.get('detail')}: {check['hint']}" if check else ""
 
     def warning(self) -> str:
         """What keeps this program from using the box fully, such as an engine of another version; "" if nothing."""

@@ -47,13 +47,15 @@ class MetricChart(Panel):
         return self.store.logs.series.get(self.metric) if self.store.logs else None
 
     def state(self) -> object:
-        return self.store.log_version("train_log")
+        return (self.store.log_version("train_log"), self.store.loading() is None)
 
     def refresh_titles(self) -> None:
         series = self.series
         last = series.last if series is not None else None
         title = self.metric
-        if last is not None:
+        if (share := self.store.loading()) is not None:  # its last value and trend are those of an earlier step
+            title += f"  [$warning]loading, {share:.0%}[/]"
+        elif last is not None:
             tone = "$foreground" if math.isfinite(last) else "$error"
             title += f"  [bold {tone}]{metric_value(last)}[/]"
             title += f" [$text-muted]{self._trend()}[/]"
@@ -144,6 +146,8 @@ class MetricChart(Panel):
     def _empty(self, width: int, height: int, style: Style) -> list[Strip]:
         run = self.store.run
         message = "waiting for the first step" if run and run.is_live and not self.store.step else "not logged"
+        if self.store.loading() is not None:
+            message = "loading …"
         if self.store.logs is None:
             message = "no run selected"
         blank = Strip.blank(width, style)

@@ -282,3 +282,18 @@ async def test_a_key_acts_on_the_run_under_the_cursor(start: Start) -> None:
             session.app.simulate_key(key)
         await session.until(lambda: "run_2026-11-20_18-02-07 is not running" in session.notifications())
         assert not session.client.asked_for("stop")
+
+
+async def test_a_curve_that_is_still_loading_says_so(start: Start) -> None:
+    whole = jsonl(train_rows(87))
+    early = jsonl(train_rows(87)[:40])
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).files[f"{LOGS}/train_log.jsonl"] = early
+
+    async with start(script, wait="87/200") as session:
+        screen = await session.until_text("reward  loading, 46%")
+        assert "↗" not in screen
+        session.client.append(f"{LOGS}/train_log.jsonl", whole[len(early) :])
+        await session.until_text("reward  1.")
+        assert "loading" not in session.text()
