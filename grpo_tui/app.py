@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.message import Message
 from textual.screen import Screen
@@ -59,9 +60,9 @@ FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 TOAST_LENGTH = 400
 """Maximum characters of a run's error in a notification."""
-REFRESH_S = 10.0
 NAME_IN_TOAST = 40
 """Maximum cells of a run's name in the title of a notification."""
+REFRESH_S = 10.0
 """Interval between requests for the checkpoints of a live run, besides those after an event."""
 IDLE_REFRESH_S = 30.0
 """The same for a run that is over: it may be evaluated from elsewhere."""
@@ -92,6 +93,7 @@ class GrpoApp(App[None]):
         self.actions = with_keymap(options.keymap)
         self._make_client, self._run_foreground, self._now = make_client, run_foreground, now
         self._make_model_command = make_model_command
+        self._held_keys: list[events.Key] | None = None
         self.unanswered = unanswered.UnansweredRequests()
         for theme in THEMES:
             self.register_theme(theme)
@@ -245,6 +247,8 @@ class GrpoApp(App[None]):
         self.run_worker(work, group=group, exclusive=True, exit_on_error=False, description=group)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.worker.is_finished and event.worker.group.startswith("action "):
+            self.release_keys()  # no form was opened
         if event.state is WorkerState.ERROR:
             error = event.worker.error
             message = clean(f"{type(error).__name__}: {error}")
@@ -327,13 +331,34 @@ class GrpoApp(App[None]):
 
     async def action_act(self, name: str) -> None:
         """Run an action, or notify why it is not available now."""
+        if (run := self.home.query_one(RunsPanel).settle()) is not None:
+            self._select(run)  # a key acts on the run under the cursor
         action = next(action for action in self.actions if action.id == name)
         if reason := action.reason(self.situation()):
             self.warn(reason, title=f"{action.label}: not available")
         elif inspect.iscoroutinefunction(action.run):
+            if action.opens_form:
+                self._held_keys = []
             self._work(f"action {name}", partial(action.run, self))
         else:
             action.run(self)
+
+    async def on_event(self, event: events.Event) -> None:
+        if not self.holds(event):
+            await super().on_event(event)
+
+    def holds(self, event: events.Event) -> bool:
+        """Whether an event is a key that belongs to the form that is being opened."""
+        if self._held_keys is None or not isinstance(event, events.Key) or event.key in ("ctrl+c", "ctrl+q"):
+            return False
+        self._held_keys.append(event)
+        return True
+
+    def release_keys(self) -> None:
+        """Pass on the keys that were pressed while a form was being opened."""
+        held, self._held_keys = self._held_keys or (), None
+        for key in held:
+            self.post_message(events.Key(key.key, key.character))
 
     async def request(self, op: str, timeout: float = 30.0, **params: Any) -> dict[str, Any]:
         """Send a request to the box. Raises RemoteError."""

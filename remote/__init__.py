@@ -13,7 +13,8 @@
 - A refusal *must* be asked again every 5 minutes, and at once after a suspend or a change of network. A changed host
   key and a declined one *must not* be retried without a person.
 - A script's answer *must not* exceed 1 MiB, and everything a box sends before its agent runs 4 MiB.
-- A channel *must* be closed by both ends before the next is opened.
+- A connection *must* need one session only, so that ``MaxSessions 1`` works, and one round trip after the login where
+  the box has the agent.
 - A disk that cannot store the agent *must not* prevent a connection (:mod:`remote.agent.from_memory`).
 
 **What happened.** These rules hold for launch, resume, evaluate, stop and kill:

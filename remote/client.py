@@ -201,7 +201,8 @@ class BoxClient:
             try:
                 transport = self._transport = self._factory(self.box, self._answers.ask_host_key)
                 transport.open(greeting(self.box))
-                decoder, hello = await_hello(transport, self.box, self._timing.lost_after, self._closing)
+                limit = max(self._timing.step, self._timing.lost_after)  # it is a step of opening, too
+                decoder, hello = await_hello(transport, self.box, limit, self._closing)
                 up_since = time.monotonic()
                 self._choice.connected()
                 self._converse(transport, decoder, hello)
@@ -289,9 +290,9 @@ class BoxClient:
                 raise Unreachable("this machine was suspended")
             silence = now - heard
             if silence >= timing.lost_after:
-                raise Unreachable(f"nothing received from {self.box.name} for {silence:.0f} s")
+                raise Unreachable(f"no answer from {self.box.name} for {silence:.0f} s")
             if silence >= timing.stale_after and self._link is not Link.STALE:
-                self._set_link(Link.STALE, f"nothing received from {self.box.name} for {silence:.0f} s")
+                self._set_link(Link.STALE, f"no answer from {self.box.name} for {silence:.0f} s")
 
     def _flush(self, transport: Transport) -> None:
         while True:

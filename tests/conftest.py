@@ -75,6 +75,11 @@ def gsm8k_dir() -> Path:
     return data_file("gsm8k_test.jsonl").parent
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Workers of ``-n auto``: one more than cores, as many tests wait for a process or a timer."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that read the official files through ``gsm8k_dir``."""
     for item in items:

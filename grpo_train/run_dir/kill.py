@@ -67,7 +67,7 @@ def kill_run(
         if not observed.is_live:
             raise RunDirError(f"{run.name} is not running ({observed.state})", code="not_running")
     try:
-        run.log_event("kill_asked", by=by)
+        run.log_event("kill_asked", by=by, started_at=started_at(run))
     except OSError:
         with suppress(OSError):
             touch(run.killed_file)
@@ -112,12 +112,24 @@ def _terminate_then_kill(run: RunDir, supervisors: set[tuple[int, int]], patienc
     return KillResult(left, bool(survivors or strays))
 
 
+def started_at(run: RunDir) -> str:
+    """Time of the run's last start, which tells a resumed run from the one before; "" for one that never started.
+
+    Such times are compared for equality only: the clock may have been set in between.
+    """
+    return str((run.read_status() or {}).get("started_at") or "")
+
+
 def was_killed(run: RunDir) -> bool:
     """Whether a kill of a lost run ended it: it was requested since the run started, and no process is left."""
     if not run.killed_file.exists():
-        started = str((run.read_status() or {}).get("started_at") or "")
         kills = [row for _, row in run.events() if row.get("event") == "kill_asked"]
-        if not kills or str(kills[-1].get("time", "")) < started:
+        if not kills:
+            return False
+        started, last = started_at(run), kills[-1]
+        if last.get("started_at", started) != started:
+            return False
+        if "started_at" not in last and str(last.get("time", "")) < started:  # of an older version
             return False
     return not find_by_run_id(run_id_of(run.path))
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import socket
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from typing import Any
 from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.manifest import list_checkpoints
 from grpo_train.run_dir.owners import not_readable, not_writable
+from grpo_train.run_dir.processes import boot_id
 from grpo_train.run_dir.run import RunDir, printable, unreadable_row
 from grpo_train.run_dir.status import RunDirError
 from grpo_train.run_dir.suggest import nearest
@@ -91,6 +93,8 @@ class Launch:
     """None = ``run.nproc``."""
     by: str = "shell"
     idempotency_key: str | None = None
+    tmux: str | None = None
+    """Socket of the tmux server with the supervisor's session; None without a session."""
 
 
 def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -> RunDir:
@@ -117,7 +121,8 @@ def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -
             try:
                 for directory in ("control", "training_state", "logs"):
                     (staging / directory).mkdir(parents=True)
-                content = {"time": utc_now(), "run": candidate, **launch}
+                here = {"host": socket.gethostname(), "boot_id": boot_id()}
+                content = {"time": utc_now(), "run": candidate, **here, **launch}
                 atomic_write(staging / "launch.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
                 staging.rename(path)
             except OSError as error:

@@ -38,7 +38,7 @@ from grpo_train.run_dir.safe_json import (
     open_regular,
     read_object,
 )
-from grpo_train.run_dir.status import ObservedState, RunDirError, is_fresh, observe
+from grpo_train.run_dir.status import ObservedState, RunDirError, has_rebooted, is_fresh, observe
 
 SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl")
 
@@ -380,7 +380,7 @@ def _observe(status: dict[str, Any] | None, launch: Mapping[str, Any]) -> Observ
     """The state in a status; without one, a run is starting for a while after its launch."""
     if status is not None:
         return observe(status)
-    return ObservedState("starting" if is_fresh(launch.get("time")) else "lost")
+    return ObservedState("starting" if is_fresh(launch.get("time")) and not has_rebooted(launch) else "lost")
 
 
 def _step_of(row: Mapping[str, Any]) -> float:

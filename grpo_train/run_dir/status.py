@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -56,9 +57,15 @@ def observe(status: Mapping[str, Any]) -> ObservedState:
     if host == here.host and status.get("boot_id") == here.boot_id:
         alive = is_alive(*writer_of(status))
         return ObservedState(state if alive else "lost")
-    if host == here.host and boot_id():
-        return ObservedState("lost")  # this host has rebooted since
+    if has_rebooted(status):
+        return ObservedState("lost")
     return ObservedState(state, host) if is_fresh(status.get("updated_at")) else ObservedState("lost")
+
+
+def has_rebooted(written: Mapping[str, Any]) -> bool:
+    """Whether a ``status.json`` or ``launch.json`` was written in an earlier boot of this host."""
+    now = boot_id()
+    return bool(now) and written.get("host") == socket.gethostname() and written.get("boot_id") != now
 
 
 def writer_of(status: Mapping[str, Any]) -> tuple[int, int]:

@@ -69,6 +69,8 @@ class Supervisor:
         self._terminal = ProgressLine(show_progress)
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stop_requested_at = 0.0
+        self._stopping = False
+        """Whether this stage was asked to stop. The trainer removes the request once it has saved."""
         self._killing = False
         self._restarts = 0
         self._began = time.monotonic()
@@ -124,7 +126,8 @@ class Supervisor:
         for stale in (self._run.path / "control").glob("error_*.json"):
             stale.unlink(missing_ok=True)
         self._tail.clear()
-        stage_began = utc_now()
+        events = self._run.events_file
+        events_before = events.stat().st_size if events.exists() else 0
         self._write(state="starting" if stage.kind == "train" else "evaluating", stage=stage.kind)
         command = stage.command(self._run, self._nproc, self._ckpt)
         try:
@@ -140,7 +143,7 @@ class Supervisor:
             return "crashed", {"code": code_of(error), "summary": f"cannot start {command[0]}: {error.strerror}"}
         reader = threading.Thread(target=self._copy_output, args=(child,), name="console", daemon=True)
         reader.start()
-        self._watch(child, stage, stage_began)
+        self._watch(child, stage, events_before)
         kill_all(run_id_of(self._run.path))
         reader.join(timeout=5)
         reap_orphans()
@@ -148,6 +151,8 @@ class Supervisor:
             return "killed", None
         if child.returncode == 0:
             reached = self._run.newest_step()
+            if self._stopping and stage.kind == "train" and reached < self._config.run.total_steps:
+                return "stopped", None  # also after the last step of a stage: no evaluation follows
             return ("done", None) if stage.kind == "eval" or reached >= stage.until else ("stopped", None)
         if stage.kind == "eval" and self._run.stop_requested():
             self._run.clear_stop()
@@ -156,25 +161,26 @@ class Supervisor:
         self._event("crashed", stage=stage.kind, error=failure)
         return "crashed", failure
 
-    def _watch(self, child: subprocess.Popen[bytes], stage: Stage, began: str) -> None:
+    def _watch(self, child: subprocess.Popen[bytes], stage: Stage, events_before: int) -> None:
         """Wait for the stage, writing a heartbeat; go down the stop ladder on request."""
         kill_at = heartbeat_at = 0.0
         live = "evaluating" if stage.kind == "eval" else "starting"
-        stopping = False
+        self._stopping = False
         while child.poll() is None:
             now = time.monotonic()
+            if not self._stopping and self._run.stop_requested():
+                self._stopping, heartbeat_at = True, now
             if now >= heartbeat_at:
                 heartbeat_at = now + HEARTBEAT_S
-                stopping = self._run.stop_requested()
-                if live == "starting" and (started := self._training_event(began)):
+                if live == "starting" and (started := self._training_event(events_before)):
                     live = "running"
                     self._status.fields["device"] = started.get("device")
-                self._write(state="stopping" if stopping or self._killing else live)
+                self._write(state="stopping" if self._stopping or self._killing else live)
                 if stage.kind == "train":
                     row = self._run.last_step_row()
                     step, seconds = int(to_float(row.get("step")) or 0), to_float(row.get("time/step"))
                     self._terminal.update(step, self._config.run.total_steps, seconds)
-            if (self._killing or (stopping and stage.kind == "eval")) and not kill_at:
+            if (self._killing or (self._stopping and stage.kind == "eval")) and not kill_at:
                 child.terminate()
                 kill_at = now + KILL_GRACE_S
             if kill_at and now >= kill_at:
@@ -185,10 +191,13 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 pass
 
-    def _training_event(self, since: str) -> dict[str, Any] | None:
-        """The event with which the trainer of this stage reports that everything is loaded; None before it."""
-        for _, event in read_jsonl(self._run.events_file):
-            if event.get("event") == "training" and str(event.get("time", "")) >= since:
+    def _training_event(self, after: int) -> dict[str, Any] | None:
+        """The event with which the trainer of this stage reports that everything is loaded; None before it.
+
+        ``after`` is an offset in the file: the clock may be set back in between.
+        """
+        for start, event in read_jsonl(self._run.events_file):
+            if event.get("event") == "training" and start >= after:
                 return event
         return None
 

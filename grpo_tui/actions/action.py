@@ -49,6 +49,8 @@ class Action:
     reason: Reason = lambda situation: ""
     dangerous: bool = False
     in_bar: bool = True
+    opens_form: bool = False
+    """Whether keys that are pressed until its form is open belong to the form."""
     scope: str = ""
     """The view in which it exists; "" = every view."""
 

@@ -6,10 +6,10 @@ from grpo_tui.actions import boxes, charts, forms, program, reasons, runs, view
 from grpo_tui.actions.action import Action
 
 ACTIONS: tuple[Action, ...] = (
-    Action("launch", "n", "launch", "Runs", forms.launch, reasons.not_writable),
+    Action("launch", "n", "launch", "Runs", forms.launch, reasons.not_writable, opens_form=True),
     Action("stop", "s", "stop", "Runs", runs.stop, reasons.not_stoppable),
-    Action("eval", "e", "eval", "Runs", forms.evaluate, reasons.not_evaluable),
-    Action("resume", "r", "resume", "Runs", forms.resume, reasons.not_resumable),
+    Action("eval", "e", "eval", "Runs", forms.evaluate, reasons.not_evaluable, opens_form=True),
+    Action("resume", "r", "resume", "Runs", forms.resume, reasons.not_resumable, opens_form=True),
     Action("attach", "a", "attach", "Runs", runs.attach, reasons.not_attachable),
     Action("kill", "k", "kill", "Runs", runs.kill, reasons.not_killable, dangerous=True),
     Action("boxes", "b", "boxes", "Boxes", boxes.choose_box),

@@ -10,10 +10,11 @@ import asyncio
 import secrets
 import shlex
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import work
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
@@ -28,6 +29,7 @@ from remote.protocol.operations import EvaluateRequest, LaunchRequest, ResumeReq
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config
+    from grpo_tui.app import GrpoApp
 
 Request = LaunchRequest | EvaluateRequest | ResumeRequest
 
@@ -44,6 +46,7 @@ class FieldError(Exception):
 class RequestScreen(Dialog[dict[str, Any]]):
     """A form that is dismissed with the box's reply to its request."""
 
+    BINDINGS: ClassVar = [Binding("enter", "send_when_checked", show=False)]
     VERB: str
     OPERATION: str
 
@@ -60,6 +63,9 @@ class RequestScreen(Dialog[dict[str, Any]]):
         """Enter was pressed in a field: focus the button once the request is ready."""
         self._refocus_button = False
         """Focus the button once it is enabled again, unless another field has the focus."""
+        self._checking = False
+        self._armed = False
+        """Enter was pressed before the check was over: send the request once it has passed."""
 
     # for subclasses --------------------------------------------------------------------------------------
 
@@ -70,6 +76,9 @@ class RequestScreen(Dialog[dict[str, Any]]):
     def build_request(self) -> Request:
         """The request from the current fields. Raises FieldError."""
         raise NotImplementedError
+
+    async def loaded(self) -> None:
+        """Wait for fields that are still being filled."""
 
     async def check(self, request: Request) -> str:
         """Check a request before the box does; returns a summary of its effect. Raises FieldError."""
@@ -128,20 +137,23 @@ class RequestScreen(Dialog[dict[str, Any]]):
     def on_mount(self) -> None:
         self.query_one("#command").border_title = "exact command"
         self.preview()
+        self.call_after_refresh(cast("GrpoApp", self.app).release_keys)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.changed()
+        self.changed(event.input)
 
     def on_select_changed(self, event: Select.Changed) -> None:
-        self.changed()
+        self.changed(event.select)
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        self.changed()
+        self.changed(event.text_area)
 
-    def changed(self) -> None:
+    def changed(self, field: Widget) -> None:
         """A field changed: disable the button at once, and check again."""
         if not self._sending:
             self._submitted = False
+            if field.has_focus or field.has_focus_within:  # the user changed it, not the program that fills it
+                self._arm(False)
             self._set_ready(None)
             self.preview()
 
@@ -152,12 +164,34 @@ class RequestScreen(Dialog[dict[str, Any]]):
         else:
             self._submitted = True
 
+    def action_send_when_checked(self) -> None:
+        """Enter while the button is disabled: send the request after the check, unless the check finds a problem."""
+        if self.ready is None and self._checking and not self._sending:
+            self._arm(True)
+
+    def _arm(self, armed: bool) -> None:
+        if armed != self._armed:
+            self._armed = armed
+            waiting = f"{self.VERB.removesuffix('e')}ing when checked …"
+            button = self.query_one("#go", Button)
+            button.label = waiting if armed else self.VERB
+            button.refresh(layout=True)
+
+    def action_cancel(self) -> None:
+        """Escape first takes back an Enter."""
+        if self._armed:
+            self._arm(False)
+        else:
+            super().action_cancel()
+
     @work(exclusive=True, group="preview", exit_on_error=False, description="checking the form")
     async def preview(self) -> None:
         """Show the problem, or the command and enable the button."""
+        self._checking = True
         self._set_ready(None)
         await asyncio.sleep(DEBOUNCE_S)
         try:
+            await self.loaded()
             request = self.build_request()
             summary = await self.check(request)
             reply = await self.request(self.OPERATION, **parameters(request, dry_run=True))
@@ -170,12 +204,18 @@ class RequestScreen(Dialog[dict[str, Any]]):
         except Exception as error:  # a message instead of a traceback
             self.show_problem(f"{type(error).__name__}: {error}")
             return
+        self._checking = False
         self._show_summary(summary)
         self.query_one("#command", Static).update(command_text(reply))
         self._set_ready(request)
+        if self._armed:
+            self._arm(False)
+            self.chosen("go")
 
     def show_problem(self, message: str, hint: str = "") -> None:
         """Show why the request cannot be sent."""
+        self._checking = False
+        self._arm(False)
         lines = message.splitlines() or [message]
         most = 3 if self.has_class("-short") or self.has_class("-tiny") else PROBLEMS_SHOWN
         if len(lines) > most:
@@ -197,7 +237,9 @@ class RequestScreen(Dialog[dict[str, Any]]):
         button.disabled = request is None
         if request is None:
             self.query_one("#command", Static).update(Content.from_markup("[$grpo-faint]checking …[/]"))
-            self._refocus_button |= had_focus
+            if had_focus:  # Enter is the screen's while the button is disabled
+                self._refocus_button = True
+                self.set_focus(None)
         elif self._submitted:
             button.focus()
         elif self._refocus_button and (self.focused is None or self.focused.disabled):

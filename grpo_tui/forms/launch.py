@@ -51,13 +51,11 @@ class LaunchScreen(RequestScreen):
         configs: list[ConfigChoice],
         runs: list[str],
         preferred: str,
-        *,
-        one_key: bool,
     ) -> None:
         super().__init__(request, f"launch a run on {box}")
         self.configs, self.runs, self.preferred = configs, runs, preferred
-        self.one_key = one_key
-        """Start with the focus on the button: Enter launches the preferred config."""
+        self._text_loaded = asyncio.Event()
+        self._loading: tuple[ConfigChoice | None, object] = (None, object())
         self.tasks = TaskNames(request)
 
     def compose_fields(self) -> ComposeResult:
@@ -83,10 +81,7 @@ class LaunchScreen(RequestScreen):
         self.show_row("ckpt-path", False)
         self._load_text()
         self.load_weights()
-        if self.one_key:
-            self.focus_button_when_ready()
-        else:
-            self.query_one("#config").focus()
+        self.focus_button_when_ready()
 
     def on_select_changed(self, event: Select.Changed) -> None:
         if event.select.id == "config":
@@ -100,11 +95,25 @@ class LaunchScreen(RequestScreen):
         value = self.query_one("#config", Select).value
         return self.configs[value] if isinstance(value, int) else None
 
+    async def loaded(self) -> None:
+        await self._text_loaded.wait()
+
+    def _load_text(self) -> None:
+        self._text_loaded.clear()
+        self._loading = self.choice, object()
+        self._show_text(self._loading)
+
     @work(exclusive=True, group="config", exit_on_error=False, description="loading the config")
-    async def _load_text(self) -> None:
-        choice, area = self.choice, self.query_one("#text", TextArea)
-        if choice is None:
-            return
+    async def _show_text(self, loading: tuple[ConfigChoice | None, object]) -> None:
+        try:
+            if (choice := loading[0]) is not None:
+                await self._load(choice)
+        finally:
+            if loading is self._loading:  # else another one has been chosen
+                self._text_loaded.set()
+
+    async def _load(self, choice: ConfigChoice) -> None:
+        area = self.query_one("#text", TextArea)
         text = choice.text
         if text is None:
             area.text = ""

@@ -36,6 +36,11 @@ class RunRow:
     """Device that trains, such as ``NVIDIA H200`` or ``CPU``."""
 
     @property
+    def shown_state(self) -> str:
+        """Its state for people: a run that was asked to stop is stopping, whatever it writes until it has ended."""
+        return "stopping" if self.stop_requested and self.state in ("starting", "running") else self.state
+
+    @property
     def is_live(self) -> bool:
         return self.state in LIVE_STATES
 

@@ -6,7 +6,9 @@ a version that increases with every change, so that a widget repaints only then.
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +48,10 @@ STALE_FLOOR_S = 30.0
 """… and never sooner than this …"""
 STARTING_FLOOR_S = 180.0
 """… or than this while the run is starting."""
+CLOCK_SET_S = 10.0
+"""A larger change of the difference between the clocks is a clock that was set."""
+MAX_CLOCKS = 20
+"""Settings of the box's clock that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,10 @@ class Store:
         self.engine = UNKNOWN
         self.clock_skew = 0.0
         """Seconds to add to a time on the box's clock to get this machine's."""
+        self._clocks: deque[tuple[float, float]] = deque(maxlen=MAX_CLOCKS)
+        """``clock_skew`` and since when, newest first: the box's clock may be set."""
+        self._own_clock: float | None = None
+        """This machine's clock against its monotonic one at the last measurement; None before the first."""
         self.checks: list[dict[str, Any]] = []
         """Findings of the box's doctor: name, ok, detail, hint."""
         self.host_key: HostKeyAsked | None = None
@@ -133,14 +143,26 @@ class Store:
         elif isinstance(event, BoxGreeted):
             self.host, self.engine = event.host, event.engine
             if (box_time := event.host.get("time")) is not None:
-                self.clock_skew = self.now() - box_time
+                self._set_skew(self.now() - box_time)
             self._changed("link")
         elif isinstance(event, ClockMeasured):
-            self.clock_skew = event.skew_s
+            self._set_skew(event.skew_s)
             self._changed("link")
         elif isinstance(event, HostKeyAsked):
             self.host_key = event
             self._changed("link")
+
+    def _set_skew(self, skew_s: float) -> None:
+        own, before = self.now() - time.monotonic(), self._own_clock
+        if before is None or abs(own - before) > CLOCK_SET_S:  # this machine's clock was set, or it was suspended
+            self._clocks.clear()
+        if not self._clocks:
+            self._clocks.append((skew_s, -math.inf))
+        elif abs(skew_s - self.clock_skew) > CLOCK_SET_S:
+            self._clocks.appendleft((skew_s, self.now()))
+        else:
+            self._clocks[0] = (skew_s, self._clocks[0][1])
+        self.clock_skew, self._own_clock = skew_s, own
 
     def select(self, run: str | None) -> None:
         """Select another run; its logs start empty."""
@@ -204,16 +226,31 @@ class Store:
     def step(self) -> int:
         """Last step of the selected run: from its log, which is newer than the list."""
         row = self.run
-        from_log = self.logs.last_step if self.logs else None
+        from_log = self.logs.last_step if self.logs and self.loading() is None else None
         return from_log if from_log is not None else row.step if row else 0
+
+    def loading(self) -> float | None:
+        """Share of the selected run's training log that has arrived, by its steps; None if all of it has."""
+        row, logs = self.run, self.logs
+        if row is None or logs is None or row.layout != "run" or row.is_unreadable or row.step <= 0:
+            return None
+        last = logs.last_step or 0
+        return last / row.step if last < row.step else None
 
     def log_version(self, log: str) -> tuple[str, int] | None:
         """A value that differs whenever this log of the selected run does; None without a run."""
         return (self.logs.run, self.logs.version[log]) if self.logs else None
 
     def age(self, at: float | None) -> float | None:
-        """Seconds since a time on the box's clock."""
-        return None if at is None else max(0.0, self.now() - (at + self.clock_skew))
+        """Seconds since a time on the box's clock, by the clock that the box had when it wrote it."""
+        if at is None:
+            return None
+        now = end = self.now()
+        for skew_s, since in self._clocks:
+            if since - CLOCK_SET_S <= at + skew_s <= end + CLOCK_SET_S:
+                return max(0.0, now - (at + skew_s))
+            end = since
+        return max(0.0, now - (at + self.clock_skew))
 
     def row_age(self, row: RunRow) -> float | None:
         """Age in seconds of the newest data of a run."""
@@ -276,7 +313,7 @@ class Store:
     def eta(self) -> float | None:
         """Seconds until the last step of the selected run at its current pace, or None."""
         row = self.run
-        if row is None or not row.is_live or row.total_steps is None:
+        if row is None or not row.is_live or row.total_steps is None or row.shown_state == "stopping":
             return None
         pace = self.step_seconds(row)
         return None if pace is None else max(0, row.total_steps - self.step) * pace
@@ -293,6 +330,11 @@ class Store:
         """The first failed doctor check without which the box cannot train, or None."""
         required = ("engine", "tmux", "root")
         return next((check for check in self.checks if check.get("name") in required and not check.get("ok")), None)
+
+    def check_to_act_on(self, name: str) -> str:
+        """Detail and hint of a doctor check that has a hint, else ""."""
+        check = next((check for check in self.checks if check.get("name") == name and check.get("hint")), None)
+        return f"{check.get('detail')}: {check['hint']}" if check else ""
 
     def warning(self) -> str:
         """What keeps this program from using the box fully, such as an engine of another version; "" if nothing."""

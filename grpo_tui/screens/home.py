@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -28,6 +28,9 @@ from grpo_tui.widgets.notice import Notice
 from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
 from grpo_tui.widgets.stage_bar import StageBar
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
 
 COMPACT_TABS = frozenset({3, 4})
 """Tabs of the log panel that are separate panels on larger terminals."""
@@ -78,6 +81,10 @@ class HomeScreen(Screen[None]):
         yield GpuPanel(store, id="gpu")
         yield Input(id="filter", placeholder="filter by name or state; enter applies, esc clears", compact=True)
         yield KeyBar(store, self.registry, self.readonly, view="home", id="keys")
+
+    async def on_event(self, event: events.Event) -> None:
+        if not cast("GrpoApp", self.app).holds(event):
+            await super().on_event(event)
 
     def on_mount(self) -> None:
         if self.readonly:

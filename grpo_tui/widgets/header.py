@@ -56,9 +56,7 @@ class HeaderBar(Line):
         store, row = self.store, self.store.run
         if row is None:
             return Content.from_markup(f" [$grpo-faint]{'·' if store.runs is None else 'no run selected'}[/]")
-        glyph, word, tone = state_label(row.state, row.host)
-        if row.state == "running" and row.stop_requested:
-            glyph, word, tone = state_label("stopping")
+        glyph, word, tone = state_label(row.shown_state, row.host)
         if row.is_live and not store.connected:
             word, tone = f"{word} when last seen", "rest"
         left = Content.from_markup(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from textual import events
 from textual.content import Content
 from textual.scroll_view import ScrollView
 from textual.widget import Widget
@@ -44,6 +45,10 @@ class StoreView(_Base):
     def __init__(self, store: Store, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.store = store
+
+    async def on_event(self, event: events.Event) -> None:
+        if not cast("GrpoApp", self.app).holds(event):  # it was forwarded before the form began to open
+            await super().on_event(event)
 
     def state(self) -> object:
         """A value that differs whenever the view must be repainted."""

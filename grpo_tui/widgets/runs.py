@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
@@ -11,6 +12,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
+from textual.timer import Timer
 
 from grpo_train.run_dir.display import state_label
 from grpo_tui.model.formatting import compact_number, metric_value, padded, short_age, shortened
@@ -18,7 +20,26 @@ from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
 from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
 
+REST_S = 0.1
+"""The run under the cursor is selected once the cursor has not moved for this long."""
 _STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)")
+
+
+NAME_LEAST = len("11-20 22:10")
+NAME_WANTED = len("run_2026-11-20_22-10-41")
+STEPS_WIDTH, REWARD_WIDTH, AGE_WIDTH = 8, 7, 5
+STATE_LEAST, STATE_MOST = 11, 18
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Width of each column in cells; 0 if it is left out."""
+
+    name: int
+    state: int = 0
+    steps: int = 0
+    reward: int = 0
+    age: int = 0
 
 
 class RunsPanel(ScrollPanel):
@@ -46,6 +67,10 @@ class RunsPanel(ScrollPanel):
         super().__init__(store, id=id)
         self.filter = ""
         self._rows: list[RunRow] = []
+        self._under_cursor: str | None = None
+        """The run under the cursor while the cursor moves; it is selected once the cursor rests."""
+        self._rest: Timer | None = None
+        self._columns_of: tuple[object, Columns] = (None, Columns(0))
         self._rows_of: object = None
         """Store, version and filter that the rows were made of: there may be 10,000."""
 
@@ -55,8 +80,8 @@ class RunsPanel(ScrollPanel):
         ages = tuple(short_age(self.store.row_age(row)) for row in shown)
         tones = tuple(self.store.row_tone(row) for row in shown)
         return (
-            self.store.versions["runs"], self.store.versions["link"], self.store.selected, self.store.step,
-            self.filter, top, ages, tones, self.size, self.app.theme, self.has_focus,
+            self.store.versions["runs"], self.store.versions["link"], self.store.selected, self.cursor,
+            self.store.step, self.filter, top, ages, tones, self.size, self.app.theme, self.has_focus,
         )  # fmt: skip
 
     @property
@@ -64,7 +89,9 @@ class RunsPanel(ScrollPanel):
         """The runs that match every word of the filter."""
         words = self.filter.lower().split()
         return [
-            row for row in self.store.runs or () if all(word in f"{row.name} {row.state}".lower() for word in words)
+            row
+            for row in self.store.runs or ()
+            if all(word in f"{row.name} {row.shown_state}".lower() for word in words)
         ]
 
     def refresh_titles(self) -> None:
@@ -95,13 +122,35 @@ class RunsPanel(ScrollPanel):
 
     @property
     def cursor(self) -> int:
-        """Index of the selected run in the list, or -1."""
-        return next((i for i, row in enumerate(self._rows) if row.name == self.store.selected), -1)
+        """Index of the run under the cursor, or -1."""
+        for name in (self._under_cursor, self.store.selected):
+            index = next((i for i, row in enumerate(self._rows) if name is not None and row.name == name), -1)
+            if index >= 0:
+                return index
+        return -1
 
     def action_move(self, by: int) -> None:
+        """Move the cursor at once. A held key repeats faster than a run can be shown."""
         if self._rows:
             index = min(len(self._rows) - 1, max(0, self.cursor + by))
-            self.post_message(self.RunChosen(self._rows[index].name))
+            self._under_cursor = self._rows[index].name
+            if self._rest is not None:
+                self._rest.stop()
+            self._rest = self.set_timer(REST_S, self._choose)
+            self._show_cursor()
+            self.refresh()
+
+    def _choose(self) -> None:
+        if (name := self.settle()) is not None:
+            self.post_message(self.RunChosen(name))
+
+    def settle(self) -> str | None:
+        """The run that is to be selected because the cursor has moved to it, once; None if it has not moved."""
+        name, self._under_cursor = self._under_cursor, None
+        if self._rest is not None:
+            self._rest.stop()
+            self._rest = None
+        return name if name != self.store.selected else None
 
     def select_a_shown_run(self) -> None:
         """Select a run that matches the filter: keys act on the selected run, so it must be on the screen."""
@@ -133,7 +182,7 @@ class RunsPanel(ScrollPanel):
             return self._blank(y, width)
         row = self._rows[index]
         style = self.rich_style
-        if row.name == self.store.selected:
+        if index == self.cursor:
             style += self.get_component_rich_style("runs--cursor" if self.has_focus else "runs--cursor-blurred")
         text = self._line(row, width)
         text.truncate(width, overflow="ellipsis", pad=True)
@@ -143,25 +192,43 @@ class RunsPanel(ScrollPanel):
     def _line(self, row: RunRow, width: int) -> Text:
         styles = {tone: self.get_component_rich_style(f"runs--{tone}", partial=True) for tone in TONES}
         muted = self.get_component_rich_style("runs--muted", partial=True)
-        glyph, word, tone = state_label(row.state, row.host)
-        step = self.store.step if row.name == self.store.selected else row.step
-        steps = f"{step}/{row.total_steps}" if row.total_steps is not None else str(step)
-        reward = metric_value(row.reward)
-        reward = reward if len(reward) <= 6 else compact_number(row.reward, 6)
-        age, age_tone = short_age(self.store.row_age(row)), self.store.row_tone(row)
-        wide = width >= 58
-        fixed = 2 + 8 + 7 + 5 + (12 if wide else 0)
-        name_width = max(6, width - fixed - 1)
-        name = _shorten(row.name, name_width)
+        glyph, word, tone = state_label(row.shown_state, row.host)
+        columns = self._columns(width)
         text = Text(no_wrap=True)
         text.append(f"{glyph} ", style=styles[tone])
-        text.append(padded(name, name_width), style="bold" if row.is_live else "")
-        if wide:
-            text.append(f" {word:<11.11}", style=styles[tone])
-        text.append(f"{steps:>8}")
-        text.append(f"{reward:>7}", style="" if row.is_live else muted)
-        text.append(f"{age:>5}", style=styles[age_tone] if age_tone in ("warn", "bad") else muted)
+        text.append(padded(_shorten(row.name, columns.name), columns.name), style="bold" if row.is_live else "")
+        if columns.state:
+            text.append(f" {padded(shortened(word, columns.state - 1), columns.state - 1)}", style=styles[tone])
+        if columns.steps:
+            text.append(f"{self._steps(row):>{columns.steps}}")
+        if columns.reward:
+            reward = metric_value(row.reward)
+            reward = reward if len(reward) < REWARD_WIDTH else compact_number(row.reward, REWARD_WIDTH - 1)
+            text.append(f"{reward:>{columns.reward}}", style="" if row.is_live else muted)
+        if columns.age:
+            age, age_tone = short_age(self.store.row_age(row)), self.store.row_tone(row)
+            text.append(f"{age:>{columns.age}}", style=styles[age_tone] if age_tone in ("warn", "bad") else muted)
         return text
+
+    def _steps(self, row: RunRow) -> str:
+        step = self.store.step if row.name == self.store.selected else row.step
+        return f"{step}/{row.total_steps}" if row.total_steps is not None else str(step)
+
+    def _columns(self, width: int) -> Columns:
+        key = (self._rows_of, self.store.step, self.store.selected, width)
+        if key != self._columns_of[0]:
+            rows = self._rows
+            step = max((row.step for row in rows), default=0)
+            total = max((row.total_steps for row in rows if row.total_steps is not None), default=None)
+            words = {state_label(state, host)[1] for state, host in {(row.shown_state, row.host) for row in rows}}
+            columns = columns_of(
+                width,
+                name=max((len(row.name) for row in rows), default=0),
+                state=max(map(len, words), default=0),
+                steps=len(str(max(step, self.store.step))) + (1 + len(str(total)) if total is not None else 0),
+            )
+            self._columns_of = (key, columns)
+        return self._columns_of[1]
 
     def _blank(self, y: int, width: int) -> Strip:
         style = self.rich_style
@@ -169,6 +236,22 @@ class RunsPanel(ScrollPanel):
         text = Text()
         text.append(message[:width], style=self.get_component_rich_style("runs--muted", partial=True))
         return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style).apply_style(style)
+
+
+def columns_of(width: int, *, name: int, state: int, steps: int) -> Columns:
+    """Widths for the longest name, state and steps of the list. What does not fit is left out, the least telling first:
+    the state (its glyph stays), the age, the reward, the steps."""
+    wanted = {"steps": max(STEPS_WIDTH, steps + 1), "reward": REWARD_WIDTH, "age": AGE_WIDTH}
+    shown: dict[str, int] = {}
+    room = width - len("● ") - 1
+    for column, needed in wanted.items():
+        if NAME_LEAST + sum(shown.values()) + needed > room:
+            break
+        shown[column] = needed
+    state = min(STATE_MOST, max(STATE_LEAST, state)) + 1
+    if max(6, min(NAME_WANTED, name)) + sum(shown.values()) + state <= room and len(shown) == len(wanted):
+        shown["state"] = state
+    return Columns(name=max(6, room - sum(shown.values())), **shown)
 
 
 def _shorten(name: str, width: int) -> str:

@@ -209,14 +209,18 @@ def wrapped(text: Text, width: int) -> list[Text]:
 class CheckpointsSource(PageSource):
     """Checkpoints, newest first, with their evaluations."""
 
-    title, empty = "checkpoints", "no checkpoints yet"
+    title = "checkpoints"
+
+    @property
+    def empty(self) -> str:  # type: ignore[override]
+        return "loading …" if self.store.shown_at is None and self.store.run else "no checkpoints yet"
 
     @property
     def note(self) -> str:
         return "[$secondary]◆ evaluating …[/]" if self.store.evaluating() else ""
 
     def state(self) -> object:
-        return (self.store.selected, self.store.versions["shown"])
+        return (self.store.selected, self.store.versions["shown"], self.store.shown_at is None)
 
     def layout(self, width: int, palette: Palette) -> list[Text]:
         return [line for one in self.store.checkpoints() for line in _checkpoint(one, width, palette)]

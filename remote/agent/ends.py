@@ -1,23 +1,30 @@
 """Ends that no supervisor recorded: one that never started, a kill on a full disk or by an agent that was killed.
 
-A run must not be reported as starting when its tmux pane is dead, nor as lost when it was killed. Whoever sees such a
-run records its end, once (:func:`grpo_train.run_dir.kill.record_end` holds the lock of ``status.json``).
+A run must not be reported as starting when its tmux pane is dead or gone, nor as lost when it was killed. Whoever sees
+such a run records its end, once (:func:`grpo_train.run_dir.kill.record_end` holds the lock of ``status.json``).
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from pathlib import Path
 
 from grpo_train.run_dir import RunDir, RunDirError
+from grpo_train.run_dir.files import open_lock
 from grpo_train.run_dir.kill import record_end, was_killed
 from remote.agent.context import BoxContext
 from remote.agent.sessions import Session, Sessions, session_name
+from remote.agent.tmux_directory import socket_path
 from remote.protocol import RemoteError
 
 TAIL_LINES = 20
 LOST_EVERY_S = 5.0
 """A lost run is looked at again this often: a disk may have room by then."""
+LAUNCH_LOCK = ".launch.lock"
+"""Held from the creation of a run to the start of its session."""
+GONE = "the supervisor did not start: its tmux session is gone (the tmux server ended, or the box was restarted)"
 _NOT_EXECUTED = (126, 127)
 """Exit status of a shell that cannot execute a command, or cannot find it."""
 
@@ -27,9 +34,12 @@ class Ends:
 
     def __init__(self, box: BoxContext) -> None:
         self._sessions = Sessions(box)
+        self._socket = str(socket_path(box.settings.tmux_socket))
         self._looked: dict[Path, float] = {}
         self._silent: set[Path] = set()
         """Runs with a dead pane that was empty: tmux may read what was printed a moment later."""
+        self._gone: set[Path] = set()
+        """Runs that were seen without a session and without a status."""
 
     def settle(self, run: RunDir, state: str) -> bool:
         """Record the end of a run in this state, if it has ended; whether it did."""
@@ -47,11 +57,13 @@ class Ends:
 
     def _settle(self, run: RunDir, state: str) -> bool:
         never_started = not run.status_file.exists()
-        session = self._dead_session(run) if never_started else None
+        session = self._session(run) if never_started else None
+        if session is not None and not session["dead"]:
+            return False
         if (state == "lost" or session) and was_killed(run):
             return record_end(run, "killed", by="agent")
         if session is None:
-            return False
+            return never_started and self._is_gone(run) and record_end(run, "crashed", by="agent", error=GONE)
         lines = self._sessions.output(session["name"], TAIL_LINES)
         if not lines and run.path not in self._silent:
             self._silent.add(run.path)
@@ -67,6 +79,32 @@ class Ends:
             details={"exit_code": status, "signal": signal or None, "console_tail": lines},
         )
 
-    def _dead_session(self, run: RunDir) -> Session | None:
+    def _session(self, run: RunDir) -> Session | None:
         session = self._sessions.find(session_name(run.name))
-        return session if session and session["run"] == run.name and session["dead"] else None
+        return session if session and session["run"] == run.name else None
+
+    def _is_gone(self, run: RunDir) -> bool:
+        """Whether a run without a session had one in this account's tmux here: seen twice, outside of a launch."""
+        launch = run.read_launch()
+        ours = (launch.get("tmux"), launch.get("host")) == (self._socket, socket.gethostname())
+        if not ours or self._is_launching(run.root):
+            return False
+        known = run.path in self._gone
+        self._gone.add(run.path)
+        return known
+
+    @staticmethod
+    def _is_launching(root: Path) -> bool:
+        import fcntl  # POSIX only
+
+        try:
+            lock = open_lock(root / "training_runs" / LAUNCH_LOCK)
+        except OSError:
+            return True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False

@@ -19,13 +19,22 @@ from typing import Any
 from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, open_run, prepare_root
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import open_lock
-from grpo_train.run_dir.kill import TERM_WAIT_S, KillResult, kill_run, record_end, recorded_supervisor
-from grpo_train.run_dir.processes import is_alive, signal_quietly, start_ticks
+from grpo_train.run_dir.kill import (
+    TERM_WAIT_S,
+    KillResult,
+    kill_run,
+    record_end,
+    recorded_supervisor,
+    started_at,
+)
+from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly, start_ticks
 from grpo_train.run_dir.root import Launch, find_by_key
 from remote.agent.context import BoxContext
+from remote.agent.ends import LAUNCH_LOCK
 from remote.agent.engine import Engine, find_engine, running_version
 from remote.agent.once import Record, once
 from remote.agent.sessions import Sessions, session_name
+from remote.agent.tmux_directory import socket_path
 from remote.protocol import RemoteError
 from remote.protocol.operations import (
     EvaluateRequest,
@@ -82,7 +91,7 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
             if name:
                 sessions.make_room(session_name(name))
             record.begin()
-            run = create_run(box.root, _launch_record(request), name or None)
+            run = create_run(box.root, _launch_record(box, request), name or None)
         planned = reply(run.name, started=True)
         session = sessions.find(planned["session"])
         if run.status_file.exists() or (session and session["run"] == run.name):
@@ -109,7 +118,7 @@ def _examine(box: BoxContext, engine: Engine) -> None:
             raise
 
 
-def _launch_record(request: LaunchRequest) -> dict[str, Any]:
+def _launch_record(box: BoxContext, request: LaunchRequest) -> dict[str, Any]:
     """Contents of ``launch.json``."""
     launch = Launch(
         argv=_shell_argv(request),
@@ -120,6 +129,7 @@ def _launch_record(request: LaunchRequest) -> dict[str, Any]:
         nproc=request.nproc,
         by=request.by,
         idempotency_key=request.idempotency_key or None,
+        tmux=str(socket_path(box.settings.tmux_socket)),
     )
     return asdict(launch)
 
@@ -138,10 +148,13 @@ def _set_options(overrides: list[str]) -> list[str]:
 
 @contextmanager
 def _launch_lock(root: Path) -> Iterator[None]:
-    """One launch at a time: after a reconnect, a second agent may get a request that the first still works on."""
+    """One launch at a time: after a reconnect, a second agent may get a request that the first still works on.
+
+    While it is held, a run may have no session yet (:mod:`remote.agent.ends`).
+    """
     import fcntl
 
-    descriptor = open_lock(root / "training_runs" / ".launch.lock")
+    descriptor = open_lock(root / "training_runs" / LAUNCH_LOCK)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -172,7 +185,7 @@ def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeRep
         arguments += _option(request, option)
     arguments += _set_options(request.overrides)
     checkpoint = run.checkpoint(from_step)
-    record.begin(started_at=_started_at(run))
+    record.begin(started_at=started_at(run))
     reply = _run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run, record, resumed)
     return {**reply, "step": checkpoint.step}
 
@@ -242,7 +255,7 @@ def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
         return {"run": run.name, "state": observed.state}  # it ended after an earlier agent asked it to stop
     if not observed.is_live:
         raise RemoteError("not_running", f"{run.name} is not running ({observed.state})")
-    record.begin(started_at=_started_at(run))
+    record.begin(started_at=started_at(run))
     reply: StopReply = {"run": run.name, "state": observed.state}
     try:
         run.request_stop(request.by)
@@ -266,7 +279,7 @@ def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
     run = open_run(box.root, request.run)
     if _started_since(run, record):
         return {"run": run.name, "state": run.observed_state().state, "left": [], "forced": False}
-    record.begin(started_at=_started_at(run))
+    record.begin(started_at=started_at(run))
     try:
         killed = kill_run(
             run,
@@ -289,7 +302,10 @@ def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
 def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
     """End the process of a session that an agent started; the dead pane keeps its last output."""
     row = Sessions(box).find(name)
-    if record.found is not None and (row is None or row["dead"] or row["pid"] != record.found["pid"]):
+    process = (
+        {} if row is None else {"pid": row["pid"], "pid_start": start_ticks(row["pid"] or 0), "boot_id": boot_id()}
+    )
+    if record.found is not None and (row is None or row["dead"] or process != record.found):
         return {"session": name, "left": [], "forced": False}  # ended by an earlier agent
     if row is None or row["dead"]:
         raise RemoteError("not_running", f"nothing is running in a tmux session '{name}' on this box")
@@ -297,8 +313,8 @@ def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
         raise RemoteError(
             "not_ours", f"the tmux session '{name}' was not started by grpo-tui", "end it from inside the session"
         )
-    pid, start = int(row["pid"]), start_ticks(row["pid"])
-    record.begin(pid=pid)
+    pid, start = int(row["pid"]), process["pid_start"]
+    record.begin(**process)
     for number, patience_s in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, SIGKILL_WAIT_S)):
         signal_quietly(pid, number)
         deadline = time.monotonic() + patience_s
@@ -309,15 +325,10 @@ def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
     return {"session": name, "left": [pid] if alive else [], "forced": number == signal.SIGKILL}
 
 
-def _started_at(run: RunDir) -> str:
-    """Time of the run's last start, which tells a resumed run from the one before; "" for one that never started."""
-    return str((run.read_status() or {}).get("started_at") or "")
-
-
 def _started_since(run: RunDir, record: Record) -> bool:
     """Whether the run was resumed after an earlier agent got the same request."""
     before = (record.found or {}).get("started_at")
-    return bool(before) and before != _started_at(run)
+    return bool(before) and before != started_at(run)
 
 
 def _live_supervisors(box: BoxContext, run: RunDir) -> set[tuple[int, int]]:

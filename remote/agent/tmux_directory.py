@@ -19,6 +19,11 @@ def tmux_directory() -> Path:
     return (chosen if chosen.is_dir() else Path("/tmp")) / f"tmux-{os.geteuid()}"
 
 
+def socket_path(name: str) -> Path:
+    """Path of the socket of this name ("" = tmux's default) of this account."""
+    return tmux_directory() / (name or "default")
+
+
 def require_own_directory() -> None:
     """Raise RemoteError ``tmux`` for a directory that tmux refuses, with the command that fixes it."""
     folder = tmux_directory()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -43,17 +44,17 @@ class Answers:
         """Whether an index is in progress."""
         return self._train_logs.is_busy
 
-    def work(self, seconds: float) -> None:
-        """Go on with an index. A failure ends it; the next request for it reports why."""
+    def work(self, goes_on: Callable[[], bool]) -> None:
+        """Extend an index while ``goes_on()``. A failure ends that; the next request for it reports why."""
         try:
-            self._train_logs.work(seconds)
+            self._train_logs.work(goes_on)
         except (RemoteError, OSError) as error:
             print(f"index: {error}", file=sys.stderr)
 
     def answer(self, op: str, root: Path, run: Path, follow_links: bool, request: Any) -> dict[str, Any]:
         """The reply to a request. Raises RemoteError and OSError."""
         for last in (False, True):
-            with self._train_logs.opened(root, run, follow_links, BUDGET_S) as (index, source):
+            with self._train_logs.opened(root, run, follow_links, within(BUDGET_S)) as (index, source):
                 try:
                     return {"run": request.run, **self._handlers[op](index, source, request)}
                 except NoIndex:
@@ -67,14 +68,14 @@ class Answers:
         if source is not None and not index.whole:
             key = source.device, source.inode
             probes = self._probes.get(key)
-            if probes is None:
-                probes = self._probes[key] = Probes(source, index.offset, index.ranges)
+            if probes is None or not probes.fit(source, index.ranges):
+                probes = self._probes[key] = Probes(source, index.ranges)
             self._probes.move_to_end(key)
             while len(self._probes) > MAX_PROBED:
                 self._probes.popitem(last=False)
         elif source is not None:
             self._probes.pop((source.device, source.inode), None)
-        return Snapshot(index, source, probes)
+        return Snapshot(index, probes)
 
     def _series(self, index: TrainLogIndex, source: Source | None, request: SeriesRequest) -> dict[str, Any]:
         snapshot = self._snapshot(index, source)
@@ -105,6 +106,12 @@ class Answers:
             "previous": xs[place - 1] if place else None,
             "next": xs[place + 1] if place + 1 < len(xs) else None,
         }
+
+
+def within(seconds: float, also: Callable[[], bool] = lambda: True) -> Callable[[], bool]:
+    """Whether the seconds from now on have not passed and ``also()`` holds."""
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() < deadline and also()
 
 
 def _common(snapshot: Snapshot) -> dict[str, Any]:

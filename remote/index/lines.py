@@ -15,7 +15,7 @@ MAX_DEPTH = 32
 MAX_ITEMS = 10_000
 LAST_STEP = 10**12
 MISSING = -1.7976931348623157e308
-"""Stands in a column for a row that lacks the metric."""
+"""Stands in a column for a row that lacks the metric: the lowest double, which no metric has."""
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_INTEGER = 2**63
 
@@ -32,7 +32,7 @@ def read_line(line: bytes) -> dict[str, Any] | None:
     """The JSON object of a line; None for one that cannot be read."""
     try:
         row = _decode(line.decode())
-        suspect = line.count(b"[") + line.count(b"{") > MAX_DEPTH or line.count(b",") > MAX_ITEMS
+        suspect = len(line) > 2 * MAX_ITEMS or line.count(b"[") + line.count(b"{") > MAX_DEPTH
         return row if isinstance(row, dict) and not (suspect and _is_too_large(row, MAX_DEPTH)) else None
     except (ValueError, RecursionError):
         return None
@@ -50,7 +50,7 @@ def _is_too_large(value: Any, depth: int) -> bool:
 def number(value: Any) -> float:
     """A value as a number of a column: MISSING if it is none, NaN and the infinities as they are."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if value != MISSING else -math.inf
+        return float(value)
     return _SPECIAL.get(value, MISSING) if isinstance(value, str) else MISSING
 
 

@@ -8,8 +8,8 @@ supersedes rows removes them.
 from __future__ import annotations
 
 import os
-import time
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from remote.index.lines import MAX_LINE
 from remote.index.store import NoIndex, Store
 from remote.protocol import HEAD_BYTES, Cursor
 
+USUAL = 1 << 18
+"""Bytes that are read at once …"""
 BLOCK = MAX_LINE + 1
-"""Bytes that are read at once."""
+"""… unless a line is longer."""
 Ranges = list[tuple[int, int]]
 
 
@@ -165,24 +167,29 @@ class LogIndex:
         """There is no log."""
         self.header, self.size, self.whole = self.empty(), 0, True
 
-    def advance(self, source: Source, seconds: float) -> None:
-        """Extend the index for about this long; the store is locked. Raises Unwritable, and OSError
-        for a log that cannot be read."""
+    def advance(self, source: Source, goes_on: Callable[[], bool]) -> None:
+        """Extend the index by a block, and further while ``goes_on()``; the store is locked.
+
+        Raises Unwritable, and OSError for a log that cannot be read.
+        """
         self._load(source)
-        deadline = time.monotonic() + seconds
         offset, inside, skipped = self.offset, bool(self.header["inside"]), 0
         length = min(HEAD_BYTES, offset)
         tail = os.pread(source.descriptor, length, offset - length)
         self.begin()
         self.whole = False
-        while offset == self.offset or time.monotonic() < deadline:
-            data = os.pread(source.descriptor, min(BLOCK, source.size - offset), offset)
+        while not self.whole and (offset == self.offset or goes_on()):
+            data = os.pread(source.descriptor, min(USUAL, source.size - offset), offset)
             end = data.rfind(b"\n") + 1
+            if not end:
+                data = os.pread(source.descriptor, min(BLOCK, source.size - offset), offset)
+                end = data.rfind(b"\n") + 1
             if not end and len(data) < BLOCK:
-                self.whole = True  # what follows is no whole line
+                self.whole = True  # what follows is not a whole line
                 break
             if not end:  # a line that is too long: what there is of it is passed, and its end when it comes
-                skipped, inside, end = skipped + (not inside), True, len(data)
+                skipped += not inside and not is_within(offset, self.ranges)
+                inside, end = True, len(data)
             else:
                 start = offset
                 for line in data[: end - 1].split(b"\n"):
@@ -193,6 +200,7 @@ class LogIndex:
                     start += len(line) + 1
             tail = (tail + data[:end])[-HEAD_BYTES:]
             offset += end
+            self.whole = offset == source.size
         if offset != self.offset:
             self._commit(source, offset, tail, skipped, inside)
 

@@ -21,12 +21,13 @@ from typing import Any
 
 from grpo_train.run_dir.errors import UserError, code_of
 from remote.index import cache
-from remote.index.answers import Answers
+from remote.index.answers import Answers, within
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.intake import read_request
 
 IDLE_S = 300.0
-SLICE_S = 0.1
+SLICE_S = 1.0
+"""An index in progress is saved this often, and when a request arrives."""
 NICENESS = 5
 
 
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
             for line in lines:
                 _write(sink, _answer(answers, json.loads(line)))
         elif answers.is_busy:
-            answers.work(SLICE_S)
+            answers.work(within(SLICE_S, lambda: not select.select([source], [], [], 0)[0]))
         elif time.monotonic() - heard >= idle_s:
             return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -33,9 +33,9 @@ class Shelf(Generic[Index]):
 
     @contextmanager
     def opened(
-        self, root: Path, run: Path, follow_links: bool, seconds: float
+        self, root: Path, run: Path, follow_links: bool, goes_on: Callable[[], bool]
     ) -> Iterator[tuple[Index, Source | None]]:
-        """A run's index, extended for about this long and held, and its log; None if there is no log.
+        """A run's index, extended while ``goes_on()`` and held, and its log; None if there is no log.
 
         Raises RemoteError, also where no place accepts the index, and OSError for a log that cannot be read.
         """
@@ -51,12 +51,12 @@ class Shelf(Generic[Index]):
             index.forget()
             yield index, None
             return
-        with closing(source), self._extended(index, source, seconds):
+        with closing(source), self._extended(index, source, goes_on):
             if not index.whole:
                 self._in_progress[key] = None
             yield index, source
 
-    def _extended(self, index: Index, source: Source, seconds: float) -> ExitStack:
+    def _extended(self, index: Index, source: Source, goes_on: Callable[[], bool]) -> ExitStack:
         """Hold an index in the first place that accepts it, extended."""
         name = cache.folder_name(self._kind.file, source.device, source.inode)
         for place in self._places:
@@ -69,7 +69,7 @@ class Shelf(Generic[Index]):
                             cache.prune(place)
                         index.store = Store(folder)
                         stack.enter_context(index.store.locked())
-                        index.advance(source, seconds)
+                        index.advance(source, goes_on)
                         return stack.pop_all()
                     except Busy:
                         continue
@@ -86,8 +86,11 @@ class Shelf(Generic[Index]):
         """Whether an index is in progress."""
         return bool(self._in_progress)
 
-    def work(self, seconds: float) -> None:
-        """Extend the index that was asked for last. Raises RemoteError and OSError; that index is given up."""
+    def work(self, goes_on: Callable[[], bool]) -> None:
+        """Extend the index that was asked for last while ``goes_on()``.
+
+        Raises RemoteError and OSError; that index is given up.
+        """
         root, run, follow_links = next(reversed(self._in_progress))
-        with self.opened(Path(root), Path(run), follow_links, seconds):
+        with self.opened(Path(root), Path(run), follow_links, goes_on):
             pass

@@ -86,7 +86,7 @@ class Store:
             if header["version"] != VERSION:
                 raise NoIndex
             for table, columns in header["tables"].items():
-                for number, (_, code) in enumerate(columns["columns"]):
+                for number, (_, code) in enumerate(columns["columns"] if columns["rows"] else []):
                     if self._file(table, number).stat().st_size < columns["rows"] * array(code).itemsize:
                         raise NoIndex
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -99,10 +99,10 @@ class Store:
 
     def replace_header(self, header: dict[str, Any]) -> None:
         """Make a header the valid one. Raises Unwritable."""
-        text = json.dumps({**header, "version": VERSION}, separators=(",", ":"))
         temporary = self.folder / f"{HEADER}.tmp"
         with _writing(temporary):
-            temporary.write_text(text)
+            temporary.unlink(missing_ok=True)
+            _write_at(temporary, 0, json.dumps({**header, "version": VERSION}, separators=(",", ":")).encode())
             os.replace(temporary, self.folder / HEADER)
 
     def clear(self) -> None:
@@ -116,14 +116,7 @@ class Store:
         """Write values of a column from a row on; nothing counts until the header says so. Raises Unwritable."""
         path = self._file(table, number)
         with _writing(path):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                view, position = memoryview(values).cast("B"), row * values.itemsize
-                while view:
-                    written = os.pwrite(descriptor, view, position)
-                    view, position = view[written:], position + written
-            finally:
-                os.close(descriptor)
+            _write_at(path, row * values.itemsize, memoryview(values).cast("B"))
 
     def read(self, table: str, number: int, code: str, start: int, end: int) -> array[Any]:
         """Rows of a column. Raises NoIndex when they are not there."""
@@ -148,3 +141,14 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Unwritable(f"{path}: {error.strerror or error}") from error
+
+
+def _write_at(path: Path, position: int, data: bytes | memoryview) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(descriptor, view, position)
+            view, position = view[written:], position + written
+    finally:
+        os.close(descriptor)

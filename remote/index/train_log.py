@@ -25,7 +25,7 @@ MAX_METRICS = 2_000
 """Further metrics of a log are left out."""
 MAX_LAYOUTS = 64
 _NUMBERS = {float, int}
-Numbers = tuple[float, ...]
+Values = tuple[Any, ...]
 
 
 class Layout:
@@ -50,14 +50,12 @@ class Layout:
         order = [places.get(column, -1) for column in range(self.columns)]
         self._order = None if order == list(range(len(keys))) else itemgetter(*order, -1, -1)
 
-    def read(self, row: dict[str, Any]) -> Numbers | None:
-        """The numbers of a row with these keys, by column; None where another layout is needed."""
+    def read(self, row: dict[str, Any]) -> Values | None:
+        """The values of a row with these keys, by column; None where another layout is needed."""
         for key in self.others:
             if type(value := row[key]) in _NUMBERS or (type(value) is str and number(value) != MISSING):
                 return None
-        values: Numbers = self._get(row)[:-2]
-        if not _NUMBERS.issuperset(map(type, values)):
-            values = tuple(map(number, values))
+        values: Values = self._get(row)[:-2]
         return values if self._order is None else self._order((*values, MISSING))[:-2]
 
 
@@ -132,7 +130,8 @@ class TrainLogIndex(LogIndex):
         """A column, whole. Raises NoIndex."""
         columns = self.header["tables"]["rows"]["columns"]
         place = next(i for i, (known, _) in enumerate(columns) if known == name)
-        return self.store.read("rows", place, columns[place][1], 0, self.rows)
+        code = columns[place][1]
+        return self.store.read("rows", place, code, 0, self.rows) if self.rows else array(code)
 
     def value(self, name: str, row: int) -> float:
         """One value of a column of doubles. Raises NoIndex."""
@@ -146,7 +145,7 @@ class TrainLogIndex(LogIndex):
     def begin(self) -> None:
         self._columns = {name: place for place, name in enumerate(self.names)}
         self._layouts: dict[tuple[str, ...], Layout] = {}
-        self._batch: list[Numbers] = []
+        self._batch: list[Values] = []
         self._taken: list[array[Any]] = [array("q"), array("d"), array("d")]
         self._values: list[array[float]] = [array("d") for _ in self._columns]
 
@@ -159,6 +158,8 @@ class TrainLogIndex(LogIndex):
         values = layout.read(row) if layout and layout.columns == len(self._columns) else None
         if values is None:
             values = self._with_new_layout(keys, row)
+        if b"true" in line or b"false" in line:  # a column takes them as numbers
+            values = tuple(map(number, values))
         self._batch.append(values)
         offsets, steps, times = self._taken
         offsets.append(offset)
@@ -168,7 +169,7 @@ class TrainLogIndex(LogIndex):
             self._flush()
         return True
 
-    def _with_new_layout(self, keys: tuple[str, ...], row: dict[str, Any]) -> Numbers:
+    def _with_new_layout(self, keys: tuple[str, ...], row: dict[str, Any]) -> Values:
         known = len(self._columns)
         if len(self._layouts) >= MAX_LAYOUTS:
             self._layouts.clear()
@@ -188,7 +189,12 @@ class TrainLogIndex(LogIndex):
         """Turn the batch into columns."""
         if self._batch:
             for values, added in zip(self._values, zip(*self._batch, strict=True), strict=True):
-                values.extend(added)
+                length = len(values)
+                try:
+                    values.extend(added)
+                except TypeError:  # "NaN", or no number
+                    del values[length:]
+                    values.extend(map(number, added))
         self._batch.clear()
 
     def end(self, header: dict[str, Any]) -> None:

@@ -243,13 +243,13 @@ class Weights(_Weights, total=False):
 
 class _Series(TypedDict):
     metric: Name
+    columns: str
+    """Packed; :class:`remote.protocol.index.Columns` once unpacked."""
 
 
 class SeriesRow(_Series, total=False):
     """A metric of a ``series`` reply."""
 
-    columns: str
-    """Packed; :class:`remote.protocol.index.Columns` once unpacked."""
     last: Metric | None
     """Value of the last row that has the metric."""
     last_step: Quantity | None

@@ -185,7 +185,7 @@ class SshTransport:
     # ----------------------------------------------------------------------------------------------- the agent
 
     def _wait_ready(self) -> None:
-        self._shell.until("starting a shell", self._shell.ready)
+        self._shell.until("starting a session", self._shell.ready)
         self._ready = True
         self._stderr.clear()
 
@@ -228,7 +228,7 @@ class SshTransport:
         if channel.exit_status >= 0 and not self._ready:
             reason = reason or f"exit status {channel.exit_status}"
             return Refused(f"the login shell of '{self._box.name}' does not run commands: {reason}")
-        wire = channel.get_transport()
+        wire: Any = channel.get_transport()
         reason = reason if self._ready else ""
         if not wire.is_active():
             reason = wire.reason()
@@ -269,11 +269,12 @@ class SshTransport:
     def send(self, data: bytes) -> None:
         if self._channel is None:
             raise Unreachable(f"not connected to '{self._box.name}'")
+        from remote.transports.ssh_wire import words
+
         try:
             self._channel.sendall(data)
         except (OSError, EOFError) as error:  # includes socket.timeout
-            reason = str(error) or type(error).__name__
-            raise Unreachable(f"the connection to '{self._box.name}' broke: {reason}") from error
+            raise Unreachable(f"the connection to '{self._box.name}' broke: {words(error)}") from error
 
     def receive(self, timeout: float) -> bytes | None:
         if self.output:

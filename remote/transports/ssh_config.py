@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +82,7 @@ def read_configuration(command: list[str], host: str, closing: Callable[[], bool
         )
     except OSError as error:
         raise Refused(f"cannot run {command[0]}: {error.strerror or error}") from error
-    deadline = time.monotonic() + RESOLVE_S
+    waited = 0.0  # not by the clock: this program may have been suspended meanwhile
     while True:
         try:
             output, errors = process.communicate(timeout=POLL_S)
@@ -92,13 +91,16 @@ def read_configuration(command: list[str], host: str, closing: Callable[[], bool
             if closing():
                 _kill(process)
                 raise Unreachable("the client is closed") from None
-            if time.monotonic() < deadline:
+            waited += POLL_S
+            if waited < RESOLVE_S:
                 continue
             _kill(process)
             raise Refused(
                 f"ssh did not read its configuration for '{host}' within {RESOLVE_S:.0f} s; check the commands of "
                 "'Match exec' in ~/.ssh/config"
             ) from None
+    if process.returncode < 0:
+        raise Unreachable(f"ssh was killed while it read its configuration for '{host}'")
     if process.returncode:
         raise Refused(f"ssh cannot read its configuration for '{host}': {errors.strip()[:300]}")
     return output

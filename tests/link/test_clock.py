@@ -1,4 +1,4 @@
-"""The box's clock: its difference to the laptop's is measured with every pong."""
+"""The box's clock: wrong by hours, or set while connected. Every pong measures its difference to the laptop's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from grpo_tui.model.store import Store
 from remote.client import BoxClient
-from remote.events import ClockMeasured
+from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, RunsReported
 from remote.timing import Pings, Timing
-from tests.support.agent import Recorder
+from tests.remote.test_jobs import ask
+from tests.support.agent import Recorder, eventually
+from tests.support.clock import faked_clock
 from tests.support.hostile_box import BOX, HostileBox, hostile
-from tests.support.standing import faked_clock
+from tests.support.machine import Machine
 
 STEP_S = 5 * 3600.0
 SET_CLOCK = """
@@ -71,3 +77,70 @@ def test_a_set_clock_is_not_a_suspend(tmp_path: Path) -> None:
     environment = {**os.environ, **faked_clock(clock)}
     done = subprocess.run([sys.executable, "-c", SET_CLOCK, clock], env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+class Screen(Recorder):
+    """Records events and applies them as they arrive, as the app does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = Store("h200")
+
+    def __call__(self, event: ClientEvent) -> None:
+        self.store.apply(event)
+        super().__call__(event)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root for namespaces")
+    with Machine(tmp_path) as machine:
+        yield machine
+
+
+def test_ages_are_right_whatever_the_boxs_clock(machine: Machine, root: Path) -> None:
+    """5 h ahead when the link opens, then set to 5 h behind, then right.
+
+    One run logs meanwhile, and the last sign of life of the other is from before the clock was set.
+    """
+    screen = Screen()
+    store = screen.store
+    machine.set_clock("+5h")
+    box = machine.box(root=str(root))
+    client = BoxClient(box, screen, host_keys_file=machine.hosts, timing=replace(Timing(), lost_after=60.0))
+    screen.client = client
+    client.start()
+    try:
+        screen.wait_link(Link.CONNECTED, 60)
+        ask(client, "launch", config_text="frugal", run_name="silent")  # it says nothing after its start
+        eventually(lambda: [row.state for row in store.runs or ()] == ["running"], 60)
+        (silent,) = store.runs or ()
+        began = time.time() - (store.row_age(silent) or 0.0)
+        ask(client, "launch", config_text="obedient", run_name="r")
+        for setting, ahead_s in (("+5h", STEP_S), ("-5h", -STEP_S), ("+0", 0.0)):
+            machine.set_clock(setting)
+            mark = screen.mark()
+            if setting != "+5h":
+                screen.wait(lambda e, s=ahead_s: isinstance(e, ClockMeasured) and abs(e.skew_s + s) < 2, 30, mark)
+
+            def new_row(ahead_s: float = ahead_s) -> bool:
+                stamps = [row.logged_at for row in store.runs or () if row.name == "r" and row.logged_at]
+                return bool(stamps) and abs(stamps[0] - ahead_s - time.time()) < 600
+
+            eventually(new_row, 60)
+            row, silent = sorted(store.runs or (), key=lambda row: row.name)
+            assert row.logged_at is not None
+            shown, true = store.row_age(row), time.time() - (row.logged_at - ahead_s)
+            print(f"clock {setting}: shown {shown:.2f} s, true {true:.2f} s")
+            assert shown == pytest.approx(true, abs=2.0)
+            assert store.row_age(silent) == pytest.approx(time.time() - began, abs=2.0)
+            assert (store.row_tone(row), row.state, silent.state) == ("live", "running", "running")
+        ask(client, "stop", run="r")
+        screen.wait(lambda e: isinstance(e, RunsReported) and "stopped" in [row["state"] for row in e.runs], 30)
+        states = {row["state"] for e in screen.events if isinstance(e, RunsReported) for row in e.runs}
+        assert states <= {"starting", "running", "stopped"}
+        links = [e.state for e in screen.events if isinstance(e, LinkChanged)]
+        assert set(links[links.index(Link.CONNECTED) :]) == {Link.CONNECTED}
+    finally:
+        client.close()

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from remote.transports import Unreachable
+from remote.transports.ssh_config import read_configuration
 from tests.support.agent import QUICK
 from tests.support.endurance import Plan, endure
 from tests.support.log_loads import LOADS
@@ -22,8 +28,13 @@ from tests.support.proxy import Fault
 from tests.support.standing_faults import KINDS
 
 STANDING = dataclasses.replace(QUICK, stale_after=2.0, lost_after=5.0)
-SLOW_KINDS = ("reset_of_the_laptops_end", "reset_of_the_boxs_end")
-"""The forgotten end stays until the silence has lasted."""
+SLOW_KINDS = (
+    "reset_of_the_laptops_end",
+    "reset_of_the_boxs_end",
+    "flipped_towards_the_box",
+    "flipped_towards_the_laptop",
+)
+"""An end that is forgotten, or waits for the rest of a damaged packet, waits until the silence has lasted."""
 STALL = dataclasses.replace(IMPATIENT, step=1.0)
 
 
@@ -80,6 +91,32 @@ def test_stalls_while_opening(tmp_path: Path, chance: random.Random) -> None:
 def test_faults_on_a_standing_link(tmp_path: Path, chance: random.Random) -> None:
     seed = str(chance.random())
     kinds = [kind for kind in KINDS if kind not in SLOW_KINDS]
-    fast = Plan("fast", "paramiko", seed, 4, kinds, timing=STANDING, pace=0.05, rate=1_000)
-    other = dataclasses.replace(fast, load=chance.choice(LOADS), transport="openssh", rate=0)
+    fast = Plan("fast", "paramiko", seed, 3, kinds, timing=STANDING, pace=0.03, rate=1_000)
+    other = dataclasses.replace(fast, load=chance.choice(LOADS), transport="openssh", seed=f"{seed}-2", rate=0)
     endure(tmp_path, [fast, other])
+
+
+READS_CONFIGURATION = """
+from remote.transports import ssh_config
+ssh_config.RESOLVE_S = 0.6
+print("reading", flush=True)
+print(ssh_config.read_configuration(["sh", "-c", "sleep 0.3; echo user me"], "h200", lambda: False))
+"""
+
+
+def test_a_suspend_is_no_slow_configuration() -> None:
+    command = [sys.executable, "-c", READS_CONFIGURATION]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as laptop:
+        assert laptop.stdout is not None
+        laptop.stdout.readline()
+        time.sleep(0.1)
+        laptop.send_signal(signal.SIGSTOP)
+        time.sleep(1.0)
+        laptop.send_signal(signal.SIGCONT)
+        output, errors = laptop.communicate(timeout=20)
+    assert output == "user me\n\n", errors
+
+
+def test_a_killed_ssh_is_no_refusal() -> None:
+    with pytest.raises(Unreachable):
+        read_configuration(["sh", "-c", "kill -9 $$"], "h200", lambda: False)

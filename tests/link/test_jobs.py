@@ -141,7 +141,8 @@ def test_a_stop_is_not_repeated_on_a_resumed_run(box: Box, root: Path) -> None:
 
 def test_a_supervisor_that_never_started_is_crashed(box: Box, tmp_path: Path, root: Path) -> None:
     """Two agents see it; one records it."""
-    script = "for i in $(seq 30); do echo line $i; done; echo 'cannot start' >&2; exit 9"
+    # tmux drops what it has not read when the command ends.
+    script = "for i in $(seq 30); do echo line $i; done; echo 'cannot start' >&2; sleep 1; exit 9"
     own = dataclasses.replace(box, engine=[str(engine(tmp_path / "env", script))])
     with linked(own) as (client, recorder), linked(own) as (_, other):
         began = time.monotonic()

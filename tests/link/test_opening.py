@@ -23,13 +23,12 @@ from remote.events import HostKeyAsked, Link, LinkChanged
 from remote.timing import NetworkDetector
 from remote.transports import Refused, Unreachable, ssh_config
 from remote.transports.ssh_config import resolve
-from tests.support.agent import QUICK, connected, eventually
+from tests.support.agent import PATIENT, connected, eventually
 from tests.support.network import add_link_local, own_network
 from tests.support.proxy import ChaosProxy, Fault
 from tests.support.sshd import Sshd, make_key
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser (a network namespace)")
-PATIENT = dataclasses.replace(QUICK, stale_after=5.0, lost_after=15.0)
 AGAIN = dataclasses.replace(PATIENT, ask_again=0.5)
 
 
@@ -234,7 +233,7 @@ def test_a_shell_that_leaves_a_process_behind(tmp_path: Path) -> None:
     """The process holds the output open, so only the end marker says that an answer is whole."""
     with server(tmp_path, "MaxSessions 1\n") as (sshd, box, hosts):
         (sshd.home / ".bashrc").write_text("sleep 20 &\n")
-        with connected(box, host_keys_file=hosts) as (_, recorder):
+        with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
             recorder.wait_link(Link.CONNECTED)
             assert not [e for e in recorder.events if isinstance(e, LinkChanged) and e.state is Link.LOST]
 

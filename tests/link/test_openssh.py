@@ -23,7 +23,7 @@ from tests.support.agent import QUICK, Recorder, agents, connected, eventually
 from tests.support.patience import PATIENCE
 from tests.support.proxy import ChaosProxy
 from tests.support.ssh_cases import CONNECT
-from tests.support.ssh_lab import NAME, SECRET, Lab, lab, pam_secret
+from tests.support.ssh_lab import NAME, SECRET, TWO_FACTORS, Lab, lab, pam_secret
 
 
 @pytest.fixture
@@ -223,10 +223,6 @@ def test_a_passphrase_is_asked_once_a_session(place: Lab) -> None:
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser (a mount namespace)")
-TWO_FACTORS = (
-    "UsePAM yes\nKbdInteractiveAuthentication yes\nPermitRootLogin yes\n"
-    "AuthenticationMethods publickey,keyboard-interactive\n"
-)
 
 
 @needs_root

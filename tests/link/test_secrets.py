@@ -1,15 +1,15 @@
-"""Twelve planted secrets and one session over a real sshd: no one else sees them. And requests with one are refused.
+"""Planted secrets and one session over a real sshd: no one else sees them. And requests with one are refused.
 
-The session: connect with a key from an SSH agent, doctor, a refused config and a refused override in the launch form,
-launch, attach, stop, evaluate, quit; then a crash of the app. A secret may be where the user put it, in the environment
-of the processes that the user started with it, and, a proxy's password, in the environment of the user's own jobs.
-
-The answer to a question of the server (a 2FA code, a typed passphrase) is not among them.
+The session: connect with a key whose passphrase is typed and a code that PAM asks for, doctor, a refused config and a
+refused override in the launch form, launch, attach, stop, evaluate, quit; then, with the key in an SSH agent, a crash
+of the app. A secret may be where the user put it, in the environment of the processes that the user started with it,
+and, a proxy's password, in the environment of the user's own jobs.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,15 @@ from remote.transports.ssh import attach_argv
 from tests.remote.conftest import FAKE_ENGINE
 from tests.run_dir.helpers import make_checkpoint
 from tests.support.agent import RawAgent, eventually
-from tests.support.canaries import ProcessWatch, app_command, canary, ssh_agent, write_private
+from tests.support.canaries import EncryptedKey, ProcessWatch, app_command, canary, ssh_agent, write_private
 from tests.support.engine import grpo_train
-from tests.support.ssh_box import SshBox, confirm, connect, ssh_box
+from tests.support.ssh_box import SshBox, answer_question, confirm, connect, ssh_box
+from tests.support.ssh_lab import TWO_FACTORS, pam_secret
 from tests.support.terminal import Terminal
 
 GOOD, BAD = "a_good.yaml", "b_bad.yaml"
+ROOT = os.geteuid() == 0
+"""PAM asks for a second factor: it needs a mount namespace."""
 HF = "hf_" + "q" * 34
 
 
@@ -45,7 +48,7 @@ class Evidence:
     tmux: dict[str, str] = field(default_factory=dict)
     """tmux command to its output."""
     screens: dict[str, str] = field(default_factory=dict)
-    """Refusals and the crash report, as the user saw them."""
+    """Refusals, the crash report and the whole session, as the user saw them."""
 
     @property
     def run(self) -> RunDir:
@@ -73,6 +76,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
         "laptop git credential": canary("ghp_", 36),
         "laptop proxy password": canary(),
         "key passphrase": canary(),
+        "code of a second factor": canary(),
         "box environment": canary("hf_"),
         "box HF token file": canary("hf_"),
         "box .netrc of W&B": canary("wandb_v1_"),
@@ -83,18 +87,20 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
     }
     root = folder / "localfs"
     root.mkdir()
-    key = folder / "encrypted_key"
+    key = EncryptedKey(folder, planted["key passphrase"])
     proxy = "http://me:{}@127.0.0.1:9"
     login = {"HF_TOKEN": planted["box environment"], "HTTPS_PROXY": proxy.format(planted["box proxy password"])}
-    settings = {"engine": [str(FAKE_ENGINE)], "key": str(key)}
+    settings = {"engine": [str(FAKE_ENGINE)], "key": str(key.path)}
+    server = {"extra": TWO_FACTORS, "files": pam_secret(folder, planted["code of a second factor"])} if ROOT else {}
+    code = [("Password:", planted["code of a second factor"])] if ROOT else []
     with (
-        ssh_agent(folder, key, planted["key passphrase"]) as agent,
-        ssh_box(folder, root, settings, login) as box,
+        ssh_agent(folder) as agent,
+        ssh_box(folder, root, settings, login, **server) as box,
         ProcessWatch(planted) as watch,
     ):
         laptop, home = folder / "laptop", folder / "sshd" / "home"
         with (folder / "sshd" / "authorized_keys").open("a") as authorized:
-            authorized.write(Path(f"{key}.pub").read_text())
+            authorized.write(Path(f"{key.path}.pub").read_text())
         write_private(laptop / ".netrc", f"machine example.com login me password {planted['laptop .netrc']}\n")
         write_private(laptop / ".git-credentials", f"https://me:{planted['laptop git credential']}@github.com\n")
         write_private(home / ".cache/huggingface/token", planted["box HF token file"])
@@ -115,14 +121,18 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
         words += ["--config-dir", str(configs)]
         evidence = Evidence(planted, watch, box, folder, protocol)
         with Terminal(words, box.environment) as screen:
-            connect(screen)
+            connect(screen, ("Enter passphrase for key", planted["key passphrase"]), *code)
             screen.wait_for("● ", " ms", timeout=20)
             _launch(screen, evidence)
             _use(screen, evidence)
             evidence.tmux = _ask_tmux(box)
             screen.press("q")
             screen.wait_for("Pane is dead")
+            evidence.screens["session"] = screen.history()
+        key.add_to(agent)
         with Terminal(words, box.environment) as screen:
+            for question, answer in code:
+                answer_question(screen, question, answer)
             screen.wait_for("grpo-tui │ h200", "stopped", timeout=30)
             _crash(screen, evidence)
         yield evidence
@@ -133,12 +143,13 @@ def _launch(screen: Terminal, evidence: Evidence) -> None:
     screen.press("n")
     screen.wait_for("launch a run on h200", "✔", "supervise", timeout=30)
     screen.settle()
+    screen.press("Tab")  # from the button to the configs
+    screen.settle()
     _choose(screen, "Down")
     evidence.screens["config"] = screen.wait_for("holds a Hugging Face token", timeout=20)
     _choose(screen, "Up")
     screen.wait_for("✔", "supervise", timeout=20)
-    screen.press("Tab", "Tab", "Tab", "Tab")  # to the overrides
-    screen.settle()
+    _go_to_overrides(screen)
     screen.paste(f"task.password={evidence.planted['override']}")
     screen.wait_for("'task.password' holds a secret", timeout=20)
     screen.press("C-u")
@@ -155,9 +166,18 @@ def _launch(screen: Terminal, evidence: Evidence) -> None:
 def _choose(screen: Terminal, key: str) -> None:
     """Choose another config in the list that has the focus."""
     screen.press("Enter")
+    screen.wait_for(GOOD, BAD)  # both: the list is open
+    for pressed in (key, "Enter"):
+        screen.settle()
+        screen.press(pressed)
     screen.settle()
-    screen.press(key, "Enter")
-    screen.settle()
+
+
+def _go_to_overrides(screen: Terminal) -> None:
+    """From the configs."""
+    for _ in range(4):
+        screen.press("Tab")
+        screen.settle()
 
 
 def _use(screen: Terminal, evidence: Evidence) -> None:
@@ -186,8 +206,9 @@ def _crash(screen: Terminal, evidence: Evidence) -> None:
     """Type a secret into a form, and meet a bug there."""
     screen.press("n")
     screen.wait_for("launch a run on h200", "✔", timeout=30)
-    screen.press("Tab", "Tab", "Tab", "Tab")
     screen.settle()
+    screen.press("Tab")
+    _go_to_overrides(screen)
     screen.paste(f"run.token={evidence.planted['override']}CRASH")
     screen.wait_for("planted bug", "Pane is dead", timeout=20)
     evidence.screens["crash"] = screen.history()
@@ -268,6 +289,10 @@ def test_the_crash_report_shows_no_secret(evidence: Evidence) -> None:
     report = evidence.screens["crash"]
     assert "with_a_bug" in report, "the report names the place"
     assert not evidence.found_in(report)
+
+
+def test_answers_are_not_shown(evidence: Evidence) -> None:
+    assert not evidence.found_in(evidence.screens["session"], "override")
 
 
 def test_the_refusal_of_a_config_names_its_line(evidence: Evidence) -> None:

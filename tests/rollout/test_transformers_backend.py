@@ -352,25 +352,22 @@ def generate(rows, budget):
     return backend.generate([prompt] * rows, seeds=range(rows), max_completion_length=budget, temperature=1.0)
 
 generate(2, 2)
-if len(sys.argv) > 2:
-    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[2]) * 2**20,) * 2)
-print([one.ids for one in generate(256, 16)])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+unlimited = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (used + 50 * 2**20, unlimited[1]))
+print([one.ids for one in generate(128, 16)])
+resource.setrlimit(resource.RLIMIT_AS, unlimited)
+print([one.ids for one in generate(128, 16)])
 """
 
 
 def test_real_memory_limit_halves_the_batch(tiny_model: Path) -> None:
     """The allocator really fails, and the completions of the smaller batches are the same."""
-
-    def output(*limit: str) -> list[str]:
-        command = [sys.executable, "-c", LIMITED, str(tiny_model), *limit]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=REPOSITORY)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
-
-    (expected,) = output()
-    *messages, found = output("100")
-    assert messages, "100 MiB must not be enough"
+    command = [sys.executable, "-c", LIMITED, str(tiny_model)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    *messages, found, expected = done.stdout.splitlines()
+    assert messages, "50 MiB must not be enough"
     assert all("out of memory: continuing with" in line for line in messages)
     assert found == expected
 

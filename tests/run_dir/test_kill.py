@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
-from grpo_train.run_dir.kill import kill_run, record_end
+from grpo_train.run_dir.files import append_jsonl
+from grpo_train.run_dir.kill import kill_run, record_end, was_killed
 from grpo_train.run_dir.processes import run_id_of
 
 SLEEP = "print('up', flush=True); import time; time.sleep(300)"
@@ -53,3 +55,17 @@ def test_record_end_waits_for_the_lock(run: RunDir, monkeypatch: pytest.MonkeyPa
     record_end(run, "crashed", by="test", error="no tmux", code="no_tmux")
     recorded = run.read_status() or {}
     assert (recorded["state"], recorded["error"]) == ("crashed", {"code": "no_tmux", "summary": "no tmux"})
+
+
+def test_a_clock_set_back_hides_no_kill(run: RunDir) -> None:
+    """The kill belongs to the start that it names, whatever the times are."""
+    started = "2026-01-02T00:00:00.000Z"
+    with closing(StatusWriter(run.path)) as status:
+        status.update(state="running", pid_start=1, started_at=started)
+    kill = {"time": "2026-01-01T19:00:00.000Z", "event": "kill_asked", "by": "test"}
+    append_jsonl(run.events_file, kill)  # of an older version
+    assert not was_killed(run)
+    append_jsonl(run.events_file, {**kill, "started_at": started})
+    assert was_killed(run)
+    append_jsonl(run.events_file, {**kill, "time": "2026-01-03T00:00:00.000Z", "started_at": "another start"})
+    assert not was_killed(run)

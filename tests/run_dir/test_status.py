@@ -48,6 +48,16 @@ def test_reboot_loses_every_process() -> None:
     assert observe(status(boot_id="of another boot")).state == "lost"
 
 
+def test_a_run_launched_before_a_reboot_is_lost(run: RunDir) -> None:
+    """It has no status; it was launched seconds ago."""
+    assert run.observed_state().state == "starting"
+    launch = json.loads(run.launch_file.read_text())
+    run.launch_file.write_text(json.dumps({**launch, "boot_id": "of another boot"}))
+    assert run.observed_state().state == "lost"
+    run.launch_file.write_text(json.dumps({**launch, "host": "far", "boot_id": "x"}))
+    assert run.observed_state().state == "starting"
+
+
 def test_state_of_another_host_needs_to_be_fresh() -> None:
     fresh = observe(status(host="far", boot_id="x", pid=1, pid_start=1))
     assert (fresh.state, fresh.host, fresh.is_live) == ("running", "far", True)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ from tests.support.patience import PATIENCE
 
 T = TypeVar("T")
 QUICK = Timing(ping_every=0.1, stale_after=0.6, lost_after=1.5, backoff_first=0.1, backoff_most=0.5, settled_after=0.5)
+PATIENT = replace(QUICK, stale_after=5.0, lost_after=15.0)
+"""For tests that send requests: a slow machine is not a lost link."""
 
 
 def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "") -> T:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
+
+from remote.protocol.packed import pack
 
 PLANTED = (
     "\x1b]52;c;cGxhbnRlZA==\x07\x1b]0;planted\x1b\\\x1bP+q706c\x1b\\\x1b_planted\x1b\\\x1b[31m\x9b31m"
@@ -87,6 +90,7 @@ GPU = {
     "power_w": 612.0, "temperature_c": 61.0, "processes": [{"pid": 1, "memory_mib": 1.0, "run": "middle"}],
 }  # fmt: skip
 TABLE = {"step": "1", "status": "ok", "accuracy": "0.5", "ci_low": "0.4", "ci_high": "0.6", "done": "1", "total": "2"}
+INDEXED = {"run": "r", "state": "coarse", "progress": 0.5, "rows": 7, "skipped": 0, "offset": 5}
 RESULTS: dict[str, dict[str, Any]] = {
     "doctor": {"checks": [{"name": "tmux", "ok": False, "detail": "old", "hint": "new"}], "ok": False},
     "list_runs": {"runs": [ROW]},
@@ -107,6 +111,30 @@ RESULTS: dict[str, dict[str, Any]] = {
     "check_weights": {"path": "w", "kind": "model", "problem": ""},
     "capture_pane": {"session": "s", "text": "line\n"},
     "launch": {"run": "r", "session": "s", "argv": ["a"], "engine": "e", "started": True, "shell_argv": ["b"]},
+    "series": {
+        **INDEXED, "x": "step", "first": 1, "last": 9.0, "low": 1.0, "high": 9.0, "width": 2, "smoothing": 5,
+        "decay": 0.5,
+        "cursor": {
+            "path": "p", "offset": 5, "head_length": 5, "head_sha256": "aa", "tail_sha256": "", "device": 1, "inode": 2,
+        },
+        "series": [
+            {
+                "metric": metric, "columns": pack([array("d", [1.0, 2.0])] * 8), "last": "NaN", "last_step": 9.0,
+                "average": 0.5, "weight": 0.9,
+            }
+            for metric in ("reward", "kl")
+        ],
+    },
+    "metrics": {
+        **INDEXED, "first_step": 1.0, "last_step": 9.0,
+        "metrics": [
+            {
+                "name": "reward", "last": "NaN", "last_step": 9.0, "count": 5, "gaps": 1, "min": 0.0, "min_step": 2.0,
+                "max": 1.0, "max_step": 3.0, "constant": False, "unusual": 3.5,
+            }
+        ],
+    },
+    "show_step": {"run": "r", "step": 5.0, "offset": 7, "row": {"step": 5, "a": "b"}, "previous": 4.0, "next": None},
     "stop": {"run": "r", "state": "stopped"},
     "kill": {"left": [1], "forced": True, "run": "r"},
 }  # fmt: skip

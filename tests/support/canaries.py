@@ -36,28 +36,38 @@ def write_private(path: Path, text: str) -> Path:
 
 
 @contextmanager
-def ssh_agent(folder: Path, key: Path, passphrase: str) -> Iterator[str]:
-    """Create an encrypted key and an SSH agent that holds it; yields the agent's socket.
-
-    The passphrase reaches OpenSSH through ``SSH_ASKPASS``, so that no command line shows it.
-    """
-    answer = write_private(folder / "passphrase", passphrase)
-    ask, socket = folder / "askpass", folder / "agent"
-    ask.write_text(f"#!/bin/sh\ncat {answer}\n")
-    ask.chmod(0o700)
-    variables = {**os.environ, "SSH_AUTH_SOCK": str(socket), "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
-    make = ["ssh-keygen", "-q", "-t", "ed25519", "-f", str(key)]
-    subprocess.run(make, env=variables, check=True, timeout=20, stdin=subprocess.DEVNULL)
-    agent = subprocess.Popen(
-        ["ssh-agent", "-D", "-a", str(socket)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
+def ssh_agent(folder: Path) -> Iterator[str]:
+    """An SSH agent without a key; yields its socket."""
+    socket = folder / "agent"
+    command = ["ssh-agent", "-D", "-a", str(socket)]
+    agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         eventually(socket.exists)
-        subprocess.run(["ssh-add", "-q", str(key)], env=variables, check=True, timeout=20, stdin=subprocess.DEVNULL)
         yield str(socket)
     finally:
         agent.terminate()
         agent.wait(10)
+
+
+class EncryptedKey:
+    """A new key. OpenSSH gets its passphrase through ``SSH_ASKPASS``, so that no command line shows it."""
+
+    def __init__(self, folder: Path, passphrase: str) -> None:
+        self.path = folder / "encrypted_key"
+        answer = write_private(folder / "passphrase", passphrase)
+        ask = folder / "askpass"
+        ask.write_text(f"#!/bin/sh\ncat {answer}\n")
+        ask.chmod(0o700)
+        self._variables = {**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
+        self._run(["ssh-keygen", "-q", "-t", "ed25519", "-f", str(self.path)])
+
+    def add_to(self, agent: str) -> None:
+        """Add it to the agent with this socket."""
+        self._run(["ssh-add", "-q", str(self.path)], SSH_AUTH_SOCK=agent)
+
+    def _run(self, command: list[str], **variables: str) -> None:
+        environment = {**self._variables, **variables}
+        subprocess.run(command, env=environment, check=True, timeout=20, stdin=subprocess.DEVNULL)
 
 
 class ProcessWatch:

@@ -2,8 +2,9 @@
 """A stand-in for ``grpo-train``: a supervisor that logs until a stop is requested.
 
 The config text of the launch selects its behavior: ``obedient`` ends on SIGTERM; ``stubborn`` ignores it, and so do its
-workers, which have their own sessions; ``short`` exits at once with code 7; ``frugal`` writes no log, and survives a
-full disk. Each start of a supervisor appends its pid to ``starts``, beside the run's directory of logs.
+workers, which have their own sessions; ``deaf`` ignores a hangup; ``short`` exits at once with code 7; ``frugal``
+writes no log, and survives a full disk. Each start of a supervisor appends its pid to ``starts``, beside the run's
+directory of logs.
 """
 
 import os
@@ -52,6 +53,8 @@ def main() -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for _ in range(2):
             subprocess.Popen([sys.executable, "-c", WORKER], start_new_session=True)
+    if behavior == "deaf":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     status.update(state="running", total_steps=100, started_at=utc_now())
     step = 0
     while not run.stop_requested():

@@ -203,6 +203,6 @@ FLOODS: dict[Script, str] = {
     frames_before_hello: "before its hello",
     standard_error: "standard error",
     standard_error_before_hello: "standard error",
-    half_a_frame: "nothing received",
+    half_a_frame: "no answer",
 }
 """Each flood, and a part of the reason that the client gives."""

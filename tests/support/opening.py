@@ -86,7 +86,7 @@ class Lane:
     def forget_agent(self) -> None:
         """Remove the stored agent, so that the next opening uploads it."""
         for file in (self.sshd.home / ".grpo/agent").glob("*"):
-            file.unlink()
+            file.unlink(missing_ok=True)  # the compiled modules get their name meanwhile
 
     def survive(
         self, faults: Sequence[Fault], *, upload: bool = False, in_a_row: int = 1, timeout: float = 180.0

@@ -50,16 +50,21 @@ class SshBox:
 
 @contextmanager
 def ssh_box(
-    folder: Path, root: Path, settings: Mapping[str, Any] | None = None, login: dict[str, str] | None = None
+    folder: Path,
+    root: Path,
+    settings: Mapping[str, Any] | None = None,
+    login: dict[str, str] | None = None,
+    **server: str,
 ) -> Iterator[SshBox]:
     """A box with the engine of these tests.
 
-    ``settings`` are added to its entry in ``boxes.yaml``, ``login`` to the environment of its logins.
+    ``settings`` are added to its entry in ``boxes.yaml``, ``login`` to the environment of its logins. ``server``: more
+    arguments of :class:`tests.support.sshd.Sshd`.
     """
     laptop = folder / "laptop"
     laptop.mkdir()
     socket = f"grpo-e2e-{secrets.token_hex(4)}"
-    with Sshd(folder, environment=login) as sshd, ChaosProxy(sshd.port) as proxy:
+    with Sshd(folder, environment=login, **server) as sshd, ChaosProxy(sshd.port) as proxy:
         entry = {
             "name": "h200",
             "host": "127.0.0.1",
@@ -93,19 +98,37 @@ def ssh_box(
             unlink_socket(socket)
 
 
-def connect(screen: Terminal) -> None:
-    """Accept the host key (the refusing button has the focus) and wait for the list of runs."""
+def connect(screen: Terminal, *answers: tuple[str, str]) -> None:
+    """Accept the host key (the refusing button has the focus), answer questions, and wait for the list of runs.
+
+    ``answers``: a part of each question, and its answer.
+    """
     screen.wait_for("unknown host key", "SHA256:", timeout=30)
     screen.press("Right", "Enter")
     screen.wait_gone("SHA256:")
+    for question, answer in answers:
+        answer_question(screen, question, answer)
     screen.wait_for("press n", timeout=30)
+
+
+def answer_question(screen: Terminal, question: str, answer: str) -> None:
+    """Type the answer to a question of ssh, in its dialog."""
+    screen.wait_for("log in to h200", question, timeout=30)
+    screen.settle()
+    screen.paste(answer)
+    screen.wait_for("•" * 20)
+    screen.press("Enter")
+    screen.wait_gone(question)
 
 
 def choose_config(screen: Terminal, name: str, label: str) -> None:
     """Open the launch form and choose a config by the beginning of its name."""
     screen.press("n")
     screen.wait_for("launch a run on h200", "processes")
-    screen.press("Enter")  # open the list of configs
+    screen.settle()
+    screen.press("Tab")  # from the button to the configs
+    screen.settle()
+    screen.press("Enter")  # open the list
     screen.wait_for("code_game.yaml")
     screen.type(name)
     screen.settle()

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.support.ssh_lab import NAME, SECRET, Lab, Row, pam_secret
+from tests.support.ssh_lab import NAME, SECRET, TWO_FACTORS, Lab, Row, pam_secret
 from tests.support.sshd import make_key
 
 Build = Callable[[Lab], Row]
@@ -336,9 +336,7 @@ def _(lab: Lab) -> Row:
 
 
 def _second_factor(lab: Lab, answer: str) -> Row:
-    extra = "UsePAM yes\nKbdInteractiveAuthentication yes\nPermitRootLogin yes\n"
-    extra += "AuthenticationMethods publickey,keyboard-interactive\n"
-    return Row(lab.config(lab.server(extra, files=pam_secret(lab.folder))), answers={"prompt": answer})
+    return Row(lab.config(lab.server(TWO_FACTORS, files=pam_secret(lab.folder))), answers={"prompt": answer})
 
 
 @case("Login", "A key that the box does not accept")

@@ -23,6 +23,11 @@ PATIENT = Timing(backoff_first=0.05, backoff_most=0.1, step=10.0)
 LOST_TIMES = 3
 """A link that cannot be opened so often is not connected: some refusals need two connections."""
 SECRET = "correct horse"
+TWO_FACTORS = (
+    "UsePAM yes\nKbdInteractiveAuthentication yes\nPermitRootLogin yes\n"
+    "AuthenticationMethods publickey,keyboard-interactive\n"
+)
+"""Of sshd: a key, then what :func:`pam_secret` asks for."""
 NAME = "gpu"
 """The host's name in the configuration."""
 
@@ -234,10 +239,10 @@ def lab() -> Iterator[Lab]:
             place.close()
 
 
-def pam_secret(folder: Path) -> str:
-    """Files below ``/etc`` with which PAM asks for SECRET."""
+def pam_secret(folder: Path, secret: str = SECRET) -> str:
+    """Files below ``/etc`` with which PAM asks for a secret."""
     check = folder / "check"
-    check.write_text(f"#!/bin/sh\n[ \"$(cat)\" = '{SECRET}' ]\n")
+    check.write_text(f"#!/bin/sh\n[ \"$(cat)\" = '{secret}' ]\n")
     check.chmod(0o755)
     files = folder / "etc"
     (files / "pam.d").mkdir(parents=True)

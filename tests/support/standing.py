@@ -24,6 +24,7 @@ from pathlib import Path
 
 from remote.timing import Timing
 from tests.support.agent import agents
+from tests.support.clock import faked_clock, forget_clocks
 from tests.support.flooded_client import resident_mb
 from tests.support.log_loads import RUN, Load
 from tests.support.opening import Kind, Lane, opening
@@ -31,25 +32,12 @@ from tests.support.standing_faults import Faults
 from tests.support.truth import Event, Trouble, assert_truthful
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FAKETIME = "libfaketime.so.1"
 LEAK_AFTER = 10
 """Faults until descriptors, threads and memory are first counted."""
 AGENT_OUTLIVES_S = 15.0
 GROWTH_MB = 20.0
 RECOVER_S = 120.0
 AGENTS_EVERY_S = 2.0
-
-
-def faked_clock(file: Path) -> dict[str, str]:
-    """Environment of a process whose clock is ahead by what a file says, such as ``+3600s``, at any time."""
-    found = [*Path("/usr/lib").glob(f"*/faketime/{FAKETIME}"), *Path("/usr/lib/faketime").glob(FAKETIME)]
-    assert found, "libfaketime is not installed: sudo apt-get install -y faketime"
-    return {
-        "LD_PRELOAD": str(found[0]),
-        "FAKETIME_TIMESTAMP_FILE": str(file),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
 
 
 class Standing:
@@ -67,8 +55,10 @@ class Standing:
         self.troubles: list[Trouble] = []
         self.memory_mb: list[float] = []
         """Of the laptop after each fault."""
-        self.counted: tuple[int, int, int] | None = None
-        """Descriptors, threads and children of the laptop after ten faults."""
+        self.counted: tuple[int, ...] | None = None
+        """Descriptors, threads and children of the laptop after ten faults …"""
+        self.counted_at_end: tuple[int, ...] | None = None
+        """… and at the end."""
         self.faults = Faults(self, self.chance, pace)
         self._clock = folder / "clock"
         self._read = 0
@@ -169,7 +159,7 @@ class Standing:
         self.until(lambda: self.load.has_arrived(written, self.received), timeout, "the logs arrive")
         self.until(lambda: self.link == "connected", timeout, "the link is shown as connected")
 
-    def count(self) -> tuple[int, int, int]:
+    def count(self) -> tuple[int, ...]:
         """Descriptors, threads and children of the laptop."""
         pid = self.laptop.pid
         threads = os.listdir(f"/proc/{pid}/task")
@@ -189,13 +179,13 @@ class Standing:
         if len(self.troubles) == LEAK_AFTER:
             self.counted = self._count_at_rest()
 
-    def _count_at_rest(self) -> tuple[int, int, int]:
+    def _count_at_rest(self) -> tuple[int, ...]:
         """The least that the laptop uses within some seconds."""
         counts = []
         for _ in range(20):
             self.pass_time(0.1)
             counts.append(self.count())
-        return min(counts)
+        return tuple(map(min, *counts))
 
     def finish(self) -> int:
         """Check everything that was promised; returns the bytes that arrived."""
@@ -210,7 +200,9 @@ class Standing:
         self.pass_time(1.0)  # for bytes that arrive twice
         self.until(lambda: abs((self.skew_s or 0) - self.offset_s) < 2, 10, f"the clock is {self.offset_s} s ahead")
         if (counted := self.counted) is not None:
-            self.until(lambda: self.count() <= counted, 20, f"{self.count()} where {counted} were counted before")
+            leaked = f"{self.count()} descriptors, threads, children; {counted} before"
+            self.until(lambda: all(map(int.__le__, self.count(), counted)), 20, leaked)
+            self.counted_at_end = self.count()
         total = self.load.assert_equal(self.received)
         self.close()
         self._read_events()
@@ -224,7 +216,7 @@ class Standing:
         """The faults and the figures of this lane."""
         kinds = dict(Counter(trouble.kind for trouble in self.troubles))
         memory = f"{self.memory_mb[0]:.0f} to {self.memory_mb[-1]:.0f} MB, at most {max(self.memory_mb):.0f}"
-        counted = f"descriptors, threads, children: {self.counted}"
+        counted = f"descriptors, threads, children: {self.counted}, {self.counted_at_end}"
         return f"{self.name}: {len(self.troubles)} faults {kinds}; {total:,} bytes equal; {memory}; {counted}"
 
     def close(self) -> None:
@@ -242,6 +234,7 @@ class Standing:
         for process in (self.laptop, self.job):
             process.kill()
             process.wait()
+        forget_clocks()
 
 
 @contextmanager

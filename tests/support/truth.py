@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from remote.timing import Timing
@@ -16,6 +17,7 @@ LATE_S = 3.0
 """Time for a busy machine to say that the link is stale or lost."""
 PENDING_S = 20.0
 """Time for a fault to end the link: a damaged length shows when the silence has lasted."""
+UP = ("connected", "stale")
 Event = dict[str, Any]
 
 
@@ -98,15 +100,16 @@ def _assert_silence_is_said(links: Sequence[Event], trouble: Trouble, timing: Ti
         before = [event for event in links if event["at"] <= due]
         shown = [before[-1], *(event for event in links if due < event["at"] < trouble.ended)]
         for event in shown:
-            order = ("connected",) if state == "connected" else ("connected", "stale")
-            assert event["state"] not in order, f"{event} is shown in {trouble}"
+            assert event["state"] not in (UP[:1] if state == "connected" else UP), f"{event} is shown in {trouble}"
 
 
 def _assert_survived(links: Sequence[Event], trouble: Trouble, harmful: Sequence[Trouble]) -> None:
-    for event in links:
-        if trouble.began < event["at"] < trouble.settled and event["state"] not in ("connected", "stale"):
-            others = [other for other in harmful if other.began < event["at"] < other.settled + PENDING_S]
-            assert others, f"{event} after {trouble}"
+    """A link that stood was not lost, unless by a fault before."""
+    for before, event in pairwise(links):
+        if before["state"] not in UP or event["state"] in UP or not trouble.began < event["at"] < trouble.settled:
+            continue
+        others = [other for other in harmful if other.began < event["at"] < other.settled + PENDING_S]
+        assert others, f"{event} after {trouble}"
 
 
 def words(events: Sequence[Event]) -> Counter[str]:

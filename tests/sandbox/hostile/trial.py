@@ -23,6 +23,7 @@ from grpo_train.sandbox.layers import NAMESPACES
 from grpo_train.sandbox.workspace import CANARY_FILE, workspace
 from tests.sandbox.hostile import escapes, honest, resources, verdicts
 from tests.sandbox.hostile.program import HONEST, TESTS, Program
+from tests.support.patience import PATIENCE
 
 CORPUS: tuple[Program, ...] = (*verdicts.PROGRAMS, *resources.PROGRAMS, *escapes.PROGRAMS, *honest.PROGRAMS)
 CPU_SECONDS = 1.0
@@ -40,7 +41,7 @@ def problems_of(program: Program) -> list[str]:
     problems, seconds = run(program, source, cpu_seconds)
     # Killing a process with a gigabyte of memory takes longer on busy cores.
     busy = max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
-    if seconds > WALL_PER_CPU * cpu_seconds + busy:
+    if seconds > PATIENCE * WALL_PER_CPU * cpu_seconds + busy:
         problems.append(f"ended after {seconds:.1f} s")
     return [f"{program.name}: {problem}" for problem in problems]
 

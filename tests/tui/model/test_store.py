@@ -228,3 +228,15 @@ def test_engine_of_another_format_is_a_warning() -> None:
     assert store.warning() == f"box engine 9.0.0, app {VERSION}"
     store.examined({"checks": [{"name": "engine", "ok": False, "detail": "box engine 9", "hint": "upgrade"}]})
     assert store.warning() == "box engine 9 · upgrade"
+
+
+def test_a_log_that_is_still_loading() -> None:
+    store, _ = store_with(summary("a", "running", step=40))
+    store.select("a")
+    store.subscribed(1, "train_log")
+    assert store.loading() == 0.0
+    rows = [jsonl([row]) for row in train_rows(41)]
+    store.apply(arrived(1, 0, b"".join(rows[:10])))
+    assert (store.loading(), store.step) == (0.25, 40)  # the box knows the step
+    store.apply(arrived(1, sum(map(len, rows[:10])), b"".join(rows[10:])))
+    assert (store.loading(), store.step) == (None, 41)  # the log is newer than the list

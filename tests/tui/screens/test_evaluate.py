@@ -37,7 +37,7 @@ async def test_evaluate(start: Start) -> None:
         request = session.client.asked_for("evaluate")[-1]
         assert (request["steps"], request["subset_frac"], request["dry_run"]) == ("10,20", 0.25, False)
         assert (request["num_samples"], request["temperature"]) == (8, 0.6)
-        assert "evaluation started" in session.notifications()
+        await session.until(lambda: "evaluation started" in session.notifications())
 
 
 async def test_failed_evaluation_shows_its_output(start: Start) -> None:

@@ -90,7 +90,7 @@ async def test_lost_link_does_not_end_the_run(start: Start) -> None:
         session.client.on_event(LinkChanged(Link.LOST, "no word for 15 s", retry_in_s=4.0))
         await session.until_text("link lost", "retrying in 4 s", "runs continue", "running when last seen")
         await session.press("s")
-        assert "not connected to the box" in session.notifications()
+        await session.until(lambda: "not connected to the box" in session.notifications())
         assert not session.client.asked_for("stop")
 
 
@@ -121,7 +121,7 @@ async def test_zoom_and_back(start: Start) -> None:
         await session.press("escape")
         await session.until(lambda: session.app.screen.maximized is None)
         await session.press("m")
-        assert "raw curves" in session.notifications()
+        await session.until(lambda: "raw curves" in session.notifications())
 
 
 async def test_nan_is_shown(start: Start) -> None:
@@ -261,3 +261,41 @@ async def test_rewards_are_aligned(start: Start) -> None:
 
     async with start(script, wait="87/200") as session:
         await session.until_text("  1.930", " -0.453", "   12.5", " -123.5")
+
+
+async def test_a_held_arrow_key_moves_a_row_per_press(start: Start) -> None:
+    def many(client: FakeClient) -> None:
+        learning_box(client).runs += [summary(f"run_{index}", "finished") for index in range(40)]
+
+    async with start(many, wait="87/200") as session:
+        app = session.app
+        for key in ["down"] * 20 + ["up"] * 5:
+            app.simulate_key(key)
+        await session.until(lambda: app.store.runs and app.store.selected == app.store.runs[15].name)
+        app.simulate_key("end")
+        await session.until_text("run_39  finished")
+
+
+async def test_a_key_acts_on_the_run_under_the_cursor(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        for key in ("down", "down", "s"):
+            session.app.simulate_key(key)
+        await session.until(lambda: "run_2026-11-20_18-02-07 is not running" in session.notifications())
+        assert not session.client.asked_for("stop")
+
+
+async def test_a_curve_that_is_not_whole_says_so(start: Start) -> None:
+    """The box makes its index: the curve of a part of the rows has the word, and no trend."""
+
+    def coarse(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        return {**client.index.answer("series", client.files, params), "state": "coarse", "progress": 0.34}
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).answers["series"] = coarse
+
+    async with start(script, wait="87/200") as session:
+        screen = await session.until_text("coarse, 34 %")
+        assert "↗" not in screen
+        del session.client.answers["series"]
+        await session.until_text("↗")
+        assert "coarse" not in session.text()

@@ -57,9 +57,7 @@ async def test_keymap_changes_key_and_key_bar(start: Start) -> None:
 
 
 async def test_the_way_back_names_the_root(start: Start) -> None:
-    messages: list[str] = []
     async with start(wait="87/200", root="/my runs") as session:
-        session.app.exit = lambda message=None: messages.append(str(message))  # type: ignore[assignment, method-assign]
         await session.press("q")
-        await session.until(lambda: messages)
-        assert "grpo-tui --box h200-a --root '/my runs'" in messages[0]
+        await session.until(lambda: session.app._exit)
+        assert "grpo-tui --box h200-a --root '/my runs'" in str(session.app._exit_renderables)

@@ -11,7 +11,7 @@ from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box, summary
 async def test_resume(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("r")
-        assert "stop it first" in session.notifications()
+        await session.until(lambda: "stop it first" in session.notifications())
         await session.press("down", "down", "down")
         await session.until_text("run_2026-11-19_09-30-00  stopped")
         await session.press("r")

@@ -19,7 +19,9 @@ async def test_stop(start: Start) -> None:
         assert "step 88" in session.notifications()
         session.client.runs[0]["stop_asked"] = True
         session.client.report()
-        await session.until_text("stopping")
+        screen = await session.until_text(f"{RUN}  stopping")
+        assert "ETA" not in screen
+        assert "● run…" not in screen  # in the list, too
         await session.press("s")
         await session.until(lambda: "already requested" in session.notifications())
         assert len(session.client.asked_for("stop")) == 1

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from grpo_tui.app import GrpoApp
 from grpo_tui.options import Options
 from remote.boxes import Box
+from tests.support.patience import PATIENCE
 from tests.tui.conftest import BOX
 from tests.tui.fake import GPUS, NOW, FakeClient, ailing_box
 
@@ -45,12 +46,12 @@ def app() -> GrpoApp:
 
 
 async def _wait(pilot: Pilot[None], ready: Callable[[], object]) -> None:
-    for _ in range(400):
-        if ready():
-            break
+    deadline = time.monotonic() + PATIENCE * 10
+    while not ready():
+        assert time.monotonic() < deadline
         await pilot.pause(0.025)
-    assert ready()
-    await pilot.pause(0.3)  # more than a tick
+    pilot.app._tick()  # type: ignore[attr-defined]
+    await pilot.pause(0.3)  # what a tick starts
 
 
 def shows_home(pilot: Pilot[None]) -> bool:

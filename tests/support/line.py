@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -49,13 +52,19 @@ class Line:
         self._process.communicate()  # it ends with its input
 
 
-def round_trips(chunks: list[Chunk], round_trip_s: float) -> int:
-    """Round trips in a row: answers of the box that arrived at least one apart, from the first byte on."""
-    trips, since = 0, chunks[0].at if chunks else 0.0
+def round_trips(chunks: Sequence[Chunk], round_trip_s: float, until: float) -> int:
+    """Round trips in a row before ``until``: the longest chain in which each side waited for what the other had sent.
+
+    Computing does not count, however long it takes.
+    """
+    way = 0.99 * round_trip_s / 2  # the line may be a tick early
+    chains: list[tuple[Chunk, int]] = []
     for chunk in chunks:
-        if not chunk.back and chunk.at - since >= round_trip_s * 0.9:
-            trips, since = trips + 1, chunk.at
-    return trips
+        if chunk.back and chunk.at + way > until:
+            continue
+        heard = [length for other, length in chains if other.back is not chunk.back and other.at + way <= chunk.at]
+        chains.append((chunk, max(heard, default=-1 if chunk.back else 0) + chunk.back))
+    return max((length for chunk, length in chains if chunk.back), default=0)
 
 
 async def _serve(target_port: int, delay: float, trace: Path) -> None:
@@ -63,21 +72,22 @@ async def _serve(target_port: int, delay: float, trace: Path) -> None:
     log = trace.open("a", buffering=1)
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: bool) -> None:
-        while data := await reader.read(1 << 16):
-            log.write(f"{json.dumps([time.monotonic(), back, len(data)])}\n")
-            loop.call_later(delay, writer.write, data)
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                log.write(f"{json.dumps([time.monotonic(), back, len(data)])}\n")
+                loop.call_later(delay, writer.write, data)
         loop.call_later(delay, writer.close)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         target_reader, target_writer = await asyncio.open_connection("127.0.0.1", target_port)
         for side in (writer, target_writer):
             side.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        pumps = pump(reader, target_writer, False), pump(target_reader, writer, True)
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await asyncio.gather(pump(reader, target_writer, False), pump(target_reader, writer, True))
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
+    os._exit(0)  # connections may be open
 
 
 if __name__ == "__main__":

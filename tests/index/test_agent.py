@@ -1,0 +1,155 @@
+"""The agent and its process of indexes, over pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote import intake
+from remote.boxes import Box
+from remote.bundle import build
+from remote.protocol import RemoteError
+from tests.support.agent import RawAgent, connected, eventually
+from tests.support.index import make_run
+from tests.support.logs import LogReader
+
+LOG = "training_runs/one/logs/train_log.jsonl"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    log = make_run(tmp_path) / "train_log.jsonl"
+    log.write_text(lines(1, 300))
+    return log
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[RawAgent]:
+    raw = RawAgent(tmp_path)
+    yield raw
+    raw.transport.close()
+
+
+def lines(first: int, last: int) -> str:
+    return "".join(f'{{"step": {i}, "reward": {i}}}\n' for i in range(first, last + 1))
+
+
+def ask(agent: RawAgent, op: str, **params: Any) -> dict[str, Any]:
+    return intake.reply(op, agent.request(op, **params))
+
+
+def children(agent: RawAgent) -> list[int]:
+    """Processes of indexes that an agent has started."""
+    pid = agent.hello["host"]["pid"]
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    pids = [int(child) for file in found for child in file.read_text().split()]
+    return [pid for pid in pids if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\0index\0")]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_live_rows_are_followed_from_the_reply_on(log: Path, agent: RawAgent) -> None:
+    with log.open("a") as file:
+        file.write('{"step": 301')
+    reply = ask(agent, "series", run="one", metrics=["reward"])
+    assert (reply["state"], reply["rows"], reply["series"][0]["last"]) == ("whole", 300, 300)
+    assert reply["offset"] == reply["cursor"].offset == len(lines(1, 300))
+    reader = LogReader(agent, LOG)
+    reader.disconnect()
+    reader.content, reader._follow.cursor = b"", reply["cursor"]
+    reader.connect()
+    with log.open("a") as file:
+        file.write("}\n" + lines(302, 303))
+    reader.until(b'{"step": 301}\n' + lines(302, 303).encode())
+    assert reader.rotations == 0
+    assert ask(agent, "series", run="one", metrics=["reward"])["rows"] == 303
+
+
+def test_the_client_gets_unpacked_replies(log: Path, tmp_path: Path) -> None:
+    with connected(Box("here", kind="local", root=str(tmp_path))) as (client, _):
+        reply = client.request("series", run="one", metrics=["reward"], width=3).result(60)
+        assert list(reply["series"][0]["columns"].count) == [100, 100, 100]
+        assert client.request("show_step", run="one", step=7).result(60)["row"] == {"step": 7, "reward": 7}
+
+
+def test_a_crash_fails_the_request_and_no_other(log: Path, agent: RawAgent) -> None:
+    ask(agent, "metrics", run="one")
+    (child,) = children(agent)
+    os.kill(child, signal.SIGSTOP)
+    agent.send({"type": "request", "id": 1, "op": "metrics", "params": {"run": "one"}})
+    assert agent.request("list_runs")["ok"]  # nothing else waits for it
+    agent.send({"type": "ping", "n": 5})
+    agent.until(lambda frame: frame["type"] == "pong")
+    os.kill(child, signal.SIGKILL)
+    failed = agent.until(lambda frame: frame["type"] == "response" and frame["id"] == 1)
+    assert failed["error"]["code"] == "index_failed"
+    assert ask(agent, "metrics", run="one")["rows"] == 300
+    assert children(agent) != [child]
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_it_ends_with_the_agent(log: Path, agent: RawAgent, how: str) -> None:
+    assert not children(agent)
+    ask(agent, "metrics", run="one")
+    (child,) = children(agent)
+    if how == "closed":
+        agent.transport.close()
+    else:
+        os.kill(agent.hello["host"]["pid"], signal.SIGKILL)
+    eventually(lambda: not is_running(child))
+
+
+def test_it_ends_when_nothing_is_asked() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-I", str(build().path()), "index", "0.2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.wait(30) == 0
+    child.communicate()
+
+
+def test_two_agents_index_one_log(log: Path, tmp_path: Path, agent: RawAgent) -> None:
+    log.write_text(lines(1, 60_000))
+    other = RawAgent(tmp_path)
+    replies: list[dict[str, Any]] = [{}, {}]
+    for _ in range(500):
+        replies = [ask(one, "series", run="one", metrics=["reward"]) for one in (agent, other)]
+        if all(reply["state"] == "whole" for reply in replies):
+            break
+    assert [reply["rows"] for reply in replies] == [60_000, 60_000]
+    assert replies[0]["series"] == replies[1]["series"]
+    assert len(list((tmp_path / ".grpo" / "index").iterdir())) == 1
+    other.transport.close()
+
+
+def test_only_a_log_of_the_run_is_read(log: Path, tmp_path: Path, agent: RawAgent) -> None:
+    outside = tmp_path.parent / "outside.jsonl"
+    outside.write_text(lines(1, 3))
+    for make in (lambda: log.symlink_to(outside), lambda: os.mkfifo(log), lambda: log.mkdir()):
+        log.unlink()
+        make()
+        with pytest.raises(RemoteError) as error:
+            ask(agent, "series", run="one", metrics=["reward"])
+        assert error.value.code == "bad_path"
+    with pytest.raises(RemoteError, match="no run named 'two'"):
+        ask(agent, "metrics", run="two")
+
+
+def test_a_log_that_cannot_be_read_is_reported(log: Path, agent: RawAgent) -> None:
+    ask(agent, "metrics", run="one")
+    log.unlink()
+    (log.parent / "events.jsonl").mkdir()  # not an events file: no row is superseded
+    assert ask(agent, "metrics", run="one")["rows"] == 0
+    log.write_text(lines(1, 7))
+    assert ask(agent, "metrics", run="one")["rows"] == 7

@@ -1,0 +1,164 @@
+"""Support for tests of indexes: runs with logs, answers through the gate, and what the raw log says."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from grpo_train.run_dir.files import to_float, to_json
+from remote import intake
+from remote.index.answers import Answers
+from remote.protocol import OPERATIONS, RemoteError
+from remote.protocol.index import HUGE, Columns
+from remote.protocol.intake import read_request
+
+METRICS = ("reward", "loss", "num_tokens", "rare")
+Row = dict[str, Any]
+
+
+def make_run(root: Path, name: str = "one") -> Path:
+    """A run's ``logs/``."""
+    logs = root / "training_runs" / name / "logs"
+    logs.mkdir(parents=True)
+    (logs.parent / "launch.json").write_text("{}")
+    return logs
+
+
+def supersede(logs: Path, *spans: tuple[int, int], file: str = "train_log.jsonl") -> None:
+    """Write the event of a resume from an earlier step."""
+    with (logs / "events.jsonl").open("a") as events:
+        for span in spans:
+            events.write(to_json({"step": 1, "event": "resumed", "superseded": {file: list(span)}}) + "\n")
+
+
+class Box:
+    """A process of indexes without the process: answers as the app gets them."""
+
+    def __init__(self, root: Path, place: Path) -> None:
+        self.root, self.answers = root, Answers([place])
+
+    def ask(self, op: str, run: str = "one", **params: Any) -> Row:
+        """One reply, through JSON and the gate. Raises RemoteError."""
+        request = read_request(OPERATIONS[op].request, {"run": run, **params})
+        result = self.answers.answer(op, self.root, self.root / "training_runs" / run, False, request)
+        return intake.reply(op, json.loads(json.dumps({"ok": True, "result": result})))
+
+    def whole(self, op: str, run: str = "one", **params: Any) -> Row:
+        """The reply once the index stands."""
+        for _ in range(1_000):
+            reply = self.ask(op, run, **params)
+            if reply.get("state", "whole") == "whole":
+                return reply
+        raise AssertionError("the index does not come to an end")
+
+
+# ------------------------------------------------------------------------------------------------- what the log says
+
+
+def rows_of(data: bytes, spans: list[tuple[int, int]], longest: int = 1 << 20) -> tuple[list[tuple[int, Row]], int]:
+    """Offset and content of each row, and the number of whole lines that are none, as the gate reads them."""
+    found, skipped, offset = [], 0, 0
+    for line in data.split(b"\n")[:-1]:
+        if not any(low <= offset < high for low, high in spans):
+            row = intake.log_row(line) if len(line) <= longest else None
+            step = to_float(row.get("step")) if row else None
+            if row is not None and step is not None and abs(step) <= 1e12:
+                found.append((offset, {**row, "step": float(int(step))}))
+            else:
+                skipped += 1
+        offset += len(line) + 1
+    return found, skipped
+
+
+def columns_of(rows: list[Row], metric: str, low: float, high: float, width: int, steps: int, x: str) -> Columns:
+    """The columns of a metric, computed value by value."""
+    cells: list[list[float]] = [[] for _ in range(width)]
+    gaps, smooth = [0] * width, [0.0] * width
+    rate, value, weight = 2 / (max(1, steps) + 1), 0.0, 0.0
+    placed = []
+    for row in rows:
+        found, at = to_float(row.get(metric)), to_float(row.get(x))
+        if found is not None and abs(found) < HUGE:
+            value, weight = value + rate * (found - value), weight + rate * (1 - weight)
+        if found is not None and at is not None and abs(at) <= 1e15 and low <= at <= high:
+            placed.append((at, found, value / weight if weight else 0.0))
+    for at, found, smoothed in sorted(placed, key=lambda one: one[0]):
+        column = min(width - 1, int((at - low) / (high - low) * width)) if high > low else 0
+        if abs(found) < HUGE:
+            cells[column].append(found)
+            smooth[column] = smoothed
+        else:
+            gaps[column] += 1
+    return Columns(
+        *(
+            [of(cell) if cell else 0 for cell in cells]
+            for of in (min, max, lambda c: c[0], lambda c: c[-1], math.fsum, len)
+        ),
+        gaps,
+        smooth,
+    )  # type: ignore[arg-type]
+
+
+def assert_same(found: Columns, expected: Columns) -> None:
+    """Extremes and counts exactly, sums and averages as far as addition allows."""
+    for name in ("min", "max", "first", "last", "count", "gaps"):
+        assert list(getattr(found, name)) == list(getattr(expected, name)), name
+    for name in ("sum", "smooth"):
+        for one, other in zip(getattr(found, name), getattr(expected, name), strict=True):
+            assert math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6), name
+
+
+# -------------------------------------------------------------------------------------------------------- random logs
+
+
+values = st.one_of(
+    st.floats(-100, 100),
+    st.integers(-1000, 1000),
+    st.sampled_from(
+        ["NaN", "Infinity", "-Infinity", None, True, "text", 1e299, 1e300, -1e305, 10**18, 10**400, [], {}]
+    ),
+)
+_odd_lines = st.sampled_from(
+    [b"", b"{", b"[1]", b"nothing", b'{"step": "x"}', b'{"step": NaN}', b'{"step": 1e13}', b'{"step": true}', b"\xff{}",
+     b'{"step": 3, "reward": NaN}', b'{"step": 4, "reward": 1e999}', b'{"reward": 5}', b'{"step": 5.5, "loss": 2}',
+     b'{"step": 3, "x": ' + b"[" * 40 + b"]" * 40 + b"}", b'{"step": 7, "groups/all_right": 0.5, "step": 8}',
+     b'{"step": 9, "time": 5, "\\u001b[31m": 3}', b'{"step": 10, "pad": "' + b"." * 5_000 + b'", "reward": 1}']
+)  # fmt: skip
+
+
+@st.composite
+def logs(draw: st.DrawFn, max_rows: int = 40) -> bytes:
+    """Lines of a log: steps that rise, metrics that come and go, values and lines of any kind."""
+    lines, step, tokens = [], 0, 0
+    keys = draw(st.lists(st.sampled_from(METRICS), unique=True))
+    for _ in range(draw(st.integers(0, max_rows))):
+        kind = draw(st.integers(0, 19))
+        if kind == 0:
+            lines.append(draw(_odd_lines))
+            continue
+        if kind == 1:
+            keys = draw(st.lists(st.sampled_from(METRICS), unique=True))
+        if kind == 2:
+            step -= draw(st.integers(0, 5))
+        step, tokens = step + 1, tokens + draw(st.integers(0, 100))
+        odd = kind in (3, 4)
+        row: Row = {"step": step, "time": f"2026-11-22T08:{step // 60 % 60:02}:{step % 60:02}.500Z"}
+        for key in keys:
+            plain = tokens if key == "num_tokens" else draw(st.floats(-100, 100))
+            row[key] = draw(values) if odd else plain
+        lines.append(to_json(row).encode())
+    return b"".join(line + b"\n" for line in lines) + draw(st.sampled_from([b"", b'{"step": 1', b"\x00"]))
+
+
+def spans_of(draw: st.DrawFn, data: bytes) -> list[tuple[int, int]]:
+    """Superseded ranges that begin and end with lines."""
+    starts = [0, *(i + 1 for i, byte in enumerate(data) if byte == 10)]
+    picked = draw(st.lists(st.tuples(st.sampled_from(starts), st.sampled_from(starts)), max_size=2))
+    return [(min(pair), max(pair)) for pair in picked]
+
+
+__all__ = ["METRICS", "Box", "RemoteError", "assert_same", "columns_of", "logs", "make_run", "rows_of", "spans_of"]
