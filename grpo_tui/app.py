@@ -217,10 +217,7 @@ class GrpoApp(App[None]):
             return
         curves.extend(store.logs)
         if (params := curves.request()) is not None:
-            self.run_worker(
-                partial(background.refresh_curves, self, curves, params), group="curves", exit_on_error=False,
-                description="curves",
-            )  # fmt: skip
+            self._work(f"curves of {self.view}", partial(background.refresh_curves, self, curves, params))
         if self.view == "charts":
             if store.wants_metrics():
                 self._work("metrics", partial(background.refresh_metrics, self, curves.run))

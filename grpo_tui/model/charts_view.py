@@ -108,16 +108,20 @@ class MetricLine:
 
 def metric_lines(rows: Iterable[Mapping[str, Any]], view: ChartsView) -> list[MetricLine]:
     """The list of metrics: the shown ones, the others by family, what is unusual lately; constant ones are counted."""
-    rows = {str(row["name"]): row for row in rows}
-    passing = [name for name in rows if matches(name, view.filter)] if view.filter else list(rows)
-    shown = [name for name in view.metrics(rows) if name in passing]
-    lines = [MetricLine("metric", name, name, is_shown=True, unusual=_unusual(rows[name])) for name in shown]
+    known = {str(row["name"]): row for row in rows}
+    passing = [name for name in known if matches(name, view.filter)] if view.filter else list(known)
+
+    def line(name: str, text: str, indent: int = 0, is_shown: bool = False) -> MetricLine:
+        return MetricLine("metric", text, name, indent, is_shown, _unusual(known[name]))
+
+    shown = [name for name in view.metrics(known) if name in passing]
+    lines = [line(name, name, is_shown=True) for name in shown]
     constant = 0
     families: dict[str, list[str]] = {}
     for name in passing:
         if name in shown:
             continue
-        if rows[name].get("constant") and not view.filter:
+        if known[name].get("constant") and not view.filter:
             constant += 1
             continue
         family, _, rest = name.partition("/")
@@ -126,12 +130,11 @@ def metric_lines(rows: Iterable[Mapping[str, Any]], view: ChartsView) -> list[Me
         if family:
             lines.append(MetricLine("family", f"{family}/"))
         for name in families[family]:
-            text = name.partition("/")[2] if family else name
-            lines.append(MetricLine("metric", text, name, indent=1 if family else 0, unusual=_unusual(rows[name])))
-    unusual = sorted((name for name in passing if _unusual(rows[name])), key=lambda name: -(_unusual(rows[name]) or 0))
-    if unusual:
+            lines.append(line(name, name.partition("/")[2] if family else name, 1 if family else 0))
+    unusual = sorted(((_unusual(known[name]) or 0.0, name) for name in passing), reverse=True)[:5]
+    if unusual and unusual[0][0]:
         lines.append(MetricLine("note", f"▲ unusual lately ({UNUSUAL:g} σ)"))
-        lines += [MetricLine("metric", name, name, indent=1, unusual=_unusual(rows[name])) for name in unusual[:5]]
+        lines += [line(name, name, 1) for score, name in unusual if score]
     if constant:
         lines.append(MetricLine("note", f"· constant: {constant} hidden"))
     return lines

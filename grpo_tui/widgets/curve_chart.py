@@ -208,8 +208,18 @@ class CurveChart(Panel):
         if not self.is_log:
             return marks
         positive = [mark for mark in marks if mark.high > 0]
-        floor = min((value for mark in positive for value in mark[1:5] if value > 0), default=1.0)
-        return [Mark(mark.x, *(math.log10(max(value, floor)) for value in mark[1:6]), mark.broken) for mark in positive]
+        floor = min((value for mark in positive for value in mark[1:6] if value > 0), default=1.0)
+
+        def exponent(value: float) -> float:
+            return math.log10(max(value, floor))
+
+        return [
+            Mark(
+                mark.x, exponent(mark.first), exponent(mark.low), exponent(mark.high), exponent(mark.last),
+                exponent(mark.smooth), mark.broken,
+            )
+            for mark in positive
+        ]  # fmt: skip
 
     def _axis(self, view: View, margin: int, columns: int, style: Style) -> Strip:
         """Numbers below the curve, as many as fit."""

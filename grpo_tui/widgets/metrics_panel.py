@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -43,7 +43,9 @@ class MetricsPanel(ScrollPanel):
             super().__init__()
             self.name = name
 
-    def __init__(self, store: Store, view: ChartsView, rows: Callable[[], list[Mapping[str, Any]]], *, id: str) -> None:
+    def __init__(
+        self, store: Store, view: ChartsView, rows: Callable[[], Sequence[Mapping[str, Any]]], *, id: str
+    ) -> None:
         super().__init__(store, id=id)
         self.view = view
         self._rows = rows
