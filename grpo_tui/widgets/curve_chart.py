@@ -253,7 +253,7 @@ class CurveChart(Panel):
             return "waiting for the first step"
         if curves.problem:
             return curves.problem
-        return "not logged" if curves.curves or not curves.asked_at else ""
+        return "not logged" if curves.is_answered else "asking the box …" if store.connected else ""
 
     # mouse ---------------------------------------------------------------------------------------------
 
