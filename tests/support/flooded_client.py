@@ -106,7 +106,10 @@ def main(flood: str, seconds: float) -> Outcome:
     closing = time.monotonic()
     connection.client.close()
     closed = time.monotonic() - closing
-    connection.inbox.drain(1.0, take)
+    until = time.monotonic() + PATIENCE * 5
+    while shown[-1][0] != "closed" and time.monotonic() < until:
+        connection.inbox.drain(1.0, take)
+        time.sleep(0.01)
     return Outcome(peak - memory, used / wall, closed, len(connections), shown, threading.active_count())
 
 
