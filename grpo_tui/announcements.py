@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from typing import TypeVar
+
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
+
+ANNOUNCED = 4
+ANNOUNCED_S = 10.0
+End = TypeVar("End")
+
+
+class Pace:
+    """At most ANNOUNCED notifications in ANNOUNCED_S seconds: a box may report the end of 10,000 runs at once."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=ANNOUNCED)
+
+    def first(self, ends: list[End]) -> list[End]:
+        """Those to announce now; the list of runs shows the others."""
+        now, found = time.monotonic(), []
+        for end in ends:
+            if len(self._times) == ANNOUNCED and now - self._times[0] < ANNOUNCED_S:
+                break
+            self._times.append(now)
+            found.append(end)
+        return found
 
 
 class EndWatch:

@@ -27,7 +27,7 @@ from grpo_tui import background, unanswered
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
-from grpo_tui.announcements import EndWatch
+from grpo_tui.announcements import EndWatch, Pace
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
@@ -54,8 +54,6 @@ from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
 TICK_S = 0.25
-DRAIN_S = 0.03
-"""Maximum time for one batch of events, so that keys stay responsive."""
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 TOAST_LENGTH = 400
@@ -110,7 +108,7 @@ class GrpoApp(App[None]):
     def _set_box(self, box: Box) -> None:
         self.store = Store(box.name, box.price_per_hour, self._now)
         self.connection = Connection(box, self.store, lambda: self.post_message(EventsArrived()), self._make_client)
-        self._ends = EndWatch(self.store)
+        self._ends, self._pace = EndWatch(self.store), Pace()
         self._awaited_run: str | None = None
         self._refreshed_key: object = None
         self._step_asked: tuple[str, float | None, str] | None = None
@@ -185,8 +183,8 @@ class GrpoApp(App[None]):
             self.show_view("home")
 
     def on_events_arrived(self) -> None:
-        if self.connection.inbox.drain(DRAIN_S, self._take):
-            self.post_message(EventsArrived())
+        if rest_s := self.connection.drain(self._take):
+            self.set_timer(rest_s, lambda: self.post_message(EventsArrived()))
 
     def _take(self, event: ClientEvent) -> None:
         self.connection.take(event)
@@ -266,7 +264,7 @@ class GrpoApp(App[None]):
         elif store.selected not in names:
             live = store.live_runs()
             self._select(live[0].name if live else names[0] if names else None)
-        for row in self._ends.ended_runs():
+        for row in self._pace.first(self._ends.ended_runs()):
             self._announce_end(row)
         self.connection.follow_selected()
 
@@ -280,7 +278,7 @@ class GrpoApp(App[None]):
         self.notify(message, title=title, severity="error" if tone == "bad" else "information", markup=False)
 
     def _announce_evaluations(self) -> None:
-        for session, run, code in self._ends.ended_evaluations():
+        for session, run, code in self._pace.first(self._ends.ended_evaluations()):
             if code:
                 self._work(f"output of {session}", partial(self._announce_failure, session, run, code))
             else:

@@ -24,6 +24,8 @@
 - The app *must* keep such a request until it is answered, over a restart, and tell the user what became of it.
 - A job whose tmux pane is dead *must not* be reported as starting, and a killed run *must not* stay lost
   (:mod:`remote.agent.ends`).
+- A process of another boot *must not* be taken for one of a run, whatever its number.
+- Ages *must* be right within 2 s of the next pong, also of what was written before the box's clock was set.
 - A job *must* be started from an argument vector that no login shell parses.
 - A full disk *must not* prevent a stop or a kill.
 

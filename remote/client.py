@@ -284,7 +284,7 @@ class BoxClient:
             if data:
                 heard = now
                 if self._link is Link.STALE:
-                    self._set_link(Link.CONNECTED, transport.describe(), latency_ms=pings.latency_ms)
+                    self._set_link(Link.CONNECTED, transport.describe(), latency_ms=pings.latency_at(now))
                 self._take(decoder.feed_sized(data), allowance, pings)
             if self._waiting.was_suspended():
                 raise Unreachable("this machine was suspended")

@@ -121,6 +121,11 @@ class Pings:
         self._pending.pop(self._count - MAX_PENDING, None)
         return self._count
 
+    def latency_at(self, now: float) -> float | None:
+        """The latest round trip, or how long the oldest ping waits for its pong if that is longer."""
+        waiting = (now - min(self._pending.values(), default=now)) * 1000
+        return self.latency_ms and max(self.latency_ms, waiting)
+
     def answered(self, n: int, now: float, box_time: float | None = None, wall_time: float = 0.0) -> bool:
         """Record pong ``n``, sent at ``box_time``; returns whether ``latency_ms`` changed."""
         began = self._pending.pop(n, None)

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.manifest import list_checkpoints
 from grpo_train.run_dir.owners import not_readable, not_writable
@@ -103,7 +104,7 @@ def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -
     An idempotency key that was used before returns the run it created. The default name is the time,
     ``run_2025-08-19_12-34-56``.
 
-    Raises RunDirError: ``bad_name``, ``name_taken``, ``bad_root``.
+    Raises RunDirError: ``bad_name``, ``name_taken``, ``bad_root``, ``disk_full``.
     """
     if name:
         check_name(name)
@@ -124,15 +125,14 @@ def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -
                 here = {"host": socket.gethostname(), "boot_id": boot_id()}
                 content = {"time": utc_now(), "run": candidate, **here, **launch}
                 atomic_write(staging / "launch.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+                RunDir(staging).log_event("launched", step=0, by=launch.get("by", ""), argv=launch.get("argv", []))
                 staging.rename(path)
             except OSError as error:
                 remove_tree(staging)
-                raise RunDirError(
-                    f"cannot create the run directory {path}: {error.strerror or error}", code="bad_root"
-                ) from error
-            run = RunDir(path)
-            run.log_event("launched", step=0, by=launch.get("by", ""), argv=launch.get("argv", []))
-            return run
+                code = "disk_full" if code_of(error) == "disk_full" else "bad_root"
+                message = f"cannot create the run directory {path}: {error.strerror or error}"
+                raise RunDirError(message, code=code) from error
+            return RunDir(path)
     raise RunDirError(
         f"a run named {name or stamp} already exists under {root}; choose another --run-name", code="name_taken"
     )

@@ -25,7 +25,8 @@ async def choose_box(app: GrpoApp) -> None:
     current = app.connection.box
     if all(box.name != current.name for box in boxes):
         boxes = [current, *boxes]
-    chosen = await app.show_dialog(BoxesScreen(boxes, current.name))
+    agent = app.store.check_to_act_on("agent")
+    chosen = await app.show_dialog(BoxesScreen(boxes, current.name, agent))
     if chosen == ADD:
         box = await app.show_dialog(AddBoxScreen(lambda new: add_box(file, new)))
         if box is not None:

@@ -63,6 +63,8 @@ class RequestScreen(Dialog[dict[str, Any]]):
         """Enter was pressed in a field: focus the button once the request is ready."""
         self._refocus_button = False
         """Focus the button once it is enabled again, unless another field has the focus."""
+        self._shown_reply: dict[str, Any] = {}
+        """The box's reply to the dry run of ``ready``."""
         self._checking = False
         self._armed = False
         """Enter was pressed before the check was over: send the request once it has passed."""
@@ -83,6 +85,10 @@ class RequestScreen(Dialog[dict[str, Any]]):
     async def check(self, request: Request) -> str:
         """Check a request before the box does; returns a summary of its effect. Raises FieldError."""
         return ""
+
+    def as_shown(self, request: Request, reply: dict[str, Any]) -> Request:
+        """The request with what the reply to its dry run shows and the box would otherwise choose anew."""
+        return request
 
     def value(self, field: str) -> str:
         """Text of an input field."""
@@ -207,6 +213,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
         self._checking = False
         self._show_summary(summary)
         self.query_one("#command", Static).update(command_text(reply))
+        self._shown_reply = reply
         self._set_ready(request)
         if self._armed:
             self._arm(False)
@@ -265,17 +272,20 @@ class RequestScreen(Dialog[dict[str, Any]]):
     @work(group="send", exit_on_error=False, description="sending the request")
     async def send(self, request: Request) -> None:
         """Send the request whose command is shown."""
+        taken = False
         button = self.query_one("#go", Button)
         button.label, button.disabled = "Sending …", True
         try:
             if self._sent is None or self._sent[0] != request:
                 self._sent = request, secrets.token_hex(12)
-            params = {**parameters(request, dry_run=False), "idempotency_key": self._sent[1]}
+            shown = self.as_shown(request, self._shown_reply)
+            params = {**parameters(shown, dry_run=False), "idempotency_key": self._sent[1]}
             reply = await self.request(self.OPERATION, timeout=60.0, **params)
         except RemoteError as error:
             if error.code != "timeout":
                 self._sent = None
             self.show_problem(error.message, error.hint)
+            taken = error.code == "name_taken" and "run_name" not in parameters(request, dry_run=False)
         except Exception as error:  # a message instead of a traceback
             self.show_problem(f"{type(error).__name__}: {error}")
         else:
@@ -283,6 +293,9 @@ class RequestScreen(Dialog[dict[str, Any]]):
             return
         self._sending = False
         button.label, button.disabled = self.VERB, False
+        if taken:  # the name that the box had proposed: it proposes another
+            self.preview()
+            self._arm(True)
 
 
 def parameters(request: Request, dry_run: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -170,6 +170,10 @@ class LaunchScreen(RequestScreen):
             overrides=self.overrides(),
             run_name=self.value("run-name"),
         )
+
+    def as_shown(self, request: Request, reply: dict[str, Any]) -> Request:
+        assert isinstance(request, LaunchRequest)
+        return replace(request, run_name=request.run_name or str(reply.get("run") or ""))
 
     async def check(self, request: Request) -> str:
         assert isinstance(request, LaunchRequest)

@@ -6,6 +6,7 @@ The client is made after the first frame and on its own thread, because paramiko
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,10 @@ from remote.protocol import RemoteError
 if TYPE_CHECKING:
     from remote.client import BoxClient
 
+
+DRAIN_S = 0.03
+"""Maximum time for one batch of events, so that keys stay responsive."""
+MIN_REST_S = 0.001
 
 MakeClient = Callable[[Box, Callable[[ClientEvent], None]], "BoxClient"]
 
@@ -68,6 +73,15 @@ class Connection:
             refused.set_exception(RemoteError("unreachable", "not connected yet", "try again in a moment"))
             return refused
         return self.client.request(op, timeout, **params)
+
+    def drain(self, apply: Callable[[ClientEvent], None]) -> float:
+        """Apply events that wait; returns the seconds to rest before the next batch, 0 if none is left.
+
+        A box may send a log without end: reading it *must not* take more than half of a core.
+        """
+        began = time.monotonic()
+        left = self.inbox.drain(DRAIN_S, apply)
+        return max(MIN_REST_S, time.monotonic() - began) if left else 0.0
 
     def take(self, event: ClientEvent) -> None:
         """Apply an event to the store and grant the box credit for its bytes."""

@@ -24,6 +24,8 @@ MOST_LIVE = 256
 """Rows that arrived since an answer before the box is asked again …"""
 LIVE_SHARE = 0.02
 """… or this share of the rows in the answer, whichever is more."""
+LIVE_KEPT = 20_000
+"""Rows that are drawn beside an answer, where the box gives no newer one."""
 SMOOTHINGS = (0, 5, 20, 50, 200, 1_000, AUTOMATIC)
 """Steps of the moving average; 0 = off."""
 AXES = ("step", "tokens", "time")
@@ -250,7 +252,7 @@ class Curves:
         if rows.first > self._next:  # more rows arrived than are kept
             self._next = None
             return
-        while self._next < rows.end:
+        while self._next < rows.end and self._live < LIVE_KEPT:
             row = rows.get(self._next)
             self._next += 1
             if row is not None and (x := _x_of(row, self.window.x)) is not None:

@@ -11,6 +11,7 @@ CONDITIONS_KEPT = 64
 RECORDS_KEPT = 16
 """Per row."""
 MESSAGE_LENGTH = 600
+CODE_LENGTH = 64
 
 _TONES = {"alarm": "bad", "warning": "warn"}
 _WITHOUT_NUMBERS = str.maketrans("", "", "0123456789.,%+-")
@@ -26,7 +27,8 @@ def records_of(health: object) -> list[dict[str, Any]]:
     records = []
     for entry in health[:RECORDS_KEPT] if isinstance(health, list) else ():
         if isinstance(entry, dict) and (message := one_line(str(entry.get("message") or "")[:MESSAGE_LENGTH])):
-            records.append({"code": str(entry.get("code") or ""), "level": entry.get("level"), "message": message})
+            code, level = str(entry.get("code") or "")[:CODE_LENGTH], str(entry.get("level") or "")[:CODE_LENGTH]
+            records.append({"code": code, "level": level, "message": message})
     return records
 
 

@@ -48,10 +48,16 @@ class LineSplitter:
 
 
 class LineBuffer(Generic[Item]):
-    """The last ``limit`` items of a log. The index of an item never changes, so it can serve as a scroll position."""
+    """The last items of a log: at most ``limit``, and of at most ``weight`` bytes in all unless one alone has more.
 
-    def __init__(self, limit: int) -> None:
-        self._items: deque[Item] = deque(maxlen=limit)
+    The index of an item never changes, so it can serve as a scroll position.
+    """
+
+    def __init__(self, limit: int, weight: int = 1 << 24) -> None:
+        self._limit, self._most = limit, weight
+        self._items: deque[Item] = deque()
+        self._weights: deque[int] = deque()
+        self._weight = 0
         self.first = 0
         """Index of the oldest item kept."""
 
@@ -70,10 +76,15 @@ class LineBuffer(Generic[Item]):
     def last(self) -> Item | None:
         return self._items[-1] if self._items else None
 
-    def append(self, item: Item) -> None:
-        if len(self._items) == self._items.maxlen:
-            self.first += 1
+    def append(self, item: Item, weight: int = 0) -> None:
+        """Add an item of about ``weight`` bytes."""
         self._items.append(item)
+        self._weights.append(weight)
+        self._weight += weight
+        while len(self._items) > self._limit or (self._weight > self._most and len(self._items) > 1):
+            self._items.popleft()
+            self._weight -= self._weights.popleft()
+            self.first += 1
 
     def get(self, index: int) -> Item | None:
         """The item with this index, or None if it is not kept."""
@@ -82,6 +93,7 @@ class LineBuffer(Generic[Item]):
 
     def remove(self, unwanted: Callable[[Item], bool]) -> None:
         """Remove the items for which ``unwanted`` holds."""
-        kept = [item for item in self._items if not unwanted(item)]
-        self._items.clear()
-        self._items.extend(kept)
+        kept = [pair for pair in zip(self._items, self._weights, strict=True) if not unwanted(pair[0])]
+        self._items = deque(item for item, _ in kept)
+        self._weights = deque(weight for _, weight in kept)
+        self._weight = sum(self._weights)

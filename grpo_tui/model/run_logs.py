@@ -1,23 +1,33 @@
-"""The newest lines of the followed run's logs: rows, health, completions, console. No Textual."""
+"""State of the followed run, built from the bytes of its logs: metrics, rows, completions, console. No Textual."""
 
 from __future__ import annotations
 
 import math
 import statistics
+import sys
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.run_dir.files import parse_time, to_float
 from grpo_tui.model.formatting import one_line
-from grpo_tui.model.health import Health
+from grpo_tui.model.health import Health, records_of
 from grpo_tui.model.lines import LineBuffer, LineSplitter
 from remote.intake import log_row, log_text
 
+Span = tuple[int, int]
+"""First and last byte, the last one not included."""
 ROWS_KEPT = 5_000
 CONSOLE_KEPT = 5_000
 COMPLETIONS_KEPT = 256
 TEXT_KEPT = 20_000
 """Maximum characters of a prompt or completion, so that memory stays bounded."""
+ROWS_WEIGHT = 64 << 20
+"""Maximum bytes of the rows."""
+FIELD_LENGTH = 64
+"""Maximum characters of a text in a row of train_log.jsonl."""
+RANGES_KEPT = 1_000
+"""Maximum number of byte ranges of a log that resumes replaced; further ones are ignored."""
 LAST_STEP = 10**12
 """Rows with a larger step are skipped."""
 TAIL_BYTES = 262_144
@@ -68,10 +78,10 @@ class RunLogs:
     """The logs of one run. ``version[LOG]`` increases with every change of that log's content."""
 
     run: str
-    rows: LineBuffer[Row] = field(default_factory=lambda: LineBuffer(ROWS_KEPT))
+    rows: LineBuffer[Row] = field(default_factory=lambda: LineBuffer(ROWS_KEPT, ROWS_WEIGHT))
     completions: LineBuffer[Completion] = field(default_factory=lambda: LineBuffer(COMPLETIONS_KEPT))
     console: LineBuffer[str] = field(default_factory=lambda: LineBuffer(CONSOLE_KEPT))
-    superseded: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    superseded: dict[str, list[Span]] = field(default_factory=dict)
     splitters: dict[str, LineSplitter] = field(default_factory=dict)
     version: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
     last_time: float | None = None
@@ -89,7 +99,8 @@ class RunLogs:
         self.splitters[log] = LineSplitter()
         self.version[log] += 1
         if log == "train_log":
-            self.rows, self.last_time, self.health, self.health_from = LineBuffer(ROWS_KEPT), None, Health(), None
+            self.rows = LineBuffer(ROWS_KEPT, ROWS_WEIGHT)
+            self.last_time, self.health, self.health_from = None, Health(), None
         elif log == "events":
             self.superseded = {}
         elif log == "rollouts":
@@ -105,10 +116,11 @@ class RunLogs:
         self.version[log] += 1
         if log == "console":
             for _, line in lines:
-                self.console.append(log_text(line))
+                text = log_text(line)
+                self.console.append(text, sys.getsizeof(text))
             return False
-        rewound = len(self.superseded.get(FILES["train_log"], []))
         superseded = self.superseded.get(FILES[log], [])
+        replaced: dict[str, list[Span]] = {}
         for offset_of_line, line in lines:
             row = None if _within(offset_of_line, superseded) else log_row(line)
             if row is None:
@@ -116,10 +128,13 @@ class RunLogs:
             if log == "train_log":
                 self._add_row(offset_of_line, row)
             elif log == "rollouts":
-                self.completions.append(completion_of(offset_of_line, row))
+                one = completion_of(offset_of_line, row)
+                self.completions.append(one, sys.getsizeof(one.prompt) + sys.getsizeof(one.text))
             else:
-                self._supersede(row)
-        return len(self.superseded.get(FILES["train_log"], [])) > rewound
+                _collect(row, replaced)
+        if replaced:
+            self._supersede(replaced)
+        return FILES["train_log"] in replaced
 
     @property
     def last_step(self) -> int | None:
@@ -149,29 +164,32 @@ class RunLogs:
         step = step_of(row)
         if step is None:
             return
+        records = records_of(row.get("health")) if isinstance(row.get("health"), list) else None
+        fields = _shown_fields(row)
+        weight = sum(100 + sys.getsizeof(key) + sys.getsizeof(value) for key, value in fields.items())
+        if records is not None:
+            fields["health"] = records
+            weight += sum(sys.getsizeof(text) for record in records for text in record.values())
         if not len(self.rows) and offset:
             self.health_from = step
-        self.rows.append(Row(offset, row))
+        self.rows.append(Row(offset, fields), weight)
         self.last_time = row_time(row) or self.last_time
-        self.health.take(step, row.get("health"))
+        self.health.take(step, records)
 
-    def _supersede(self, event: dict[str, Any]) -> None:
-        """Remove what a resume replaced: the byte ranges that its event names for each file."""
-        ranges = event.get("superseded")
-        for file, span in ranges.items() if isinstance(ranges, dict) else ():
-            try:
-                replaced = (int(span[0]), int(span[1]))
-            except (TypeError, ValueError, IndexError, KeyError):
-                continue
-            self.superseded.setdefault(str(file), []).append(replaced)
-            if file == FILES["train_log"]:
-                self._remove_rows(replaced)
-            elif file == FILES["rollouts"]:
-                self.completions.remove(lambda one, span=replaced: _within(one.offset, [span]))  # type: ignore[misc]
-                self.version["rollouts"] += 1
+    def _supersede(self, replaced: dict[str, list[Span]]) -> None:
+        """Remove what resumes replaced: byte ranges of each log."""
+        for file, spans in replaced.items():
+            known = self.superseded.setdefault(file, [])
+            known[:] = _merged(known + spans)[:RANGES_KEPT]
+        if spans := replaced.get(FILES["train_log"]):
+            self._remove_rows(_merged(spans))
+        if spans := replaced.get(FILES["rollouts"]):
+            ranges = _merged(spans)
+            self.completions.remove(lambda one: _within(one.offset, ranges))
+            self.version["rollouts"] += 1
 
-    def _remove_rows(self, span: tuple[int, int]) -> None:
-        self.rows.remove(lambda row: _within(row.offset, [span]))
+    def _remove_rows(self, spans: list[Span]) -> None:
+        self.rows.remove(lambda row: _within(row.offset, spans))
         self.last_time = row_time(self.rows.last.fields) if self.rows.last else None
         self.health = Health()
         for row in self.rows:
@@ -179,8 +197,42 @@ class RunLogs:
         self.version["train_log"] += 1
 
 
-def _within(offset: int, ranges: list[tuple[int, int]]) -> bool:
-    return any(low <= offset < high for low, high in ranges)
+def _shown_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """The numbers and texts of a row. The names are shared by all rows, and there may be 5,000 rows of 60 fields."""
+    return {
+        sys.intern(key): value[:FIELD_LENGTH] if isinstance(value, str) else value
+        for key, value in row.items()
+        if not isinstance(value, (list, dict))
+    }
+
+
+def _collect(event: dict[str, Any], replaced: dict[str, list[Span]]) -> None:
+    """Add the byte ranges that an event of a resume names for each file."""
+    ranges = event.get("superseded")
+    for file, span in ranges.items() if isinstance(ranges, dict) else ():
+        try:
+            low, high = int(span[0]), int(span[1])
+        except (TypeError, ValueError, IndexError, KeyError, OverflowError):
+            continue
+        if file in FILES.values() and 0 <= low < high < 2**63:
+            replaced.setdefault(file, []).append((low, high))
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    """The same ranges in order, none of them within or beside another."""
+    found: list[Span] = []
+    for low, high in sorted(spans):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
+
+
+def _within(offset: int, ranges: list[Span]) -> bool:
+    """Whether an offset is in one of the ranges of :func:`_merged`."""
+    index = bisect_right(ranges, offset, key=lambda span: span[0]) - 1
+    return index >= 0 and offset < ranges[index][1]
 
 
 def step_of(row: dict[str, Any]) -> int | None:

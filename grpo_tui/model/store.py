@@ -48,6 +48,8 @@ STALE_FLOOR_S = 30.0
 """… and never sooner than this …"""
 STARTING_FLOOR_S = 180.0
 """… or than this while the run is starting."""
+CHECK_LENGTH = 1_000
+"""Maximum characters of a doctor's finding, and of its hint."""
 CLOCK_SET_S = 10.0
 """A larger change of the difference between the clocks is a clock that was set."""
 MAX_CLOCKS = 20
@@ -208,7 +210,11 @@ class Store:
 
     def examined(self, reply: dict[str, Any]) -> None:
         """Apply the reply to ``doctor``."""
-        self.checks = reply.get("checks") or []
+        texts = ("detail", "hint")  # shown in whole
+        self.checks = [
+            {key: value[:CHECK_LENGTH] if key in texts else value for key, value in check.items()}
+            for check in reply.get("checks") or ()
+        ]
         self._changed("link")
 
     # facts ---------------------------------------------------------------------------------------------

@@ -29,9 +29,10 @@ class BoxesScreen(Dialog[str]):
 
     heading = "boxes"
 
-    def __init__(self, boxes: list[Box], current: str) -> None:
+    def __init__(self, boxes: list[Box], current: str, agent: str = "") -> None:
+        """``agent``: what the doctor of the current box says about the agent, if there is something to do."""
         super().__init__()
-        self.boxes, self.current = boxes, current
+        self.boxes, self.current, self.agent = boxes, current, agent
 
     def compose_body(self) -> ComposeResult:
         options = [Option(self._line(box), id=box.name) for box in self.boxes]
@@ -63,7 +64,10 @@ class BoxesScreen(Dialog[str]):
         choices.focus()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        text = explain(self.boxes[event.option_index])
+        box = self.boxes[event.option_index]
+        text = explain(box)
+        if box.name == self.current and self.agent:
+            text += f". The agent {self.agent}"
         self.query_one("#transport", Static).update(Content.from_markup("[$grpo-muted]$text[/]", text=text))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:

@@ -21,8 +21,12 @@ class Dialog(ModalScreen[Result]):
 
     BINDINGS: ClassVar = [
         Binding("escape", "cancel", "cancel", show=False),
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
+        Binding("left,h", "app.focus_previous", show=False),
+        Binding("right,l", "app.focus_next", show=False),
+        Binding("j", "move('cursor_down', 'scroll_down')", show=False),
+        Binding("k", "move('cursor_up', 'scroll_up')", show=False),
+        Binding("g", "move('first', 'scroll_home')", show=False),
+        Binding("G", "move('last', 'scroll_end')", show=False),
     ]
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
     heading = ""
@@ -47,6 +51,15 @@ class Dialog(ModalScreen[Result]):
 
     def action_cancel(self) -> None:
         self.dismiss(None)
+
+    def action_move(self, cursor: str, scroll: str) -> None:
+        """Move the cursor of the focused list, else scroll the text."""
+        if move := getattr(self.focused, f"action_{cursor}", None):
+            move()
+        else:
+            for body in self.query(".body"):
+                if body.allow_vertical_scroll:
+                    getattr(body, f"action_{scroll}")()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         # Not to be overridden: Textual also calls the handlers of base classes, and a screen is dismissed only once.

@@ -12,8 +12,9 @@ from grpo_tui.screens.dialog import Dialog
 
 _NAVIGATION = (
     ("tab", "Focus the next panel (shift+tab: the previous one, or click)"),
-    ("↑ ↓", "Runs: select a run. Logs: scroll (end: follow new lines)"),
-    ("← →", "Logs: previous or next tab. Completion: older or newer"),
+    ("↑ ↓ k j", "Runs: select a run. Logs: scroll (end: follow new lines)"),
+    ("← → h l", "Logs: previous or next tab. Completion: older or newer"),
+    ("g G", "Go to the first or last row or line (also home and end)"),
 )
 
 

@@ -10,6 +10,10 @@ from grpo_tui.model.formatting import bar, gibibytes, one_line
 from grpo_tui.widgets.panel import Panel, toned
 from remote.protocol.rows import UNREADABLE
 
+GPUS_SHOWN = 16
+PROCESSES_SHOWN = 16
+"""Of a GPU."""
+
 
 class GpuPanel(Panel):
     """Memory, utilization, power, temperature and the runs of each GPU."""
@@ -19,7 +23,7 @@ class GpuPanel(Panel):
 
     def refresh_titles(self) -> None:
         gpus = self.store.gpus or []
-        names = {gpu.get("name", "").removeprefix("NVIDIA ") for gpu in gpus if UNREADABLE not in gpu}
+        names = {gpu.get("name", "").removeprefix("NVIDIA ") for gpu in gpus[:GPUS_SHOWN] if UNREADABLE not in gpu}
         count = f"{len(gpus)}× " if len(gpus) > 1 else ""
         title = Content("gpu")
         if names:
@@ -29,7 +33,7 @@ class GpuPanel(Panel):
 
     def lines_wanted(self) -> int:
         """Rows of content."""
-        return max(1, len(self.store.gpus or ()))
+        return max(1, min(GPUS_SHOWN, len(self.store.gpus or ())))
 
     def render(self) -> Content:
         gpus = self.store.gpus
@@ -41,7 +45,7 @@ class GpuPanel(Panel):
             device = f"runs use {cores} CPU cores" if cores else "runs use the CPU"
             note = self.store.gpu_note or "no GPU on this box"
             return Content.from_markup("[$text-muted]$note · $device[/]", note=note, device=device)
-        return Content("\n").join(self._line(gpu, self.size.width) for gpu in gpus)
+        return Content("\n").join(self._line(gpu, self.size.width) for gpu in gpus[:GPUS_SHOWN])
 
     def _line(self, gpu: dict[str, Any], width: int) -> Content:
         if reason := gpu.get(UNREADABLE):
@@ -63,7 +67,8 @@ class GpuPanel(Panel):
             tone = "$error" if temperature >= 85 else "$foreground"
             parts.append(Content.from_markup(f"[{tone}]{temperature:3.0f}[/][$text-muted] °C[/]  "))
         if processes := gpu.get("processes"):
-            runs = [str(process.get("run") or process.get("name") or process.get("pid")) for process in processes]
+            first = processes[:PROCESSES_SHOWN]
+            runs = [str(process.get("run") or process.get("name") or process.get("pid")) for process in first]
             parts.append(Content.from_markup("[$text-muted]$runs[/]", runs=", ".join(dict.fromkeys(runs))))
         line = Content.assemble(*parts)
         return line.truncate(width, ellipsis=True) if width > 0 else line

@@ -50,6 +50,7 @@ class MetricsPanel(ScrollPanel):
         self.view = view
         self._rows = rows
         self._lines: list[MetricLine] = []
+        self._made_of: object = None
         self._cursor = 0
 
     @property
@@ -61,8 +62,11 @@ class MetricsPanel(ScrollPanel):
         return (self._lines, self.store.log_version("train_log"), self.size, self.app.theme, self.has_focus)
 
     def tick(self) -> None:
-        lines = metric_lines(self._rows(), self.view)
-        if lines != self._lines:
+        rows, view = self._rows(), self.view
+        made_of = (id(rows), len(rows), view.filter, tuple(view.shown))
+        if made_of != self._made_of:
+            self._made_of = made_of
+            lines = metric_lines(rows, view)
             name = self.current
             self._lines = lines
             found = [index for index, line in enumerate(lines) if line.name == name and name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.content import Content
@@ -11,6 +11,7 @@ from textual.widget import Widget
 
 from grpo_tui.model.store import Freshness, Store
 
+VI_KEYS = {"j": "down", "k": "up", "g": "home", "G": "end", "h": "left", "l": "right"}
 TONES = {
     "live": "$success",
     "busy": "$secondary",
@@ -111,6 +112,19 @@ class Panel(StoreView, Widget, can_focus=True):
 
 
 class ScrollPanel(StoreView, ScrollView, can_focus=True):
-    """A panel that scrolls."""
+    """A panel that scrolls: with the arrow keys, and with the keys of vi unless the user gave them to an action."""
 
     DEFAULT_CLASSES = "panel"
+    BINDINGS: ClassVar = [(key, f"vi('{key}')") for key in VI_KEYS]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "vi":
+            actions = cast("GrpoApp", self.app).actions
+            return all(parameters[0] not in one.keys for one in actions if one.id != "log_next")
+        return super().check_action(action, parameters)
+
+    async def action_vi(self, key: str) -> None:
+        """Do what the arrow key of a vi key does here."""
+        bound = self._bindings.key_to_bindings.get(VI_KEYS[key])
+        if bound:
+            await self.run_action(bound[0].action)

@@ -24,7 +24,11 @@ LOST_EVERY_S = 5.0
 """A lost run is looked at again this often: a disk may have room by then."""
 LAUNCH_LOCK = ".launch.lock"
 """Held from the creation of a run to the start of its session."""
-GONE = "the supervisor did not start: its tmux session is gone (the tmux server ended, or the box was restarted)"
+GONE_AFTER_S = 5.0
+"""A run without a session is not started any more after this time: a repeated launch may be on its way."""
+NOT_STARTED = "not_started"
+"""Error code of a run that a repeated launch may start."""
+GONE = "the supervisor did not start: it has no tmux session (the agent, the tmux server or the box ended before)"
 _NOT_EXECUTED = (126, 127)
 """Exit status of a shell that cannot execute a command, or cannot find it."""
 
@@ -38,8 +42,8 @@ class Ends:
         self._looked: dict[Path, float] = {}
         self._silent: set[Path] = set()
         """Runs with a dead pane that was empty: tmux may read what was printed a moment later."""
-        self._gone: set[Path] = set()
-        """Runs that were seen without a session and without a status."""
+        self._gone: dict[Path, float] = {}
+        """Runs without a session and without a status, and when each was first seen so."""
 
     def settle(self, run: RunDir, state: str) -> bool:
         """Record the end of a run in this state, if it has ended; whether it did."""
@@ -63,7 +67,8 @@ class Ends:
         if (state == "lost" or session) and was_killed(run):
             return record_end(run, "killed", by="agent")
         if session is None:
-            return never_started and self._is_gone(run) and record_end(run, "crashed", by="agent", error=GONE)
+            gone = never_started and self._is_gone(run)
+            return gone and record_end(run, "crashed", by="agent", error=GONE, code=NOT_STARTED)
         lines = self._sessions.output(session["name"], TAIL_LINES)
         if not lines and run.path not in self._silent:
             self._silent.add(run.path)
@@ -84,14 +89,12 @@ class Ends:
         return session if session and session["run"] == run.name else None
 
     def _is_gone(self, run: RunDir) -> bool:
-        """Whether a run without a session had one in this account's tmux here: seen twice, outside of a launch."""
+        """Whether a run without a session needs one in this account's tmux here, and none is being started."""
         launch = run.read_launch()
         ours = (launch.get("tmux"), launch.get("host")) == (self._socket, socket.gethostname())
         if not ours or self._is_launching(run.root):
             return False
-        known = run.path in self._gone
-        self._gone.add(run.path)
-        return known
+        return time.monotonic() - self._gone.setdefault(run.path, time.monotonic()) > GONE_AFTER_S
 
     @staticmethod
     def _is_launching(root: Path) -> bool:

@@ -30,7 +30,7 @@ from grpo_train.run_dir.kill import (
 from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly, start_ticks
 from grpo_train.run_dir.root import Launch, find_by_key
 from remote.agent.context import BoxContext
-from remote.agent.ends import LAUNCH_LOCK
+from remote.agent.ends import LAUNCH_LOCK, NOT_STARTED
 from remote.agent.engine import Engine, find_engine, running_version
 from remote.agent.once import Record, once
 from remote.agent.sessions import Sessions, session_name
@@ -94,7 +94,7 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
             run = create_run(box.root, _launch_record(box, request), name or None)
         planned = reply(run.name, started=True)
         session = sessions.find(planned["session"])
-        if run.status_file.exists() or (session and session["run"] == run.name):
+        if _has_started(run) or (session and session["run"] == run.name):
             return {**planned, "started": False}
         if request.recall:
             raise RemoteError("not_received", f"{run.name} was created, but not started", "launch it again")
@@ -107,6 +107,12 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
             record_end(run, "crashed", by="agent", error=message, code=error.code)
             raise
     return planned
+
+
+def _has_started(run: RunDir) -> bool:
+    """Whether a supervisor of the run has written its status, or its session showed why there is none."""
+    error = (run.read_status() or {}).get("error")
+    return run.status_file.exists() and not (isinstance(error, dict) and error.get("code") == NOT_STARTED)
 
 
 def _examine(box: BoxContext, engine: Engine) -> None:

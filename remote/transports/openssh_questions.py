@@ -27,7 +27,9 @@ class LoginQuestions:
         """Whether the user accepted a host key in this login."""
         self._asked_now = False
         self._passphrases: dict[str, str] = {}
-        """Answers in this login; kept if it succeeds."""
+        """Answers in this login; kept if it succeeds, or gets as far as a question of the box."""
+        self._answered: set[str] = set()
+        """Questions of this login."""
         self._notices: list[Prompt] = []
 
     def descriptors(self) -> list[int]:
@@ -44,7 +46,7 @@ class LoginQuestions:
         return seconds
 
     def succeeded(self) -> None:
-        """The login succeeded: keep its passphrases for this session."""
+        """The keys of this login could be read: keep their passphrases for this session."""
         self._ssh.passphrases |= self._passphrases
         self._passphrases = {}
 
@@ -86,14 +88,23 @@ class LoginQuestions:
             self._ssh.asked = False  # the next connection is a person's
             self.refusal = Refused(f"reconnect to answer {self._ssh.where()}: {prompt.text.strip()}", "question")
             return None
+        if prompt.kind in ("password", "prompt"):
+            self.succeeded()
         self._ssh.asked = self._asked_now = True
-        answer = self._ask(QuestionAsked(prompt.text.strip(), False, prompt.kind))
+        answer = self._ask(QuestionAsked(self._text(prompt), False, prompt.kind))
         if answer is None:
             self._ssh.asked = False
             self.refusal = Refused(f"not answered: {prompt.text.strip()}", "question")
         elif prompt.kind == "passphrase":
             self._passphrases[prompt.text] = answer
         return answer
+
+    def _text(self, prompt: Prompt) -> str:
+        """The question; ssh asks again without a word about the last answer."""
+        again = prompt.text in self._answered
+        self._answered.add(prompt.text)
+        wrong = "Wrong passphrase." if prompt.kind == "passphrase" else "Asked again: the last answer may be wrong."
+        return f"{wrong}\n{prompt.text.strip()}" if again else prompt.text.strip()
 
     def _host_key(self, prompt: Prompt) -> str | None:
         found = prompt.host_key()

@@ -15,9 +15,15 @@ import pytest
 
 from grpo_train.run_dir import RunDir, open_run, write_manifest
 from grpo_train.run_dir.files import atomic_write, read_json
+from remote.agent import jobs
+from remote.agent.context import BoxContext
+from remote.agent.ends import GONE
+from remote.agent.run_table import RunTable
+from remote.agent.sessions import Sessions
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import Link, LinkChanged, RunsReported, SessionsReported
+from remote.protocol.operations import KillRequest, LaunchRequest
 from tests.link.test_jobs import linked, row_of
 from tests.remote.test_jobs import ask, refusal, state
 from tests.support.agent import Recorder, connected, eventually
@@ -25,7 +31,6 @@ from tests.support.job_faults import TIMING, engines
 from tests.support.machine import Machine
 
 PATIENT = dataclasses.replace(TIMING, lost_after=30.0)
-GONE = "the supervisor did not start: its tmux session is gone (the tmux server ended, or the box was restarted)"
 
 
 @pytest.fixture
@@ -118,25 +123,6 @@ def test_a_rebooted_box(machine: Machine, root: Path) -> None:
         assert states_of_link == {Link.CONNECTING, Link.CONNECTED, Link.LOST}
 
 
-def test_a_box_rebooted_while_a_run_starts(machine: Machine, root: Path, tmp_path: Path) -> None:
-    """Its supervisor had written no status yet."""
-    slow = tmp_path / "slow"
-    slow.write_text(f'#!/bin/sh\n[ "$1" != --version ] || exec {machine.engine} "$@"\nexec sleep 600\n')
-    slow.chmod(0o755)
-    box = machine.box(root=str(root), engine=[str(slow)])
-    with reached(machine, box) as (client, recorder):
-        ask(client, "launch", config_text="x", run_name="r")
-        shows(recorder, {"r": "starting"})
-        mark = reboot(machine, recorder)
-        shows(recorder, {"r": "crashed"}, mark)
-        states = {row["state"] for e in recorder.events[mark:] if isinstance(e, RunsReported) for row in e.runs}
-        assert states == {"lost", "crashed"}
-        assert row_of(client, "r")["error"]["summary"] == GONE
-
-
-# ------------------------------------------------------------------------------------------------------------- tmux
-
-
 def kill_server(box: Box) -> None:
     """SIGKILL: no session is told; the kernel hangs up their terminals."""
     format_ = ["display-message", "-p", "#{pid}"]
@@ -144,17 +130,13 @@ def kill_server(box: Box) -> None:
     os.kill(int(done.stdout), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("how", ["kill-server", "SIGKILL"])
-def test_a_killed_tmux_server(box: Box, root: Path, how: str) -> None:
-    """One run ends by the hangup; one ignores it and is still running, stopped and killed without tmux."""
+def test_a_killed_tmux_server(box: Box, root: Path) -> None:
+    """One run ends by the hangup; two ignore it and are still running, stopped and killed without tmux."""
     with linked(box) as (client, recorder):
         for name, behavior in (("r", "obedient"), ("deaf", "deaf"), ("deafer", "deaf")):
             ask(client, "launch", config_text=behavior, run_name=name)
             eventually(lambda name=name: state(root, name) == "running")
-        if how == "SIGKILL":
-            kill_server(box)
-        else:
-            subprocess.run(["tmux", "-L", box.tmux_socket, "kill-server"], check=True)
+        kill_server(box)
         mark = recorder.mark()
         shows(recorder, {"r": "lost", "deaf": "running", "deafer": "running"}, mark)
         recorder.wait(lambda e: isinstance(e, SessionsReported) and e.sessions == [], after=mark)
@@ -171,17 +153,27 @@ def test_a_killed_tmux_server(box: Box, root: Path, how: str) -> None:
         assert client.link is Link.CONNECTED
 
 
-def test_a_tmux_server_killed_while_a_run_starts(box: Box, root: Path, tmp_path: Path) -> None:
-    slow = tmp_path / "slow"
-    slow.write_text(f'#!/bin/sh\n[ "$1" != --version ] || exec {box.engine[0]} "$@"\nexec sleep 600\n')
-    slow.chmod(0o755)
-    with linked(dataclasses.replace(box, engine=[str(slow)])) as (client, recorder):
-        ask(client, "launch", config_text="x", run_name="r")
-        shows(recorder, {"r": "starting"})
-        other = dataclasses.replace(box, tmux_socket=f"{box.tmux_socket}-other")
-        with linked(other) as (_, elsewhere):  # its tmux has no such session, and never had
-            kill_server(box)
-            shows(recorder, {"r": "crashed"})
-            assert row_of(client, "r")["error"]["summary"] == GONE
-            shows(elsewhere, {"r": "crashed"})
-    assert [row["event"] for row in open_run(root, "r").read_log("events.jsonl")] == ["launched", "crashed"]
+def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent was killed after it created the run, or tmux was while the supervisor started."""
+    monkeypatch.setattr("remote.agent.ends.GONE_AFTER_S", 0.0)
+    settings = {"root": str(root), "engine": box.engine, "tmux_socket": box.tmux_socket}
+    context, request = BoxContext.from_settings(settings), LaunchRequest("obedient", run_name="r", idempotency_key="k")
+    context = dataclasses.replace(context, repo=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(Sessions, "start", lambda *_: None)
+        jobs.launch(context, request)
+    for record in (root / "training_runs").glob(".requests*/launch-*"):
+        record.unlink()
+    run = open_run(root, "r")
+    elsewhere = BoxContext.from_settings({**settings, "tmux_socket": "another"})  # never had such a session
+    table, other = RunTable(context), RunTable(elsewhere)
+    assert [row["state"] for row in table.rows()] == ["starting"]
+    with jobs._launch_lock(root):  # a launch is in progress
+        assert [row["state"] for row in table.rows()] == ["starting"]
+    assert [row["state"] for row in other.rows()] == ["starting"]
+    (row,) = table.rows()
+    assert (row["state"], row["error"]) == ("crashed", {"code": "not_started", "summary": GONE})
+    assert jobs.launch(context, request)["started"]
+    eventually(lambda: run.observed_state().state == "running")
+    assert not jobs.launch(context, request)["started"]
+    jobs.kill(context, KillRequest(run="r"))

@@ -71,6 +71,14 @@ def test_a_late_pong_does_not_set_the_clock() -> None:
     assert abs((pings.skew_s or 0) - STEP_S) < 0.1
 
 
+def test_a_late_pong_counts_before_it_arrives() -> None:
+    pings = Pings()
+    pong(pings, 0.0, 0.01, 0.02)
+    assert pings.latency_at(1.0) == pings.latency_ms
+    pings.sent(1.0)
+    assert pings.latency_at(31.0) == 30_000
+
+
 def test_a_set_clock_is_not_a_suspend(tmp_path: Path) -> None:
     clock = tmp_path / "clock"
     clock.write_text("+0s")
@@ -108,7 +116,9 @@ def test_ages_are_right_whatever_the_boxs_clock(machine: Machine, root: Path) ->
     store = screen.store
     machine.set_clock("+5h")
     box = machine.box(root=str(root))
-    client = BoxClient(box, screen, host_keys_file=machine.hosts, timing=replace(Timing(), lost_after=60.0))
+    client = BoxClient(
+        box, screen, host_keys_file=machine.hosts, timing=replace(Timing(), ping_every=0.3, lost_after=60.0)
+    )
     screen.client = client
     client.start()
     try:

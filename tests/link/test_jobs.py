@@ -357,8 +357,9 @@ def test_a_launch_on_a_full_disk_is_refused(box: Box, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as root, linked(dataclasses.replace(box, root=str(root))) as (client, _):
         create_run(root, {"config_text": "x"}, "first")
         fill(root)
-        with pytest.raises(RemoteError):
-            ask(client, "launch", config_text="obedient", run_name="r", idempotency_key="k")
+        error = refusal(client, "launch", config_text="obedient", run_name="r", idempotency_key="k")
+        assert (error.code, "No space left on device" in error.message) == ("disk_full", True)
+        assert [row["run"] for row in ask(client, "list_runs")["runs"]] == ["first"]
         free(root)
         assert ask(client, "launch", config_text="obedient", run_name="r", idempotency_key="k")["started"]
         eventually(lambda: state(root, "r") == "running")

@@ -17,7 +17,7 @@ import pytest
 from grpo_tui.model.lines import LineSplitter
 from remote.boxes import Box
 from remote.events import BoxGreeted, LogFailed, LogRotated
-from tests.support.agent import RawAgent, connected, eventually
+from tests.support.agent import RawAgent, Recorder, connected, eventually
 from tests.support.logs import LogReader, run_histories, run_storm
 
 HEAD = b"the same first lines\n" * 400
@@ -215,19 +215,25 @@ def shortened(log: Path) -> None:
     os.truncate(log, 5_000)
 
 
+def continues_after_a_restore(reader: LogReader, log: Path, more: bytes) -> None:
+    """The log is restored and grows while the link is down."""
+    content = log.read_bytes()
+    reader.until(content)
+    reader.disconnect()
+    restored(log)
+    append(log, more)
+    reader.connect()
+    reader.until(content + more)
+    assert reader.rotations == 0
+
+
 @pytest.mark.parametrize("size", [3_000, 20_000])
 def test_a_restored_log_continues(shared: RawAgent, folder: Path, size: int) -> None:
     log = folder / "log"
     content = b"".join(b"line %d\n" % i for i in range(5_000))[:size]
     log.write_bytes(content)
     reader = reader_of(shared, log)
-    reader.until(content)
-    reader.disconnect()
-    restored(log)
-    append(log, b"after the restore\n")
-    reader.connect()
-    reader.until(content + b"after the restore\n")
-    assert reader.rotations == 0
+    continues_after_a_restore(reader, log, b"after the restore\n")
     reader.disconnect()
     reader.connect()
     append(log, b"again\n")
@@ -252,17 +258,23 @@ def test_a_cursor_of_an_older_client_continues(shared: RawAgent, folder: Path) -
     log = folder / "log"
     log.write_bytes(HEAD)
     reader = reader_of(shared, log, older=True)
-    reader.until(HEAD)
-    reader.disconnect()
-    restored(log)
-    append(log, b"more\n")
-    reader.connect()
-    reader.until(HEAD + b"more\n")
-    assert reader.rotations == 0
+    continues_after_a_restore(reader, log, b"more\n")
     reader.disconnect()
     shortened(log)
     reader.connect()
     reader.until_rotated()
+
+
+def kill_the_agent_of_a_restored_log(recorder: Recorder, subscription: int, log: Path) -> None:
+    """The log is restored and grows while the agent is stopped, which is then killed; all of it arrives."""
+    pid = [event.host["pid"] for event in recorder.events if isinstance(event, BoxGreeted)][-1]
+    mark = recorder.mark()
+    os.kill(pid, signal.SIGSTOP)
+    restored(log)
+    append(log, b"while it is away\n")
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: recorder.logs[subscription] == log.read_bytes())
+    recorder.wait_for(BoxGreeted, after=mark)
 
 
 def test_a_killed_agent_costs_no_byte(tmp_path: Path) -> None:
@@ -272,12 +284,7 @@ def test_a_killed_agent_costs_no_byte(tmp_path: Path) -> None:
         subscription = client.follow("log")
         eventually(lambda: recorder.logs.get(subscription) == HEAD)
         for _ in range(3):
-            pid = [event.host["pid"] for event in recorder.events if isinstance(event, BoxGreeted)][-1]
-            os.kill(pid, signal.SIGSTOP)
-            restored(log)
-            append(log, b"while it is away\n")
-            os.kill(pid, signal.SIGKILL)
-            eventually(lambda: recorder.logs[subscription] == log.read_bytes())
+            kill_the_agent_of_a_restored_log(recorder, subscription, log)
         assert not [event for event in recorder.events if isinstance(event, LogRotated)]
 
 

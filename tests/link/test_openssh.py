@@ -213,6 +213,7 @@ def test_a_passphrase_is_asked_once_a_session(place: Lab) -> None:
             assert str(key) in question.text
             client.answer_question("wrong")
             recorder.wait(lambda _: len(_questions(recorder)) == 2, 30)
+            assert _questions(recorder)[1].text == f"Wrong passphrase.\n{question.text}"
             client.answer_question(SECRET)
             recorder.wait_link(Link.CONNECTED, 30)
             mark = recorder.mark()
@@ -248,6 +249,26 @@ def test_a_code_is_asked_once_an_outage(place: Lab) -> None:
             recorder.wait(lambda _: len(_questions(recorder)) == 3, 30)
             client.answer_question(None)
             assert "not answered" in recorder.wait_link(Link.REFUSED, 30, after=mark).detail
+
+
+@needs_root
+def test_a_wrong_code_does_not_cost_the_passphrase(place: Lab) -> None:
+    server = place.server(TWO_FACTORS, files=pam_secret(place.folder))
+    key = place.key("locked", server, passphrase=SECRET)
+    config = place.config(server, f"IdentityFile {key}", key=False)
+    with connected(box_of(place), **options(place, config)) as (client, recorder):
+        for count, (kind, answer) in enumerate(
+            [("passphrase", SECRET), ("prompt", "wrong"), ("prompt", None), ("prompt", SECRET)], start=1
+        ):
+            recorder.wait(lambda _, count=count: len(_questions(recorder)) == count, 30)
+            assert _questions(recorder)[-1].kind == kind
+            client.answer_question(answer)
+            if answer is None:
+                recorder.wait_link(Link.REFUSED, 30)
+                client.reconnect_now()
+        recorder.wait_link(Link.CONNECTED, 30)
+        assert "may be wrong" in _questions(recorder)[2].text
+        assert "may be wrong" not in _questions(recorder)[3].text
 
 
 @needs_root

@@ -85,7 +85,7 @@ def test_a_hostile_box(tmp_path: Path, environment: dict[str, str]) -> None:
             screen.press("Down")
             screen.settle(0.2)
         screen.press("Home")
-        for key in ("n", "e", "r", "a", "k", "?", ":", "b"):
+        for key in ("n", "e", "r", "a", "K", "?", ":", "b"):
             screen.press(key)
             screen.settle(0.3)
             screen.press("Escape")

@@ -13,18 +13,19 @@ import pytest
 
 from tests.support import flooded_client
 from tests.support.flooded_client import resident_mb
-from tests.support.floods import FLOODS
+from tests.support.floods import FLOODS, WITHIN_CREDIT
 from tests.support.hostile_box import Script, app_command, send
 from tests.support.terminal import Terminal
 
+ALL = {**FLOODS, **WITHIN_CREDIT}
 SECONDS = float(os.environ.get("FLOOD_SECONDS", "60"))
 
 
-@pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.__name__)
+@pytest.mark.parametrize("flood", ALL, ids=lambda flood: flood.__name__)
 def test_a_flooded_client_stays_small(flood: Script) -> None:
     outcome = flooded_client.outcome(flooded_client.start(flood.__name__, SECONDS), SECONDS + 60)
     print(f"{flood.__name__}: {outcome}")
-    outcome.assert_bounded(FLOODS[flood])
+    outcome.assert_bounded(ALL[flood])
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def undisturbed_mb(tmp_path_factory: pytest.TempPathFactory) -> float:
         return resident_mb("VmHWM", pid_of(folder))
 
 
-@pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.__name__)
+@pytest.mark.parametrize("flood", ALL, ids=lambda flood: flood.__name__)
 def test_a_flooded_app_stays_small(flood: Script, tmp_path: Path, undisturbed_mb: float) -> None:
     with app(tmp_path, flood) as screen:
         screen.wait_for("local")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import tarfile
@@ -21,10 +20,10 @@ import pytest
 from remote.agent.log_file import sha256
 from remote.boxes import Box
 from remote.bundle import build
-from remote.events import BoxGreeted, LogRotated
+from remote.events import LogRotated
 from remote.transports import AskHostKey
 from remote.transports.local import LocalTransport
-from tests.link.test_logs import HEAD, append, restored
+from tests.link.test_logs import HEAD, kill_the_agent_of_a_restored_log
 from tests.support.agent import RawAgent, connected, eventually
 from tests.support.engine import REPOSITORY
 from tests.support.logs import run_histories, run_storm
@@ -138,14 +137,7 @@ def test_an_older_agent_and_this_client(older: Path, tmp_path: Path) -> None:
         subscription = client.follow("log")
         eventually(lambda: recorder.logs.get(subscription) == HEAD)
         for i in range(10):
-            pid = [event.host["pid"] for event in recorder.events if isinstance(event, BoxGreeted)][-1]
-            os.kill(pid, signal.SIGSTOP)
-            restored(log)
-            append(log, b"while it is away\n")
-            mark = recorder.mark()
-            os.kill(pid, signal.SIGKILL)
-            eventually(lambda: recorder.logs[subscription] == log.read_bytes())
-            recorder.wait_for(BoxGreeted, after=mark)
+            kill_the_agent_of_a_restored_log(recorder, subscription, log)
             assert agents.started == i + 2
         assert not [event for event in recorder.events if isinstance(event, LogRotated)]
 

@@ -98,15 +98,18 @@ def main(flood: str, seconds: float) -> Outcome:
     while (left := left_s()) > 0:
         if woken.wait(min(left, 0.2)):
             woken.clear()
-            while connection.inbox.drain(0.03, take):
-                time.sleep(0)
+            while (rest_s := connection.drain(take)) and left_s() > 0:
+                time.sleep(rest_s)
     used, wall = time.process_time() - cpu, time.monotonic() - began
     peak = resident_mb("VmHWM")
     assert connection.client is not None
     closing = time.monotonic()
     connection.client.close()
     closed = time.monotonic() - closing
-    connection.inbox.drain(1.0, take)
+    until = time.monotonic() + PATIENCE * 5
+    while shown[-1][0] != "closed" and time.monotonic() < until:
+        connection.inbox.drain(1.0, take)
+        time.sleep(0.01)
     return Outcome(peak - memory, used / wall, closed, len(connections), shown, threading.active_count())
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
+from remote.protocol import MAX_DATA, encode_data
 from remote.protocol.frames import MAX_JOINED, PART_LENGTH
 from tests.support.hostile_box import HostileBox, Script, line
 
@@ -31,6 +33,60 @@ def tiny_log_pieces(box: HostileBox) -> None:
     connected(box)
     log = box.log()
     box.flood(lambda count: {"type": "data", "id": log, "offset": count, "text": "x"})
+
+
+def log_lines(box: HostileBox, log: str, make: Callable[[int], bytes]) -> None:
+    """A log within its credit, without end."""
+    connected(box)
+    box.fill(box.log(log), make)
+
+
+def many_steps(box: HostileBox) -> None:
+    log_lines(box, "train_log.jsonl", lambda count: line({"step": count, "reward": 0.5, "loss": "NaN"}))
+
+
+def many_metrics(box: HostileBox) -> None:
+    """Rows of 5,000 metrics, each row with other ones."""
+    log_lines(
+        box,
+        "train_log.jsonl",
+        lambda count: line({"step": count, **{f"{count % 9}/{key}": key for key in range(5_000)}}),
+    )
+
+
+def long_rows(box: HostileBox) -> None:
+    log_lines(
+        box, "train_log.jsonl", lambda count: line({"step": count, **{f"text{i}": "€" * 9_000 for i in range(30)}})
+    )
+
+
+def long_completions(box: HostileBox) -> None:
+    log_lines(
+        box, "rollouts.jsonl", lambda count: line({"step": count, "prompt": "€" * 30_000, "completion": "😀" * 30_000})
+    )
+
+
+def long_console_lines(box: HostileBox) -> None:
+    log_lines(box, "console.log", lambda count: ("😀" * 4_100 + "\n").encode())
+
+
+def endless_console_line(box: HostileBox) -> None:
+    log_lines(box, "console.log", lambda count: b"x" * 32_768)
+
+
+def many_resumes(box: HostileBox) -> None:
+    """Each takes lines of the log back; the client has steps that it must look through."""
+    connected(box)
+    rows = b"".join(line({"step": step, **{f"a/{key}": step for key in range(20)}}) for step in range(500))
+    log = box.log("train_log.jsonl")
+    for cut in range(0, len(rows), MAX_DATA):
+        box.say(encode_data(log, cut, rows[cut : cut + MAX_DATA]))
+
+    def resume(count: int) -> bytes:
+        span = [count % 200_000, count % 200_000 + 9]
+        return line({"step": 1, "superseded": dict.fromkeys(("train_log.jsonl", f"x{count}"), span)})
+
+    box.fill(box.log("events.jsonl"), resume)
 
 
 def unknown_log(box: HostileBox) -> None:
@@ -206,3 +262,9 @@ FLOODS: dict[Script, str] = {
     half_a_frame: "no answer",
 }
 """Each flood, and a part of the reason that the client gives."""
+
+WITHIN_CREDIT: dict[Script, str] = dict.fromkeys(
+    (many_steps, many_metrics, long_rows, long_completions, long_console_lines, endless_console_line, many_resumes),
+    "this machine",
+)
+"""Logs without end, which are no reason to end the connection."""

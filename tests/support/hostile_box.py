@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from remote.boxes import Box
-from remote.protocol import Decoder
+from remote.protocol import MAX_DATA, Decoder, encode_data
 from remote.transports.local import LocalTransport
 
 REPO = Path(__file__).resolve().parents[2]
@@ -42,6 +42,8 @@ class HostileBox:
         self.pong: Callable[[], dict[str, Any]] = dict
         """Further fields of a pong."""
         self.heard: list[dict[str, Any]] = []
+        self._credit: dict[int, int] = {}
+        """Bytes of each log that the client still takes."""
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -92,6 +94,21 @@ class HostileBox:
             self.say(*map(make, range(count, count + batch)))
             count += batch
 
+    def fill(self, log: int, make: Callable[[int], bytes]) -> None:
+        """Send ``make(0)``, ``make(1)``, … as the bytes of a log, for ever, as fast as the client grants credit."""
+        offset = count = 0
+        waiting = b""
+        while True:
+            while len(waiting) < MAX_DATA:
+                waiting += make(count)
+                count += 1
+            piece, waiting = waiting[:MAX_DATA], waiting[MAX_DATA:]
+            with self._changed:
+                self._changed.wait_for(lambda size=len(piece): self._credit.get(log, 0) >= size)  # type: ignore[misc]
+                self._credit[log] -= len(piece)
+            self.say(encode_data(log, offset, piece))
+            offset += len(piece)
+
     def stay(self) -> None:
         """Say nothing more; pings are still answered."""
         threading.Event().wait()
@@ -107,7 +124,11 @@ class HostileBox:
                         ).start()
                     continue
                 with self._changed:
-                    self.heard.append(frame)
+                    if frame["type"] in ("subscribe", "credit"):
+                        granted = frame["credit" if frame["type"] == "subscribe" else "bytes"]
+                        self._credit[frame["id"]] = self._credit.get(frame["id"], 0) + granted
+                    if frame["type"] != "credit":
+                        self.heard.append(frame)
                     self._changed.notify_all()
         os._exit(0)
 

@@ -8,6 +8,7 @@ from grpo_tui.screens.boxes import AddBoxScreen, BoxesScreen
 from grpo_tui.screens.dialog import HostKeyScreen
 from remote.events import HostKeyAsked
 from tests.tui.conftest import Start
+from tests.tui.fake import FakeClient
 
 
 async def test_host_key(start: Start) -> None:
@@ -18,6 +19,19 @@ async def test_host_key(start: Start) -> None:
             await session.until_text("SHA256:abcdef", "First connection")
             await session.press(*keys)
             await session.until(lambda answer=answer: session.client.host_key_answers[-1:] == [answer])
+
+
+async def test_an_agent_in_memory_is_explained(start: Start, boxes_file: Path) -> None:
+    def full(client: FakeClient) -> None:
+        check = {"name": "agent", "ok": True, "detail": "runs from memory (/home/x: No space left)", "hint": "set it"}
+        client.answers["doctor"] = {"checks": [check], "ok": True}
+
+    async with start(full, wait="no runs yet", boxes_file=boxes_file) as session:
+        await session.until(lambda: bool(session.app.store.checks))
+        await session.press("b")
+        await session.until_text("The agent runs from memory", "No space left", "set it")
+        await session.press("down")
+        await session.until(lambda: "The agent" not in session.text())
 
 
 async def test_switch_and_add_boxes(start: Start, boxes_file: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from textual.widgets import OptionList
 
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.widgets.lines_panel import LinesPanel
@@ -299,3 +300,38 @@ async def test_a_curve_that_is_not_whole_says_so(start: Start) -> None:
         del session.client.answers["series"]
         await session.until_text("↗")
         assert "coarse" not in session.text()
+
+
+async def test_vi_keys_move(start: Start) -> None:
+    async with start(wait="87/200", boxes_file=None) as session:
+        names = [row.name for row in session.app.store.runs or ()]
+        for key, index in (("j", 1), ("j", 2), ("k", 1), ("G", 3), ("g", 0)):
+            await session.press(key)
+            await session.until(lambda index=index: session.app.store.selected == names[index], key)
+        log = session.app.home.query_one("#log", LinesPanel)
+        log.focus()
+        await session.until(lambda: log.scroll_offset.y > 0)
+        bottom = log.scroll_offset.y
+        await session.press("k")
+        await session.until(lambda: log.scroll_offset.y == bottom - 1)
+        await session.press("g")
+        await session.until(lambda: log.scroll_offset.y == 0)
+        await session.press("G")
+        await session.until(lambda: log.scroll_offset.y == bottom)
+        for key, tab in (("l", 1), ("l", 2), ("h", 1)):
+            await session.press(key)
+            assert log.active == tab
+        await session.press("b")
+        await session.until_text("boxes", "this machine")
+        first = session.app.screen.query_one(OptionList)
+        await session.press("j")
+        assert first.highlighted == 1
+        await session.press("k")
+        assert first.highlighted == 0
+        assert not session.client.asked_for("kill")
+
+
+async def test_a_users_key_is_not_taken_by_vi(start: Start) -> None:
+    async with start(wait="87/200", keymap={"kill": "k"}) as session:
+        await session.press("k")
+        await session.until_text("kill run")

@@ -149,3 +149,29 @@ async def test_many_problems_are_counted(start: Start, size: tuple[int, int], sh
         await session.until(lambda: "unknown key" in problem(session))
         message = problem(session).splitlines()
         assert (len(message), message[-1]) == (shown + 1, f"… and {9 - shown} more")
+
+
+async def test_the_name_that_is_shown_is_used(start: Start) -> None:
+    names = [f"run_2026-11-22_02-05-{second}" for second in (19, 20, 21, 22, 23, 24, 25, 26, 27)]
+
+    def launch(client: FakeClient, params: dict) -> dict:  # type: ignore[type-arg]
+        run = params.get("run_name") or names.pop(0)
+        if not params["dry_run"] and run in taken:
+            raise RemoteError("name_taken", f"a run named {run} already exists")
+        return {"run": run, "argv": ["grpo-train", "supervise", run], "started": not params["dry_run"]}
+
+    taken: list[str] = []
+
+    async with start(wait="87/200") as session:
+        session.client.answers["launch"] = launch
+        await opened(session, "n", LaunchScreen)
+        await session.until(lambda: session.app.screen.ready)  # type: ignore[attr-defined]
+        shown = session.app.screen._shown_reply["run"]  # type: ignore[attr-defined]
+        await session.until_text(f"supervise {shown}")
+        taken.append(shown)  # by somebody else, in the same second
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        sent = [request["run_name"] for request in session.client.asked_for("launch") if not request["dry_run"]]
+        assert sent[0] == shown
+        assert len(sent) == 2
+        assert sent[1] not in taken

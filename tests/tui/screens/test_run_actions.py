@@ -47,7 +47,7 @@ async def test_kill_of_a_finished_run_ends_its_evaluation(start: Start) -> None:
         session.client.report()
         await session.press("down")
         await session.until_text(f"{run}  finished", "evaluating")
-        await session.press("k")
+        await session.press("K")
         await session.until(lambda: isinstance(session.app.screen, ConfirmScreen))
         await session.until_text("Kill the evaluation of")
         await session.press("tab", "enter")
@@ -60,13 +60,13 @@ async def test_kill_of_a_finished_run_ends_its_evaluation(start: Start) -> None:
 async def test_kill_asks_with_focus_on_cancel(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.until_text("step_30")
-        await session.press("k")
+        await session.press("K")
         await session.until(lambda: isinstance(session.app.screen, ConfirmScreen))
         await session.until_text(RUN, "h200-a", "step 87", "57 steps since the last checkpoint")
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         assert not session.client.asked_for("kill")
-        await session.press("k")
+        await session.press("K")
         await session.until(lambda: isinstance(session.app.screen, ConfirmScreen))
         await session.press("tab", "enter")
         await session.until(lambda: session.client.asked_for("kill"))
@@ -99,7 +99,7 @@ async def test_failed_attach_keeps_the_app_running(start: Start) -> None:
 
 async def test_readonly_sends_no_changes(start: Start) -> None:
     async with start(wait="87/200", readonly=True) as session:
-        await session.press("n", "s", "k")
+        await session.press("n", "s", "K")
         await session.until(lambda: session.notifications().count("--readonly") >= 3)
         assert isinstance(session.app.screen, HomeScreen)
         with pytest.raises(RemoteError, match="--readonly"):
@@ -122,7 +122,7 @@ async def test_kill_names_the_lost_steps(start: Start, saved: list[int], message
 
     async with start(script, wait="87/200") as session:
         await session.until(lambda: session.app.store.shown_at is not None)
-        await opened(session, "k", ConfirmScreen)
+        await opened(session, "K", ConfirmScreen)
         await session.until_text(message)
         await session.press("enter")  # Cancel has the focus
         assert not session.client.asked_for("kill")

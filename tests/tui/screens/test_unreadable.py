@@ -104,7 +104,7 @@ async def test_names_are_not_markup(start: Start) -> None:
 
     async with start(script, wait=run) as session:
         await session.until_text("[bold [@click")  # the doctor's finding
-        await opened(session, "k", ConfirmScreen)
+        await opened(session, "K", ConfirmScreen)
         await session.until_text(f"Kill {run}")
         await session.press("escape")
         await opened(session, "e", EvalScreen)
