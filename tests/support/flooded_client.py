@@ -92,7 +92,7 @@ def main(flood: str, seconds: float) -> Outcome:
 
     def left_s() -> float:
         """A slow machine floods slowly: it gets more time until the reason is shown."""
-        whole = seconds if any(reason in detail for _, detail in shown) else PATIENCE * seconds
+        whole = seconds if any(reason in detail for _, detail in shown) else max(60.0, seconds)
         return began + whole - time.monotonic()
 
     while (left := left_s()) > 0:
