@@ -77,7 +77,7 @@ class PageSource:
 class LinesPanel(ScrollPanel):
     """Shows one of several line sources. The sources are tabs in its title."""
 
-    BINDINGS: ClassVar = [("left", "browse(-1)"), ("right", "browse(1)")]
+    BINDINGS: ClassVar = [("left", "browse(-1)"), ("right", "browse(1)"), ("h", "vi('h')"), ("l", "vi('l')")]
 
     def __init__(self, store: Store, sources: list[LineSource], *, id: str) -> None:
         super().__init__(store, id=id)

@@ -319,6 +319,9 @@ async def test_vi_keys_move(start: Start) -> None:
         for key, tab in (("l", 1), ("l", 2), ("h", 1)):
             await session.press(key)
             assert log.active == tab
+        session.app.home.query_one("#runs").focus()
+        await session.press("l")
+        assert log.active == 2  # from the list, too
         await session.press("b")
         await session.until_text("boxes", "this machine")
         first = session.app.screen.query_one(OptionList)
