@@ -201,6 +201,10 @@ def _questions(recorder: Recorder) -> list[QuestionAsked]:
     return [event for event in recorder.events if isinstance(event, QuestionAsked)]
 
 
+def _wait_questions(recorder: Recorder, count: int) -> None:
+    recorder.wait(lambda _: len(_questions(recorder)) == count, 30)
+
+
 def test_a_passphrase_is_asked_once_a_session(place: Lab) -> None:
     server = place.server()
     key = place.key("locked", server, passphrase=SECRET)
@@ -260,7 +264,7 @@ def test_a_wrong_code_does_not_cost_the_passphrase(place: Lab) -> None:
         for count, (kind, answer) in enumerate(
             [("passphrase", SECRET), ("prompt", "wrong"), ("prompt", None), ("prompt", SECRET)], start=1
         ):
-            recorder.wait(lambda _, count=count: len(_questions(recorder)) == count, 30)
+            _wait_questions(recorder, count)
             assert _questions(recorder)[-1].kind == kind
             client.answer_question(answer)
             if answer is None:
