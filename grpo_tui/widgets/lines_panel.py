@@ -238,7 +238,7 @@ class LinesPanel(ScrollPanel):
         if self._end == self._first:
             height = self.scrollable_content_region.height
             message = self.source.empty if y == max(0, height // 2 - (height % 2 == 0)) else ""
-            text = Text(message[:width].center(width), style=self.palette["faint"])
+            text = Text(message[:width].center(width), style=self.palette["muted"])
         elif self._first <= index < self._end:
             text = self.source.line(index, width, self.palette)
             text.truncate(width, overflow="ellipsis", pad=True)

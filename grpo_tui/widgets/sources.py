@@ -235,7 +235,7 @@ def _checkpoint(one: CheckpointView, width: int, palette: Palette) -> list[Text]
         problem = one.problem if one.step is None else f"incomplete: {one.problem}"
         return [head.append(one_line(problem), style=palette["bad"])]
     if not one.evaluations:
-        return [head.append("not evaluated", style=palette["faint"])]
+        return [head.append("not evaluated", style=palette["muted"])]
     lines, indent = [head], head.cell_len
     for index, result in enumerate(one.evaluations):
         entry = Text(result.figure, style=f"bold {palette['answer']}")
