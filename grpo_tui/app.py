@@ -95,9 +95,8 @@ class GrpoApp(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         wanted = os.environ.get("TEXTUAL_THEME") or chosen_theme()
-        self.theme = (
-            LIGHT.name
-        )  # Textual starts with TEXTUAL_THEME, unknown then, and applies a theme only if it changes
+        # Textual starts with TEXTUAL_THEME, which it does not know yet, and applies a theme only if the name changes.
+        self.theme = LIGHT.name
         self.theme = DARK.name
         if wanted in self.available_themes:
             self.theme = wanted

@@ -24,8 +24,10 @@ class LineSource(Protocol):
     title: str
     follows: bool
     """Whether the view rests at the newest line (a log) or at the first (a document)."""
-    empty: str
-    """Message shown without lines."""
+
+    @property
+    def empty(self) -> str:
+        """Message shown without lines."""
 
     def state(self) -> object:
         """A value that differs whenever a line does."""

@@ -212,7 +212,7 @@ class CheckpointsSource(PageSource):
     title = "checkpoints"
 
     @property
-    def empty(self) -> str:  # type: ignore[override]
+    def empty(self) -> str:
         return "loading …" if self.store.shown_at is None and self.store.run else "no checkpoints yet"
 
     @property
