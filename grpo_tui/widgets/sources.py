@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
-from rich.cells import cell_len
+from rich.cells import cell_len, get_character_cell_size
 from rich.text import Text
 
 from grpo_tui.model.checkpoints import CheckpointView
@@ -194,16 +194,25 @@ def wrapped(text: Text, width: int) -> list[Text]:
         if cell_len(line.plain) <= width:
             lines.append(line)
             continue
-        start, plain = 0, line.plain
-        while start < len(plain):
-            end = min(len(plain), start + width)
-            while end > start + 1 and cell_len(plain[start:end]) > width:
-                end -= 1
-            if end < len(plain) and (space := plain.rfind(" ", start + width // 3, end)) > 0:
-                end = space + 1
-            lines.append(line[start:end])
-            start = end
+        lines += line.divide(_breaks(line.plain, width))
     return lines
+
+
+def _breaks(plain: str, width: int) -> list[int]:
+    """Where to break a line so that each part has at most ``width`` cells. Time is linear: a box sends the text."""
+    found: list[int] = []
+    start = 0
+    while start < len(plain):
+        end, cells = start, 0
+        while end < len(plain) and (cells := cells + get_character_cell_size(plain[end])) <= width:
+            end += 1
+        end = max(end, start + 1)
+        if end < len(plain):
+            if (space := plain.rfind(" ", start + width // 3, end)) > 0:
+                end = space + 1
+            found.append(end)
+        start = end
+    return found
 
 
 class CheckpointsSource(PageSource):
