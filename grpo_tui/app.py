@@ -29,6 +29,7 @@ from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
 from grpo_tui.announcements import EndWatch, Pace
 from grpo_tui.attach import RunForeground, call_in_foreground
+from grpo_tui.chosen_theme import chosen_theme, remember_theme
 from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
 from grpo_tui.model.formatting import one_line, shortened
@@ -95,9 +96,12 @@ class GrpoApp(App[None]):
         self.unanswered = unanswered.UnansweredRequests()
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = os.environ.get("TEXTUAL_THEME") or DARK.name
-        if self.theme not in self.available_themes:
-            self.theme = DARK.name
+        wanted = os.environ.get("TEXTUAL_THEME") or chosen_theme()
+        # Textual starts with TEXTUAL_THEME, which it does not know yet, and applies a theme only if the name changes.
+        self.theme = LIGHT.name
+        self.theme = DARK.name
+        if wanted in self.available_themes:
+            self.theme = wanted
         self._set_box(options.box)
         self.charts_view = ChartsView()
         self.view = "home"
@@ -126,6 +130,7 @@ class GrpoApp(App[None]):
 
     def on_mount(self) -> None:
         self.set_keymap(dict(self.options.keymap))
+        self.theme_changed_signal.subscribe(self, lambda theme: remember_theme(theme.name))
         self.set_interval(TICK_S, self._tick)
         self.call_after_refresh(self._start)
 

@@ -45,6 +45,7 @@
 - A line *must* stay below 64 KiB, a frame in parts within 16 MiB and 500,000 values. The cost *must* be linear in the
   bytes received.
 - A frame *must not* raise anything but ProtocolError. A response that nobody waits for is dropped.
+- A log without end, within its credit, *must* take bounded memory and leave half of a core.
 - What waits for the app *must* be bounded, however long it does not read. Of standard error, the last 8 KiB are kept.
 - Closing *must* take less than a second, and a connection *must* leave no descriptor and no thread behind.
 

@@ -405,7 +405,8 @@ class Store:
             return f"silent for {duration(since + 5)}", "warn"
         if link.state not in (Link.LOST, Link.REFUSED):
             return "closed", "rest"
-        text = f"link lost {duration(since)} ago" if link.state is Link.LOST else "refused"
+        lost = f"link lost {duration(since)} ago" if self.ever_connected else "not reached yet"
+        text = lost if link.state is Link.LOST else "not connected"
         if link.retry_in_s is not None:
             left = max(0.0, link.retry_in_s - (self.now() - self.link_at))
             text += f", retrying in {duration(left)}" if left >= 1 else ", retrying now"

@@ -138,8 +138,19 @@ class HomeScreen(Screen[None]):
             shown = [chart for chart in self.query(CurveChart) if chart.display]
             metrics = tuple(chart.metric for chart in CHARTS if chart.metric in [one.metric for one in shown])
             curves.show(metrics, max((chart.pixel_columns for chart in shown), default=0))
+        self._unfocus_hidden()
         for widget in self.query("HeaderBar, Notice, .panel, StageBar, HealthLine, KeyBar"):
             widget.tick()  # type: ignore[attr-defined]
+
+    def _unfocus_hidden(self) -> None:
+        """A panel for which the terminal is too small takes no key."""
+        for panel in self.query(LinesPanel):
+            panel.can_focus = self._is_seen(panel)
+            if panel.has_focus and not panel.can_focus:
+                self.query_one(RunsPanel).focus()
+
+    def _is_seen(self, panel: Widget) -> bool:
+        return panel.region.height > 2 and self.region.contains_region(panel.region)
 
     @staticmethod
     def _set_height(widget: Widget, height: int) -> None:
@@ -158,7 +169,12 @@ class HomeScreen(Screen[None]):
     def show_next_log(self) -> None:
         """Show the next tab of the log panel."""
         log = self.query_one("#log", LinesPanel)
-        log.show_tab(log.active + 1)
+        if self._is_seen(log):
+            log.show_tab(log.active + 1)
+        else:
+            cast("GrpoApp", self.app).warn(
+                "the logs are not on the screen: restore the zoomed panel or enlarge the terminal"
+            )
 
     # zoom ----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ class Excerpt(Static):
     """Grows with its text up to ``max-height``."""
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return self.visual.get_height(self.styles, width)
+        return self.visual.get_height({}, width)
 
     def render(self) -> Content:
         text, (width, height) = self.visual, self.size

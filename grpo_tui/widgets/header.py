@@ -55,7 +55,7 @@ class HeaderBar(Line):
     def _run_line(self, width: int) -> Content:
         store, row = self.store, self.store.run
         if row is None:
-            return Content.from_markup(f" [$grpo-faint]{'·' if store.runs is None else 'no run selected'}[/]")
+            return Content.from_markup(f" [$text-muted]{'·' if store.runs is None else 'no run selected'}[/]")
         glyph, word, tone = state_label(row.shown_state, row.host)
         if row.is_live and not store.connected:
             word, tone = f"{word} when last seen", "rest"

@@ -24,8 +24,10 @@ class LineSource(Protocol):
     title: str
     follows: bool
     """Whether the view rests at the newest line (a log) or at the first (a document)."""
-    empty: str
-    """Message shown without lines."""
+
+    @property
+    def empty(self) -> str:
+        """Message shown without lines."""
 
     def state(self) -> object:
         """A value that differs whenever a line does."""
@@ -77,7 +79,7 @@ class PageSource:
 class LinesPanel(ScrollPanel):
     """Shows one of several line sources. The sources are tabs in its title."""
 
-    BINDINGS: ClassVar = [("left", "browse(-1)"), ("right", "browse(1)")]
+    BINDINGS: ClassVar = [("left", "browse(-1)"), ("right", "browse(1)"), ("h", "vi('h')"), ("l", "vi('l')")]
 
     def __init__(self, store: Store, sources: list[LineSource], *, id: str) -> None:
         super().__init__(store, id=id)
@@ -238,7 +240,7 @@ class LinesPanel(ScrollPanel):
         if self._end == self._first:
             height = self.scrollable_content_region.height
             message = self.source.empty if y == max(0, height // 2 - (height % 2 == 0)) else ""
-            text = Text(message[:width].center(width), style=self.palette["faint"])
+            text = Text(message[:width].center(width), style=self.palette["muted"])
         elif self._first <= index < self._end:
             text = self.source.line(index, width, self.palette)
             text.truncate(width, overflow="ellipsis", pad=True)

@@ -115,7 +115,7 @@ class ScrollPanel(StoreView, ScrollView, can_focus=True):
     """A panel that scrolls: with the arrow keys, and with the keys of vi unless the user gave them to an action."""
 
     DEFAULT_CLASSES = "panel"
-    BINDINGS: ClassVar = [(key, f"vi('{key}')") for key in VI_KEYS]
+    BINDINGS: ClassVar = [(key, f"vi('{key}')") for key in "jkgG"]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "vi":

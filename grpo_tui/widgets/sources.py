@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
-from rich.cells import cell_len
+from rich.cells import cell_len, get_character_cell_size
 from rich.text import Text
 
 from grpo_tui.model.checkpoints import CheckpointView
@@ -194,16 +194,25 @@ def wrapped(text: Text, width: int) -> list[Text]:
         if cell_len(line.plain) <= width:
             lines.append(line)
             continue
-        start, plain = 0, line.plain
-        while start < len(plain):
-            end = min(len(plain), start + width)
-            while end > start + 1 and cell_len(plain[start:end]) > width:
-                end -= 1
-            if end < len(plain) and (space := plain.rfind(" ", start + width // 3, end)) > 0:
-                end = space + 1
-            lines.append(line[start:end])
-            start = end
+        lines += line.divide(_breaks(line.plain, width))
     return lines
+
+
+def _breaks(plain: str, width: int) -> list[int]:
+    """Where to break a line so that each part has at most ``width`` cells. Time is linear: a box sends the text."""
+    found: list[int] = []
+    start = 0
+    while start < len(plain):
+        end, cells = start, 0
+        while end < len(plain) and (cells := cells + get_character_cell_size(plain[end])) <= width:
+            end += 1
+        end = max(end, start + 1)
+        if end < len(plain):
+            if (space := plain.rfind(" ", start + width // 3, end)) > 0:
+                end = space + 1
+            found.append(end)
+        start = end
+    return found
 
 
 class CheckpointsSource(PageSource):
@@ -212,7 +221,7 @@ class CheckpointsSource(PageSource):
     title = "checkpoints"
 
     @property
-    def empty(self) -> str:  # type: ignore[override]
+    def empty(self) -> str:
         return "loading …" if self.store.shown_at is None and self.store.run else "no checkpoints yet"
 
     @property
@@ -235,7 +244,7 @@ def _checkpoint(one: CheckpointView, width: int, palette: Palette) -> list[Text]
         problem = one.problem if one.step is None else f"incomplete: {one.problem}"
         return [head.append(one_line(problem), style=palette["bad"])]
     if not one.evaluations:
-        return [head.append("not evaluated", style=palette["faint"])]
+        return [head.append("not evaluated", style=palette["muted"])]
     lines, indent = [head], head.cell_len
     for index, result in enumerate(one.evaluations):
         entry = Text(result.figure, style=f"bold {palette['answer']}")

@@ -25,7 +25,7 @@ class StageBar(Line):
         step = self.store.logs.recent("time/step") if self.store.logs else None
         named = sum(seconds for _, seconds in stages)
         if not named:
-            return Content.from_markup(" [$grpo-faint]step time: no steps yet[/]")
+            return Content.from_markup(" [$text-muted]step time: no steps yet[/]")
         total = max(step or 0.0, named)
         if total - named > 0.02 * total:
             stages = [*stages, ("other", total - named)]

@@ -22,6 +22,14 @@ from remote.protocol import RemoteError
 from remote.protocol.index import (
     MetricsReply,
     MetricsRequest,
+    RolloutStepReply,
+    RolloutStepRequest,
+    RolloutStepsReply,
+    RolloutStepsRequest,
+    SamplesReply,
+    SamplesRequest,
+    SearchRolloutsReply,
+    SearchRolloutsRequest,
     SeriesReply,
     SeriesRequest,
     ShowStepReply,
@@ -152,6 +160,26 @@ def metrics(box: BoxContext, request: MetricsRequest) -> MetricsReply:
 
 def show_step(box: BoxContext, request: ShowStepRequest) -> ShowStepReply:
     reply: ShowStepReply = _ask(box, "show_step", request)
+    return reply
+
+
+def rollout_steps(box: BoxContext, request: RolloutStepsRequest) -> RolloutStepsReply:
+    reply: RolloutStepsReply = _ask(box, "rollout_steps", request)
+    return reply
+
+
+def rollout_step(box: BoxContext, request: RolloutStepRequest) -> RolloutStepReply:
+    reply: RolloutStepReply = _ask(box, "rollout_step", request)
+    return reply
+
+
+def samples(box: BoxContext, request: SamplesRequest) -> SamplesReply:
+    reply: SamplesReply = _ask(box, "samples", request)
+    return reply
+
+
+def search_rollouts(box: BoxContext, request: SearchRolloutsRequest) -> SearchRolloutsReply:
+    reply: SearchRolloutsReply = _ask(box, "search_rollouts", request)
     return reply
 
 

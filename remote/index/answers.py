@@ -8,18 +8,20 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from remote.index import rollout_answers
 from remote.index.lines import MAX_LINE, read_line
-from remote.index.log_index import Source
+from remote.index.log_index import LogIndex, Source
 from remote.index.metrics import metrics
+from remote.index.rollouts import RolloutIndex
 from remote.index.series import AXES, Axis, nearest, series
 from remote.index.shelf import Shelf
 from remote.index.snapshot import Probes, Snapshot
 from remote.index.store import NoIndex
 from remote.index.train_log import OFFSET, STEP, TrainLogIndex
 from remote.protocol import RemoteError
-from remote.protocol.index import MetricsRequest, SeriesRequest, ShowStepRequest
+from remote.protocol.index import MetricsRequest, SearchRolloutsRequest, SeriesRequest, ShowStepRequest
 
 BUDGET_S = 0.15
 """Indexing before an answer: a small log is whole at once."""
@@ -27,41 +29,48 @@ MAX_PROBED = 8
 """Logs in progress whose probes are kept."""
 
 
+SEARCH_S = 0.25
+"""Of one page of a search."""
+Index = TypeVar("Index", bound=LogIndex)
+Handler = Callable[[Index, "Source | None", Any], dict[str, Any]]
+
+
 class Answers:
     """All indexes of this process, and what can be asked of them."""
 
     def __init__(self, places: list[Path]) -> None:
         self._train_logs = Shelf(TrainLogIndex, places)
+        self._rollouts = Shelf(RolloutIndex, places)
         self._probes: OrderedDict[tuple[int, int], Probes] = OrderedDict()
-        self._handlers: dict[str, Callable[[TrainLogIndex, Source | None, Any], dict[str, Any]]] = {
+        self._of_train_logs: dict[str, Handler[TrainLogIndex]] = {
             "series": self._series,
             "metrics": self._metrics,
             "show_step": self._show_step,
+        }
+        self._of_rollouts: dict[str, Handler[RolloutIndex]] = {
+            "rollout_steps": rollout_answers.rollout_steps,
+            "rollout_step": rollout_answers.rollout_step,
+            "samples": rollout_answers.samples,
+            "search_rollouts": _search,
         }
 
     @property
     def is_busy(self) -> bool:
         """Whether an index is in progress."""
-        return self._train_logs.is_busy
+        return self._train_logs.is_busy or self._rollouts.is_busy
 
     def work(self, goes_on: Callable[[], bool]) -> None:
         """Extend an index while ``goes_on()``. A failure ends that; the next request for it reports why."""
         try:
-            self._train_logs.work(goes_on)
+            (self._train_logs if self._train_logs.is_busy else self._rollouts).work(goes_on)
         except (RemoteError, OSError) as error:
             print(f"index: {error}", file=sys.stderr)
 
     def answer(self, op: str, root: Path, run: Path, follow_links: bool, request: Any) -> dict[str, Any]:
         """The reply to a request. Raises RemoteError and OSError."""
-        for last in (False, True):
-            with self._train_logs.opened(root, run, follow_links, within(BUDGET_S)) as (index, source):
-                try:
-                    return {"run": request.run, **self._handlers[op](index, source, request)}
-                except NoIndex:
-                    index.reset()  # it was damaged from outside: made anew
-                    if last:
-                        raise RemoteError("no_index", f"the index of {run} is damaged again and again") from None
-        raise AssertionError
+        if op in self._of_rollouts:
+            return _answer(self._rollouts, self._of_rollouts[op], root, run, follow_links, request)
+        return _answer(self._train_logs, self._of_train_logs[op], root, run, follow_links, request)
 
     def _snapshot(self, index: TrainLogIndex, source: Source | None) -> Snapshot:
         probes = None
@@ -106,6 +115,22 @@ class Answers:
             "previous": xs[place - 1] if place else None,
             "next": xs[place + 1] if place + 1 < len(xs) else None,
         }
+
+
+def _search(index: RolloutIndex, source: Source | None, request: SearchRolloutsRequest) -> dict[str, Any]:
+    return rollout_answers.search(index, source, request, within(SEARCH_S))
+
+
+def _answer(
+    shelf: Shelf[Index], handler: Handler[Index], root: Path, run: Path, follow_links: bool, request: Any
+) -> dict[str, Any]:
+    for _ in range(2):
+        with shelf.opened(root, run, follow_links, within(BUDGET_S)) as (index, source):
+            try:
+                return {"run": request.run, **handler(index, source, request)}
+            except NoIndex:
+                index.reset()  # it was damaged from outside: made anew
+    raise RemoteError("no_index", f"the index of {run} is damaged again and again")
 
 
 def within(seconds: float, also: Callable[[], bool] = lambda: True) -> Callable[[], bool]:

@@ -8,6 +8,7 @@ supersedes rows removes them.
 from __future__ import annotations
 
 import os
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
@@ -60,8 +61,13 @@ def merged(ranges: Ranges) -> Ranges:
 
 def is_within(offset: int, ranges: Ranges) -> bool:
     """Whether an offset is in one of the disjoint ranges."""
+    return bool(ranges) and range_end(offset, ranges) > offset
+
+
+def range_end(offset: int, ranges: Ranges) -> int:
+    """The end of the range that an offset is in; the offset itself if it is in none."""
     place = bisect_right(ranges, (offset, 1 << 63)) - 1
-    return place >= 0 and ranges[place][0] <= offset < ranges[place][1]
+    return ranges[place][1] if place >= 0 and offset < ranges[place][1] else offset
 
 
 class Source:
@@ -117,8 +123,13 @@ class LogIndex:
     # --------------------------------------------------------------------------------------- what a subclass defines
 
     def empty(self) -> dict[str, Any]:
-        """The header of an index without rows."""
-        raise NotImplementedError
+        """The header of an index without rows; a subclass adds its tables."""
+        return {
+            "cursor": {"path": "", "offset": 0, "head_length": 0, "head_sha256": ""},
+            "skipped": 0,
+            "inside": False,
+            "superseded": [],
+        }
 
     def begin(self) -> None:
         """Prepare to take lines after the header's."""
@@ -154,6 +165,17 @@ class LogIndex:
         """Path of the log relative to the root, as cursors have it."""
         path = self._run.logs / self.file
         return str(path.relative_to(self._root) if path.is_relative_to(self._root) else path)
+
+    def count(self, table: str) -> int:
+        """Rows of a table."""
+        return int(self.header["tables"][table]["rows"])
+
+    def read(self, table: str, name: str, start: int, end: int) -> array[Any]:
+        """Rows of a column. Raises NoIndex."""
+        columns = self.header["tables"][table]["columns"]
+        place = next(i for i, (known, _) in enumerate(columns) if known == name)
+        code = columns[place][1]
+        return self.store.read(table, place, code, start, end) if start < end else array(code)
 
     @property
     def offset(self) -> int:

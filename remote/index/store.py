@@ -43,8 +43,9 @@ class Unwritable(Exception):
 class Store:
     """The index in one folder. Only the lock's holder may call anything but :meth:`locked`."""
 
-    def __init__(self, folder: Path, wait_s: float = LOCK_WAIT_S) -> None:
-        self.folder, self._wait_s = folder, wait_s
+    def __init__(self, folder: Path, wait_s: float | None = None) -> None:
+        self.folder = folder
+        self._wait_s = LOCK_WAIT_S if wait_s is None else wait_s
         self._used = 0.0
 
     @contextmanager

@@ -109,17 +109,14 @@ class TrainLogIndex(LogIndex):
     def empty(self) -> dict[str, Any]:
         fixed = [[OFFSET, "q"], [STEP, "d"], [TIME, "d"]]
         return {
-            "cursor": {"path": "", "offset": 0, "head_length": 0, "head_sha256": ""},
-            "skipped": 0,
-            "inside": False,
-            "superseded": [],
+            **super().empty(),
             "tables": {"rows": {"rows": 0, "columns": fixed}},
             "stats": [],
         }
 
     @property
     def rows(self) -> int:
-        return int(self.header["tables"]["rows"]["rows"])
+        return self.count("rows")
 
     @property
     def names(self) -> list[str]:
@@ -128,16 +125,11 @@ class TrainLogIndex(LogIndex):
 
     def column(self, name: str) -> array[Any]:
         """A column, whole. Raises NoIndex."""
-        columns = self.header["tables"]["rows"]["columns"]
-        place = next(i for i, (known, _) in enumerate(columns) if known == name)
-        code = columns[place][1]
-        return self.store.read("rows", place, code, 0, self.rows) if self.rows else array(code)
+        return self.read("rows", name, 0, self.rows)
 
     def value(self, name: str, row: int) -> float:
-        """One value of a column of doubles. Raises NoIndex."""
-        columns = self.header["tables"]["rows"]["columns"]
-        place = next(i for i, (known, _) in enumerate(columns) if known == name)
-        return float(self.store.read("rows", place, columns[place][1], row, row + 1)[0])
+        """One value of a column. Raises NoIndex."""
+        return float(self.read("rows", name, row, row + 1)[0])
 
     def stats_of(self, name: str) -> Stats:
         return Stats(self.header["stats"][self.names.index(name)])

@@ -311,6 +311,8 @@ class SampleRow(_Sample, total=False):
     time: str | None
     rewards: dict[str, Metric | None]
     facts: dict[str, Any]
+    unreadable: str
+    """Why there is nothing else."""
 
 
 class _Group(TypedDict):

@@ -54,10 +54,11 @@ def _objection(ssh: BoxSsh, configuration: Configuration) -> str:
 def taken_over(box: Box, program: Program) -> bool:
     """Whether paramiko connected this box, with this ssh on this machine, in the last 30 days."""
     entry = _entries().get(box.name)
+    if not isinstance(entry, dict) or (entry.get("address"), entry.get("ssh")) != (box.address(), program.name):
+        return False
     try:
-        same = (entry["address"], entry["ssh"]) == (box.address(), program.name)
-        return same and 0 <= time.time() - float(entry["time"]) < KEPT_S
-    except (TypeError, KeyError, ValueError):
+        return 0 <= time.time() - float(entry["time"]) < KEPT_S
+    except (KeyError, TypeError, ValueError, OverflowError):
         return False
 
 

@@ -145,6 +145,7 @@ class BoxSsh:
         path = self.configuration.one("controlpath")
         self._users_master = bool(path) and not self._avoids_users_master and self._has_users_master()
         (self.folder / "config").write_text(self._private_config())
+        (self.folder / "master").unlink(missing_ok=True)  # of an ssh that was killed; another could not be master
         self.resolved_in_s = time.monotonic() - began
 
     def _ask_ssh(self, options: list[str], host: str, closing: Callable[[], bool]) -> Configuration:

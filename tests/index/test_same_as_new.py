@@ -16,23 +16,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote.index import answers, log_index, store
-from tests.support.index import METRICS, Box, logs, make_run, spans_of, supersede
+from remote.index.train_log import TrainLogIndex
+from tests.support.index import METRICS, Box, completion, logs, make_run, rollouts, spans_of, supersede
 
-QUESTIONS: list[tuple[str, dict[str, Any]]] = [
-    ("series", {"metrics": [*METRICS], "width": 7, "smoothing": 5}),
-    ("series", {"metrics": ["reward"], "width": 3, "x": "tokens"}),
-    ("metrics", {}),
-]
+Question = tuple[str, dict[str, Any]]
+KILL_EVERY = int(os.environ.get("INDEX_KILL_EVERY", "7"))
+"""Writes between two kills; 1 kills at each."""
+QUESTIONS: dict[str, list[Question]] = {
+    "train_log.jsonl": [
+        ("series", {"metrics": [*METRICS], "width": 7, "smoothing": 5}),
+        ("series", {"metrics": ["reward"], "width": 3, "x": "tokens"}),
+        ("metrics", {}),
+    ],
+    "rollouts.jsonl": [("rollout_steps", {}), ("search_rollouts", {"where": ["and"], "limit": 1_000})],
+}
+FILES = sorted(QUESTIONS)
+CONTENT = {"train_log.jsonl": logs, "rollouts.jsonl": rollouts}
 
 
-def answered(box: Box, **options: Any) -> list[Any]:
-    return [box.whole(op, **params, **options) for op, params in QUESTIONS]
+def answered(box: Box, file: str) -> list[Any]:
+    """The answers of an index that is whole."""
+    first, *others = QUESTIONS[file]
+    return [box.whole(first[0], **first[1]), *(box.ask(op, **params) for op, params in others)]
 
 
-def anew(root: Path) -> list[Any]:
+def anew(root: Path, file: str) -> list[Any]:
     """The answers of an index made from the file as it is."""
     with tempfile.TemporaryDirectory() as place:
-        return answered(Box(root, Path(place)))
+        return answered(Box(root, Path(place)), file)
 
 
 @pytest.fixture(autouse=True)
@@ -45,37 +56,39 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 changes = st.sampled_from(["grow", "grow", "cut", "rewrite", "replace", "supersede", "forget events", "other agent"])
 
 
+@pytest.mark.parametrize("file", FILES)
 @settings(max_examples=40)
 @given(st.data())
-def test_any_history_of_a_log(data: st.DataObject) -> None:
+def test_any_history_of_a_log(file: str, data: st.DataObject) -> None:
+    content = CONTENT[file]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         directory, boxes = make_run(root), itertools.cycle([Box(root, root / "cache"), Box(root, root / "cache")])
-        log, box = directory / "train_log.jsonl", next(boxes)
-        log.write_bytes(data.draw(logs(12)))
+        log, box = directory / file, next(boxes)
+        log.write_bytes(data.draw(content(12)))
         for _ in range(data.draw(st.integers(1, 5))):
             if data.draw(st.booleans()):
-                answered(box)  # else only as far as one block goes
-            box.ask("metrics")
-            change, content = data.draw(changes), log.read_bytes()
+                answered(box, file)
+            box.ask(*QUESTIONS[file][-1][:1], **QUESTIONS[file][-1][1])  # else only as far as one block goes
+            change, before = data.draw(changes), log.read_bytes()
             if change == "grow":
-                with log.open("ab") as file:
-                    file.write(data.draw(logs(6)))
+                with log.open("ab") as stream:
+                    stream.write(data.draw(content(6)))
             elif change == "cut":
-                os.truncate(log, data.draw(st.integers(0, len(content))))
+                os.truncate(log, data.draw(st.integers(0, len(before))))
             elif change == "rewrite":
-                log.write_bytes(data.draw(st.just(b"") | st.just(content[:4_200])) + data.draw(logs(6)))
+                log.write_bytes(data.draw(st.just(b"") | st.just(before[:4_200])) + data.draw(content(6)))
             elif change == "replace":
                 log.unlink()
-                log.write_bytes(data.draw(logs(6)))
+                log.write_bytes(data.draw(content(6)))
             elif change == "supersede":
-                supersede(directory, *spans_of(data.draw, content))
+                supersede(directory, *spans_of(data.draw, before), file=file)
             elif change == "forget events":
                 (directory / "events.jsonl").unlink(missing_ok=True)
             else:
                 box = next(boxes)
-        assert answered(box) == anew(root)
-        assert answered(next(boxes)) == anew(root)
+        assert answered(box, file) == anew(root, file)
+        assert answered(next(boxes), file) == anew(root, file)
 
 
 def lines(first: int, last: int) -> str:
@@ -86,39 +99,42 @@ def lines(first: int, last: int) -> str:
     )
 
 
-def resumed(directory: Path, size: int) -> None:
+def samples(first: int, last: int) -> str:
+    return "".join(completion(i, i % 3, i % 5, float(i % 2)) for i in range(first, last + 1) for _ in range(i % 4))
+
+
+TEXT = {"train_log.jsonl": lines, "rollouts.jsonl": samples}
+
+
+def resumed(log: Path) -> None:
     """A resume from the middle of the log."""
-    log = directory / "train_log.jsonl"
-    start = log.read_bytes().index(b'{"step": 90')
-    supersede(directory, (start, size))
+    supersede(log.parent, (log.read_bytes().index(b'{"step": 90'), log.stat().st_size), file=log.name)
     with log.open("a") as file:
-        file.write(lines(90, 200))
+        file.write(TEXT[log.name](90, 200))
 
 
-def test_rows_superseded_later_are_left_out(tmp_path: Path) -> None:
-    directory, box = make_run(tmp_path), Box(tmp_path, tmp_path / "cache")
-    (directory / "train_log.jsonl").write_text(lines(1, 150))
-    assert answered(box)[0]["rows"] == 150
-    resumed(directory, (directory / "train_log.jsonl").stat().st_size)
-    assert answered(box)[0]["rows"] == 200
-    assert answered(box) == anew(tmp_path)
+@pytest.mark.parametrize("file", FILES)
+def test_rows_superseded_later_are_left_out(tmp_path: Path, file: str) -> None:
+    log, box = make_run(tmp_path) / file, Box(tmp_path, tmp_path / "cache")
+    log.write_text(TEXT[file](1, 150))
+    assert answered(box, file)[0]["rows"] == TEXT[file](1, 150).count("\n")
+    resumed(log)
+    assert answered(box, file)[0]["rows"] == TEXT[file](1, 200).count("\n")
+    assert answered(box, file) == anew(tmp_path, file)
 
 
 def test_only_new_bytes_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory, box = make_run(tmp_path), Box(tmp_path, tmp_path / "cache")
-    log = directory / "train_log.jsonl"
-    log.write_text(lines(1, 2_000))
-    answered(box)
+    log = make_run(tmp_path) / "train_log.jsonl"
+    log.write_text(lines(1, 500))
+    answered(Box(tmp_path, tmp_path / "cache"), log.name)
     taken: list[int] = []
-    from remote.index.train_log import TrainLogIndex
-
-    original = TrainLogIndex.take
-    monkeypatch.setattr(TrainLogIndex, "take", lambda self, at, line: taken.append(at) or original(self, at, line))
+    take = TrainLogIndex.take
+    monkeypatch.setattr(TrainLogIndex, "take", lambda self, at, line: taken.append(at) or take(self, at, line))
     size = log.stat().st_size
     with log.open("a") as file:
-        file.write(lines(2_001, 2_003))
-    assert answered(Box(tmp_path, tmp_path / "cache"))[0]["rows"] == 2_003
-    assert min(taken) == size
+        file.write(lines(501, 503))
+    assert answered(Box(tmp_path, tmp_path / "cache"), log.name)[0]["rows"] == 503
+    assert taken[0] == size
     assert len(taken) == 3
 
 
@@ -145,22 +161,22 @@ def killed_at(write: int, work: Callable[[], Any]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def test_a_kill_at_any_write_leaves_no_wrong_answer(tmp_path: Path) -> None:
-    directory = make_run(tmp_path)
-    log, place = directory / "train_log.jsonl", tmp_path / "cache"
-    for write in itertools.count(0, 3):
-        log.write_text(lines(1, 150))
-        (directory / "events.jsonl").unlink(missing_ok=True)
+@pytest.mark.parametrize("file", FILES)
+def test_a_kill_at_any_write_leaves_no_wrong_answer(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_index, "USUAL", 3_000 if file == "train_log.jsonl" else 40_000)
+    log, place = make_run(tmp_path) / file, tmp_path / "cache"
+    for write in itertools.count(0, KILL_EVERY):
+        log.write_text(TEXT[file](1, 150))
+        (log.parent / "events.jsonl").unlink(missing_ok=True)
 
         def work() -> None:
             box = Box(tmp_path, place)
-            answered(box)
-            resumed(directory, log.stat().st_size)
-            answered(box)
+            answered(box, file)
+            resumed(log)
+            answered(box, file)
 
         ended = killed_at(write, work)
-        expected = anew(tmp_path)
-        assert answered(Box(tmp_path, place)) == expected, write
+        assert answered(Box(tmp_path, place), file) == anew(tmp_path, file), write
         if ended:
             break
     assert write > 20
@@ -172,27 +188,27 @@ def test_a_kill_at_any_write_leaves_no_wrong_answer(tmp_path: Path) -> None:
         lambda folder: (folder / "header.json").write_text("{"),
         lambda folder: (folder / "header.json").write_text("[]"),
         lambda folder: (folder / "header.json").write_text('{"version": 1}'),
-        lambda folder: os.truncate(folder / "rows-1", 5),
-        lambda folder: (folder / "rows-2").unlink(),
+        lambda folder: [os.truncate(file, 5) for file in folder.glob("*-1")],
+        lambda folder: [file.unlink() for file in folder.glob("*-2")],
         lambda folder: [file.unlink() for file in folder.iterdir()],
         lambda folder: [file.unlink() for file in folder.iterdir()] and folder.rmdir(),
     ],
 )
-def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
-    directory, box = make_run(tmp_path), Box(tmp_path, tmp_path / "cache")
-    (directory / "train_log.jsonl").write_text(lines(1, 50))
-    answered(box)
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: Callable[[Path], Any], file: str) -> None:
+    log, box = make_run(tmp_path) / file, Box(tmp_path, tmp_path / "cache")
+    log.write_text(TEXT[file](1, 50))
+    answered(box, file)
     (folder,) = (tmp_path / "cache").iterdir()
     damage(folder)
-    assert answered(box) == anew(tmp_path)
+    assert answered(box, file) == anew(tmp_path, file)
 
 
 def test_a_held_index_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "LOCK_WAIT_S", 0.05)
-    directory = make_run(tmp_path)
-    (directory / "train_log.jsonl").write_text(lines(1, 50))
-    answered(Box(tmp_path, tmp_path / "cache"))
+    (make_run(tmp_path) / FILES[0]).write_text(samples(1, 50))
+    answered(Box(tmp_path, tmp_path / "cache"), FILES[0])
     (folder,) = (tmp_path / "cache").iterdir()
     with store.Store(folder).locked():
-        assert answered(Box(tmp_path, tmp_path / "cache")) == anew(tmp_path)
+        assert answered(Box(tmp_path, tmp_path / "cache"), FILES[0]) == anew(tmp_path, FILES[0])
     assert len(list((tmp_path / "cache").iterdir())) == 2

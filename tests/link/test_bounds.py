@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.text import Text
 
 from grpo_tui.announcements import ANNOUNCED, Pace
 from grpo_tui.app import GrpoApp
@@ -20,6 +23,7 @@ from grpo_tui.model.store import CHECK_LENGTH, Store
 from grpo_tui.options import Options
 from grpo_tui.widgets.gpu import GPUS_SHOWN, GpuPanel
 from grpo_tui.widgets.runs import RunsPanel
+from grpo_tui.widgets.sources import wrapped
 from remote import intake
 from remote.boxes import Box
 from remote.protocol.index import Columns
@@ -116,6 +120,14 @@ def test_the_findings_of_a_doctor_are_short() -> None:
     store = Store("b")
     store.examined({"checks": [{"name": "engine", "ok": False, "detail": "x\n" * 10**5, "hint": "y" * 10**5}]})
     assert len(store.warning()) <= 2 * CHECK_LENGTH + 3
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.sampled_from("ab 界😀\u0301\n<>"), max_size=60), st.integers(2, 20))
+def test_wrapped_lines_fit_and_lose_nothing(text: str, width: int) -> None:
+    found = [line.plain for line in wrapped(Text(text), width)]
+    assert "".join(found) == text.replace("\n", "")
+    assert all(cell_len(line) <= width for line in found)
 
 
 @settings(max_examples=200, deadline=None)

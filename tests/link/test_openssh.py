@@ -47,7 +47,7 @@ def folders(lab: Lab) -> list[Path]:
     return list(lab.folder.glob("grpo-ssh-*"))
 
 
-def processes(lab: Lab) -> list[str]:
+def processes(lab: Lab) -> list[int]:
     """ssh processes that use the lab."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -56,7 +56,7 @@ def processes(lab: Lab) -> list[str]:
         except OSError:
             continue
         if argv[0].endswith("ssh") and any(str(lab.folder) in argument for argument in argv):
-            found.append(" ".join(argv))
+            found.append(int(entry.name))
     return found
 
 
@@ -201,6 +201,10 @@ def _questions(recorder: Recorder) -> list[QuestionAsked]:
     return [event for event in recorder.events if isinstance(event, QuestionAsked)]
 
 
+def _wait_questions(recorder: Recorder, count: int) -> None:
+    recorder.wait(lambda _: len(_questions(recorder)) == count, 30)
+
+
 def test_a_passphrase_is_asked_once_a_session(place: Lab) -> None:
     server = place.server()
     key = place.key("locked", server, passphrase=SECRET)
@@ -260,7 +264,7 @@ def test_a_wrong_code_does_not_cost_the_passphrase(place: Lab) -> None:
         for count, (kind, answer) in enumerate(
             [("passphrase", SECRET), ("prompt", "wrong"), ("prompt", None), ("prompt", SECRET)], start=1
         ):
-            recorder.wait(lambda _, count=count: len(_questions(recorder)) == count, 30)
+            _wait_questions(recorder, count)
             assert _questions(recorder)[-1].kind == kind
             client.answer_question(answer)
             if answer is None:
@@ -348,11 +352,8 @@ def test_a_suspended_ssh_does_not_block_closing(place: Lab) -> None:
     client = BoxClient(box_of(place), recorder, **options(place, place.config(server)), timing=QUICK)
     client.start()
     recorder.wait_link(Link.CONNECTED, 30)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (entry / "cmdline").exists():
-            argv = (entry / "cmdline").read_bytes().split(b"\0")
-            if argv[0].endswith(b"ssh") and any(str(place.folder).encode() in part for part in argv):
-                os.kill(int(entry.name), signal.SIGSTOP)
+    for pid in processes(place):
+        os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
     client.close()
     assert time.monotonic() - began < PATIENCE * 5
@@ -383,6 +384,27 @@ def test_attaching_uses_the_links_connection(place: Lab, tmux_socket: str) -> No
         finally:
             subprocess.run(["tmux", "-L", outer, "kill-server"], capture_output=True)
         assert server.log.read_text().count("Accepted publickey") == logins
+
+
+def test_attaching_after_ssh_was_killed(place: Lab) -> None:
+    server = place.server()
+    box = box_of(place)
+    with connected(box, **options(place, place.config(server))) as (_, recorder):
+        recorder.wait_link(Link.CONNECTED, 30)
+        mark = recorder.mark()
+        for pid in processes(place):
+            os.kill(pid, signal.SIGKILL)
+        lost = recorder.events.index(recorder.wait_link(Link.LOST, 30, after=mark))
+        recorder.wait_link(Link.CONNECTED, 30, after=lost)
+        logins = server.log.read_text().count("Accepted publickey")
+        ssh = live(box)
+        assert ssh is not None
+        assert subprocess.run(ssh.attach("true"), stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+        assert server.log.read_text().count("Accepted publickey") == logins
+        mark = recorder.mark()
+        for pid in processes(place):
+            os.kill(pid, signal.SIGKILL)
+        assert "ControlSocket" not in recorder.wait_link(Link.LOST, 30, after=mark).detail
 
 
 def test_the_users_master_is_used(place: Lab) -> None:

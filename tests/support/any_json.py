@@ -91,6 +91,10 @@ GPU = {
 }  # fmt: skip
 TABLE = {"step": "1", "status": "ok", "accuracy": "0.5", "ci_low": "0.4", "ci_high": "0.6", "done": "1", "total": "2"}
 INDEXED = {"run": "r", "state": "coarse", "progress": 0.5, "rows": 7, "skipped": 0, "offset": 5}
+SAMPLE = {
+    "offset": 7, "step": 9, "group": 0, "sample": 1, "reward": 1.0, "advantage": "NaN", "length": 5, "correct": True,
+    "formatted": None, "flexible": False, "truncated": False, "reason": "right",
+}  # fmt: skip
 RESULTS: dict[str, dict[str, Any]] = {
     "doctor": {"checks": [{"name": "tmux", "ok": False, "detail": "old", "hint": "new"}], "ok": False},
     "list_runs": {"runs": [ROW]},
@@ -135,6 +139,23 @@ RESULTS: dict[str, dict[str, Any]] = {
         ],
     },
     "show_step": {"run": "r", "step": 5.0, "offset": 7, "row": {"step": 5, "a": "b"}, "previous": 4.0, "next": None},
+    "rollout_steps": {
+        **INDEXED, "first_step": 1, "last_step": 9, "total": 2, "length": 2,
+        "table": pack([array("d", [1.0, 9.0])] * 6),
+    },
+    "rollout_step": {
+        **INDEXED, "step": 9, "samples": [SAMPLE, {**SAMPLE, "reward": None}], "previous": 1, "next": None,
+        "groups": [{"group": 0, "prompt": "p"}],
+    },
+    "samples": {
+        "run": "r", "samples": [
+            {
+                **SAMPLE, "prompt": "p", "prompt_length": 1, "completion": "c", "completion_length": 1, "answer": "72",
+                "gold": None, "role": None, "time": "", "rewards": {"accuracy": 1.0, "x": None}, "facts": {"a": [1]},
+            }
+        ],
+    },
+    "search_rollouts": {**INDEXED, "matches": [{**SAMPLE, "excerpt": "…x…"}], "searched": 0.5, "next": 7},
     "stop": {"run": "r", "state": "stopped"},
     "kill": {"left": [1], "forced": True, "run": "r"},
 }  # fmt: skip

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grpo_train.run_dir.files import to_float, to_json
 from remote import intake
 from remote.index.answers import Answers
-from remote.protocol import OPERATIONS, RemoteError
+from remote.protocol import OPERATIONS
 from remote.protocol.index import HUGE, Columns
 from remote.protocol.intake import read_request
 
@@ -161,4 +161,69 @@ def spans_of(draw: st.DrawFn, data: bytes) -> list[tuple[int, int]]:
     return [(min(pair), max(pair)) for pair in picked]
 
 
-__all__ = ["METRICS", "Box", "RemoteError", "assert_same", "columns_of", "logs", "make_run", "rows_of", "spans_of"]
+# ----------------------------------------------------------------------------------------------------------- rollouts
+
+
+def completion(step: int, group: int, sample: int, reward: Any = 1.0, /, **fields: Any) -> str:
+    """A line of ``rollouts.jsonl`` as the engine writes it."""
+    row = {
+        "step": step, "time": "2026-11-22T08:00:00.000Z", "group": group, "sample": sample, "index": 7,
+        "reward": reward, "advantage": 0.5, "rewards": {"accuracy": reward}, "correct": reward == 1.0,
+        "formatted": True, "flexible": False, "reason": "right", "answer": "72", "gold": "72", "length": 9,
+        "truncated": False, "prompt": f"prompt of {group}", "completion": "So, 72.",
+    }  # fmt: skip
+    return to_json({**row, **fields}) + "\n"
+
+
+_texts = st.sampled_from(
+    ["right", 'a "quoted" \\ one', "é\n\u2028", "", "no answer tag", "}", '", "length": 3', "\ud800"]
+)
+_rewards = st.sampled_from([0.0, 1.0, 2.5, -1e-7, 1e300, None, float("nan"), float("inf"), 3, True, "text", 10**30])
+
+
+@st.composite
+def rollouts(draw: st.DrawFn, max_rows: int = 20, odd: bool = True) -> bytes:
+    """Completions of rising steps; ``odd``: of steps, values and lines of any kind."""
+    lines, step = [], draw(st.integers(0, 3))
+    for _ in range(draw(st.integers(0, max_rows))):
+        kind = draw(st.integers(0, 9))
+        step += kind == 0
+        fields: Row = {"reason": draw(_texts), "answer": draw(_texts), "completion": draw(_texts) * 3}
+        if odd and kind == 1:
+            lines.append(draw(_odd_lines) + b"\n")
+        if odd and kind == 2:
+            fields |= {
+                draw(st.sampled_from(["group", "length", "truncated", "rewards", "correct"])): draw(values)
+            }
+            fields["reason"] = draw(st.sampled_from([None, 5, ["x"], "x" * 300]))
+        if odd and kind == 3:
+            step -= draw(st.integers(0, 3))
+        if odd and kind == 4:
+            fields |= {"step": draw(values)}
+        reward = draw(_rewards) if odd else draw(st.sampled_from([0.0, 1.0]))
+        text = completion(step, draw(st.integers(0, 2)), draw(st.integers(0, 9)), reward, **fields)
+        lines.append(text.encode(errors="backslashreplace"))
+    return b"".join(lines)
+
+
+def samples_of(data: bytes, spans: list[tuple[int, int]]) -> list[Row]:
+    """What each sample's row says, as a reply has it, without reasons."""
+    found = []
+    for offset, row in rows_of(data, spans)[0]:
+        count = {
+            key: int(value) if (value := to_float(row.get(key))) is not None and 0 <= value < 1 << 31 else None
+            for key in ("group", "sample", "length")
+        }
+        flags = {key: row.get(key) if isinstance(row.get(key), bool) else None for key in FLAGS}
+        numbers = {
+            key: number if to_float(number := row.get(key)) is not None else None for key in ("reward", "advantage")
+        }
+        reason = row.get("reason")
+        found.append(
+            {"offset": offset, "step": int(row["step"]), **count, **numbers, **flags,
+             "reason": reason if isinstance(reason, str) else None}
+        )  # fmt: skip
+    return found
+
+
+FLAGS = ("correct", "formatted", "flexible", "truncated")

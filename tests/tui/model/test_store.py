@@ -240,3 +240,11 @@ def test_a_log_that_is_still_loading() -> None:
     assert (store.loading(), store.step) == (0.25, 40)  # the box knows the step
     store.apply(arrived(1, sum(map(len, rows[:10])), b"".join(rows[10:])))
     assert (store.loading(), store.step) == (None, 41)  # the log is newer than the list
+
+
+def test_a_box_that_was_never_reached_has_no_lost_link() -> None:
+    store = Store("box", None, Clock())
+    store.apply(LinkChanged(Link.LOST, "Connection timed out", retry_in_s=4.0))
+    assert store.link_label() == ("not reached yet, retrying in 4 s", "bad")
+    store.apply(LinkChanged(Link.REFUSED, "not answered: password:"))
+    assert store.link_label() == ("not connected", "bad")  # the user dismissed a question: nothing was refused

@@ -321,6 +321,9 @@ async def test_vi_keys_move(start: Start) -> None:
         for key, tab in (("l", 1), ("l", 2), ("h", 1)):
             await session.press(key)
             assert log.active == tab
+        session.app.home.query_one("#runs").focus()
+        await session.press("l")
+        assert log.active == 2  # from the list, too
         await session.press("b")
         await session.until_text("boxes", "this machine")
         first = session.app.screen.query_one(OptionList)
@@ -335,3 +338,22 @@ async def test_a_users_key_is_not_taken_by_vi(start: Start) -> None:
     async with start(wait="87/200", keymap={"kill": "k"}) as session:
         await session.press("k")
         await session.until_text("kill run")
+
+
+async def test_a_panel_that_is_not_seen_takes_no_key(start: Start) -> None:
+    async with start(wait="87/200", size=(60, 15)) as session:
+        log = session.app.home.query_one("#log", LinesPanel)
+        await session.until(lambda: not log.can_focus)
+        await session.press("l")
+        await session.until(lambda: "the logs are not on the screen" in session.notifications())
+        assert log.active == 0
+        for _ in range(4):
+            await session.press("tab")
+            assert session.app.focused is not log
+        await session.pilot.resize_terminal(80, 24)
+        await session.until(lambda: log.can_focus)
+        await session.press("l")
+        await session.until(lambda: log.active == 1)
+        log.focus()
+        await session.pilot.resize_terminal(60, 15)
+        await session.until(lambda: session.app.focused is session.app.home.query_one("#runs"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -22,10 +23,11 @@ Compare = Callable[..., bool]
 
 
 @pytest.fixture(autouse=True)
-def fixed_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fixed_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No configs on this machine, times in UTC, the default theme."""
     monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
     monkeypatch.delenv("TEXTUAL_THEME", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield

@@ -1,0 +1,261 @@
+"""Completions are found by step and by content, and their rows say what the log says."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remote.index import answers, log_index, rollout_answers
+from remote.index import rollouts as index
+from remote.protocol import RemoteError
+from tests.support.index import Box, completion, make_run, rollouts, samples_of, spans_of, supersede
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    log = make_run(tmp_path) / "rollouts.jsonl"
+    log.write_text(
+        "".join(completion(step, i // 4, i % 4, float(i % 4 < step)) for step in (1, 3, 5) for i in range(12))
+    )
+    return log
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path, tmp_path / "cache")
+
+
+def listed(reply: dict[str, Any]) -> list[tuple[float, ...]]:
+    table = reply["table"]
+    columns = (table.step, table.samples, table.scored, table.reward, table.groups, table.signal)
+    return list(zip(*columns, strict=True))
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_steps_and_samples_are_those_of_the_raw_log(data: st.DataObject) -> None:
+    text = data.draw(rollouts())
+    spans = spans_of(data.draw, text)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        directory, box = make_run(root), Box(root, root / "cache")
+        supersede(directory, *spans, file="rollouts.jsonl")
+        for cut in sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=3))):
+            (directory / "rollouts.jsonl").write_bytes(text[:cut])
+            box.whole("rollout_steps")
+        (directory / "rollouts.jsonl").write_bytes(text)
+        whole = samples_of(text, spans)
+        expected = [{**row, "reason": row["reason"] if len(row["reason"] or "") <= 200 else None} for row in whole]
+        by_step = {step: [row for row in expected if row["step"] == step] for step in {row["step"] for row in expected}}
+        reply = box.whole("rollout_steps")
+        assert [(step, count) for step, count, *_ in listed(reply)] == [(s, len(by_step[s])) for s in sorted(by_step)]
+        assert (reply["rows"], reply["total"]) == (len(expected), len(by_step))
+        for step, rows in by_step.items():
+            found = box.ask("rollout_step", step=step)
+            assert found["step"] == step
+            assert found["samples"] == rows
+        every = box.ask("search_rollouts", where=["and"], limit=1000)
+        assert every["matches"] == expected[::-1]
+        if expected:
+            (row,) = box.ask("samples", offsets=[whole[-1]["offset"]])["samples"]
+            assert {key: row.get(key) for key in whole[-1]} == whole[-1]
+
+
+@given(rollouts(odd=False))
+def test_the_usual_line_is_read_as_any_other(text: bytes) -> None:
+    for line in text.splitlines():
+        usual, other = index.Reasons([]), index.Reasons([])
+        assert index._USUAL.match(line)
+        expected = index.read_sample(0, b" " + line, other)
+        assert (index.read_sample(0, line, usual), usual.list) == (expected, other.list)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_step_is_found_before_the_index_is_whole(data: st.DataObject) -> None:
+    text = data.draw(rollouts(odd=False))
+    cut = data.draw(st.integers(0, len(text)))
+    start = text[:cut].rfind(b"\n") + 1
+    again = text[start:]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        root = Path(folder)
+        directory, box = make_run(root), Box(root, root / "cache")
+        patch.setattr(log_index, "USUAL", 300)
+        patch.setattr(answers, "BUDGET_S", 0.0)
+        whole = text + data.draw(st.sampled_from([b"", b'{"step": 9', again]))
+        if whole.endswith(again) and len(whole) > len(text):
+            supersede(directory, (start, len(text)), file="rollouts.jsonl")
+        (directory / "rollouts.jsonl").write_bytes(whole)
+        wanted = data.draw(st.integers(-1, 9))
+        first = asked(box, wanted)
+        box.whole("rollout_steps")
+        then = asked(box, wanted)
+        assert {key for key in then if then[key] != first.get(key)} <= {"state", "progress", "rows", "offset"}
+
+
+def asked(box: Box, step: int) -> dict[str, Any]:
+    """A step, or the error's code."""
+    try:
+        return box.ask("rollout_step", step=step)
+    except RemoteError as error:
+        return {"code": error.code}
+
+
+def test_what_a_step_says(log: Path, box: Box) -> None:
+    assert listed(box.whole("rollout_steps")) == [
+        (1, 12, 12, 0.25, 3, 3),
+        (3, 12, 12, 0.75, 3, 3),
+        (5, 12, 12, 1, 3, 0),
+    ]
+    found = box.ask("rollout_step", step=4)
+    assert (found["step"], found["previous"], found["next"]) == (3, 1, 5)
+    assert [(row["group"], row["sample"]) for row in found["samples"]] == [(i // 4, i % 4) for i in range(12)]
+    assert found["groups"] == [{"group": i, "prompt": f"prompt of {i}"} for i in range(3)]
+    assert [box.ask("rollout_step", step=step)["step"] for step in (-5, 0, 1, 2, 99)] == [1, 1, 1, 1, 5]
+    between = box.ask("rollout_steps", low=2, high=4)
+    assert ([row[0] for row in listed(between)], between["total"], between["last_step"]) == ([3], 3, 5)
+
+
+def test_a_step_that_is_written_grows(log: Path, box: Box) -> None:
+    box.whole("rollout_steps")
+    for sample in range(3):
+        with log.open("a") as file:
+            file.write(completion(7, 0, sample, float(sample)))
+        assert listed(box.whole("rollout_steps"))[-1][:3] == (7, sample + 1, sample + 1)
+    assert listed(box.whole("rollout_steps"))[-1] == (7, 3, 3, 1, 1, 1)
+
+
+def test_the_last_steps_are_known_at_once(log: Path, box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_index, "USUAL", 1_000)
+    monkeypatch.setattr(answers, "BUDGET_S", 0.0)
+    monkeypatch.setattr(rollout_answers, "TAIL", 8_000)
+    first = box.ask("rollout_steps")
+    assert first["state"] == "coarse"
+    assert [row[:2] for row in listed(first)][-1] == (5, 12)
+    assert box.whole("rollout_steps")["total"] == 3
+
+
+def test_texts_are_bounded_and_say_so(log: Path, box: Box) -> None:
+    log.write_text(completion(1, 0, 0, prompt="p" * 50 + "?", completion="c" * 99, facts={"a": 1}, role="judge"))
+    (row,) = box.ask("samples", offsets=[0], characters=10)["samples"]
+    assert (row["prompt"], row["prompt_length"]) == ("p" * 9 + "?", 51)
+    assert (row["completion"], row["completion_length"]) == ("c" * 10, 99)
+    assert (row["rewards"], row["facts"], row["role"], row["answer"]) == ({"accuracy": 1.0}, {"a": 1}, "judge", "72")
+    assert box.ask("samples", offsets=[0], characters=0)["samples"][0]["prompt"] == ""
+
+
+def test_a_sample_that_is_not_there_says_so(log: Path, box: Box) -> None:
+    rows = box.ask("samples", offsets=[0, 5, 10**9])["samples"]
+    assert rows[0]["step"] == 1
+    assert [row["offset"] for row in rows[1:]] == [5, 10**9]
+    assert all("unreadable" in row for row in rows[1:])
+    with pytest.raises(RemoteError, match="at most 32 offsets"):
+        box.ask("samples", offsets=[0] * 33)
+
+
+def test_a_damaged_text_is_told_when_it_is_read(log: Path, box: Box) -> None:
+    log.write_bytes(completion(1, 0, 0).encode()[:-4] + b"\n" + completion(1, 0, 1).encode())
+    log.write_bytes(log.read_bytes().replace(b'So, 72."}', b'So, \xff"}'))
+    found = box.whole("rollout_step", step=1)["samples"]
+    assert [row["sample"] for row in found] == [1]
+    assert "unreadable" in box.ask("samples", offsets=[found[0]["offset"]])["samples"][0]
+
+
+conditions = st.recursive(
+    st.sampled_from(
+        [
+            ["reward", ">", 0], ["reward", "=", 0], ["step", "<=", 3], ["group", "!=", 1], ["length", "<", 9],
+            ["correct", "=", True], ["truncated", "!=", True], ["reason", "=", "right"], ["reason", "~", "^no"],
+            ["completion", "~", "right"], ["text", "~", r"\\"], ["answer", "=", ""], ["prompt", "~", "of 2"],
+        ]
+    ),
+    lambda inner: st.lists(inner, max_size=3).flatmap(
+        lambda parts: st.sampled_from([["and", *parts], ["or", *parts], ["not", parts[0]] if parts else ["and"]])
+    ),
+    max_leaves=5,
+)  # fmt: skip
+
+
+def meets(row: dict[str, Any], where: list[Any]) -> bool:
+    """The conditions, on the row of the log."""
+    kind, *rest = where
+    if kind in ("and", "or", "not"):
+        found = [meets(row, part) for part in rest]
+        return all(found) if kind == "and" else any(found) if kind == "or" else not found[0]
+    symbol, value = rest
+    if symbol == "~":
+        texts = [row.get(name) for name in (("prompt", "completion") if kind == "text" else (kind,))]
+        return any(text is not None and re.search(value, str(text)) for text in texts)
+    found = row.get(kind)
+    if symbol in ("=", "!="):
+        return found is not None and (found == value) is (symbol == "=")
+    return found is not None and {"<": found < value, "<=": found <= value, ">": found > value}[symbol]
+
+
+@settings(max_examples=60)
+@given(rollouts(odd=False), conditions, st.integers(1, 4), st.none() | st.integers(0, 4))
+def test_a_search_finds_what_meets_the_condition(text: bytes, where: list[Any], limit: int, step: int | None) -> None:
+    from remote.intake import log_row
+
+    lines = text.splitlines(keepends=True)
+    starts = [0, *itertools.accumulate(map(len, lines))]
+    rows = [(offset, log_row(line) or {}) for offset, line in zip(starts, lines, strict=False)]
+    expected = [offset for offset, row in rows if meets(row, where) and step in (None, row["step"])]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (make_run(root) / "rollouts.jsonl").write_bytes(text)
+        box, found, before, searched = Box(root, root / "cache"), [], None, -1.0
+        while True:
+            page = box.ask("search_rollouts", where=where, limit=limit, step=step, before=before)
+            found += [row["offset"] for row in page["matches"]]
+            before = page["next"]
+            assert page["searched"] > searched
+            searched = page["searched"]
+            if before is None:
+                break
+        assert found == expected[::-1]
+        assert searched == 1
+
+
+def test_a_search_shows_where_it_matched(log: Path, box: Box) -> None:
+    log.write_text(completion(1, 0, 0, completion="a " * 200 + "Wait, no" + " b" * 200) + completion(1, 0, 1))
+    (match,) = box.ask("search_rollouts", where=["text", "~", "(?i)wait"])["matches"]
+    assert "Wait, no" in match["excerpt"]
+    assert len(match["excerpt"]) < 140
+    (match,) = box.ask("search_rollouts", where=["reward", "=", 1], limit=1)["matches"]
+    assert "excerpt" not in match
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        [], ["and", 5], ["reward"], ["reward", ">"], ["reward", "~", "x"], ["reward", ">", "x"], ["reward", ">", True],
+        ["height", "=", 1], ["text", "<", "x"], ["text", "~", "("], ["text", "~", "x" * 2_000], ["correct", "=", 1],
+        ["not"], [["and"]], [None, None, None], ["and", *[["and"]] * 99],
+    ],
+)  # fmt: skip
+def test_a_malformed_condition_is_refused(log: Path, box: Box, where: list[Any]) -> None:
+    with pytest.raises(RemoteError) as error:
+        box.ask("search_rollouts", where=where)
+    assert error.value.code == "bad_request"
+    nested: list[Any] = ["and"]
+    for _ in range(10):
+        nested = ["not", nested]
+    with pytest.raises(RemoteError):
+        box.ask("search_rollouts", where=nested)
+
+
+def test_a_run_without_rollouts_says_so(tmp_path: Path, box: Box) -> None:
+    make_run(tmp_path)
+    assert box.ask("rollout_steps")["total"] == 0
+    assert box.ask("search_rollouts", where=["and"])["matches"] == []
+    assert "unreadable" in box.ask("samples", offsets=[0])["samples"][0]
+    with pytest.raises(RemoteError, match="has not logged a completion yet"):
+        box.ask("rollout_step", step=1)
