@@ -87,7 +87,7 @@ class Curve:
         """Where NaN and infinite values are."""
         self.count = 0
         """Finite values."""
-        self.last: float | None = row.get("last")
+        self.last: float | None = to_float(row.get("last"))
         """Value of the newest row that has the metric; may be NaN or infinite."""
         self._average, self._weight, self._decay = float(row.get("average", 0)), float(row.get("weight", 0)), decay
         self._broken = False

@@ -144,13 +144,8 @@ class HomeScreen(Screen[None]):
 
     def _unfocus_hidden(self) -> None:
         """A panel for which the terminal is too small takes no key."""
-        for panel in self.query(LinesPanel):
-            panel.can_focus = self._is_seen(panel)
-            if panel.has_focus and not panel.can_focus:
-                self.query_one(RunsPanel).focus()
-
-    def _is_seen(self, panel: Widget) -> bool:
-        return panel.region.height > 2 and self.region.contains_region(panel.region)
+        if any(panel.has_focus and not panel.focusable for panel in self.query(LinesPanel)):
+            self.query_one(RunsPanel).focus()
 
     @staticmethod
     def _set_height(widget: Widget, height: int) -> None:
@@ -169,7 +164,7 @@ class HomeScreen(Screen[None]):
     def show_next_log(self) -> None:
         """Show the next tab of the log panel."""
         log = self.query_one("#log", LinesPanel)
-        if self._is_seen(log):
+        if log.is_seen:
             log.show_tab(log.active + 1)
         else:
             cast("GrpoApp", self.app).warn(

@@ -95,6 +95,16 @@ class LinesPanel(ScrollPanel):
         self._seen_end = 0
 
     @property
+    def is_seen(self) -> bool:
+        """Whether the terminal has room for it."""
+        return self.region.height > 2 and self.screen.region.contains_region(self.region)
+
+    @property
+    def focusable(self) -> bool:
+        """Whether it takes keys."""
+        return super().focusable and self.is_seen
+
+    @property
     def source(self) -> LineSource:
         return self.sources[self.active]
 

@@ -110,6 +110,14 @@ def test_a_live_row_is_taken_once() -> None:
     assert viewer.curves.curves["reward"].last == 2.0
 
 
+def test_the_last_value_may_be_nan() -> None:
+    viewer = Viewer(Index())
+    viewer.log(rows_of([1.0, math.nan]))
+    viewer.curves.show(("reward",), 20)
+    viewer.ask()
+    assert math.isnan(viewer.curves.curves["reward"].last or 0.0)
+
+
 def test_it_asks_again_for_what_changed() -> None:
     viewer = Viewer(Index())
     viewer.log(rows_of([float(i) for i in range(40)]))

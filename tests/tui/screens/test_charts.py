@@ -2,25 +2,145 @@
 
 from __future__ import annotations
 
+import pytest
+
+from grpo_tui.screens.charts import ChartsScreen
+from grpo_tui.widgets.curve_chart import CurveChart
+from grpo_tui.widgets.metrics_panel import MetricsPanel
 from tests.tui.conftest import Session, Start
+from tests.tui.fake import LOGS, RUN, FakeClient, jsonl, learning_box, train_rows
 
 
-async def charts(session: Session) -> str:
-    """Turn to the charts; returns the screen once the curves are there."""
+async def charts(session: Session) -> ChartsScreen:
+    """Turn to the charts and wait for the curves."""
     await session.press("2")
-    await session.until(lambda: session.app.view == "charts" and session.app.charts.curves.curves, "curves")
-    return session.text()
+    screen = session.app.charts
+    await session.until(lambda: screen.curves and screen.curves.curves, "curves")
+    await session.until_text("range: 1–87")
+    return screen
 
 
-async def test_metrics_are_drawn(start: Start) -> None:
+def drawn(session: Session) -> list[str]:
+    return [chart.metric for chart in session.app.charts.query(CurveChart) if chart.display]
+
+
+async def test_one_crosshair_in_all_charts(start: Start) -> None:
     async with start(wait="87/200") as session:
-        text = await charts(session)
-        print(text)
+        screen = await charts(session)
         await session.press("left", "left", "left")
-        await session.until_text("step 85")
-        print(session.text())
+        text = await session.until_text("step 85", "groups: ")
+        assert "entropy 0." in text
+        assert {chart.crosshair for chart in screen.query(CurveChart)} == {85}
+        await session.press("shift+left")
+        await session.until_text("step 75")
+        await session.press("escape")
+        await session.until(lambda: screen.view.crosshair is None)
+        await session.press("escape")
+        assert session.app.view == "home"
+
+
+async def test_the_range_is_zoomed_panned_and_followed(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
         await session.press("plus")
-        await session.until_text("range: ")
-        await session.pilot.pause(0.5)
-        print(session.text())
-        assert "grad_norm" in text
+        await session.until_text("range: 22–66 ")
+        await session.until(lambda: screen.curves and screen.curves.ends == (22.5, 65.5))
+        await session.press("left_square_bracket")
+        await session.until_text("range: 12–55 ")
+        rows = train_rows(90)
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl(rows[87:]))
+        await session.until_text("90/200")
+        await session.until_text("range: 12–55 ")  # who has zoomed is not moved
+        await session.press("f")
+        await session.until_text("range: 47–90 (following)")
+        await session.press("0")
+        await session.until_text("range: 1–90 (all, following)")
+        await session.press("plus", "minus")
+        await session.until_text("(all, following)")
+
+
+async def test_metrics_are_chosen(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        before = drawn(session)
+        assert before[0] == "reward"
+        await session.press("space")  # the cursor is on the first one
+        await session.until(lambda: drawn(session) == before[1:])
+        panel = screen.query_one(MetricsPanel)
+        await session.press("slash", *"~std$", "enter")
+        await session.until(lambda: panel.current == "frac_reward_zero_std")
+        await session.press("j", "space")
+        await session.until(lambda: drawn(session)[-1] == "reward_std")
+        await session.press("less_than_sign")
+        await session.until(lambda: drawn(session)[-2] == "reward_std")
+        await session.press("escape")
+        await session.until_text("constant: 6 hidden")
+
+
+async def test_axes_and_smoothing(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("down", "equals_sign")
+        await session.until_text("grad_norm  0.211 ", " log")
+        await session.press("equals_sign")
+        await session.until(lambda: not screen.view.logarithmic)
+        for key, label in (("comma", "1,000 steps"), ("comma", "200 steps"), ("full_stop", "1,000 steps")):
+            await session.press(key)
+            await session.until_text(f"smoothing: {label}")
+        await session.press("x", "x")
+        await session.until_text("x: time")
+        await session.until(lambda: screen.curves and screen.curves.window.x == "time" and screen.curves.is_answered)
+        await session.press("left")
+        await session.until_text("step 87")
+
+
+async def test_one_chart_fills_the_screen(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("down", "z")
+        await session.until(lambda: getattr(screen.maximized, "metric", "") == "grad_norm")
+        await session.press("escape")
+        await session.until(lambda: screen.maximized is None)
+
+
+async def test_a_click_sets_the_crosshair(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.pilot.click("#slot-0", offset=(25, 4))
+        await session.until(lambda: screen.view.crosshair is not None)
+        await session.until_text(f"step {screen.view.crosshair:.0f} ")
+
+
+async def test_another_run_keeps_the_choice(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        other = client.runs[1]["run"]
+        client.files[f"training_runs/{other}/logs/train_log.jsonl"] = jsonl(train_rows(40))
+
+    async with start(script, wait="87/200") as session:
+        await charts(session)
+        await session.press("comma", "1", "down")
+        await session.until(lambda: session.app.store.selected != RUN)
+        await session.press("2")
+        await session.until_text("smoothing: 1,000 steps", "range: 1–40")
+
+
+@pytest.mark.parametrize(("size", "count"), [((80, 24), 2), ((200, 60), 7)])
+async def test_every_size(start: Start, size: tuple[int, int], count: int) -> None:
+    async with start(size=size, wait="87/200") as session:
+        await charts(session)
+        await session.until(lambda: len(drawn(session)) == min(count, 6))
+        assert all(chart.size.height >= 3 for chart in session.app.charts.query(CurveChart) if chart.display)
+
+
+async def test_a_box_that_refuses(start: Start) -> None:
+    from remote.protocol import RemoteError
+
+    def refuse(client: FakeClient, params: object) -> None:
+        raise RemoteError("no_index", "no folder accepts the index")
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).answers["series"] = refuse
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("no folder accepts the index")

@@ -38,7 +38,7 @@ def all_dialogs() -> list[tuple[Screen, str]]:
         (BoxesScreen(BOXES, "h200-a"), "$2.49/h"),
         (AddBoxScreen(lambda box: box), "short name, used with --box"),
         (DemoSetupScreen(Path("/x"), ["sleep", "9"]), "starting grpo-train"),
-        (HelpScreen((), None), ""),  # type: ignore[arg-type]
+        (HelpScreen((), None, "home"), ""),  # type: ignore[arg-type]
     ]
 
 

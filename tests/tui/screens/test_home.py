@@ -343,7 +343,7 @@ async def test_a_users_key_is_not_taken_by_vi(start: Start) -> None:
 async def test_a_panel_that_is_not_seen_takes_no_key(start: Start) -> None:
     async with start(wait="87/200", size=(60, 15)) as session:
         log = session.app.home.query_one("#log", LinesPanel)
-        await session.until(lambda: not log.can_focus)
+        await session.until(lambda: not log.focusable)
         await session.press("l")
         await session.until(lambda: "the logs are not on the screen" in session.notifications())
         assert log.active == 0
@@ -351,7 +351,7 @@ async def test_a_panel_that_is_not_seen_takes_no_key(start: Start) -> None:
             await session.press("tab")
             assert session.app.focused is not log
         await session.pilot.resize_terminal(80, 24)
-        await session.until(lambda: log.can_focus)
+        await session.until(lambda: log.focusable)
         await session.press("l")
         await session.until(lambda: log.active == 1)
         log.focus()
