@@ -86,5 +86,6 @@ class Series:
 def _cut(span: Span, offsets: array[int], *columns: array[float]) -> None:
     """Remove the rows whose offsets, which ascend, are within a range."""
     low, high = bisect_left(offsets, span[0]), bisect_left(offsets, span[1])
-    for column in (offsets, *columns):
+    del offsets[low:high]
+    for column in columns:
         del column[low:high]
