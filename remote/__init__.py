@@ -21,8 +21,8 @@
 
 - The link *must* come back without a person, and *must not* be shown as connected once nothing has arrived for 5 s.
 - An agent *must* end within 15 s of its client's end, or of the last byte that it received from it.
-- A clock that is set, here or on the box, *must not* end a connection, and the difference *must* be measured with the
-  next pong, as exactly as its round trip allows.
+- A clock that is set, here (on Linux) or on the box, *must not* end a connection. The difference *must* be measured
+  with the next pong, as exactly as its round trip allows.
 - Time in which this machine was suspended *must not* count as a wait for an answer that only this machine gives.
 
 **What happened.** These rules hold for launch, resume, evaluate, stop and kill:
