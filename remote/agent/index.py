@@ -17,6 +17,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from grpo_train.run_dir import open_run
+from remote.agent import from_memory
 from remote.agent.context import BoxContext
 from remote.protocol import RemoteError
 from remote.protocol.index import (
@@ -40,6 +41,17 @@ ANSWER_S = 25.0
 """A request that is not answered by then ends the child: another one may have made it hang."""
 
 
+_FROM_MEMORY = """\
+import io, sys, zipfile
+data = io.BufferedReader(io.FileIO(0, closefd=False), 1).read(int(sys.argv[1]))
+module = {"__name__": "start"}
+exec(zipfile.ZipFile(io.BytesIO(data)).read("remote/agent/from_memory.py"), module)
+sys.meta_path.insert(0, module["BundleImporter"](data))
+from remote.index.process import main
+sys.exit(main(["index"]))
+"""
+
+
 class Ended(Exception):
     """The child ended before it answered, with this exit status: 0 when it was idle for too long."""
 
@@ -51,8 +63,8 @@ class Ended(Exception):
 class Child:
     """One process of indexes."""
 
-    def __init__(self, command: list[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
@@ -67,15 +79,20 @@ class Child:
                 return None
             number = next(self._ids)
             self._waiting[number] = future
-            assert self._process.stdin is not None
-            view = memoryview(json.dumps({"id": number, **request}).encode() + b"\n")
             try:
-                while view:
-                    view = view[os.write(self._process.stdin.fileno(), view) :]
+                if number == 1:
+                    self._write(from_memory.bundle)
+                self._write(json.dumps({"id": number, **request}).encode() + b"\n")
             except OSError:  # it ends just now
                 del self._waiting[number]
                 return None
         return future
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._process.stdin.fileno(), view) :]
 
     def kill(self) -> None:
         self._process.kill()
@@ -132,7 +149,7 @@ class Index:
         """Ask the child, a new one where the last has ended; no future if it ends just now."""
         with self._lock:
             if self._child is None or self._child.ended:
-                self._child = Child(command())
+                self._child = Child()
             child = self._child
             future = child.ask(request)
             if future is None:
@@ -141,8 +158,10 @@ class Index:
 
 
 def command() -> list[str]:
-    """The command of the child: this program with another argument."""
-    return [sys.executable, "-I", sys.argv[0], "index"]
+    """The command of the child: this program with another argument. An agent in memory sends its bundle first."""
+    if from_memory.bundle:
+        return [sys.executable, "-I", "-S", "-c", _FROM_MEMORY, str(len(from_memory.bundle))]
+    return [sys.executable, "-I", "-S", sys.argv[0], "index"]
 
 
 _INDEX = Index()

@@ -15,10 +15,12 @@ import pytest
 from remote import intake
 from remote.boxes import Box
 from remote.bundle import build
+from remote.events import BoxGreeted
 from remote.protocol import RemoteError
 from tests.support.agent import RawAgent, connected, eventually
-from tests.support.index import make_run
+from tests.support.index import completion, make_run
 from tests.support.logs import LogReader
+from tests.support.mounts import mounted
 
 LOG = "training_runs/one/logs/train_log.jsonl"
 
@@ -84,6 +86,16 @@ def test_the_client_gets_unpacked_replies(log: Path, tmp_path: Path) -> None:
         assert client.request("show_step", run="one", step=7).result(60)["row"] == {"step": 7, "reward": 7}
 
 
+def test_an_agent_in_memory_has_indexes_too(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with mounted(tmp_path / "cache", "read-only"):
+        with connected(Box("here", kind="local", root=str(tmp_path))) as (client, recorder):
+            assert recorder.wait_for(BoxGreeted).agent == build().sha256
+            assert client.request("metrics", run="one").result(60)["rows"] == 300
+        assert not list((tmp_path / "cache").iterdir())
+
+
 def test_a_crash_fails_the_request_and_no_other(log: Path, agent: RawAgent) -> None:
     ask(agent, "metrics", run="one")
     (child,) = children(agent)
@@ -131,6 +143,18 @@ def test_two_agents_index_one_log(log: Path, tmp_path: Path, agent: RawAgent) ->
     assert replies[0]["series"] == replies[1]["series"]
     assert len(list((tmp_path / ".grpo" / "index").iterdir())) == 1
     other.transport.close()
+
+
+def test_samples_are_found_over_the_link(log: Path, agent: RawAgent) -> None:
+    (log.parent / "rollouts.jsonl").write_text("".join(completion(i, 0, j) for i in (1, 2) for j in range(3)))
+    assert list(ask(agent, "rollout_steps", run="one")["table"].samples) == [3, 3]
+    found = ask(agent, "rollout_step", run="one", step=2)["samples"]
+    texts = ask(agent, "samples", run="one", offsets=[row["offset"] for row in found])["samples"]
+    assert [row["completion"] for row in texts] == ["So, 72."] * 3
+    page = ask(agent, "search_rollouts", run="one", where=["and", ["sample", "=", 1]], limit=1)
+    assert (page["matches"][0]["step"], page["next"] is not None) == (2, True)
+    with pytest.raises(RemoteError, match="field of a sample"):
+        ask(agent, "search_rollouts", run="one", where=["height", "=", 1])
 
 
 def test_only_a_log_of_the_run_is_read(log: Path, tmp_path: Path, agent: RawAgent) -> None:
