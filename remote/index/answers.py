@@ -107,6 +107,7 @@ class Answers:
         if found is None:
             raise RemoteError("unreadable", f"step {steps[place]:.0f} of {request.run} cannot be read any more")
         return {
+            "state": "whole" if index.whole else "coarse",
             "step": steps[place],
             "offset": offsets[row],
             "row": found,

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.owners import not_readable
 from remote.index import cache
 from remote.index.answers import Answers, within
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.intake import read_request
 
 IDLE_S = 300.0
-SLICE_S = 1.0
+SLICE_S = 0.4
 """An index in progress is saved this often, and when a request arrives."""
 NICENESS = 5
 
@@ -48,8 +49,11 @@ def main(arguments: list[str]) -> int:
                 return 0
             heard = time.monotonic()
             *lines, pending = (pending + data).split(b"\n")
-            for line in lines:
-                _write(sink, _answer(answers, json.loads(line)))
+            try:
+                for line in lines:
+                    _write(sink, _answer(answers, json.loads(line)))
+            except BrokenPipeError:
+                return 0
         elif answers.is_busy:
             answers.work(within(SLICE_S, lambda: not select.select([source], [], [], 0)[0]))
         elif time.monotonic() - heard >= idle_s:
@@ -72,6 +76,8 @@ def _as_error(error: Exception) -> RemoteError:
         return error
     if isinstance(error, UserError):
         return RemoteError(error.code, str(error))
+    if isinstance(error, PermissionError) and error.filename:
+        return RemoteError("not_ours", not_readable(Path(os.fsdecode(error.filename))))
     if isinstance(error, OSError):
         return RemoteError(code_of(error), f"{error.filename or 'the log'}: {error.strerror or error}")
     traceback.print_exc()
