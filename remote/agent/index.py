@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -38,7 +39,7 @@ from remote.protocol.index import (
 )
 
 ANSWER_S = 25.0
-"""A request that is not answered by then ends the child: another one may have made it hang."""
+"""A request that is not answered by then ends the child, which ends itself before unless a disk holds it."""
 
 
 _FROM_MEMORY = """\
@@ -64,12 +65,14 @@ class Child:
     """One process of indexes."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pipe = subprocess.PIPE  # standard error, too: the agent's own must end with the agent
+        self._process = subprocess.Popen(command(), stdin=pipe, stdout=pipe, stderr=pipe)
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self.ended = False
         threading.Thread(target=self._read, name="index", daemon=True).start()
+        threading.Thread(target=self._pass_errors_on, name="index-errors", daemon=True).start()
 
     def ask(self, request: dict[str, Any]) -> Future[dict[str, Any]] | None:
         """Send a request; None if the process has ended."""
@@ -96,6 +99,11 @@ class Child:
 
     def kill(self) -> None:
         self._process.kill()
+
+    def _pass_errors_on(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            os.write(2, line)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -137,6 +145,8 @@ class Index:
                 child.kill()
                 raise RemoteError("timeout", f"'{op}' took more than {ANSWER_S:.0f} s on the box", "retry") from None
             except Ended as error:
+                if error.status == -signal.SIGALRM:
+                    raise RemoteError("timeout", f"'{op}' took too long on the box", "narrow it down") from None
                 if error.status:
                     raise RemoteError("index_failed", str(error), "retry") from None
                 continue

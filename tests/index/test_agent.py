@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -129,6 +130,20 @@ def test_it_ends_when_nothing_is_asked() -> None:
     )
     assert child.wait(30) == 0
     child.communicate()
+
+
+def test_a_pattern_that_takes_forever_ends_it(log: Path, tmp_path: Path) -> None:
+    (log.parent / "rollouts.jsonl").write_text(completion(1, 0, 0, completion="a" * 60 + "!"))
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(build().path()), "index", "300", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    params = {"run": "one", "where": ["completion", "~", "(a+)+$"]}
+    place = {"root": str(tmp_path), "run": str(log.parents[1]), "follow_links": False}
+    request = {"id": 1, "op": "search_rollouts", "params": params, **place}
+    out, _ = child.communicate(json.dumps(request).encode() + b"\n", timeout=60)  # the end of its input comes with it
+    assert (out, child.returncode) == (b"", -signal.SIGALRM)
 
 
 def test_two_agents_index_one_log(log: Path, tmp_path: Path, agent: RawAgent) -> None:
