@@ -177,7 +177,7 @@ def train_log(root: Path) -> None:
     bench.close()
     bench = Bench(root)
     bench.agent.request("list_runs")
-    row("first reply of another agent, indexed", f"{bench.ask('series', 'long', **params)[1]:.3f} s", "0.3 s with its start")
+    row("first reply of another agent, indexed", f"{bench.ask('series', 'long', **params)[1]:.3f} s", "0.3 s")
     bench.close()
 
 
