@@ -17,6 +17,14 @@
   the box has the agent.
 - A disk that cannot store the agent *must not* prevent a connection (:mod:`remote.agent.from_memory`).
 
+**While it stands.** These rules hold under any fault of the network, the agent or this machine:
+
+- The link *must* come back without a person, and *must not* be shown as connected once nothing has arrived for 5 s.
+- An agent *must* end within 15 s of its client's end, or of the last byte that it received from it.
+- A clock that is set, here (on Linux) or on the box, *must not* end a connection. The difference *must* be measured
+  with the next pong, as exactly as its round trip allows.
+- Time in which this machine was suspended *must not* count as a wait for an answer that only this machine gives.
+
 **What happened.** These rules hold for launch, resume, evaluate, stop and kill:
 
 - A request with an idempotency key *must* be carried out at most once, whoever is killed when, and its repetition

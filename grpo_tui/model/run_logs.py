@@ -181,10 +181,10 @@ class RunLogs:
         for file, spans in replaced.items():
             known = self.superseded.setdefault(file, [])
             known[:] = _merged(known + spans)[:RANGES_KEPT]
-        if spans := replaced.get(FILES["train_log"]):
-            self._remove_rows(_merged(spans))
-        if spans := replaced.get(FILES["rollouts"]):
-            ranges = _merged(spans)
+        if FILES["train_log"] in replaced:
+            self._remove_rows(_merged(replaced[FILES["train_log"]]))
+        if FILES["rollouts"] in replaced:
+            ranges = _merged(replaced[FILES["rollouts"]])
             self.completions.remove(lambda one: _within(one.offset, ranges))
             self.version["rollouts"] += 1
 

@@ -16,6 +16,8 @@ from types import ModuleType
 
 sha256 = ""
 """Hash of the bundle if the agent runs from memory, else ""."""
+bundle = b""
+"""The bundle if the agent runs from memory, else empty."""
 problems: list[str] = []
 """Why no place accepted the bundle: the place and the reason, one each."""
 
@@ -33,7 +35,7 @@ def start(data: bytes, name: str, places: Sequence[str]) -> None:
     from remote.agent import from_memory  # the module as the agent imports it
     from remote.agent.serve import main
 
-    from_memory.sha256, from_memory.problems = name, failed
+    from_memory.bundle, from_memory.sha256, from_memory.problems = data, name, failed
     sys.exit(main(["serve"]))
 
 

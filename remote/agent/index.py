@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from grpo_train.run_dir import open_run
+from remote.agent import from_memory
 from remote.agent.context import BoxContext
 from remote.protocol import RemoteError
 from remote.protocol.index import (
@@ -37,7 +39,18 @@ from remote.protocol.index import (
 )
 
 ANSWER_S = 25.0
-"""A request that is not answered by then ends the child: another one may have made it hang."""
+"""A request that is not answered by then ends the child, which ends itself before unless a disk holds it."""
+
+
+_FROM_MEMORY = """\
+import io, sys, zipfile
+data = io.BufferedReader(io.FileIO(0, closefd=False), 1).read(int(sys.argv[1]))
+module = {"__name__": "start"}
+exec(zipfile.ZipFile(io.BytesIO(data)).read("remote/agent/from_memory.py"), module)
+sys.meta_path.insert(0, module["BundleImporter"](data))
+from remote.index.process import main
+sys.exit(main(["index"]))
+"""
 
 
 class Ended(Exception):
@@ -51,13 +64,15 @@ class Ended(Exception):
 class Child:
     """One process of indexes."""
 
-    def __init__(self, command: list[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self) -> None:
+        pipe = subprocess.PIPE  # standard error, too: the agent's own must end with the agent
+        self._process = subprocess.Popen(command(), stdin=pipe, stdout=pipe, stderr=pipe)
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self.ended = False
         threading.Thread(target=self._read, name="index", daemon=True).start()
+        threading.Thread(target=self._pass_errors_on, name="index-errors", daemon=True).start()
 
     def ask(self, request: dict[str, Any]) -> Future[dict[str, Any]] | None:
         """Send a request; None if the process has ended."""
@@ -67,18 +82,28 @@ class Child:
                 return None
             number = next(self._ids)
             self._waiting[number] = future
-            assert self._process.stdin is not None
-            view = memoryview(json.dumps({"id": number, **request}).encode() + b"\n")
             try:
-                while view:
-                    view = view[os.write(self._process.stdin.fileno(), view) :]
+                if number == 1:
+                    self._write(from_memory.bundle)
+                self._write(json.dumps({"id": number, **request}).encode() + b"\n")
             except OSError:  # it ends just now
                 del self._waiting[number]
                 return None
         return future
 
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._process.stdin.fileno(), view) :]
+
     def kill(self) -> None:
         self._process.kill()
+
+    def _pass_errors_on(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            os.write(2, line)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -120,6 +145,8 @@ class Index:
                 child.kill()
                 raise RemoteError("timeout", f"'{op}' took more than {ANSWER_S:.0f} s on the box", "retry") from None
             except Ended as error:
+                if error.status == -signal.SIGALRM:
+                    raise RemoteError("timeout", f"'{op}' took too long on the box", "narrow it down") from None
                 if error.status:
                     raise RemoteError("index_failed", str(error), "retry") from None
                 continue
@@ -132,7 +159,7 @@ class Index:
         """Ask the child, a new one where the last has ended; no future if it ends just now."""
         with self._lock:
             if self._child is None or self._child.ended:
-                self._child = Child(command())
+                self._child = Child()
             child = self._child
             future = child.ask(request)
             if future is None:
@@ -141,8 +168,10 @@ class Index:
 
 
 def command() -> list[str]:
-    """The command of the child: this program with another argument."""
-    return [sys.executable, "-I", sys.argv[0], "index"]
+    """The command of the child: this program with another argument. An agent in memory sends its bundle first."""
+    if from_memory.bundle:
+        return [sys.executable, "-I", "-S", "-c", _FROM_MEMORY, str(len(from_memory.bundle))]
+    return [sys.executable, "-I", "-S", sys.argv[0], "index"]
 
 
 _INDEX = Index()

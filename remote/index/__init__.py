@@ -14,6 +14,14 @@
 - Ask again after LogRotated of the log, after an event with ``superseded``, and when range, width, axis or smoothing
   change. Rows of ``superseded`` ranges are left out here, and so must be followed rows inside them.
 - ``metrics`` names all metrics; ``show_step`` has the logged row that is nearest to an x.
+- ``rollout_steps`` is a table of the steps that have completions (several optimizer steps may share one);
+  ``rollout_step`` has the samples of the last such step up to the one asked for, without texts, and the prompt of each
+  group; ``samples`` has whole rows, by their ``offset``. While ``coarse``, the table has the first steps and the last
+  ones, and a step is found all the same.
+- ``search_rollouts`` has pages of about 0.25 s, newest first: pass ``next`` as ``before`` until it is None; to cancel,
+  ask for no further page. While ``coarse``, only what is indexed is searched.
+- An error has one of the codes ``no_run``, ``no_step``, ``bad_request`` (a condition), ``bad_path``, ``timeout``,
+  ``index_failed`` (retry), ``no_index`` (no folder accepts it) and ``too_large``.
 
 **On the box.** The agent starts one process with the first request (:mod:`remote.index.process`) and passes requests on
 (:mod:`remote.agent.index`). These rules hold for an index:

@@ -108,6 +108,7 @@ class Answers:
         if found is None:
             raise RemoteError("unreadable", f"step {step:.0f} of {request.run} cannot be read any more")
         return {
+            "state": "whole" if index.whole else "coarse",
             "step": step,
             "x": xs[place],
             "offset": offsets[row],

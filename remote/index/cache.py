@@ -13,10 +13,11 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from remote.index.store import VERSION, Busy, Store
+from remote.index.store import VERSION, Busy, Store, Unwritable
 
 MAX_BYTES = 2 << 30
 """Of all indexes; at most a quarter of what they and the free disk have together."""
+MIN_FREE = 128 << 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -33,18 +34,20 @@ def places(bundle: Path) -> list[Path]:
     return [place for place in found if place is not None]
 
 
-def is_private(place: Path) -> bool:
-    """Whether a folder is this account's own; it is made if it is missing."""
+def check(place: Path) -> None:
+    """Make a folder for indexes. Raises Unwritable unless it is this account's own and has room."""
     try:
         place.mkdir(0o700, parents=True, exist_ok=True)
         facts = os.lstat(place)
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
-            return False
+            raise Unwritable(f"{place} is not a directory of this account")
         if facts.st_mode & 0o077:
             place.chmod(0o700)
-        return os.access(place, os.W_OK | os.X_OK)
-    except OSError:
-        return False
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        raise Unwritable(f"{place}: {error.strerror}") from error
+    if free < MIN_FREE:
+        raise Unwritable(f"{place}: less than {MIN_FREE >> 20} MiB are free")
 
 
 def folder_name(kind: str, device: int, inode: int) -> str:

@@ -183,7 +183,7 @@ class LogIndex:
 
     @property
     def cursor(self) -> Cursor:
-        return Cursor.from_json(self.header["cursor"])
+        return replace(Cursor.from_json(self.header["cursor"]), path=self.relative_path)
 
     def forget(self) -> None:
         """There is no log."""

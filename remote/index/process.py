@@ -4,8 +4,8 @@
 
 It reads requests and writes answers, one JSON object a line: ``{"id": 1, "op": "series", "root": …, "run": …,
 "follow_links": false, "params": {…}}`` and ``{"id": 1, "result": {…}}`` or ``{"id": 1, "error": {…}}``. One thread does
-both: it indexes in short slices while no request waits. It exits at the end of its input, and when nothing was asked
-for a while.
+both: it indexes in short slices while no request waits. It exits at the end of its input, when nothing was asked
+for a while, and when an answer takes too long.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 import time
 import traceback
@@ -20,36 +21,52 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.owners import not_readable
+from remote.agent import compiled
 from remote.index import cache
 from remote.index.answers import Answers, within
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.intake import read_request
 
 IDLE_S = 300.0
-SLICE_S = 1.0
+SLICE_S = 0.4
 """An index in progress is saved this often, and when a request arrives."""
 NICENESS = 5
+LONGEST_S = 20
+"""An answer that takes longer ends the process, whatever it does: a pattern may take forever, without listening."""
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until the input ends. ``arguments``: ``index [IDLE_SECONDS]``."""
+    """Serve until the input ends. ``arguments``: ``index [IDLE_SECONDS [LONGEST_SECONDS]]``."""
     idle_s = float(arguments[1]) if len(arguments) > 1 else IDLE_S
+    longest_s = int(arguments[2]) if len(arguments) > 2 else LONGEST_S
     source, sink = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # what is printed by mistake is no answer
     os.umask(0o077)
     os.nice(NICENESS)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     answers = Answers(cache.places(Path(sys.argv[0])))
-    pending, heard = b"", time.monotonic()
+    pending, heard, answered, stored = b"", time.monotonic(), False, False
     while True:
+        if answered and not stored and not answers.is_busy:
+            compiled.store()  # the next one starts in half the time
+            stored = True
+        signal.alarm(0)
         ready, _, _ = select.select([source], [], [], 0 if answers.is_busy else idle_s)
+        signal.alarm(longest_s)
         if ready:
             data = os.read(source, 1 << 16)
             if not data:
                 return 0
             heard = time.monotonic()
             *lines, pending = (pending + data).split(b"\n")
-            for line in lines:
-                _write(sink, _answer(answers, json.loads(line)))
+            try:
+                for line in lines:
+                    signal.alarm(longest_s)
+                    _write(sink, _answer(answers, json.loads(line)))
+            except BrokenPipeError:
+                return 0
+            answered = True
         elif answers.is_busy:
             answers.work(within(SLICE_S, lambda: not select.select([source], [], [], 0)[0]))
         elif time.monotonic() - heard >= idle_s:
@@ -72,6 +89,8 @@ def _as_error(error: Exception) -> RemoteError:
         return error
     if isinstance(error, UserError):
         return RemoteError(error.code, str(error))
+    if isinstance(error, PermissionError) and error.filename:
+        return RemoteError("not_ours", not_readable(Path(os.fsdecode(error.filename))))
     if isinstance(error, OSError):
         return RemoteError(code_of(error), f"{error.filename or 'the log'}: {error.strerror or error}")
     traceback.print_exc()

@@ -93,16 +93,16 @@ Found = tuple[int, "int | None", "int | None", list[Sample], list[str]]
 
 
 def _indexed_step(index: RolloutIndex, wanted: int) -> Found | None:
-    segments = index.segments()
-    steps = sorted({segment.step for segment in segments})
+    of_segments, firsts = index.segment_column("step"), index.segment_column("first")
+    steps = sorted(set(of_segments))
     if not steps:
         return None
     place = max(0, bisect_left(steps, wanted + 1) - 1)
     step = steps[place]
     samples: list[Sample] = []
-    for segment in segments:
-        if segment.step == step:
-            samples += index.samples(segment.first, segment.first + segment.samples)
+    for found, first, end in zip(of_segments, firsts, [*firsts[1:], index.rows], strict=True):
+        if found == step:
+            samples += index.samples(first, end)
     before, after = steps[place - 1] if place else None, steps[place + 1] if place + 1 < len(steps) else None
     return step, before, after, samples, index.header["reasons"]
 

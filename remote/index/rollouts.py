@@ -260,6 +260,11 @@ class RolloutIndex(LogIndex):
         found = [Segment(*row) for row in zip(*columns, strict=True)]
         return [*found, Segment(**self.header["last"])] if self.header["last"] else found
 
+    def segment_column(self, name: str) -> list[Any]:
+        """One column of all segments. Raises NoIndex."""
+        last = self.header["last"]
+        return [*self.read("segments", name, 0, self.count("segments")), *([last[name]] if last else [])]
+
     def samples(self, first: int, end: int) -> list[Sample]:
         """Rows. Raises NoIndex."""
         return list(zip(*(self.read("samples", name, first, end) for name, _ in COLUMNS), strict=True))

@@ -58,28 +58,38 @@ class Shelf(Generic[Index]):
 
     def _extended(self, index: Index, source: Source, goes_on: Callable[[], bool]) -> ExitStack:
         """Hold an index in the first place that accepts it, extended."""
-        name = cache.folder_name(self._kind.file, source.device, source.inode)
         for place in self._places:
-            for folder in (place / name, place / f"{name}-{os.getpid()}"):  # its own where another one holds the first
-                with ExitStack() as stack:
-                    try:
-                        if place in self._failed or not cache.is_private(place):
-                            break
-                        if not folder.exists():
-                            cache.prune(place)
-                        index.store = Store(folder)
-                        stack.enter_context(index.store.locked())
-                        index.advance(source, goes_on)
-                        return stack.pop_all()
-                    except Busy:
-                        continue
-                    except Unwritable as error:
-                        self._failed[place] = str(error)
+            try:
+                if place not in self._failed:
+                    return self._extended_in(place, index, source, goes_on)
+            except Unwritable as error:
+                self._failed[place] = str(error)
+        reasons = "; ".join(self._failed.values())
+        self._failed.clear()  # the next request tries again
         raise RemoteError(
-            "no_index",
-            f"no folder accepts the index: {'; '.join(self._failed.values()) or 'none is private'}",
-            "make room in one of them, or set TMPDIR",
+            "no_index", f"no folder accepts the index: {reasons}", "make room in one of them, or set TMPDIR"
         )
+
+    def _extended_in(self, place: Path, index: Index, source: Source, goes_on: Callable[[], bool]) -> ExitStack:
+        """As ``_extended``. Raises Unwritable."""
+        cache.check(place)
+        name = cache.folder_name(self._kind.file, source.device, source.inode)
+        for folder in (place / name, place / f"{name}-{os.getpid()}"):  # its own where another one holds the first
+            if not folder.exists():
+                cache.prune(place)
+            index.store = Store(folder)
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(index.store.locked())
+                except Busy:
+                    continue
+                try:
+                    index.advance(source, goes_on)
+                except Unwritable:
+                    index.store.clear()  # the logs may need the room
+                    raise
+                return stack.pop_all()
+        raise Unwritable(f"{folder} is held by another process")
 
     @property
     def is_busy(self) -> bool:

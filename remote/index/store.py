@@ -108,9 +108,9 @@ class Store:
 
     def clear(self) -> None:
         """Remove the index."""
-        for name in sorted(os.listdir(self.folder), key=lambda name: name != HEADER):  # the header first
-            if name != "lock":
-                with suppress(OSError):
+        with suppress(OSError):
+            for name in sorted(os.listdir(self.folder), key=lambda name: name != HEADER):  # the header first
+                if name != "lock":
                     os.unlink(self.folder / name)
 
     def write(self, table: str, number: int, row: int, values: array[Any]) -> None:

@@ -18,8 +18,8 @@ from remote.protocol.packed import unpack
 
 MAX_METRICS = 64
 MAX_WIDTH = 4_096
-MAX_CELLS = 131_072
-"""Metrics times width of one request: its reply stays below a frame's limit."""
+MAX_CELLS = 32_768
+"""Metrics times width of one request, which bounds the agent's memory."""
 MAX_STEPS = 10_000
 """Rows of one ``rollout_steps`` reply."""
 MAX_OFFSETS = 32
@@ -193,6 +193,8 @@ class MetricsReply(_IndexReply):
 
 class ShowStepReply(TypedDict):
     run: str
+    state: State
+    """``coarse``: the nearest of the rows that are known so far."""
     step: Bound
     x: Bound
     """The x of the row, on the axis of the request."""

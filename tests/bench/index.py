@@ -157,7 +157,6 @@ def train_log(root: Path) -> None:
     row(f"json.loads over {log.stat().st_size / 1e6:.0f} MB", f"{wall:.2f} s, CPU {used:.2f} s")
     bench = Bench(root)
     bench.ask("metrics", "short")
-    idle = bench.ping(60)
     agent, child = bench.pids()
     before = cpu(child)
     params = {"metrics": SHOWN, "width": 120, "smoothing": -1}
@@ -174,25 +173,26 @@ def train_log(root: Path) -> None:
     row("again, after a new row", f"{bench.ask('series', 'long', **params)[1]:.3f} s", "0.3 s")
     os.truncate(log, size)
     row("all metrics", f"{bench.ask('metrics', 'long')[1]:.3f} s", "0.3 s")
-    bench.ask("series", "long", **params)
-    shutil.rmtree(root / ".grpo")
-    bench.ask("series", "long", metrics=["loss"])
-    busy = bench.ping(60)
-    assert bench.ask("series", "long", metrics=["loss"])[0]["state"] == "coarse", "made before the pings were over"
-    row("ping p95, while an index is made / idle", f"{busy / idle:.2f}", f"2   ({idle * 1e3:.1f} ms idle)")
-    bench.whole("series", "long", **params)
     row("peak memory of agent, of the index's process", f"{peak(agent)}, {peak(child)} MiB", "60, 150 MiB")
     bench.close()
     bench = Bench(root)
-    row("another agent, indexed", f"{bench.ask('series', 'long', **params)[1]:.3f} s", "0.3 s with its start")
+    bench.agent.request("list_runs")
+    row("first reply of another agent, indexed", f"{bench.ask('series', 'long', **params)[1]:.3f} s", "0.3 s")
     bench.close()
 
 
 def comparison(root: Path) -> None:
     names = [f"compared{number}" for number in range(20)]
-    bench = Bench(root)
     for name in names:
         write_run(root, name, 50_000, METRICS[:12])
+    bench = Bench(root)
+    idle = bench.ping(60)
+    for name in names:
+        bench.ask("metrics", name)
+    busy = bench.ping(60)
+    assert bench.ask("metrics", names[0])[0]["state"] == "coarse", "made before the pings were over"
+    row("ping p95, while indexes are made / idle", f"{busy / idle:.2f}", f"2   ({idle * 1e3:.1f} ms idle)")
+    for name in names:
         bench.whole("series", name, metrics=["reward"])
     for metrics in (["reward"], SHOWN[:2]):
         began = time.perf_counter()
@@ -204,6 +204,36 @@ def comparison(root: Path) -> None:
     bench.close()
 
 
+def rollouts(root: Path) -> None:
+    log = write_rollouts(root, "long", 500)
+    shutil.rmtree(root / ".grpo", ignore_errors=True)
+    subprocess.run(["wc", "-l", str(log)], check=True, stdout=subprocess.DEVNULL)  # into the page cache
+    wall, used = timed(["wc", "-l", str(log)])
+    row(f"wc -l over {log.stat().st_size / 1e6:.0f} MB of rollouts", f"{wall:.2f} s, CPU {used:.2f} s")
+    bench = Bench(root)
+    bench.ask("metrics", "short")
+    _, child = bench.pids()
+    before = cpu(child)
+    row("a step, never indexed", f"{bench.ask('rollout_step', 'long', step=250)[1]:.3f} s", "0.3 s")
+    _, whole = bench.whole("rollout_steps", "long")
+    row("whole, never indexed / wc -l", f"{whole / wall:.1f}", "20")
+    row("  CPU of the index / CPU of wc -l", f"{(cpu(child) - before) / used:.1f}", "20")
+    row("all steps, indexed", f"{bench.ask('rollout_steps', 'long')[1]:.3f} s", "0.3 s")
+    reply, taken = bench.ask("rollout_step", "long", step=123)
+    row("a step's 512 samples, indexed", f"{taken:.3f} s, {bench.bytes / 1e3:.0f} kB", "0.3 s")
+    offsets = [sample["offset"] for sample in reply["samples"][:8]]
+    row("8 samples with their texts", f"{bench.ask('samples', 'long', offsets=offsets)[1]:.3f} s", "0.3 s")
+    for where in (["and", ["reward", "<", 1], ["truncated", "=", True]], ["text", "~", "no such word"]):
+        pages, before_, began = 0, None, time.perf_counter()
+        while pages == 0 or before_ is not None:
+            page, _ = bench.ask("search_rollouts", "long", where=where, before=before_)
+            pages, before_ = pages + 1, page["next"]
+        taken = time.perf_counter() - began
+        row(f"search of the whole file: {where[-1]}", f"{taken:.2f} s in {pages} pages", "streams")
+    row("peak memory of agent, of the index's process", "{}, {} MiB".format(*map(peak, bench.pids())), "60, 150 MiB")
+    bench.close()
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
     print(f"load {os.getloadavg()[0]:.1f}")
@@ -211,6 +241,7 @@ def main() -> None:
         write_run(folder, "short", 10, METRICS)
         train_log(folder)
         comparison(folder)
+        rollouts(folder)
     finally:
         if len(sys.argv) == 1:
             shutil.rmtree(folder)

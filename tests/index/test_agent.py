@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,10 +16,12 @@ import pytest
 from remote import intake
 from remote.boxes import Box
 from remote.bundle import build
+from remote.events import BoxGreeted
 from remote.protocol import RemoteError
 from tests.support.agent import RawAgent, connected, eventually
-from tests.support.index import make_run
+from tests.support.index import completion, make_run
 from tests.support.logs import LogReader
+from tests.support.mounts import mounted
 
 LOG = "training_runs/one/logs/train_log.jsonl"
 
@@ -84,6 +87,16 @@ def test_the_client_gets_unpacked_replies(log: Path, tmp_path: Path) -> None:
         assert client.request("show_step", run="one", step=7).result(60)["row"] == {"step": 7, "reward": 7}
 
 
+def test_an_agent_in_memory_has_indexes_too(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with mounted(tmp_path / "cache", "read-only"):
+        with connected(Box("here", kind="local", root=str(tmp_path))) as (client, recorder):
+            assert recorder.wait_for(BoxGreeted).agent == build().sha256
+            assert client.request("metrics", run="one").result(60)["rows"] == 300
+        assert not list((tmp_path / "cache").iterdir())
+
+
 def test_a_crash_fails_the_request_and_no_other(log: Path, agent: RawAgent) -> None:
     ask(agent, "metrics", run="one")
     (child,) = children(agent)
@@ -119,6 +132,20 @@ def test_it_ends_when_nothing_is_asked() -> None:
     child.communicate()
 
 
+def test_a_pattern_that_takes_forever_ends_it(log: Path, tmp_path: Path) -> None:
+    (log.parent / "rollouts.jsonl").write_text(completion(1, 0, 0, completion="a" * 60 + "!"))
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(build().path()), "index", "300", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    params = {"run": "one", "where": ["completion", "~", "(a+)+$"]}
+    place = {"root": str(tmp_path), "run": str(log.parents[1]), "follow_links": False}
+    request = {"id": 1, "op": "search_rollouts", "params": params, **place}
+    out, _ = child.communicate(json.dumps(request).encode() + b"\n", timeout=60)  # the end of its input comes with it
+    assert (out, child.returncode) == (b"", -signal.SIGALRM)
+
+
 def test_two_agents_index_one_log(log: Path, tmp_path: Path, agent: RawAgent) -> None:
     log.write_text(lines(1, 60_000))
     other = RawAgent(tmp_path)
@@ -131,6 +158,18 @@ def test_two_agents_index_one_log(log: Path, tmp_path: Path, agent: RawAgent) ->
     assert replies[0]["series"] == replies[1]["series"]
     assert len(list((tmp_path / ".grpo" / "index").iterdir())) == 1
     other.transport.close()
+
+
+def test_samples_are_found_over_the_link(log: Path, agent: RawAgent) -> None:
+    (log.parent / "rollouts.jsonl").write_text("".join(completion(i, 0, j) for i in (1, 2) for j in range(3)))
+    assert list(ask(agent, "rollout_steps", run="one")["table"].samples) == [3, 3]
+    found = ask(agent, "rollout_step", run="one", step=2)["samples"]
+    texts = ask(agent, "samples", run="one", offsets=[row["offset"] for row in found])["samples"]
+    assert [row["completion"] for row in texts] == ["So, 72."] * 3
+    page = ask(agent, "search_rollouts", run="one", where=["and", ["sample", "=", 1]], limit=1)
+    assert (page["matches"][0]["step"], page["next"] is not None) == (2, True)
+    with pytest.raises(RemoteError, match="field of a sample"):
+        ask(agent, "search_rollouts", run="one", where=["height", "=", 1])
 
 
 def test_only_a_log_of_the_run_is_read(log: Path, tmp_path: Path, agent: RawAgent) -> None:

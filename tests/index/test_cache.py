@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +42,36 @@ def test_the_next_place_is_taken_where_one_refuses(tmp_path: Path) -> None:
     assert box.whole("metrics")["rows"] == 99
     assert list((tmp_path / "good").iterdir())
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_an_index_leaves_room_for_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_of(tmp_path)
+    box = Box(tmp_path, tmp_path / "cache")
+    monkeypatch.setattr(cache, "MIN_FREE", 1 << 60)
+    with pytest.raises(RemoteError, match="MiB are free"):
+        box.whole("metrics")
+    monkeypatch.setattr(cache, "MIN_FREE", 0)
+    assert box.whole("metrics")["rows"] == 99
+
+
+@pytest.mark.parametrize("write", range(0, 12, 3))
+def test_what_a_full_disk_took_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    log_of(tmp_path)
+    left, pwrite = itertools.count(write, -1), os.pwrite
+
+    def full(*arguments: Any) -> int:
+        if next(left) <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    box = Box(tmp_path, tmp_path / "cache")
+    if write < 6:
+        with pytest.raises(RemoteError, match="No space left"):
+            box.whole("metrics")
+        assert {file.name for file in (tmp_path / "cache").rglob("*") if file.is_file()} == {"lock"}
+    monkeypatch.undo()
+    assert box.whole("metrics")["rows"] == 99
 
 
 def test_a_full_disk_is_a_refusal_with_its_reason(tmp_path: Path) -> None:

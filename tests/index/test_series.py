@@ -85,7 +85,8 @@ def test_automatic_smoothing_is_a_share_of_the_range(tmp_path: Path) -> None:
     assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=20)["smoothing"] == 0
 
 
-def test_a_coarse_reply_says_so_and_has_the_last_values(tmp_path: Path) -> None:
+def test_a_coarse_reply_says_so_and_has_the_last_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_index, "USUAL", 20_000)
     log, box = make_run(tmp_path) / "train_log.jsonl", Box(tmp_path, tmp_path / "cache")
     log.write_text("".join(f'{{"step": {i}, "reward": {i}, "pad": "{"." * 200}"}}\n' for i in range(1, 2_001)))
     first = box.ask("series", metrics=["reward"], width=10)

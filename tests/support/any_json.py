@@ -138,7 +138,10 @@ RESULTS: dict[str, dict[str, Any]] = {
             }
         ],
     },
-    "show_step": {"run": "r", "step": 5.0, "offset": 7, "row": {"step": 5, "a": "b"}, "previous": 4.0, "next": None},
+    "show_step": {
+        "run": "r", "state": "whole", "step": 5.0, "offset": 7, "row": {"step": 5, "a": "b"}, "previous": 4.0,
+        "next": None,
+    },
     "rollout_steps": {
         **INDEXED, "first_step": 1, "last_step": 9, "total": 2, "length": 2,
         "table": pack([array("d", [1.0, 9.0])] * 6),
