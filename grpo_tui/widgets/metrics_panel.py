@@ -28,10 +28,10 @@ class MetricsPanel(ScrollPanel):
         "metrics--cursor", "metrics--cursor-blurred", "metrics--muted", "metrics--shown", "metrics--unusual",
     }  # fmt: skip
     BINDINGS: ClassVar = [
-        ("up,k", "move(-1)"),
-        ("down,j", "move(1)"),
-        ("home,g", "move(-100000)"),
-        ("end,G", "move(100000)"),
+        ("up", "move(-1)"),
+        ("down", "move(1)"),
+        ("home", "move(-100000)"),
+        ("end", "move(100000)"),
         ("pageup", "move(-10)"),
         ("pagedown", "move(10)"),
     ]

@@ -119,8 +119,9 @@ class ScrollPanel(StoreView, ScrollView, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "vi":
-            actions = cast("GrpoApp", self.app).actions
-            return all(parameters[0] not in one.keys for one in actions if one.id != "log_next")
+            app = cast("GrpoApp", self.app)
+            here = [one for one in app.actions if one.is_in(app.view) and one.id != "log_next"]
+            return all(parameters[0] not in one.keys for one in here)
         return super().check_action(action, parameters)
 
     async def action_vi(self, key: str) -> None:

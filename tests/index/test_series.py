@@ -109,7 +109,7 @@ def test_a_run_without_a_log_has_an_empty_reply(tmp_path: Path) -> None:
     assert reply["cursor"].path == "training_runs/one/logs/train_log.jsonl"
     assert box.ask("metrics")["metrics"] == []
     with pytest.raises(RemoteError, match="has not logged a step"):
-        box.ask("show_step", step=3)
+        box.ask("show_step", at=3)
 
 
 def test_too_many_cells_are_refused(tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ def test_too_many_cells_are_refused(tmp_path: Path) -> None:
 def test_the_row_nearest_to_a_step_is_shown(tmp_path: Path) -> None:
     log, box = make_run(tmp_path) / "train_log.jsonl", Box(tmp_path, tmp_path / "cache")
     log.write_text("".join(f'{{"step": {i}, "reward": {i}, "health": [{{"code": "x"}}]}}\n' for i in (1, 2, 5, 9)))
-    shown = box.ask("show_step", step=6)
+    shown = box.ask("show_step", at=6)
     assert (shown["step"], shown["previous"], shown["next"]) == (5, 2, 9)
     assert shown["row"] == {"step": 5, "reward": 5, "health": [{"code": "x"}]}
-    assert [box.ask("show_step", step=step)["step"] for step in (-7, 3, 8, 100)] == [1, 2, 9, 9]
-    assert box.ask("show_step", step=1)["previous"] is None
-    assert box.ask("show_step", step=9)["next"] is None
+    assert [box.ask("show_step", at=step)["step"] for step in (-7, 3, 8, 100)] == [1, 2, 9, 9]
+    assert box.ask("show_step", at=1)["previous"] is None
+    assert box.ask("show_step", at=9)["next"] is None
 
 
 def test_a_coarse_reply_follows_a_rewritten_log(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime, timezone
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from grpo_train.run_dir.files import to_json
@@ -178,8 +180,8 @@ class Index:
     """The index of a box, over the files of a client."""
 
     def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="grpo-index-")
-        root = Path(self._folder.name)
+        root = Path(mkdtemp(prefix="grpo-index-"))
+        weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         self._root, cache = root / "root", root / "cache"
         cache.mkdir(mode=0o700)
         self._answers = Answers([cache])

@@ -36,11 +36,13 @@ def test_ids_and_keys_do_not_clash() -> None:
 def test_panels_use_other_keys() -> None:
     from grpo_tui.widgets.lines_panel import LinesPanel
     from grpo_tui.widgets.metrics_panel import MetricsPanel
+    from grpo_tui.widgets.panel import ScrollPanel
     from grpo_tui.widgets.runs import RunsPanel
 
     for view, panel in (("home", RunsPanel), ("home", LinesPanel), ("charts", MetricsPanel)):
-        taken = {key for action in ACTIONS if action.is_in(view) for key in action.keys}
-        for binding in panel.BINDINGS:
+        here = [action for action in ACTIONS if action.is_in(view) and action.id != "log_next"]  # the same in a log
+        taken = {key for action in here for key in action.keys}
+        for binding in [*ScrollPanel.BINDINGS, *panel.BINDINGS]:
             keys = binding[0] if isinstance(binding, tuple) else binding.key
             assert not taken & set(keys.split(",")), panel
 

@@ -32,7 +32,7 @@ async def test_one_crosshair_in_all_charts(start: Start) -> None:
         assert "entropy 0." in text
         assert {chart.crosshair for chart in screen.query(CurveChart)} == {85}
         await session.press("shift+left")
-        await session.until_text("step 75")
+        await session.until_text("step 74")  # ten columns of 1.1 steps
         await session.press("escape")
         await session.until(lambda: screen.view.crosshair is None)
         await session.press("escape")
@@ -67,7 +67,7 @@ async def test_metrics_are_chosen(start: Start) -> None:
         await session.press("space")  # the cursor is on the first one
         await session.until(lambda: drawn(session) == before[1:])
         panel = screen.query_one(MetricsPanel)
-        await session.press("slash", *"~std$", "enter")
+        await session.press("slash", *"~std$", "enter", "g")
         await session.until(lambda: panel.current == "frac_reward_zero_std")
         await session.press("j", "space")
         await session.until(lambda: drawn(session)[-1] == "reward_std")

@@ -110,7 +110,7 @@ async def test_names_are_not_markup(start: Start) -> None:
         await opened(session, "e", EvalScreen)
         await session.press("escape")
         await opened(session, "n", LaunchScreen)
-        await session.press("enter", "escape", "escape")
+        await session.press("escape")
         await session.press("down")
         await session.until_text("✖ crashed")
         await opened(session, "colon", CommandPalette)
