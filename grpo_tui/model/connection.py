@@ -51,12 +51,12 @@ class Connection:
     def open(self) -> None:
         """Make and start the client. Blocks: call it on its own thread."""
         try:
-            client = self._make_client(self.box, self.inbox.put)
-            client.start()
+            client = self.client = self._make_client(self.box, self.inbox.put)
+            client.start()  # its events may be taken, and ask for something, before it returns
         except Exception as error:  # a message instead of a traceback on the screen
+            self.client = None
             self.inbox.put(LinkChanged(Link.REFUSED, f"cannot start the client: {error}"))
             return
-        self.client = client
         if self._closed:
             client.close()
 
