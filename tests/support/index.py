@@ -192,9 +192,7 @@ def rollouts(draw: st.DrawFn, max_rows: int = 20, odd: bool = True) -> bytes:
         if odd and kind == 1:
             lines.append(draw(_odd_lines) + b"\n")
         if odd and kind == 2:
-            fields |= {
-                draw(st.sampled_from(["group", "length", "truncated", "rewards", "correct"])): draw(values)
-            }
+            fields |= {draw(st.sampled_from(["group", "length", "truncated", "rewards", "correct"])): draw(values)}
             fields["reason"] = draw(st.sampled_from([None, 5, ["x"], "x" * 300]))
         if odd and kind == 3:
             step -= draw(st.integers(0, 3))
