@@ -6,12 +6,28 @@ import time
 from collections import deque
 from typing import TypeVar
 
+from grpo_train.run_dir.display import state_label
+from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 
 ANNOUNCED = 4
 ANNOUNCED_S = 10.0
+TOAST_LENGTH = 400
+"""Maximum characters of a run's error in a notification."""
+NAME_IN_TOAST = 40
+"""Maximum cells of a run's name in the title of a notification."""
 End = TypeVar("End")
+
+
+def end_notice(store: Store, row: RunRow, eval_key: str) -> tuple[str, str, bool]:
+    """Title and message that announce the end of a run, and whether it ended badly."""
+    glyph, word, tone = state_label(row.state)
+    message = one_line(row.error.get("summary") or "")[:TOAST_LENGTH] or f"at step {row.step}"
+    shown = row.name == store.selected
+    if row.state == "finished" and shown and not any(view.evaluations for view in store.checkpoints()):
+        message += f"; press {eval_key} to evaluate its checkpoints"
+    return f"{glyph} {shortened(row.name, NAME_IN_TOAST)} {word}", message, tone == "bad"
 
 
 class Pace:

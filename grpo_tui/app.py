@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import inspect
 import os
-import platform
 import sys
 import threading
 import time
@@ -22,17 +20,15 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_train.run_dir.display import state_label
 from grpo_tui import background, unanswered
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
-from grpo_tui.announcements import EndWatch, Pace
+from grpo_tui.announcements import EndWatch, Pace, end_notice
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.chosen_theme import chosen_theme, remember_theme
 from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
-from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from grpo_tui.options import Options
@@ -45,7 +41,6 @@ from remote.events import (
     BoxGreeted,
     ClientEvent,
     HostKeyAsked,
-    Link,
     QuestionAsked,
     QuestionWithdrawn,
     RunsReported,
@@ -57,14 +52,6 @@ from remote.protocol import OPERATIONS, RemoteError
 TICK_S = 0.25
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
-TOAST_LENGTH = 400
-"""Maximum characters of a run's error in a notification."""
-NAME_IN_TOAST = 40
-"""Maximum cells of a run's name in the title of a notification."""
-REFRESH_S = 10.0
-"""Interval between requests for the checkpoints of a live run, besides those after an event."""
-IDLE_REFRESH_S = 30.0
-"""The same for a run that is over: it may be evaluated from elsewhere."""
 
 
 class EventsArrived(Message):
@@ -114,8 +101,7 @@ class GrpoApp(App[None]):
         self.connection = Connection(box, self.store, lambda: self.post_message(EventsArrived()), self._make_client)
         self._ends, self._pace = EndWatch(self.store), Pace()
         self._awaited_run: str | None = None
-        self._refreshed_key: object = None
-        self._step_asked: tuple[str, float | None, str] | None = None
+        self._refresher = background.Refresher(self)
 
     # start, tick, end ------------------------------------------------------------------------------------
 
@@ -142,7 +128,7 @@ class GrpoApp(App[None]):
                 f"press [bold $primary]{key}[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
                 "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
             )
-            self._work("demo model", self._set_up_demo)
+            self.work("demo model", self._set_up_demo)
         self._open()
 
     def _open(self) -> None:
@@ -198,51 +184,21 @@ class GrpoApp(App[None]):
         elif isinstance(event, SessionsReported):
             self._announce_evaluations()
         elif isinstance(event, HostKeyAsked):
-            self._work("host key", partial(background.answer_host_key, self))
+            self.work("host key", partial(background.answer_host_key, self))
         elif isinstance(event, QuestionAsked):
-            self._work("question", partial(background.answer_question, self, event))
+            self.work("question", partial(background.answer_question, self, event))
         elif isinstance(event, QuestionWithdrawn):
             background.withdraw_question(self)
         elif isinstance(event, BoxGreeted):
-            self._work("doctor", partial(background.examine, self))
-            self._work("unanswered requests", partial(unanswered.ask_again, self))
+            self.work("doctor", partial(background.examine, self))
+            self.work("unanswered requests", partial(unanswered.ask_again, self))
 
     def _tick(self) -> None:
         if self.home.is_mounted:
-            self._refresh_shown()
-            self._refresh_curves()
+            self._refresher.tick()
             (self.home if self.view == "home" else self.charts).tick()
 
-    def _refresh_curves(self) -> None:
-        """Request the curves of the view that is shown, its list of metrics, and the row at the crosshair."""
-        store, curves = self.store, self.store.curves.get(self.view)
-        if curves is None or store.logs is None or not store.connected:
-            return
-        curves.extend(store.logs)
-        if (params := curves.request()) is not None:
-            self._work(f"curves of {self.view}", partial(background.refresh_curves, self, curves, params))
-        if self.view == "charts":
-            if store.wants_metrics():
-                self._work("metrics", partial(background.refresh_metrics, self, curves.run))
-            crosshair = self.charts_view.crosshair
-            if (wanted := (curves.run, crosshair, self.charts_view.window.x)) != self._step_asked:
-                self._step_asked = wanted
-                self._work("step", partial(background.refresh_step, self, *wanted))
-
-    def _refresh_shown(self) -> None:
-        """Request checkpoints and evaluations of the selected run after an event, and at intervals."""
-        store, row = self.store, self.store.run
-        if row is None or not store.connected or store.link.state is Link.STALE:
-            return
-        events = store.logs.version["events"] if store.logs else 0
-        sessions = tuple(store.sessions_of(row.name))
-        interval = REFRESH_S if row.is_live or sessions else IDLE_REFRESH_S
-        key = (row.name, row.state, events, sessions, int(self._now() // interval))
-        if key != self._refreshed_key:
-            self._refreshed_key = key
-            self._work("show run", partial(background.refresh_shown, self, row.name))
-
-    def _work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:
+    def work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run a coroutine function in a worker. A coroutine created here would warn if the app exits before it runs."""
         self.run_worker(work, group=group, exclusive=True, exit_on_error=False, description=group)
 
@@ -274,18 +230,13 @@ class GrpoApp(App[None]):
         self.connection.follow_selected()
 
     def _announce_end(self, row: RunRow) -> None:
-        glyph, word, tone = state_label(row.state)
-        message = one_line(row.error.get("summary") or "")[:TOAST_LENGTH] or f"at step {row.step}"
-        shown = row.name == self.store.selected
-        if row.state == "finished" and shown and not any(view.evaluations for view in self.store.checkpoints()):
-            message += f"; press {self.key('eval')} to evaluate its checkpoints"
-        title = f"{glyph} {shortened(row.name, NAME_IN_TOAST)} {word}"
-        self.notify(message, title=title, severity="error" if tone == "bad" else "information", markup=False)
+        title, message, is_bad = end_notice(self.store, row, self.key("eval"))
+        self.notify(message, title=title, severity="error" if is_bad else "information", markup=False)
 
     def _announce_evaluations(self) -> None:
         for session, run, code in self._pace.first(self._ends.ended_evaluations()):
             if code:
-                self._work(f"output of {session}", partial(self._announce_failure, session, run, code))
+                self.work(f"output of {session}", partial(self._announce_failure, session, run, code))
             else:
                 self.receipt(f"✔ {run} evaluated", "results are next to the checkpoints")
 
@@ -339,7 +290,7 @@ class GrpoApp(App[None]):
         elif inspect.iscoroutinefunction(action.run):
             if action.opens_form:
                 self._held_keys = []
-            self._work(f"action {name}", partial(action.run, self))
+            self.work(f"action {name}", partial(action.run, self))
         else:
             action.run(self)
 
@@ -366,7 +317,7 @@ class GrpoApp(App[None]):
         if self.options.readonly and operation.changes(params):
             raise RemoteError("read_only", READONLY, "start without --readonly")
         if any(field.name == "by" for field in fields(operation.request)):
-            params.setdefault("by", requester())
+            params.setdefault("by", unanswered.requester())
         if operation.changes(params):
             return await unanswered.request_once(self, op, timeout, params)
         return await asyncio.wrap_future(self.connection.request(op, timeout, **params))
@@ -437,11 +388,3 @@ class GrpoApp(App[None]):
             problem = "this terminal cannot be suspended"
         self.refresh(layout=True)
         return code, problem
-
-
-def requester() -> str:
-    """User and host of this program, for the run's records."""
-    try:
-        return f"{getpass.getuser()}@{platform.node()}"
-    except (KeyError, OSError):
-        return platform.node()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.model.formatting import one_line
+from remote.events import Link
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -14,8 +17,58 @@ if TYPE_CHECKING:
     from remote.events import QuestionAsked
 
 OUTPUT_LINES = 6
+REFRESH_S = 10.0
+"""Interval between requests for the checkpoints of a live run, besides those after an event."""
+IDLE_REFRESH_S = 30.0
+"""The same for a run that is over: it may be evaluated from elsewhere."""
 CROSSHAIR_S = 0.1
 """The crosshair rests this long before its row is requested."""
+
+
+class Refresher:
+    """Keeps what is shown of one box up to date."""
+
+    def __init__(self, app: GrpoApp) -> None:
+        self._app = app
+        self._shown_key: object = None
+        self._step: tuple[str, float | None, str] | None = None
+
+    def tick(self) -> None:
+        """Request what is due."""
+        if self._app.store.connected:
+            self._refresh_shown()
+            self._refresh_curves()
+
+    def _refresh_shown(self) -> None:
+        """Request checkpoints and evaluations of the selected run after an event, and at intervals."""
+        store = self._app.store
+        row = store.run
+        if row is None or store.link.state is Link.STALE:
+            return
+        events = store.logs.version["events"] if store.logs else 0
+        sessions = tuple(store.sessions_of(row.name))
+        interval = REFRESH_S if row.is_live or sessions else IDLE_REFRESH_S
+        key = (row.name, row.state, events, sessions, int(store.now() // interval))
+        if key != self._shown_key:
+            self._shown_key = key
+            self._app.work("show run", partial(refresh_shown, self._app, row.name))
+
+    def _refresh_curves(self) -> None:
+        """Request the curves of the view that is shown, its list of metrics, and the row at the crosshair."""
+        app, store = self._app, self._app.store
+        curves = store.curves.get(app.view)
+        if curves is None or store.logs is None:
+            return
+        curves.extend(store.logs)
+        if (params := curves.request()) is not None:
+            app.work(f"curves of {app.view}", partial(refresh_curves, app, curves, params))
+        if app.view == "charts":
+            if store.metrics.request(is_live=store.run is not None and store.run.is_live):
+                app.work("metrics", partial(refresh_metrics, app, curves.run))
+            wanted = (curves.run, app.charts_view.crosshair, app.charts_view.window.x)
+            if wanted != self._step:
+                self._step = wanted
+                app.work("step", partial(refresh_step, app, *wanted))
 
 
 async def examine(app: GrpoApp) -> None:
@@ -48,10 +101,9 @@ async def refresh_curves(app: GrpoApp, curves: Curves, params: dict[str, Any]) -
 
 async def refresh_metrics(app: GrpoApp, run: str) -> None:
     """Request the list of a run's metrics."""
-    try:
-        app.store.list_metrics(run, await app.request("metrics", timeout=60.0, run=run))
-    except RemoteError:
-        app.store.list_metrics(run, None)
+    table = app.store.metrics
+    with suppress(RemoteError):  # asked again later
+        table.answer(await app.request("metrics", timeout=60.0, run=run))
 
 
 async def refresh_step(app: GrpoApp, run: str, x: float | None, axis: str) -> None:

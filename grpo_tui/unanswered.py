@@ -9,7 +9,9 @@ are not carried out later, when the user no longer expects it.
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
+import platform
 import secrets
 import time
 from contextlib import suppress
@@ -147,3 +149,11 @@ async def ask_again(app: GrpoApp) -> None:
         finally:
             kept.in_flight.discard(request.key)
         kept.forget(request.key)
+
+
+def requester() -> str:
+    """User and host of this program, for the run's records."""
+    try:
+        return f"{getpass.getuser()}@{platform.node()}"
+    except (KeyError, OSError):
+        return platform.node()

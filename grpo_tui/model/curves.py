@@ -20,6 +20,10 @@ from remote.protocol.rows import UNREADABLE
 COARSE_S = 0.4
 """Pause before the box is asked again while it makes the index."""
 FAILED_S = 5.0
+TABLE_S = 10.0
+"""Pause between two requests of a live run's metrics …"""
+TABLE_COARSE_S = 1.0
+"""… and while the box makes the index."""
 MOST_LIVE = 256
 """Rows that arrived since an answer before the box is asked again …"""
 LIVE_SHARE = 0.02
@@ -265,6 +269,34 @@ class Curves:
         for name, curve in self.curves.items():
             if (value := to_float(row.fields.get(name))) is not None:
                 curve.append(x, value)
+
+
+class MetricTable:
+    """The metrics that a run logs, with their ranges, and when the box is to be asked for them."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._is_coarse = True
+        self._asked_at: float | None = None
+        self._now = now
+
+    def request(self, is_live: bool) -> bool:
+        """Whether to ask now; the box is asked then. A live run's metrics change."""
+        every = TABLE_COARSE_S if self._is_coarse else TABLE_S if is_live else None
+        waits = every is None or (self._asked_at is not None and self._now() - self._asked_at < every)
+        if self._asked_at is not None and waits:
+            return False
+        self._asked_at = self._now()
+        return True
+
+    def answer(self, reply: Mapping[str, Any]) -> None:
+        """Apply the reply to ``metrics``."""
+        self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
+        self._is_coarse = reply["state"] != "whole"
+
+    def invalidate(self) -> None:
+        """The log was replaced: ask anew."""
+        self._asked_at = None
 
 
 def _first_from(logs: RunLogs, offset: int) -> int | None:

@@ -6,16 +6,15 @@ a version that increases with every change, so that a widget repaints only then.
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.run_dir.display import duration
+from grpo_tui.model.box_clock import BoxClock
 from grpo_tui.model.checkpoints import CheckpointView, checkpoint_views
-from grpo_tui.model.curves import Curves
+from grpo_tui.model.curves import Curves, MetricTable
 from grpo_tui.model.formatting import short_age
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.model.run_row import RunRow
@@ -38,10 +37,6 @@ from remote.protocol.versions import UNKNOWN
 
 TOPIC_NAMES = {"runs": "list", "sessions": "session list", "gpu": "GPU sample"}
 CURVE_VIEWS = ("home", "charts")
-METRICS_S = 10.0
-"""Pause between two requests of a live run's metrics …"""
-METRICS_COARSE_S = 1.0
-"""… and while the box makes the index."""
 STALE_STEPS = 5
 """Data of a live run is stale after this many typical steps without a new row …"""
 STALE_FLOOR_S = 30.0
@@ -50,10 +45,6 @@ STARTING_FLOOR_S = 180.0
 """… or than this while the run is starting."""
 CHECK_LENGTH = 1_000
 """Maximum characters of a doctor's finding, and of its hint."""
-CLOCK_SET_S = 10.0
-"""A larger change of the difference between the clocks is a clock that was set."""
-MAX_CLOCKS = 20
-"""Settings of the box's clock that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +70,7 @@ class Store:
         self.ever_connected = False
         self.host: dict[str, Any] | None = None
         self.engine = UNKNOWN
-        self.clock_skew = 0.0
-        """Seconds to add to a time on the box's clock to get this machine's."""
-        self._clocks: deque[tuple[float, float]] = deque(maxlen=MAX_CLOCKS)
-        """``clock_skew`` and since when, newest first: the box's clock may be set."""
-        self._own_clock: float | None = None
-        """This machine's clock against its monotonic one at the last measurement; None before the first."""
+        self._clock = BoxClock(now)
         self.checks: list[dict[str, Any]] = []
         """Findings of the box's doctor: name, ok, detail, hint."""
         self.host_key: HostKeyAsked | None = None
@@ -96,10 +82,7 @@ class Store:
         self.logs: RunLogs | None = None
         self.curves: dict[str, Curves] = {}
         """Curves of the selected run, by view."""
-        self.metrics: list[dict[str, Any]] = []
-        """The metrics that the selected run logs, with their ranges."""
-        self._metrics_coarse = True
-        self._metrics_at: float | None = None
+        self.metrics = MetricTable()
         self.sessions: list[dict[str, Any]] = []
         self.gpus: list[dict[str, Any]] | None = None
         self.gpu_note = ""
@@ -145,26 +128,14 @@ class Store:
         elif isinstance(event, BoxGreeted):
             self.host, self.engine = event.host, event.engine
             if (box_time := event.host.get("time")) is not None:
-                self._set_skew(self.now() - box_time)
+                self._clock.measured(self.now() - box_time)
             self._changed("link")
         elif isinstance(event, ClockMeasured):
-            self._set_skew(event.skew_s)
+            self._clock.measured(event.skew_s)
             self._changed("link")
         elif isinstance(event, HostKeyAsked):
             self.host_key = event
             self._changed("link")
-
-    def _set_skew(self, skew_s: float) -> None:
-        own, before = self.now() - time.monotonic(), self._own_clock
-        if before is None or abs(own - before) > CLOCK_SET_S:  # this machine's clock was set, or it was suspended
-            self._clocks.clear()
-        if not self._clocks:
-            self._clocks.append((skew_s, -math.inf))
-        elif abs(skew_s - self.clock_skew) > CLOCK_SET_S:
-            self._clocks.appendleft((skew_s, self.now()))
-        else:
-            self._clocks[0] = (skew_s, self._clocks[0][1])
-        self.clock_skew, self._own_clock = skew_s, own
 
     def select(self, run: str | None) -> None:
         """Select another run; its logs start empty."""
@@ -173,7 +144,7 @@ class Store:
         self.selected = run
         self.logs = RunLogs(run) if run else None
         self.curves = {view: Curves(run) for view in CURVE_VIEWS} if run else {}
-        self.metrics, self._metrics_coarse, self._metrics_at = [], True, None
+        self.metrics = MetricTable()
         self.shown, self.shown_at, self._views = {}, None, []
         self._subscriptions = {}
         self._changed("selected")
@@ -189,24 +160,6 @@ class Store:
                 self.shown, self._views = reply, checkpoint_views(run, reply)
                 self._changed("shown")
             self.shown_at = self.now()
-
-    def wants_metrics(self) -> bool:
-        """Whether the list of metrics is to be requested now."""
-        if self._metrics_at is None:
-            self._metrics_at = time.monotonic()
-            return True
-        row = self.run
-        every = METRICS_COARSE_S if self._metrics_coarse else METRICS_S if row and row.is_live else None
-        if every is None or time.monotonic() - self._metrics_at < every:
-            return False
-        self._metrics_at = time.monotonic()
-        return True
-
-    def list_metrics(self, run: str, reply: dict[str, Any] | None) -> None:
-        """Apply the reply to ``metrics``; None if it failed."""
-        if run == self.selected and reply is not None:
-            self.metrics = [row for row in reply["metrics"] if UNREADABLE not in row]
-            self._metrics_coarse = reply["state"] != "whole"
 
     def examined(self, reply: dict[str, Any]) -> None:
         """Apply the reply to ``doctor``."""
@@ -248,15 +201,8 @@ class Store:
         return (self.logs.run, self.logs.version[log]) if self.logs else None
 
     def age(self, at: float | None) -> float | None:
-        """Seconds since a time on the box's clock, by the clock that the box had when it wrote it."""
-        if at is None:
-            return None
-        now = end = self.now()
-        for skew_s, since in self._clocks:
-            if since - CLOCK_SET_S <= at + skew_s <= end + CLOCK_SET_S:
-                return max(0.0, now - (at + skew_s))
-            end = since
-        return max(0.0, now - (at + self.clock_skew))
+        """Seconds since a time on the box's clock."""
+        return self._clock.age(at)
 
     def row_age(self, row: RunRow) -> float | None:
         """Age in seconds of the newest data of a run."""
@@ -443,4 +389,4 @@ class Store:
     def _invalidate_curves(self) -> None:
         for curves in self.curves.values():
             curves.invalidate()
-        self._metrics_at = None
+        self.metrics.invalidate()

@@ -62,7 +62,7 @@ class AboutCharts(Line):
         text = Content.from_markup("[bold $primary]charts[/]")
         for name, value in parts:
             text += Content.from_markup("   [$text-muted]$name:[/] $value", name=name, value=value)
-        rows = self.store.metrics
+        rows = self.store.metrics.rows
         count = Content.from_markup(
             "[$text-muted]$all metrics, $shown shown[/]",
             all=compact_number(len(rows)), shown=str(len(self._charts.drawn)),
@@ -102,7 +102,7 @@ class ChartsScreen(Screen[None]):
         yield HeaderBar(store, self.readonly, id="header")
         yield AboutCharts(store, self.view, self, id="about")
         with Horizontal(id="body"):
-            yield MetricsPanel(store, self.view, lambda: store.metrics, id="metrics")
+            yield MetricsPanel(store, self.view, lambda: store.metrics.rows, id="metrics")
             with Vertical(id="right"):
                 with Container(id="grid"):
                     for slot in range(MOST_SHOWN):
@@ -139,7 +139,7 @@ class ChartsScreen(Screen[None]):
         """Choose the charts that fit, ask for their curves, and update every panel."""
         if self._recomposing or not self.is_mounted or not self.query(AboutCharts):
             return
-        names = [str(row["name"]) for row in self.store.metrics]
+        names = [str(row["name"]) for row in self.store.metrics.rows]
         size = next((name for name in SLOTS if self.has_class(name)), "-medium")
         slots = (SHORT_SLOTS if self.has_class("-short") else SLOTS)[size]
         self.drawn = self.view.metrics(names)[:slots]
@@ -241,14 +241,14 @@ class ChartsScreen(Screen[None]):
     def toggle_metric(self, name: str = "") -> None:
         """Show or hide the metric under the cursor."""
         name = name or self.query_one(MetricsPanel).current
-        names = [str(row["name"]) for row in self.store.metrics]
+        names = [str(row["name"]) for row in self.store.metrics.rows]
         if name and not self.view.toggle(name, names):
             self.app.notify(f"{MOST_SHOWN} charts are shown; hide one first", severity="warning")
         self.tick()
 
     def move_metric(self, by: int) -> None:
         """Move the metric under the cursor in the order of the charts."""
-        names = [str(row["name"]) for row in self.store.metrics]
+        names = [str(row["name"]) for row in self.store.metrics.rows]
         self.view.move(self.query_one(MetricsPanel).current, by, names)
         self.tick()
 
