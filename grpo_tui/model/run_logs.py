@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import sys
 from bisect import bisect_right
@@ -14,6 +13,7 @@ from grpo_tui.model.formatting import one_line
 from grpo_tui.model.health import Health, records_of
 from grpo_tui.model.lines import LineBuffer, LineSplitter
 from remote.intake import log_row, log_text
+from remote.protocol.index import HUGE
 
 Span = tuple[int, int]
 """First and last byte, the last one not included."""
@@ -154,7 +154,7 @@ class RunLogs:
         for index in range(self.rows.end - 1, max(self.rows.first, self.rows.end - 4 * RECENT) - 1, -1):
             row = self.rows.get(index)
             value = to_float(row.fields.get(metric)) if row else None
-            if value is not None and math.isfinite(value):
+            if value is not None and abs(value) < HUGE:
                 found.append(value)
                 if len(found) == RECENT:
                     break

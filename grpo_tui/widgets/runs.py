@@ -68,7 +68,7 @@ class RunsPanel(ScrollPanel):
         self.filter = ""
         self._rows: list[RunRow] = []
         self._under_cursor: str | None = None
-        """The run under the cursor while the cursor moves; it is selected once the cursor rests."""
+        """The run under the cursor until it is the selected one, which it becomes once the cursor rests."""
         self._rest: Timer | None = None
         self._columns_of: tuple[object, Columns] = (None, Columns(0))
         self._rows_of: object = None
@@ -113,6 +113,8 @@ class RunsPanel(ScrollPanel):
         key = (self.store, self.store.versions["runs"], self.filter)
         if key != self._rows_of:
             self._rows_of, self._rows = key, self.rows
+        if self._rest is None and self._under_cursor == self.store.selected:
+            self._under_cursor = None
         super().tick()
 
     def content_changed(self) -> None:
@@ -141,8 +143,10 @@ class RunsPanel(ScrollPanel):
             self.refresh()
 
     def _choose(self) -> None:
-        if (name := self.settle()) is not None:
-            self.post_message(self.RunChosen(name))
+        """The cursor rests. It stays where it is until the app has selected the run: a key may come before."""
+        self._rest = None
+        if self._under_cursor is not None and self._under_cursor != self.store.selected:
+            self.post_message(self.RunChosen(self._under_cursor))
 
     def settle(self) -> str | None:
         """The run that is to be selected because the cursor has moved to it, once; None if it has not moved."""

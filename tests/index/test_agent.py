@@ -84,7 +84,7 @@ def test_the_client_gets_unpacked_replies(log: Path, tmp_path: Path) -> None:
     with connected(Box("here", kind="local", root=str(tmp_path))) as (client, _):
         reply = client.request("series", run="one", metrics=["reward"], width=3).result(60)
         assert list(reply["series"][0]["columns"].count) == [100, 100, 100]
-        assert client.request("show_step", run="one", step=7).result(60)["row"] == {"step": 7, "reward": 7}
+        assert client.request("show_step", run="one", at=7).result(60)["row"] == {"step": 7, "reward": 7}
 
 
 def test_an_agent_in_memory_has_indexes_too(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import string
+from array import array
 from contextlib import suppress
 from typing import Any
 
@@ -17,9 +18,10 @@ from grpo_tui.actions.action import Situation
 from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.announcements import EndWatch
 from grpo_tui.charts import CHARTS
+from grpo_tui.model.curves import Curves
 from grpo_tui.model.run_logs import LOGS, RunLogs
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.braille import Bitmap, gap_columns, plot, ticks, view_of
+from grpo_tui.widgets.braille import Bitmap, plot_marks, ticks, view_of_marks
 from grpo_tui.widgets.health import HealthSource
 from grpo_tui.widgets.lines_panel import LineSource, Palette
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
@@ -28,6 +30,7 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged, RunsReported
 from remote.protocol import OPERATIONS, Decoder, ProtocolError, RemoteError
+from remote.protocol.index import Columns
 from remote.transports import Unreachable
 from tests.support.any_json import HELLO, LOG_ROWS, ODD, RESULTS, UPDATES, mutated, nested, values
 
@@ -94,6 +97,14 @@ class Laptop:
         assert not [text for text in texts if unsafe(text)]
 
 
+NO_ROWS = {
+    "state": "whole", "progress": 1.0, "first": None, "last": None, "low": 0.0, "high": 0.0, "smoothing": 0, "rows": 0,
+    "offset": 0, "decay": 0.5,
+    "series": [{"metric": chart.metric, "columns": Columns(*[array("d", [0.0])] * 8)} for chart in CHARTS],
+}  # fmt: skip
+"""The curves of a log without rows; those that arrived continue them."""
+
+
 def unsafe(text: str) -> str:
     """The characters of a text that may steer a terminal."""
     return "".join(c for c in text if c not in ALLOWED and intake.clean(c) != c)
@@ -108,12 +119,14 @@ def lines(store: Store) -> list[Text]:
     for source in sources:
         first, end = source.bounds(80)
         found += [source.line(index, 80, Palette()) for index in range(first, min(end, first + 50))]
-    for chart in CHARTS:
-        series = store.logs.series.get(chart.metric) if store.logs else None
-        if series is not None and (view := view_of(series.steps, series.values, series.gaps)):
-            bitmap = Bitmap(20, 5)
-            plot(bitmap, view, series.steps, series.values, series.gaps)
-            gap_columns(bitmap, view, series.gaps)
+    if store.logs is not None:
+        curves = Curves(store.logs.run)
+        curves.show(tuple(chart.metric for chart in CHARTS), 1)
+        curves.request()
+        curves.answer(NO_ROWS, store.logs)
+        for curve in curves.curves.values():
+            view = view_of_marks(curve.marks, *curves.ends)
+            plot_marks(Bitmap(20, 5), view, curve.marks)
             ticks(view.y_low, view.y_high, 3)
     return found
 

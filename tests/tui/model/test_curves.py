@@ -254,3 +254,9 @@ def test_metrics_are_shown_hidden_and_moved() -> None:
     assert view.metrics(logged) == ["entropy", "reward"]
     assert all(view.toggle(f"m{i}", logged) for i in range(10))
     assert not view.toggle("m11", logged), "no room"
+
+
+def test_smoothing_steps() -> None:
+    view = ChartsView()
+    assert [view.smooth(-1) for _ in range(7)] == [1_000, 200, 50, 20, 5, 0, 0]
+    assert [view.smooth(1) for _ in range(7)] == [5, 20, 50, 200, 1_000, -1, -1]

@@ -1,4 +1,4 @@
-"""Pictures of home, the charts and the forms at 120 x 40.
+"""Pictures of home and the forms at 120 x 40.
 
 After an intended change: ``pytest tests/tui/screens/test_snapshots.py --snapshot-update``.
 """
@@ -68,22 +68,6 @@ def shows_home(pilot: Pilot[None]) -> bool:
 def test_home(snap_compare: Compare) -> None:
     async def ready(pilot: Pilot[None]) -> None:
         await _wait(pilot, lambda: shows_home(pilot))
-
-    assert snap_compare(app(), terminal_size=(120, 40), run_before=ready)
-
-
-def shows_charts(pilot: Pilot[None]) -> bool:
-    charts = pilot.app.charts  # type: ignore[attr-defined]
-    return bool(charts.curves.curves and charts.curves.is_answered and charts.step.shown)
-
-
-def test_charts(snap_compare: Compare) -> None:
-    async def ready(pilot: Pilot[None]) -> None:
-        await _wait(pilot, lambda: shows_home(pilot))
-        await pilot.press("2")
-        await _wait(pilot, lambda: pilot.app.charts.curves.curves)  # type: ignore[attr-defined]
-        await pilot.press("left")
-        await _wait(pilot, lambda: shows_charts(pilot))
 
     assert snap_compare(app(), terminal_size=(120, 40), run_before=ready)
 
