@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -20,23 +21,7 @@ from typing import Any
 from grpo_train.run_dir import open_run
 from remote.agent import from_memory
 from remote.agent.context import BoxContext
-from remote.protocol import RemoteError
-from remote.protocol.index import (
-    MetricsReply,
-    MetricsRequest,
-    RolloutStepReply,
-    RolloutStepRequest,
-    RolloutStepsReply,
-    RolloutStepsRequest,
-    SamplesReply,
-    SamplesRequest,
-    SearchRolloutsReply,
-    SearchRolloutsRequest,
-    SeriesReply,
-    SeriesRequest,
-    ShowStepReply,
-    ShowStepRequest,
-)
+from remote.protocol import OPERATIONS, RemoteError
 
 ANSWER_S = 25.0
 """A request that is not answered by then ends the child, which ends itself before unless a disk holds it."""
@@ -177,40 +162,11 @@ def command() -> list[str]:
 _INDEX = Index()
 
 
-def series(box: BoxContext, request: SeriesRequest) -> SeriesReply:
-    reply: SeriesReply = _ask(box, "series", request)
-    return reply
+def handler(op: str) -> Callable[[BoxContext, Any], Any]:
+    """The handler that passes an operation's request on to the child, and its reply back. Typed by the table."""
 
+    def ask(box: BoxContext, request: Any) -> Any:
+        return _INDEX.request(box, op, request.run, vars(request))
 
-def metrics(box: BoxContext, request: MetricsRequest) -> MetricsReply:
-    reply: MetricsReply = _ask(box, "metrics", request)
-    return reply
-
-
-def show_step(box: BoxContext, request: ShowStepRequest) -> ShowStepReply:
-    reply: ShowStepReply = _ask(box, "show_step", request)
-    return reply
-
-
-def rollout_steps(box: BoxContext, request: RolloutStepsRequest) -> RolloutStepsReply:
-    reply: RolloutStepsReply = _ask(box, "rollout_steps", request)
-    return reply
-
-
-def rollout_step(box: BoxContext, request: RolloutStepRequest) -> RolloutStepReply:
-    reply: RolloutStepReply = _ask(box, "rollout_step", request)
-    return reply
-
-
-def samples(box: BoxContext, request: SamplesRequest) -> SamplesReply:
-    reply: SamplesReply = _ask(box, "samples", request)
-    return reply
-
-
-def search_rollouts(box: BoxContext, request: SearchRolloutsRequest) -> SearchRolloutsReply:
-    reply: SearchRolloutsReply = _ask(box, "search_rollouts", request)
-    return reply
-
-
-def _ask(box: BoxContext, op: str, request: Any) -> Any:
-    return _INDEX.request(box, op, request.run, vars(request))
+    ask.__annotations__ |= {"request": OPERATIONS[op].request, "return": OPERATIONS[op].reply}
+    return ask

@@ -175,6 +175,8 @@ def capture_pane(box: BoxContext, request: CapturePaneRequest) -> CapturePaneRep
     return {"session": request.session, "text": Sessions(box).capture(request.session, lines)}
 
 
+INDEXED = ("series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts")
+"""The operations that are answered from an index."""
 HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "doctor": doctor.doctor,
     "list_runs": list_runs,
@@ -186,13 +188,7 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "check_weights": weights.check_weights,
     "list_sessions": list_sessions,
     "capture_pane": capture_pane,
-    "series": index.series,
-    "metrics": index.metrics,
-    "show_step": index.show_step,
-    "rollout_steps": index.rollout_steps,
-    "rollout_step": index.rollout_step,
-    "samples": index.samples,
-    "search_rollouts": index.search_rollouts,
+    **{op: index.handler(op) for op in INDEXED},
     "launch": jobs.launch,
     "resume": jobs.resume,
     "evaluate": jobs.evaluate,

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     idle_s = float(arguments[1]) if len(arguments) > 1 else IDLE_S
     longest_s = int(arguments[2]) if len(arguments) > 2 else LONGEST_S
     source, sink = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # what is printed by mistake is no answer
+    os.dup2(2, 1)  # stray prints must not mix with the answers
     os.umask(0o077)
     os.nice(NICENESS)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -217,7 +217,7 @@ class RolloutIndex(LogIndex):
             return
         for place, values in enumerate(self._columns):
             self.store.write("samples", place, rows, values)
-        # the last segment may go on
+        # the last segment may continue
         last = header["last"]
         first = last["first"] if last else rows
         steps, groups, rewards = (

@@ -19,7 +19,7 @@ from remote.protocol import RemoteError
 from remote.protocol.index import HUGE
 
 OFFSET, STEP, TIME = ":offset", ":step", ":time"
-"""Columns that are no metrics. A metric's column has the metric's name."""
+"""Columns that are not metrics; a metric's column has its name."""
 BATCH = 512
 MAX_METRICS = 2_000
 """Further metrics of a log are left out."""

@@ -124,7 +124,7 @@ def test_a_rebooted_box(machine: Machine, root: Path) -> None:
 
 
 def kill_server(box: Box) -> None:
-    """SIGKILL: no session is told; the kernel hangs up their terminals."""
+    """SIGKILL: the sessions get no notice; the kernel hangs up their terminals."""
     format_ = ["display-message", "-p", "#{pid}"]
     done = subprocess.run(["tmux", "-L", box.tmux_socket, *format_], capture_output=True, text=True, check=True)
     os.kill(int(done.stdout), signal.SIGKILL)

@@ -86,7 +86,7 @@ class Machine(Sshd):
         self._boot_id.write_text(f"{uuid.uuid4()}\n")
 
     def power_off(self) -> None:
-        """End every process at once; nothing is told, nothing is flushed."""
+        """End every process at once, without notice and without flushing."""
         process, init = self._process, self.init
         if process is None:
             return
