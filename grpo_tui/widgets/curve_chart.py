@@ -133,7 +133,7 @@ class CurveChart(Panel):
     def _not_positive(curve: Curve | None) -> str:
         """How much a logarithmic axis cannot show."""
         hidden = sum(mark.low <= 0 for mark in curve.marks) if curve else 0
-        return f", {hidden} places ≤ 0" if hidden else ""
+        return f", {hidden} columns with values ≤ 0" if hidden else ""
 
     def _trend(self, curve: Curve) -> str:
         """Direction of the moving average over the last quarter, relative to its range."""
