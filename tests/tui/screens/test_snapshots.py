@@ -47,13 +47,23 @@ def app() -> GrpoApp:
     return app
 
 
+STEADY = 4
+"""Ticks without a change after which a screen counts as complete: a panel's new width is asked for at the next tick."""
+
+
 async def _wait(pilot: Pilot[None], ready: Callable[[], object]) -> None:
+    """Wait until a screen is complete and its picture stays the same."""
     deadline = time.monotonic() + PATIENCE * 10
-    while not ready():
+    picture, steady = "", 0
+    while steady < STEADY:
         assert time.monotonic() < deadline
-        await pilot.pause(0.025)
-    pilot.app._tick()  # type: ignore[attr-defined]
-    await pilot.pause(0.3)  # what a tick starts
+        if not ready():
+            await pilot.pause(0.025)
+            continue
+        pilot.app._tick()  # type: ignore[attr-defined]
+        await pilot.pause(0.1)
+        before, picture = picture, pilot.app.export_screenshot()
+        steady = steady + 1 if picture == before else 0
 
 
 def shows_home(pilot: Pilot[None]) -> bool:
