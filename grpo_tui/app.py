@@ -27,14 +27,13 @@ from grpo_tui.actions.reasons import READONLY
 from grpo_tui.announcements import EndWatch, Pace, end_notice
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.chosen_theme import chosen_theme, remember_theme
-from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from grpo_tui.options import Options
-from grpo_tui.screens.charts import ChartsScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
+from grpo_tui.views import Views
 from grpo_tui.widgets.runs import RunsPanel
 from remote.boxes import Box
 from remote.events import (
@@ -90,11 +89,7 @@ class GrpoApp(App[None]):
         if wanted in self.available_themes:
             self.theme = wanted
         self._set_box(options.box)
-        self.charts_view = ChartsView()
-        self.view = "home"
-        """The view that is shown; dialogs are above it."""
-        self._home = HomeScreen(self.store, self.actions, options.readonly)
-        self._charts: ChartsScreen | None = None
+        self.views = Views(self)
 
     def _set_box(self, box: Box) -> None:
         self.store = Store(box.name, box.price_per_hour, self._now)
@@ -112,12 +107,12 @@ class GrpoApp(App[None]):
         return {name: own.variables[name] for name in OWN_VARIABLES}
 
     def get_default_screen(self) -> Screen[Any]:
-        return self._home
+        return self.views.home
 
     def on_mount(self) -> None:
         self.set_keymap(dict(self.options.keymap))
         self.theme_changed_signal.subscribe(self, lambda theme: remember_theme(theme.name))
-        self.set_interval(TICK_S, self._tick)
+        self.set_interval(TICK_S, self.tick)
         self.call_after_refresh(self._start)
 
     def _start(self) -> None:
@@ -146,32 +141,7 @@ class GrpoApp(App[None]):
 
     @property
     def home(self) -> HomeScreen:
-        return self._home
-
-    @property
-    def charts(self) -> ChartsScreen:
-        if self._charts is None:
-            self._charts = ChartsScreen(self.store, self.actions, self.options.readonly, self.charts_view)
-            self.install_screen(self._charts, "charts")
-        return self._charts
-
-    def show_view(self, name: str) -> None:
-        """Turn to another view of the selection."""
-        if name == self.view:
-            return
-        self.view = name
-        if name == "home":
-            self.pop_screen()
-        else:
-            self.push_screen(self.charts)
-        self.call_after_refresh(self._tick)
-
-    def back(self) -> None:
-        """One step out, at last to Home."""
-        if self.view == "home":
-            self.home.back()
-        elif not self.charts.back():
-            self.show_view("home")
+        return self.views.home
 
     def on_events_arrived(self) -> None:
         if rest_s := self.connection.drain(self._take):
@@ -193,10 +163,11 @@ class GrpoApp(App[None]):
             self.work("doctor", partial(background.examine, self))
             self.work("unanswered requests", partial(unanswered.ask_again, self))
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Request what is due, and update what is shown."""
         if self.home.is_mounted:
             self._refresher.tick()
-            (self.home if self.view == "home" else self.charts).tick()
+            self.views.shown.tick()
 
     def work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run a coroutine function in a worker. A coroutine created here would warn if the app exits before it runs."""
@@ -266,9 +237,7 @@ class GrpoApp(App[None]):
         """Switch to another box. Runs on the current one continue."""
         self.connection.close()
         self._set_box(box)
-        await self.home.set_store(self.store)
-        if self._charts is not None:
-            await self._charts.set_store(self.store)
+        await self.views.set_store(self.store)
         self._open()
 
     # actions ---------------------------------------------------------------------------------------------
@@ -361,7 +330,7 @@ class GrpoApp(App[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         situation = self.situation()
         for action in self.actions:
-            if action.id == "palette" or not action.is_in(self.view):
+            if action.id == "palette" or not action.is_in(self.views.name):
                 continue
             reason = action.reason(situation)
             text = f"not available: {reason}" if reason else f"key: {key_label(action.keys[0])}"

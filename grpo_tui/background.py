@@ -31,13 +31,13 @@ class Refresher:
     def __init__(self, app: GrpoApp) -> None:
         self._app = app
         self._shown_key: object = None
-        self._step: tuple[str, float | None, str] | None = None
 
     def tick(self) -> None:
         """Request what is due."""
         if self._app.store.connected:
             self._refresh_shown()
             self._refresh_curves()
+            self._app.views.shown.request_data()
 
     def _refresh_shown(self) -> None:
         """Request checkpoints and evaluations of the selected run after an event, and at intervals."""
@@ -54,21 +54,14 @@ class Refresher:
             self._app.work("show run", partial(refresh_shown, self._app, row.name))
 
     def _refresh_curves(self) -> None:
-        """Request the curves of the view that is shown, its list of metrics, and the row at the crosshair."""
+        """Request the curves of the view that is shown."""
         app, store = self._app, self._app.store
-        curves = store.curves.get(app.view)
+        curves = store.curves.get(app.views.name)
         if curves is None or store.logs is None:
             return
         curves.extend(store.logs)
         if (params := curves.request()) is not None:
-            app.work(f"curves of {app.view}", partial(refresh_curves, app, curves, params))
-        if app.view == "charts":
-            if store.metrics.request(is_live=store.run is not None and store.run.is_live):
-                app.work("metrics", partial(refresh_metrics, app, curves.run))
-            wanted = (curves.run, app.charts_view.crosshair, app.charts_view.window.x)
-            if wanted != self._step:
-                self._step = wanted
-                app.work("step", partial(refresh_step, app, *wanted))
+            app.work(f"curves of {app.views.name}", partial(refresh_curves, app, curves, params))
 
 
 async def examine(app: GrpoApp) -> None:
@@ -109,13 +102,13 @@ async def refresh_metrics(app: GrpoApp, run: str) -> None:
 async def refresh_step(app: GrpoApp, run: str, x: float | None, axis: str) -> None:
     """Request the row at the crosshair."""
     if x is None:
-        app.charts.show_step(None)
+        app.views.charts.show_step(None)
         return
     await asyncio.sleep(CROSSHAIR_S)  # a held key moves it on; this worker is cancelled then
     try:
-        app.charts.show_step(await app.request("show_step", timeout=15.0, run=run, at=x, x=axis))
+        app.views.charts.show_step(await app.request("show_step", timeout=15.0, run=run, at=x, x=axis))
     except RemoteError as error:
-        app.charts.show_step(None, error.message)
+        app.views.charts.show_step(None, error.message)
 
 
 async def answer_host_key(app: GrpoApp) -> None:

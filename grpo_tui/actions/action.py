@@ -12,7 +12,7 @@ from grpo_tui.model.store import Store
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
-GROUPS = ("Runs", "View", "Charts", "Boxes", "Program")
+GROUPS = ("Runs", "Views", "Home", "Charts", "Boxes", "Program")
 
 
 @dataclass(frozen=True)

@@ -12,97 +12,97 @@ if TYPE_CHECKING:
 
 def left(app: GrpoApp) -> None:
     """Move the crosshair left."""
-    app.charts.move_crosshair(-1)
+    app.views.charts.move_crosshair(-1)
 
 
 def right(app: GrpoApp) -> None:
     """Move the crosshair right."""
-    app.charts.move_crosshair(1)
+    app.views.charts.move_crosshair(1)
 
 
 def far_left(app: GrpoApp) -> None:
     """Move the crosshair left by ten columns."""
-    app.charts.move_crosshair(-10)
+    app.views.charts.move_crosshair(-10)
 
 
 def far_right(app: GrpoApp) -> None:
     """Move the crosshair right by ten columns."""
-    app.charts.move_crosshair(10)
+    app.views.charts.move_crosshair(10)
 
 
 def zoom_in(app: GrpoApp) -> None:
     """Show half of the range, about the crosshair."""
-    app.charts.zoom_range(0.5)
+    app.views.charts.zoom_range(0.5)
 
 
 def zoom_out(app: GrpoApp) -> None:
     """Show twice the range."""
-    app.charts.zoom_range(2.0)
+    app.views.charts.zoom_range(2.0)
 
 
 def pan_left(app: GrpoApp) -> None:
     """Move the range to earlier steps."""
-    app.charts.pan(-1)
+    app.views.charts.pan(-1)
 
 
 def pan_right(app: GrpoApp) -> None:
     """Move the range to later steps."""
-    app.charts.pan(1)
+    app.views.charts.pan(1)
 
 
 def show_all(app: GrpoApp) -> None:
     """Show the whole run."""
-    app.charts.show_all()
+    app.views.charts.show_all()
 
 
 def follow(app: GrpoApp) -> None:
     """Move the range with the newest step."""
-    app.charts.follow()
+    app.views.charts.follow()
 
 
 def smooth_less(app: GrpoApp) -> None:
     """Smooth over fewer steps."""
-    app.receipt(f"smoothing: {smoothing_label(app.charts_view.smooth(-1), 0)}")
-    app.charts.tick()
+    app.receipt(f"smoothing: {smoothing_label(app.views.charts.view.smooth(-1), 0)}")
+    app.views.charts.tick()
 
 
 def smooth_more(app: GrpoApp) -> None:
     """Smooth over more steps."""
-    app.receipt(f"smoothing: {smoothing_label(app.charts_view.smooth(1), 0)}")
-    app.charts.tick()
+    app.receipt(f"smoothing: {smoothing_label(app.views.charts.view.smooth(1), 0)}")
+    app.views.charts.tick()
 
 
 def toggle_log(app: GrpoApp) -> None:
     """Turn the logarithmic axis of a chart on or off."""
-    app.charts.toggle_log()
+    app.views.charts.toggle_log()
 
 
 def next_axis(app: GrpoApp) -> None:
     """Turn to the next x axis: steps, tokens, time."""
-    app.charts_view.next_axis()
-    app.charts.tick()
+    app.views.charts.view.next_axis()
+    app.views.charts.tick()
 
 
 def toggle_metric(app: GrpoApp) -> None:
     """Show or hide the metric under the cursor."""
-    app.charts.toggle_metric()
+    app.views.charts.toggle_metric()
 
 
 def earlier(app: GrpoApp) -> None:
     """Move the metric under the cursor to an earlier chart."""
-    app.charts.move_metric(-1)
+    app.views.charts.move_metric(-1)
 
 
 def later(app: GrpoApp) -> None:
     """Move the metric under the cursor to a later chart."""
-    app.charts.move_metric(1)
+    app.views.charts.move_metric(1)
 
 
 def zoom(app: GrpoApp) -> None:
     """Let a chart fill the screen."""
-    app.charts.zoom()
+    app.views.charts.zoom()
 
 
 def show_filter(app: GrpoApp) -> None:
     """Filter the list of metrics by name."""
-    app.charts.show_filter()
+    app.views.charts.show_filter()

@@ -18,7 +18,7 @@ def show_help(app: GrpoApp) -> None:
     """Show all keys."""
     from grpo_tui.screens.help import HelpScreen
 
-    app.push_screen(HelpScreen(app.actions, app.situation(), app.view))
+    app.push_screen(HelpScreen(app.actions, app.situation(), app.views.name))
 
 
 def quit_app(app: GrpoApp) -> None:

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 def show_home(app: GrpoApp) -> None:
     """Show the runs of the box."""
-    app.show_view("home")
+    app.views.show("home")
 
 
 def show_charts(app: GrpoApp) -> None:
     """Show the run's metrics as charts."""
-    app.show_view("charts")
+    app.views.show("charts")
 
 
 def show_filter(app: GrpoApp) -> None:
@@ -30,7 +30,7 @@ def zoom(app: GrpoApp) -> None:
 
 def back(app: GrpoApp) -> None:
     """One step out: the zoomed panel, the filter, the crosshair, then Home."""
-    app.back()
+    app.views.back()
 
 
 def next_log(app: GrpoApp) -> None:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
-from textual import events
-from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
-from textual.widgets import Input
+from textual.widget import Widget
 
 from grpo_tui.actions.action import Action
-from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.background import refresh_metrics, refresh_step
 from grpo_tui.charts import CHARTS
 from grpo_tui.model.charts_view import MOST_SHOWN, ChartsView, smoothing_label
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.formatting import compact_number
 from grpo_tui.model.store import Store
+from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.curve_chart import CurveChart, axis_label
-from grpo_tui.widgets.gpu import GpuPanel
-from grpo_tui.widgets.header import HeaderBar
-from grpo_tui.widgets.key_bar import KeyBar
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.metrics_panel import MetricsPanel
 from grpo_tui.widgets.panel import Line
@@ -71,74 +66,52 @@ class AboutCharts(Line):
         return text + Content(" " * gap) + count if gap > 0 else text
 
 
-class ChartsScreen(Screen[None]):
+class ChartsScreen(ViewScreen):
     """The charts of the selected run."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
-    ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,KeyBar"
-    BINDINGS: ClassVar = [
-        Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False)
-        for action in ACTIONS
-        if action.is_in("charts")
-    ]
+    NAME = "charts"
+    MAIN = "#metrics"
+    FILTER_HINT = "part of a name, a glob with *, or ~regex; enter applies, esc clears"
+    BINDINGS: ClassVar = bindings_of("charts")
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, view: ChartsView) -> None:
-        super().__init__()
-        self.store, self.readonly, self.view = store, readonly, view
-        self.registry = actions
+    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
+        super().__init__(store, actions, readonly)
+        self.view = ChartsView()
         self.drawn: list[str] = []
         """The metrics in the charts."""
-        self._recomposing = False
-        self._zoomed = ""
+        self._asked: tuple[str, float | None, str] | None = None
 
     @property
     def curves(self) -> Curves | None:
         return self.store.curves.get("charts")
 
-    def compose(self) -> ComposeResult:
+    def panels(self) -> Iterable[Widget]:
         store = self.store
         self.step = StepSource(store, lambda: self.curves)
-        yield HeaderBar(store, self.readonly, id="header")
+        below = LinesPanel(store, [self.step], id="step")
+        below.can_focus = False  # its arrow keys are the crosshair's
+        grid = Container(
+            *(
+                CurveChart(
+                    store, lambda: self.curves, id=f"slot-{slot}",
+                    classes=f"panel chart -color-{CHARTS[slot % len(CHARTS)].id}",
+                )
+                for slot in range(MOST_SHOWN)
+            ),
+            id="grid",
+        )  # fmt: skip
         yield AboutCharts(store, self.view, self, id="about")
-        with Horizontal(id="body"):
-            yield MetricsPanel(store, self.view, lambda: store.metrics.rows, id="metrics")
-            with Vertical(id="right"):
-                with Container(id="grid"):
-                    for slot in range(MOST_SHOWN):
-                        color = CHARTS[slot % len(CHARTS)].id
-                        yield CurveChart(
-                            store, lambda: self.curves, id=f"slot-{slot}", classes=f"panel chart -color-{color}"
-                        )
-                below = LinesPanel(store, [self.step], id="step")
-                below.can_focus = False  # its arrow keys are the crosshair's
-                yield below
-        hint = "part of a name, a glob with *, or ~regex; enter applies, esc clears"
-        yield Input(id="filter", placeholder=hint, compact=True)
-        yield KeyBar(store, self.registry, self.readonly, view="charts", id="keys")
+        yield Horizontal(
+            MetricsPanel(store, self.view, lambda: store.metrics.rows, id="metrics"),
+            Vertical(grid, below, id="right"),
+            id="body",
+        )
 
-    def on_mount(self) -> None:
-        self.query_one(MetricsPanel).focus()
-        self.tick()
-
-    def on_screen_resume(self) -> None:
-        self.tick()
-
-    async def set_store(self, store: Store) -> None:
-        """Show another box."""
-        self.store = store
+    def box_changed(self) -> None:
         self.view.crosshair = None
-        self._recomposing = True
-        try:
-            await self.recompose()
-        finally:
-            self._recomposing = False
-        self.tick()
 
-    def tick(self) -> None:
-        """Choose the charts that fit, ask for their curves, and update every panel."""
-        if self._recomposing or not self.is_mounted or not self.query(AboutCharts):
-            return
+    def update(self) -> None:
+        """Choose the charts that fit, and what their curves are to show."""
         names = [str(row["name"]) for row in self.store.metrics.rows]
         size = next((name for name in SLOTS if self.has_class(name)), "-medium")
         slots = (SHORT_SLOTS if self.has_class("-short") else SLOTS)[size]
@@ -154,9 +127,18 @@ class ChartsScreen(Screen[None]):
                 curves.window = self.view.window
                 curves.version += 1
             curves.show(tuple(self.drawn), max((chart.pixel_columns for chart in charts if chart.display), default=0))
-        for widget in self.query("HeaderBar, AboutCharts, .panel, KeyBar"):
-            if not isinstance(widget, GpuPanel):
-                widget.tick()  # type: ignore[attr-defined]
+
+    def request_data(self) -> None:
+        """Request the list of metrics, and the row at the crosshair."""
+        app, store, curves = self.grpo, self.store, self.curves
+        if curves is None:
+            return
+        if store.metrics.request(is_live=store.run is not None and store.run.is_live):
+            app.work("metrics", partial(refresh_metrics, app, curves.run))
+        wanted = (curves.run, self.view.crosshair, self.view.window.x)
+        if wanted != self._asked:
+            self._asked = wanted
+            app.work("step", partial(refresh_step, app, *wanted))
 
     # the range and the crosshair -----------------------------------------------------------------------
 
@@ -285,29 +267,10 @@ class ChartsScreen(Screen[None]):
         self.tick()
         return True
 
-    # filter --------------------------------------------------------------------------------------------
+    @property
+    def filter(self) -> str:
+        return self.view.filter
 
-    def show_filter(self) -> None:
-        line = self.query_one("#filter", Input)
-        line.display = True
-        line.value = self.view.filter
-        line.focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.view.filter = event.value.strip()
+    def set_filter(self, text: str) -> None:
+        self.view.filter = text
         self.query_one(MetricsPanel).tick()
-
-    def on_input_submitted(self) -> None:
-        self._close_filter()
-
-    def on_key(self, event: events.Key) -> None:
-        line = self.query_one("#filter", Input)
-        if line.has_focus and event.key == "escape":
-            event.stop()
-            event.prevent_default()
-            line.value = ""
-            self._close_filter()
-
-    def _close_filter(self) -> None:
-        self.query_one("#filter", Input).display = False
-        self.query_one(MetricsPanel).focus()

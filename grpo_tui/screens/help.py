@@ -36,7 +36,7 @@ class HelpScreen(Dialog[None]):
                 for action in self.actions:
                     if action.group == group:
                         yield self._row_of(action)
-                if group == "View":
+                if group == "Home":
                     for keys, text in _NAVIGATION:
                         yield _row(keys, Content(text))
 

@@ -2,89 +2,77 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Iterable
+from typing import ClassVar
 
-from textual import events
-from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
 from grpo_tui.actions.action import Action
-from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.charts import CHARTS
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.store import Store
+from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.error_panel import ErrorPanel
 from grpo_tui.widgets.gpu import GpuPanel
-from grpo_tui.widgets.header import HeaderBar
 from grpo_tui.widgets.health import HealthLine, HealthSource
-from grpo_tui.widgets.key_bar import KeyBar
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.notice import Notice
 from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
 from grpo_tui.widgets.stage_bar import StageBar
 
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
-
 COMPACT_TABS = frozenset({3, 4})
 """Tabs of the log panel that are separate panels on larger terminals."""
 
 
-class HomeScreen(Screen[None]):
-    """Composes the panels, passes them the tick, and chooses what fits."""
+class HomeScreen(ViewScreen):
+    """Composes the panels, and chooses what fits."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
-    ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,KeyBar"
-    BINDINGS: ClassVar = [
-        Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False)
-        for action in ACTIONS
-        if action.is_in("home")
-    ]
+    NAME = "home"
+    MAIN = "#runs"
+    FILTER_HINT = "filter by name or state; enter applies, esc clears"
+    BINDINGS: ClassVar = bindings_of("home")
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
-        super().__init__()
-        self.store, self.readonly = store, readonly
-        self.registry = actions
+        super().__init__(store, actions, readonly)
         self._noticed: bool | None = None
-        self._recomposing = False
 
-    def compose(self) -> ComposeResult:
+    def panels(self) -> Iterable[Widget]:
         store = self.store
-        yield HeaderBar(store, self.readonly, id="header")
+        charts = Container(
+            *(
+                CurveChart(
+                    store, self._curves, chart.metric, id=f"chart-{chart.id}",
+                    classes=f"panel chart -color-{chart.id} {chart.shown}",
+                )
+                for chart in CHARTS
+            ),
+            id="charts",
+        )  # fmt: skip
+        logs = [*log_sources(store), CompletionSource(store), CheckpointsSource(store), HealthSource(store)]
         yield Notice(store, id="notice")
-        with Horizontal(id="body"):
-            with Vertical(id="left"):
-                yield RunsPanel(store, id="runs")
-                yield LinesPanel(store, [CheckpointsSource(store)], id="checkpoints")
-            with Vertical(id="right"):
-                yield ErrorPanel(store, id="error")
-                with Container(id="charts"):
-                    for chart in CHARTS:
-                        classes = f"panel chart -color-{chart.id} {chart.shown}"
-                        yield CurveChart(store, self._curves, chart.metric, id=f"chart-{chart.id}", classes=classes)
-                yield StageBar(store, id="stages")
-                yield HealthLine(store, id="health")
-                with Container(id="texts"):
-                    yield LinesPanel(
-                        store,
-                        [*log_sources(store), CompletionSource(store), CheckpointsSource(store), HealthSource(store)],
-                        id="log",
-                    )
-                    yield LinesPanel(store, [CompletionSource(store)], id="completion")
+        yield Horizontal(
+            Vertical(
+                RunsPanel(store, id="runs"), LinesPanel(store, [CheckpointsSource(store)], id="checkpoints"), id="left"
+            ),
+            Vertical(
+                ErrorPanel(store, id="error"),
+                charts,
+                StageBar(store, id="stages"),
+                HealthLine(store, id="health"),
+                Container(
+                    LinesPanel(store, logs, id="log"),
+                    LinesPanel(store, [CompletionSource(store)], id="completion"),
+                    id="texts",
+                ),
+                id="right",
+            ),
+            id="body",
+        )
         yield GpuPanel(store, id="gpu")
-        yield Input(id="filter", placeholder="filter by name or state; enter applies, esc clears", compact=True)
-        yield KeyBar(store, self.registry, self.readonly, view="home", id="keys")
-
-    async def on_event(self, event: events.Event) -> None:
-        if not cast("GrpoApp", self.app).holds(event):
-            await super().on_event(event)
 
     def on_mount(self) -> None:
         if self.readonly:
@@ -95,24 +83,13 @@ class HomeScreen(Screen[None]):
         """Set the text shown while the box has no runs (markup)."""
         self.query_one(Notice).launch_hint = hint
 
-    async def set_store(self, store: Store) -> None:
-        """Show another box. The screen is kept: Textual's Input needs one at all times."""
-        self.minimize()
-        self.store, self._noticed = store, None
-        self._recomposing = True
-        try:
-            await self.recompose()
-        finally:
-            self._recomposing = False
-        self.tick()
+    def box_changed(self) -> None:
+        self._noticed = None
 
     def _curves(self) -> Curves | None:
         return self.store.curves.get("home")
 
-    def tick(self) -> None:
-        """Update every panel from the store."""
-        if self._recomposing or not self.is_mounted or not self.query(Notice):  # not composed yet, or being removed
-            return
+    def update(self) -> None:
         notice, error = self.query_one(Notice), self.query_one(ErrorPanel)
         wanted = notice.wanted
         if self._noticed != wanted:
@@ -139,8 +116,6 @@ class HomeScreen(Screen[None]):
             metrics = tuple(chart.metric for chart in CHARTS if chart.metric in [one.metric for one in shown])
             curves.show(metrics, max((chart.pixel_columns for chart in shown), default=0))
         self._unfocus_hidden()
-        for widget in self.query("HeaderBar, Notice, .panel, StageBar, HealthLine, KeyBar"):
-            widget.tick()  # type: ignore[attr-defined]
 
     def _unfocus_hidden(self) -> None:
         """A panel for which the terminal is too small takes no key."""
@@ -167,9 +142,7 @@ class HomeScreen(Screen[None]):
         if log.is_seen:
             log.show_tab(log.active + 1)
         else:
-            cast("GrpoApp", self.app).warn(
-                "the logs are not on the screen: restore the zoomed panel or enlarge the terminal"
-            )
+            self.grpo.warn("the logs are not on the screen: restore the zoomed panel or enlarge the terminal")
 
     # zoom ----------------------------------------------------------------------------------------------
 
@@ -181,7 +154,7 @@ class HomeScreen(Screen[None]):
             self.maximize(self.focused, container=False)
         self.call_after_refresh(self.tick)
 
-    def back(self) -> None:
+    def back(self) -> bool:
         """Restore the zoomed panel, else clear the filter."""
         runs = self.query_one(RunsPanel)
         if self.maximized is not None:
@@ -191,6 +164,7 @@ class HomeScreen(Screen[None]):
             runs.filter = ""
             self.query_one("#filter", Input).value = ""
             self.tick()
+        return True
 
     def toggle_smoothing(self) -> bool:
         """Turn the moving average of the curves on or off; returns whether it is on."""
@@ -203,31 +177,15 @@ class HomeScreen(Screen[None]):
 
     # filter --------------------------------------------------------------------------------------------
 
-    def show_filter(self) -> None:
-        """Show the filter line and focus it."""
-        line = self.query_one("#filter", Input)
-        line.display = True
-        line.value = self.query_one(RunsPanel).filter
-        line.focus()
+    @property
+    def filter(self) -> str:
+        return self.query_one(RunsPanel).filter
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    def set_filter(self, text: str) -> None:
         runs = self.query_one(RunsPanel)
-        runs.filter = event.value.strip()
+        runs.filter = text
         runs.tick()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self._close_filter()
+    def filter_closed(self) -> None:
         runs = self.query_one(RunsPanel)
         runs.call_later(runs.select_a_shown_run)  # posted by the panel itself: Textual stops a message at its sender
-
-    def on_key(self, event: events.Key) -> None:
-        line = self.query_one("#filter", Input)
-        if line.has_focus and event.key == "escape":
-            event.stop()
-            event.prevent_default()
-            line.value = ""
-            self._close_filter()
-
-    def _close_filter(self) -> None:
-        self.query_one("#filter", Input).display = False
-        self.query_one(RunsPanel).focus()

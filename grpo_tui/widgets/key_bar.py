@@ -1,4 +1,4 @@
-"""The last line: keys and their actions. An unavailable action is dim; its key shows why."""
+"""The last lines: the keys of a view and their actions, and the views. A click does what the key does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from grpo_tui.widgets.panel import Line
 
 
 class KeyBar(Line):
-    """Made from the action registry. A click on an action runs it."""
+    """Made from the action registry. An unavailable action is dim; its key shows why."""
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, *, view: str, id: str) -> None:
         super().__init__(store, id=id)
         self.readonly = readonly
-        shown = [action for action in actions if action.in_bar and action.is_in(view) and action.id != view]
+        shown = [action for action in actions if action.in_bar and action.is_in(view) and action.group != "Views"]
         self.actions = sorted(shown, key=lambda action: action.scope != view)  # what only this view has, first
         self._spans: list[tuple[int, int, str]] = []
 
@@ -53,6 +53,36 @@ class KeyBar(Line):
             self._spans.append((column, column + part.cell_length, action.id))
             column += part.cell_length + gap
             parts += [part, Content(" " * gap)]
+        return Content.assemble(*parts)
+
+    async def on_click(self, event: events.Click) -> None:
+        for start, end, action in self._spans:
+            if start <= event.x < end:
+                await self.screen.run_action(f"app.act('{action}')")
+
+
+class ViewBar(Line):
+    """The views and their keys; the one that is shown stands out. Left out on a terminal of few rows."""
+
+    def __init__(self, store: Store, actions: tuple[Action, ...], *, view: str, id: str) -> None:
+        super().__init__(store, id=id)
+        self.view = view
+        self.actions = [action for action in actions if action.group == "Views" and action.in_bar]
+        self._spans: list[tuple[int, int, str]] = []
+
+    def state(self) -> object:
+        return self.size.width
+
+    def render(self) -> Content:
+        parts, column = [Content(" ")], 1
+        self._spans = []
+        for action in self.actions:
+            tone = "bold $primary" if action.id == self.view else "$grpo-muted"
+            key = key_label(action.keys[0])
+            part = Content.from_markup(f"[bold $accent]$key[/] [{tone}]$label[/]", key=key, label=action.label)
+            self._spans.append((column, column + part.cell_length, action.id))
+            parts += [part, Content("   ")]
+            column += part.cell_length + 3
         return Content.assemble(*parts)
 
     async def on_click(self, event: events.Click) -> None:

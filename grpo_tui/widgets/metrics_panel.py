@@ -6,35 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
-from textual import events
 from textual.content import Content
-from textual.geometry import Size
 from textual.message import Message
-from textual.strip import Strip
 
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.charts_view import ChartsView, MetricLine, metric_lines
 from grpo_tui.model.formatting import compact_number, metric_value, shortened
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.panel import ScrollPanel
+from grpo_tui.widgets.list_panel import ListPanel
 
 EMPTY = "no metrics logged yet"
 
 
-class MetricsPanel(ScrollPanel):
+class MetricsPanel(ListPanel):
     """One line per metric; the cursor stays on its metric when the list changes."""
 
-    COMPONENT_CLASSES: ClassVar = {
-        "metrics--cursor", "metrics--cursor-blurred", "metrics--muted", "metrics--shown", "metrics--unusual",
-    }  # fmt: skip
-    BINDINGS: ClassVar = [
-        ("up", "move(-1)"),
-        ("down", "move(1)"),
-        ("home", "move(-100000)"),
-        ("end", "move(100000)"),
-        ("pageup", "move(-10)"),
-        ("pagedown", "move(10)"),
-    ]
+    COMPONENT_CLASSES: ClassVar = {"metrics--shown", "metrics--unusual"}
 
     class Toggled(Message):
         """A click on a metric: show or hide it."""
@@ -52,6 +39,14 @@ class MetricsPanel(ScrollPanel):
         self._lines: list[MetricLine] = []
         self._made_of: object = None
         self._cursor = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._lines)
+
+    @property
+    def cursor(self) -> int:
+        return self._cursor
 
     @property
     def current(self) -> str:
@@ -74,11 +69,6 @@ class MetricsPanel(ScrollPanel):
             self._land(1)
         super().tick()
 
-    def content_changed(self) -> None:
-        self.virtual_size = Size(1, len(self._lines))
-        self._show_cursor()
-        self.refresh()
-
     def refresh_titles(self) -> None:
         if self.view.filter:
             title = Content.from_markup("metrics [$warning]/$filter[/]", filter=self.view.filter)
@@ -86,13 +76,9 @@ class MetricsPanel(ScrollPanel):
             title = Content("metrics")
         self.set_titles(title, Content.from_markup("[$text-muted]space shows[/]") if self.has_focus else "")
 
-    def action_move(self, by: int) -> None:
-        if not self._lines:
-            return
-        self._cursor = min(len(self._lines) - 1, max(0, self._cursor + by))
+    def move_to(self, index: int, by: int) -> None:
+        self._cursor = index
         self._land(1 if by > 0 else -1)
-        self._show_cursor()
-        self.refresh()
 
     def _land(self, direction: int) -> None:
         """Move the cursor off a heading."""
@@ -104,42 +90,21 @@ class MetricsPanel(ScrollPanel):
                 self._cursor = index
                 return
 
-    def on_click(self, event: events.Click) -> None:
-        index = event.get_content_offset_capture(self).y + round(self.scroll_offset.y)
-        if 0 <= index < len(self._lines) and (name := self._lines[index].name):
+    def clicked(self, index: int) -> None:
+        if name := self._lines[index].name:
             self._cursor = index
             self.post_message(self.Toggled(name))
 
-    def on_resize(self) -> None:
-        self._show_cursor()
+    def empty(self) -> Text:
+        return Text("" if self.view.filter else EMPTY)
 
-    def _show_cursor(self) -> None:
-        height, top = self.scrollable_content_region.height, round(self.scroll_offset.y)
-        if height >= 1 and not top <= self._cursor < top + height:
-            self.scroll_to(y=max(0, self._cursor - height // 2), animate=False, force=True, immediate=True)
-
-    # paint ---------------------------------------------------------------------------------------------
-
-    def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        index = y + round(self.scroll_offset.y)
-        style = self.rich_style
-        if index >= len(self._lines):
-            text = Text(EMPTY if y == 0 and not self._lines and not self.view.filter else "")
-            text.stylize(self.get_component_rich_style("metrics--muted", partial=True))
-        else:
-            if index == self._cursor:
-                style += self.get_component_rich_style(
-                    "metrics--cursor" if self.has_focus else "metrics--cursor-blurred"
-                )
-            text = self._line(self._lines[index], width)
-        text.truncate(width, overflow="ellipsis", pad=True)
-        return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style).apply_style(style)
+    def line(self, index: int, width: int) -> Text:
+        return self._line(self._lines[index], width)
 
     def _line(self, line: MetricLine, width: int) -> Text:
-        muted = self.get_component_rich_style("metrics--muted", partial=True)
+        muted = self.get_component_rich_style("list--muted", partial=True)
         if not line.name:
-            tone = "metrics--unusual" if line.text.startswith("▲") else "metrics--muted"
+            tone = "metrics--unusual" if line.text.startswith("▲") else "list--muted"
             return Text(line.text, style=self.get_component_rich_style(tone, partial=True), no_wrap=True)
         value = self._value(line.name)
         mark = "★ " if line.is_shown else "  " if line.indent else ""

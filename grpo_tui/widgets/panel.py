@@ -120,7 +120,7 @@ class ScrollPanel(StoreView, ScrollView, can_focus=True):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "vi":
             app = cast("GrpoApp", self.app)
-            here = [one for one in app.actions if one.is_in(app.view) and one.id != "log_next"]
+            here = [one for one in app.actions if one.is_in(app.views.name) and one.id != "log_next"]
             return all(parameters[0] not in one.keys for one in here)
         return super().check_action(action, parameters)
 

@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
-from textual import events
 from textual.content import Content
-from textual.geometry import Size
 from textual.message import Message
-from textual.strip import Strip
 from textual.timer import Timer
 
 from grpo_train.run_dir.display import state_label
 from grpo_tui.model.formatting import compact_number, metric_value, padded, short_age, shortened
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
-from grpo_tui.widgets.panel import TONES, ScrollPanel, toned
+from grpo_tui.widgets.list_panel import ListPanel
+from grpo_tui.widgets.panel import TONES, toned
 
 REST_S = 0.1
 """The run under the cursor is selected once the cursor has not moved for this long."""
@@ -42,19 +40,10 @@ class Columns:
     age: int = 0
 
 
-class RunsPanel(ScrollPanel):
+class RunsPanel(ListPanel):
     """One line per run: state, name, step/total, reward, age."""
 
-    COMPONENT_CLASSES: ClassVar = {"runs--cursor", "runs--cursor-blurred", "runs--muted", "runs--bad", "runs--warn"}
-    COMPONENT_CLASSES |= {f"runs--{tone}" for tone in TONES}
-    BINDINGS: ClassVar = [
-        ("up", "move(-1)"),
-        ("down", "move(1)"),
-        ("home", "move(-100000)"),
-        ("end", "move(100000)"),
-        ("pageup", "move(-10)"),
-        ("pagedown", "move(10)"),
-    ]
+    COMPONENT_CLASSES: ClassVar = {f"runs--{tone}" for tone in TONES}
 
     class RunChosen(Message):
         """The cursor moved to a run."""
@@ -117,10 +106,9 @@ class RunsPanel(ScrollPanel):
             self._under_cursor = None
         super().tick()
 
-    def content_changed(self) -> None:
-        self.virtual_size = Size(1, len(self._rows))
-        self._show_cursor()
-        self.refresh()
+    @property
+    def count(self) -> int:
+        return len(self._rows)
 
     @property
     def cursor(self) -> int:
@@ -131,16 +119,12 @@ class RunsPanel(ScrollPanel):
                 return index
         return -1
 
-    def action_move(self, by: int) -> None:
+    def move_to(self, index: int, by: int) -> None:
         """Move the cursor at once. A held key repeats faster than a run can be shown."""
-        if self._rows:
-            index = min(len(self._rows) - 1, max(0, self.cursor + by))
-            self._under_cursor = self._rows[index].name
-            if self._rest is not None:
-                self._rest.stop()
-            self._rest = self.set_timer(REST_S, self._choose)
-            self._show_cursor()
-            self.refresh()
+        self._under_cursor = self._rows[index].name
+        if self._rest is not None:
+            self._rest.stop()
+        self._rest = self.set_timer(REST_S, self._choose)
 
     def _choose(self) -> None:
         """The cursor rests. It stays where it is until the app has selected the run: a key may come before."""
@@ -161,41 +145,18 @@ class RunsPanel(ScrollPanel):
         if self._rows and self.cursor < 0:
             self.action_move(0)
 
-    def on_click(self, event: events.Click) -> None:
-        index = event.get_content_offset_capture(self).y + round(self.scroll_offset.y)
-        if 0 <= index < len(self._rows):
-            self.post_message(self.RunChosen(self._rows[index].name))
+    def clicked(self, index: int) -> None:
+        self.post_message(self.RunChosen(self._rows[index].name))
 
-    def on_resize(self) -> None:
-        self._show_cursor()
+    def empty(self) -> Text:
+        return Text(f" no runs match /{self.filter}" if self.store.runs else "")
 
-    def _show_cursor(self) -> None:
-        height, top = self.scrollable_content_region.height, round(self.scroll_offset.y)
-        cursor = self.cursor
-        if cursor < 0 or height < 1:
-            return
-        if not top <= cursor < top + height:
-            self.scroll_to(y=max(0, cursor - height // 2), animate=False, force=True, immediate=True)
-
-    # paint ---------------------------------------------------------------------------------------------
-
-    def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        index = y + round(self.scroll_offset.y)
-        if index >= len(self._rows):
-            return self._blank(y, width)
-        row = self._rows[index]
-        style = self.rich_style
-        if index == self.cursor:
-            style += self.get_component_rich_style("runs--cursor" if self.has_focus else "runs--cursor-blurred")
-        text = self._line(row, width)
-        text.truncate(width, overflow="ellipsis", pad=True)
-        segments = list(text.render(self.app.console))
-        return Strip(segments).adjust_cell_length(width, style).apply_style(style)
+    def line(self, index: int, width: int) -> Text:
+        return self._line(self._rows[index], width)
 
     def _line(self, row: RunRow, width: int) -> Text:
         styles = {tone: self.get_component_rich_style(f"runs--{tone}", partial=True) for tone in TONES}
-        muted = self.get_component_rich_style("runs--muted", partial=True)
+        muted = self.get_component_rich_style("list--muted", partial=True)
         glyph, word, tone = state_label(row.shown_state, row.host)
         columns = self._columns(width)
         text = Text(no_wrap=True)
@@ -233,13 +194,6 @@ class RunsPanel(ScrollPanel):
             )
             self._columns_of = (key, columns)
         return self._columns_of[1]
-
-    def _blank(self, y: int, width: int) -> Strip:
-        style = self.rich_style
-        message = f" no runs match /{self.filter}" if y == 0 and self.store.runs else ""
-        text = Text()
-        text.append(message[:width], style=self.get_component_rich_style("runs--muted", partial=True))
-        return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style).apply_style(style)
 
 
 def columns_of(width: int, *, name: int, state: int, steps: int) -> Columns:

@@ -107,7 +107,7 @@ async def test_a_tick_looks_only_at_the_runs_on_screen() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         while app.store.runs is None:
             await pilot.pause(0.05)
-        app._tick()
+        app.tick()
         await pilot.pause()
         looked: list[str] = []
         age = app.store.row_age

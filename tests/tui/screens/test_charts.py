@@ -14,14 +14,14 @@ from tests.tui.fake import LOGS, RUN, FakeClient, jsonl, learning_box, train_row
 async def charts(session: Session) -> ChartsScreen:
     """Turn to the charts and wait for the curves."""
     await session.press("2")
-    screen = session.app.charts
+    screen = session.app.views.charts
     await session.until(lambda: screen.curves and screen.curves.curves, "curves")
     await session.until_text("range: 1–87")
     return screen
 
 
 def drawn(session: Session) -> list[str]:
-    return [chart.metric for chart in session.app.charts.query(CurveChart) if chart.display]
+    return [chart.metric for chart in session.app.views.charts.query(CurveChart) if chart.display]
 
 
 async def test_one_crosshair_in_all_charts(start: Start) -> None:
@@ -36,7 +36,7 @@ async def test_one_crosshair_in_all_charts(start: Start) -> None:
         await session.press("escape")
         await session.until(lambda: screen.view.crosshair is None)
         await session.press("escape")
-        assert session.app.view == "home"
+        assert session.app.views.name == "home"
 
 
 async def test_the_range_is_zoomed_panned_and_followed(start: Start) -> None:
@@ -130,7 +130,7 @@ async def test_every_size(start: Start, size: tuple[int, int], count: int) -> No
     async with start(size=size, wait="87/200") as session:
         await charts(session)
         await session.until(lambda: len(drawn(session)) == min(count, 6))
-        assert all(chart.size.height >= 3 for chart in session.app.charts.query(CurveChart) if chart.display)
+        assert all(chart.size.height >= 3 for chart in session.app.views.charts.query(CurveChart) if chart.display)
 
 
 async def test_a_box_that_refuses(start: Start) -> None:

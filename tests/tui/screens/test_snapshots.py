@@ -60,7 +60,7 @@ async def _wait(pilot: Pilot[None], ready: Callable[[], object]) -> None:
         if not ready():
             await pilot.pause(0.025)
             continue
-        pilot.app._tick()  # type: ignore[attr-defined]
+        pilot.app.tick()  # type: ignore[attr-defined]
         await pilot.pause(0.1)
         before, picture = picture, pilot.app.export_screenshot()
         steady = steady + 1 if picture == before else 0

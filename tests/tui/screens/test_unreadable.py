@@ -145,7 +145,7 @@ async def test_any_value_in_any_field_leaves_the_app_running(start: Start) -> No
             client.append(f"{LOGS}/{files[log]}.jsonl", data)
             await session.pilot.pause()
             session.app._select(session.app.store.runs[0].name)  # type: ignore[index]
-            session.app._tick()
+            session.app.tick()
             await session.pilot.pause()
             await session.press(dice.choice(["l", "down", "up", "end", "home"]))
             assert session.app.is_running

@@ -1,0 +1,158 @@
+"""Base of the six views: header, filter line, keys, sizes, and what a change of box means. A view adds its panels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input
+
+from grpo_tui.actions.action import Action
+from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.model.store import Store
+from grpo_tui.widgets.header import HeaderBar
+from grpo_tui.widgets.key_bar import KeyBar, ViewBar
+from grpo_tui.widgets.panel import StoreView
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+
+def bindings_of(view: str) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
+    """The keys of a view, from the registry."""
+    return [
+        Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False)
+        for action in ACTIONS
+        if action.is_in(view)
+    ]
+
+
+class ViewScreen(Screen[None]):
+    """One view of the selection. It is made once; ``tick`` is called four times a second while it is shown."""
+
+    NAME: ClassVar[str]
+    """As in the registry: the scope of its actions."""
+    MAIN: ClassVar[str]
+    """Selector of the panel that has the keys at first."""
+    FILTER_HINT: ClassVar[str] = ""
+    """What the filter line takes; "" = the view has none."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
+    ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,ViewBar,KeyBar"
+
+    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
+        super().__init__(classes="view")
+        self.store, self.readonly = store, readonly
+        self.registry = actions
+        self._recomposing = False
+
+    # what a view defines -------------------------------------------------------------------------------
+
+    def panels(self) -> Iterable[Widget]:
+        """The widgets between the header and the keys."""
+        raise NotImplementedError
+
+    def update(self) -> None:
+        """Choose what is shown, before the panels are updated."""
+
+    def request_data(self) -> None:
+        """Send the requests that are due, as workers of the app."""
+
+    def box_changed(self) -> None:
+        """Forget what belongs to the box shown before; ``store`` is the new one's."""
+
+    def back(self) -> bool:
+        """Take one step out; returns False if the view is at its outermost."""
+        return False
+
+    @property
+    def filter(self) -> str:
+        """The text of the filter."""
+        return ""
+
+    def set_filter(self, text: str) -> None:
+        """Apply a filter, as it is typed."""
+
+    def filter_closed(self) -> None:
+        """The filter line was closed, after ``set_filter``."""
+
+    # what all views do ---------------------------------------------------------------------------------
+
+    @property
+    def grpo(self) -> GrpoApp:
+        return cast("GrpoApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield HeaderBar(self.store, self.readonly, id="header")
+        yield from self.panels()
+        if self.FILTER_HINT:
+            yield Input(id="filter", placeholder=self.FILTER_HINT, compact=True)
+        yield KeyBar(self.store, self.registry, self.readonly, view=self.NAME, id="keys")
+        yield ViewBar(self.store, self.registry, view=self.NAME, id="views")
+
+    async def on_event(self, event: events.Event) -> None:
+        if not self.grpo.holds(event):
+            await super().on_event(event)
+
+    def on_mount(self) -> None:
+        self.query_one(self.MAIN).focus()
+        self.tick()
+
+    def on_screen_resume(self) -> None:
+        self.tick()
+
+    async def set_store(self, store: Store) -> None:
+        """Show another box. The screen is kept: Textual's Input needs one at all times."""
+        if self.maximized is not None:
+            self.minimize()
+        self.store = store
+        self.box_changed()
+        self._recomposing = True
+        try:
+            await self.recompose()
+        finally:
+            self._recomposing = False
+        self.tick()
+
+    def tick(self) -> None:
+        """Update the view from the store. One that is not composed yet, or is being removed, does nothing."""
+        if self._recomposing or not self.is_mounted or not self.query("#keys"):
+            return
+        self.update()
+        for widget in self.query("*").results(Widget):
+            if isinstance(widget, StoreView):
+                widget.tick()
+
+    # filter --------------------------------------------------------------------------------------------
+
+    def show_filter(self) -> None:
+        """Show the filter line and focus it."""
+        line = self.query_one("#filter", Input)
+        line.display = True
+        line.value = self.filter
+        line.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.set_filter(event.value.strip())
+
+    def on_input_submitted(self) -> None:
+        self._close_filter()
+
+    def on_key(self, event: events.Key) -> None:
+        if self.FILTER_HINT and event.key == "escape" and (line := self.query_one("#filter", Input)).has_focus:
+            event.stop()
+            event.prevent_default()
+            line.value = ""
+            self.set_filter("")
+            self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter", Input).display = False
+        self.query_one(self.MAIN).focus()
+        self.filter_closed()

@@ -1,0 +1,69 @@
+"""The views of one selection: Home is at the bottom, the one that is shown above it, dialogs above that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from grpo_tui.model.store import Store
+from grpo_tui.screens.home import HomeScreen
+from grpo_tui.screens.view import ViewScreen
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+    from grpo_tui.screens.charts import ChartsScreen
+
+Shown = TypeVar("Shown", bound=ViewScreen)
+
+
+class Views:
+    """Makes each view when it is first shown, and keeps it."""
+
+    def __init__(self, app: GrpoApp) -> None:
+        self._app = app
+        self.home = HomeScreen(app.store, app.actions, app.options.readonly)
+        self._made: dict[str, ViewScreen] = {"home": self.home}
+        self.name = "home"
+        """The view that is shown."""
+
+    @property
+    def charts(self) -> ChartsScreen:
+        from grpo_tui.screens.charts import ChartsScreen
+
+        return self._make(ChartsScreen)
+
+    def _make(self, kind: type[Shown]) -> Shown:
+        if (made := self._made.get(kind.NAME)) is None:
+            app = self._app
+            made = self._made[kind.NAME] = kind(app.store, app.actions, app.options.readonly)
+            app.install_screen(made, kind.NAME)
+        assert isinstance(made, kind)
+        return made
+
+    @property
+    def shown(self) -> ViewScreen:
+        return self._made[self.name]
+
+    def show(self, name: str) -> None:
+        """Turn to another view of the selection."""
+        if name == self.name:
+            return
+        if self.name != "home":
+            self._app.pop_screen()
+        if name != "home":
+            screen: ViewScreen = getattr(self, name)
+            self._app.push_screen(screen)
+        self.name = name
+        self._app.call_after_refresh(self._app.tick)
+
+    def back(self) -> None:
+        """One step out, at last to Home."""
+        if not self.shown.back():
+            self.show("home")
+
+    async def set_store(self, store: Store) -> None:
+        """Show another box in every view."""
+        for view in self._made.values():
+            if view.is_mounted:
+                await view.set_store(store)
+            else:
+                view.store = store
