@@ -6,7 +6,7 @@ from grpo_tui.actions import boxes, charts, forms, program, reasons, runs, view
 from grpo_tui.actions.action import Action
 
 ACTIONS: tuple[Action, ...] = (
-    Action("launch", "n", "launch", "Runs", forms.launch, reasons.not_writable, opens_form=True),
+    Action("launch", "n", "launch", "Runs", forms.launch, reasons.not_writable, opens_form=True, scope="home"),
     Action("stop", "s", "stop", "Runs", runs.stop, reasons.not_stoppable),
     Action("eval", "e", "eval", "Runs", forms.evaluate, reasons.not_evaluable, opens_form=True),
     Action("resume", "r", "resume", "Runs", forms.resume, reasons.not_resumable, opens_form=True),

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from grpo_tui.actions.action import Action
 from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.model.query import QueryError
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.header import HeaderBar
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar
@@ -93,6 +95,7 @@ class ViewScreen(Screen[None]):
         yield from self.panels()
         if self.FILTER_HINT:
             yield Input(id="filter", placeholder=self.FILTER_HINT, compact=True)
+            yield Static(id="mistake")
         yield KeyBar(self.store, self.registry, self.readonly, view=self.NAME, id="keys")
         yield ViewBar(self.store, self.registry, view=self.NAME, id="views")
 
@@ -138,6 +141,17 @@ class ViewScreen(Screen[None]):
         line.value = self.filter
         line.focus()
 
+    def show_mistake(self, mistake: QueryError | None) -> None:
+        """Point to a mistake in the filter, or remove the pointer."""
+        line, below = self.query_one("#filter", Input), self.query_one("#mistake", Static)
+        below.display = mistake is not None and line.display
+        if mistake is not None:
+            column = max(0, mistake.column - round(line.scroll_offset.x))
+            behind = column + 2 + len(mistake.message) <= self.size.width
+            text = f"^ {mistake.message}" if behind else f"{mistake.message} ^"
+            start = column if behind else max(0, column + 1 - len(text))
+            below.update(Content.from_markup("[$error]$text[/]", text=" " * start + text))
+
     def on_input_changed(self, event: Input.Changed) -> None:
         self.set_filter(event.value.strip())
 
@@ -154,5 +168,6 @@ class ViewScreen(Screen[None]):
 
     def _close_filter(self) -> None:
         self.query_one("#filter", Input).display = False
+        self.query_one("#mistake").display = False
         self.query_one(self.MAIN).focus()
         self.filter_closed()
