@@ -20,7 +20,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_tui import background, unanswered
+from grpo_tui import background, clipboard, unanswered
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
@@ -302,6 +302,10 @@ class GrpoApp(App[None]):
 
     def receipt(self, title: str, detail: str = "") -> None:
         self.notify(detail or title, title=title if detail else "", timeout=6, markup=False)
+
+    def copy(self, text: str, what: str) -> None:
+        """Copy a text to the clipboard of the terminal, and show what was copied."""
+        self.work("copy", partial(clipboard.copy, self, text, what))
 
     def warn(self, message: str, title: str = "") -> None:
         self.notify(message, title=title, severity="warning", timeout=4, markup=False)

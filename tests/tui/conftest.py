@@ -97,6 +97,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     """Starts the app on a scripted box, with no configs on this machine and a clock that does not move."""
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    monkeypatch.delenv("TMUX", raising=False)  # a copy would go through the tmux around the tests
     monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
     monkeypatch.setattr(GrpoApp, "suspend", lambda self: nullcontext())  # a headless app has no terminal to hand over
 

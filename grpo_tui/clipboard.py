@@ -1,0 +1,56 @@
+"""Copying to the clipboard of the terminal, which may be far from this program: OSC 52, and through tmux.
+
+tmux ignores the OSC 52 of a program unless its ``set-clipboard`` is ``on``; the default, ``external``, lets only tmux
+itself set the terminal's clipboard. Within tmux it is therefore asked to (``tmux load-buffer -w``, tmux 3.2), which
+works with both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from remote.intake import clean
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+SAFE_BYTES = 74_994
+"""Of a text; xterm and some others ignore a longer OSC 52."""
+TMUX_S = 3.0
+
+
+async def copy(app: GrpoApp, text: str, what: str) -> None:
+    """Put a text on the clipboard and show what was copied (``what``: "sample 3 of step 1,702")."""
+    text = clean(text)
+    if not text:
+        app.warn(f"nothing to copy: {what} is empty")
+        return
+    app.copy_to_clipboard(text)
+    problem = await load_into_tmux(text) if os.environ.get("TMUX") else ""
+    size = len(text.encode(errors="replace"))
+    notes = [problem] if problem else []
+    if size > SAFE_BYTES:
+        notes.append(f"{size / 1000:,.0f} kB: some terminals take only {SAFE_BYTES // 1000} kB")
+    app.receipt(f"copied: {what}, {len(text):,} character{'s' if len(text) > 1 else ''}", "; ".join(notes))
+
+
+async def load_into_tmux(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Let the tmux around this program pass a text to its terminal; returns why it does not, "" if it does."""
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    try:
+        tmux = await asyncio.create_subprocess_exec(
+            "tmux", "load-buffer", "-w", "-", stdin=pipe, stdout=null, stderr=pipe, env=dict(environment)
+        )
+    except OSError as error:
+        return f"tmux does not pass it on: {error.strerror}"
+    try:
+        _, told = await asyncio.wait_for(tmux.communicate(text.encode(errors="replace")), TMUX_S)
+    except asyncio.TimeoutError:
+        tmux.kill()
+        return "tmux does not answer"
+    if tmux.returncode:
+        return f"tmux does not pass it on ({clean(told.decode(errors='replace'), '').strip()[:100]}); it needs tmux 3.2"
+    return ""

@@ -1,0 +1,124 @@
+"""Copying: what is shown, what is put on the clipboard, and the way through a real tmux."""
+
+from __future__ import annotations
+
+import os
+import pty
+import secrets
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.patience import PATIENCE
+from tests.support.terminal import unlink_socket
+from tests.tui.conftest import Start
+
+
+async def test_what_was_copied_is_shown(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        session.app.copy("think", "sample 3 of step 1,702")
+        await session.until(lambda: "copied: sample 3 of step 1,702, 5 characters" in session.notifications())
+        assert session.app.clipboard == "think"
+        session.app.copy("a\x1b]52;c;ZXZpbA==\x07b\u202ec", "a line")
+        await session.until(lambda: "copied: a line, 4 characters" in session.notifications())
+        assert session.app.clipboard == "ab·c", "text of a box cannot steer the terminal that it is pasted into"
+        session.app.copy("x" * 80_000, "a log")
+        await session.until(lambda: "80 kB: some terminals take only 74 kB" in session.notifications())
+        session.app.copy("", "a row")
+        await session.until(lambda: "nothing to copy: a row is empty" in session.notifications())
+
+
+async def test_a_tmux_that_is_gone_is_named(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMUX", f"{tmp_path}/gone,1,0")
+    async with start(wait="87/200") as session:
+        session.app.copy("text", "a line")
+        await session.until(lambda: "copied: a line" in session.notifications())
+        if shutil.which("tmux"):
+            assert "tmux does not pass it on (error connecting to" in session.notifications()
+
+
+class OuterTerminal:
+    """A terminal with a tmux client in it, which records what the terminal is sent."""
+
+    def __init__(self, socket: str) -> None:
+        self.received = bytearray()
+        self._process, self._terminal = pty.fork()
+        if self._process == 0:
+            os.environ["TERM"] = "xterm-256color"
+            os.environ.pop("TMUX", None)
+            os.execvp("tmux", ["tmux", "-L", socket, "-f", "/dev/null", "attach"])
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._ended.is_set():
+            if select.select([self._terminal], [], [], 0.1)[0]:
+                try:
+                    self.received += os.read(self._terminal, 65_536)
+                except OSError:
+                    return
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        os.close(self._terminal)
+        os.waitpid(self._process, 0)
+
+
+@pytest.fixture
+def socket() -> Iterator[str]:
+    name = f"grpo-copy-{secrets.token_hex(4)}"
+    yield name
+    subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, timeout=60)
+    unlink_socket(name)
+
+
+@pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux")
+def test_tmux_passes_a_copy_to_its_terminal(socket: str, tmp_path: Path) -> None:
+    """With tmux's default ``set-clipboard external``, a program's own OSC 52 ends in tmux."""
+    mark, script = tmp_path / "done", tmp_path / "copies.py"
+    script.write_text(
+        "import asyncio, os, pathlib\n"
+        "from grpo_tui.clipboard import load_into_tmux\n"
+        f"print({osc_52('by the program')!r}, end='', flush=True)\n"
+        "problem = asyncio.run(load_into_tmux('through tmux ✔', os.environ))\n"
+        f"pathlib.Path({str(mark)!r}).write_text(f'problem: {{problem}}')\n"
+    )
+    tmux = ["tmux", "-L", socket, "-f", "/dev/null"]
+    subprocess.run([*tmux, "new-session", "-d", "-s", "outer", "-x", "80", "-y", "24"], check=True, timeout=60)
+    terminal = OuterTerminal(socket)
+    try:
+        wait_for(lambda: subprocess.run([*tmux, "list-clients"], capture_output=True, timeout=60).stdout)
+        command = shlex.join(["env", f"PYTHONPATH={os.pathsep.join(sys.path)}", sys.executable, str(script)])
+        subprocess.run([*tmux, "respawn-pane", "-k", "-t", "outer", f"{command}; sleep 60"], check=True, timeout=60)
+        wait_for(mark.exists)
+        wait_for(lambda: b64encode("through tmux ✔".encode()) in terminal.received)
+        assert mark.read_text() == "problem: "
+        assert b64encode(b"by the program") not in terminal.received
+    finally:
+        subprocess.run([*tmux, "kill-server"], capture_output=True, timeout=60)
+        terminal.close()
+
+
+def osc_52(text: str) -> str:
+    return f"\x1b]52;c;{b64encode(text.encode()).decode()}\a"
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE * 20
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("timed out")
