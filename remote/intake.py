@@ -172,9 +172,23 @@ def _field(key: str, value: Any, hint: Any) -> Any:
 
 def _rows(kind: RowKind, values: list[Any]) -> Rows:
     rows = [_row(kind, value, index) for index, value in enumerate(values[:MAX_ITEMS])]
+    if kind.unique:
+        _set_apart(kind, rows)
     if len(values) > MAX_ITEMS:
         rows.append(kind.unreadable("…", f"{len(values) - MAX_ITEMS:,} more are not shown"))
     return rows
+
+
+def _set_apart(kind: RowKind, rows: Rows) -> None:
+    """Replace rows whose name another has: a key would act on one of them, and never on the other."""
+    taken: set[str] = set()
+    for index, row in enumerate(rows):
+        name = row[kind.key]
+        if name in taken:
+            while name in taken:
+                name = f"{name[:200]} (row {index + 1})"
+            rows[index] = kind.unreadable(name, "another row has this name")
+        taken.add(name)
 
 
 def _row(kind: RowKind, value: Any, index: int) -> dict[str, Any]:

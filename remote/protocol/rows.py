@@ -335,6 +335,8 @@ class RowKind:
     """The field that names a row."""
     unreadable: Callable[[str, str], dict[str, Any]]
     """The row that replaces one that cannot be read, from its name and the reason."""
+    unique: bool = False
+    """Whether a name stands for one row, as the app selects it by its name."""
 
 
 def unreadable_run(run: str, reason: str) -> dict[str, Any]:
@@ -361,16 +363,16 @@ def _named(name: str, reason: str) -> dict[str, Any]:
 
 
 ROWS: dict[str, RowKind] = {
-    "runs": RowKind(RunSummary, "run", unreadable_run),
-    "sessions": RowKind(Session, "name", _named),
+    "runs": RowKind(RunSummary, "run", unreadable_run, unique=True),
+    "sessions": RowKind(Session, "name", _named, unique=True),
     "gpus": RowKind(Gpu, "name", _named),
     "checks": RowKind(Check, "name", _unreadable_check),
     "checkpoints": RowKind(Checkpoint, "step", _unreadable_checkpoint),
     "evaluations": RowKind(Evaluation, "name", _named),
     "events": RowKind(Event, "event", lambda name, reason: {"event": UNREADABLE, UNREADABLE: reason}),
-    "configs": RowKind(Config, "name", _named),
+    "configs": RowKind(Config, "name", _named, unique=True),
     "series": RowKind(SeriesRow, "metric", lambda name, reason: {"metric": name, UNREADABLE: reason}),
-    "metrics": RowKind(MetricRow, "name", _named),
+    "metrics": RowKind(MetricRow, "name", _named, unique=True),
     "samples": RowKind(SampleRow, "offset", _unreadable_sample),
     "matches": RowKind(SampleRow, "offset", _unreadable_sample),
     "groups": RowKind(GroupRow, "group", lambda name, reason: {"group": None, UNREADABLE: reason}),

@@ -18,6 +18,7 @@ from grpo_tui.actions.action import Situation
 from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.announcements import EndWatch
 from grpo_tui.charts import CHARTS
+from grpo_tui.model.charts_view import ChartsView, metric_lines
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.run_logs import LOGS, RunLogs
 from grpo_tui.model.store import Store
@@ -25,6 +26,7 @@ from grpo_tui.widgets.braille import Bitmap, plot_marks, ticks, view_of_marks
 from grpo_tui.widgets.health import HealthSource
 from grpo_tui.widgets.lines_panel import LineSource, Palette
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
+from grpo_tui.widgets.step_panel import StepSource
 from remote import intake
 from remote.boxes import Box
 from remote.client import BoxClient
@@ -120,15 +122,20 @@ def lines(store: Store) -> list[Text]:
         first, end = source.bounds(80)
         found += [source.line(index, 80, Palette()) for index in range(first, min(end, first + 50))]
     if store.logs is not None:
-        curves = Curves(store.logs.run)
-        curves.show(tuple(chart.metric for chart in CHARTS), 1)
-        curves.request()
-        curves.answer(NO_ROWS, store.logs)
-        for curve in curves.curves.values():
-            view = view_of_marks(curve.marks, *curves.ends)
-            plot_marks(Bitmap(20, 5), view, curve.marks)
-            ticks(view.y_low, view.y_high, 3)
+        draw(NO_ROWS, store.logs)
     return found
+
+
+def draw(reply: dict[str, Any], logs: RunLogs) -> None:
+    """Draw every curve of a reply, and of the rows that arrived since."""
+    curves = Curves(logs.run)
+    curves.show(tuple(chart.metric for chart in CHARTS), 1)
+    curves.request()
+    curves.answer(reply, logs)
+    for curve in curves.curves.values():
+        view = view_of_marks(curve.marks, *curves.ends)
+        plot_marks(Bitmap(20, 5), view, curve.marks)
+        ticks(view.y_low, view.y_high, 3)
 
 
 @EXAMPLES
@@ -144,10 +151,11 @@ def test_any_value_in_an_update(frame: Any) -> None:
 @EXAMPLES
 @given(st.lists(values, max_size=4))
 def test_any_rows_beside_good_ones(rows: list[Any]) -> None:
-    good = {"run": "good", "state": "running"}
-    event = intake.topic_event("runs", {"value": {"runs": [good, *rows, good]}})
+    good, last = {"run": "first good one", "state": "running"}, {"run": "last good one", "state": "running"}
+    event = intake.topic_event("runs", {"value": {"runs": [good, *rows, last]}})
     assert isinstance(event, RunsReported)
-    assert event.runs[0] == event.runs[-1] == good
+    assert (event.runs[0], event.runs[-1]) == (good, last)
+    assert len({row["run"] for row in event.runs}) == len(event.runs)
     assert len(event.runs) == len(rows) + 2
 
 
@@ -171,6 +179,16 @@ def test_any_value_in_a_reply(reply: tuple[str, Any]) -> None:
         laptop.store.show("middle", answer)
     if op == "doctor":
         laptop.store.examined(answer)
+    if op == "series" and laptop.store.logs is not None:
+        draw(answer, laptop.store.logs)
+    if op == "metrics":
+        laptop.store.metrics.answer(answer)
+        assert all(line.text is not None for line in metric_lines(laptop.store.metrics.rows, ChartsView()))
+    if op == "show_step":
+        source = StepSource(laptop.store, lambda: Curves("middle"))
+        source.shown = answer
+        first, end = source.bounds(80)
+        assert not unsafe("".join(source.line(index, 80, Palette()).plain for index in range(first, end)))
     laptop.look()
 
 

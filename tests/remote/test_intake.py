@@ -58,6 +58,7 @@ def test_a_topic_fails_with_the_reason_of_the_box() -> None:
 
 
 GOOD = {"run": "good", "state": "running", "step": 3, "reward": "NaN", "error": None}
+LAST = {**GOOD, "run": "last"}
 
 
 @pytest.mark.parametrize(
@@ -85,12 +86,22 @@ GOOD = {"run": "good", "state": "running", "step": 3, "reward": "NaN", "error": 
     ],
 )
 def test_a_bad_run_is_unreadable_and_the_others_stay(bad: Any, name: str, reason: str) -> None:
-    event = topic_event("runs", {"value": {"runs": [GOOD, bad, GOOD]}})
+    event = topic_event("runs", {"value": {"runs": [GOOD, bad, LAST]}})
     assert isinstance(event, RunsReported)
     first, row, last = event.runs
-    assert first == last == GOOD
+    assert (first, last) == (GOOD, LAST)
     assert (row["run"], row["state"], row["error"]["code"]) == (name, "unreadable", "unreadable")
     assert reason in row["error"]["summary"]
+
+
+def test_a_name_stands_for_one_run() -> None:
+    dotted = {**GOOD, "run": "b·c"}
+    event = topic_event("runs", {"value": {"runs": [GOOD, GOOD, GOOD, {**GOOD, "run": "b\x1bc"}, dotted, LAST]}})
+    assert isinstance(event, RunsReported)
+    names = [row["run"] for row in event.runs]
+    assert names == ["good", "good (row 2)", "good (row 3)", "b·c", "b·c (row 5)", "last"]
+    assert [row["state"] for row in event.runs] == ["running", *["unreadable"] * 4, "running"]
+    assert event.runs[1]["error"]["summary"] == "another row has this name"
 
 
 def test_lists_end_after_ten_thousand_rows() -> None:
