@@ -53,7 +53,7 @@ class PageSource:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._cache: tuple[object, list[Text]] = (None, [])
+        self._cache: tuple[tuple[object, int, Palette] | None, list[Text]] = (None, [])
 
     def state(self) -> object:
         raise NotImplementedError
@@ -63,14 +63,15 @@ class PageSource:
         raise NotImplementedError
 
     def bounds(self, width: int) -> tuple[int, int]:
-        return 0, len(self._lines(width, Palette()))
+        _, palette = self._cache[0][1:] if self._cache[0] else (0, Palette())  # the colors change no line
+        return 0, len(self._lines(width, palette))
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
         lines = self._lines(width, palette)
         return lines[index].copy() if index < len(lines) else Text()
 
     def _lines(self, width: int, palette: Palette) -> list[Text]:
-        key = (self.state(), width, tuple(palette.items()))
+        key = (self.state(), width, palette)
         if key != self._cache[0]:
             self._cache = (key, self.layout(width, palette))
         return self._cache[1]

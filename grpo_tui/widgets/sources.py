@@ -215,6 +215,12 @@ def _breaks(plain: str, width: int) -> list[int]:
     return found
 
 
+CHECKPOINT_LINES = 500
+"""Lines of the list of checkpoints …"""
+EVALUATION_LINES = 20
+"""… and of one checkpoint in it."""
+
+
 class CheckpointsSource(PageSource):
     """Checkpoints, newest first, with their evaluations."""
 
@@ -232,7 +238,14 @@ class CheckpointsSource(PageSource):
         return (self.store.selected, self.store.versions["shown"], self.store.shown_at is None)
 
     def layout(self, width: int, palette: Palette) -> list[Text]:
-        return [line for one in self.store.checkpoints() for line in _checkpoint(one, width, palette)]
+        checkpoints = self.store.checkpoints()
+        lines: list[Text] = []
+        for index, one in enumerate(checkpoints):
+            if len(lines) >= CHECKPOINT_LINES:
+                lines.append(Text(f"{len(checkpoints) - index:,} older checkpoints", style=palette["muted"]))
+                break
+            lines += _checkpoint(one, width, palette)[:EVALUATION_LINES]
+        return lines
 
 
 def _checkpoint(one: CheckpointView, width: int, palette: Palette) -> list[Text]:

@@ -22,14 +22,15 @@ from grpo_tui.model.run_logs import RANGES_KEPT, RunLogs
 from grpo_tui.model.store import CHECK_LENGTH, Store
 from grpo_tui.options import Options
 from grpo_tui.widgets.gpu import GPUS_SHOWN, GpuPanel
+from grpo_tui.widgets.lines_panel import Palette
 from grpo_tui.widgets.runs import RunsPanel
-from grpo_tui.widgets.sources import wrapped
+from grpo_tui.widgets.sources import CHECKPOINT_LINES, EVALUATION_LINES, CheckpointsSource, wrapped
 from remote import intake
 from remote.boxes import Box
 from remote.protocol.index import Columns
 from remote.protocol.intake import matches, mismatch
 from remote.protocol.rows import ROWS
-from tests.support.any_json import GPU, UPDATES, mutated
+from tests.support.any_json import GPU, RESULTS, TABLE, UPDATES, mutated
 from tests.tui.fake import FakeClient
 
 
@@ -88,6 +89,37 @@ def test_a_list_of_10000_gpus_shows_the_first() -> None:
     store = Store("b")
     store.apply(intake.topic_event("gpu", {"value": {"gpus": [GPU] * 10_000}}))
     assert GpuPanel(store).lines_wanted() == GPUS_SHOWN
+
+
+def many_checkpoints() -> Store:
+    store = Store("b")
+    store.apply(intake.topic_event("runs", {"value": {"runs": [{"run": "r", "state": "running"}]}}))
+    store.select("r")
+    result = {**RESULTS["show_run"], "run": "r"}
+    result["checkpoints"] = [{**result["checkpoints"][0], "step": step} for step in range(10_000)]
+    tables = [{"name": f"r_{index}", "metrics": [{**TABLE, "step": "9999"}]} for index in range(1_000)]
+    store.show("r", intake.reply("show_run", {"ok": True, "result": {**result, "evaluations": tables}}))
+    return store
+
+
+def test_a_list_of_10000_checkpoints_is_short() -> None:
+    source = CheckpointsSource(many_checkpoints())
+    first, end = source.bounds(80)
+    lines = [source.line(index, 80, Palette()).plain for index in range(first, end)]
+    assert "step_9999" in lines[0]
+    assert "step_9998" in lines[EVALUATION_LINES]
+    assert lines[-1] == f"{10_000 - 1 - (CHECKPOINT_LINES - EVALUATION_LINES):,} older checkpoints"
+
+
+def test_a_page_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = CheckpointsSource(many_checkpoints())
+    layouts: list[int] = []
+    layout = source.layout
+    monkeypatch.setattr(source, "layout", lambda width, palette: layouts.append(width) or layout(width, palette))
+    for _ in range(3):
+        source.bounds(80)
+        source.line(0, 80, Palette(muted="red"))
+    assert len(layouts) == 2  # for the number of lines before there are colors, and with them
 
 
 def test_10000_ends_at_once_are_not_all_announced() -> None:

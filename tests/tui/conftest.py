@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from grpo_tui.app import GrpoApp
@@ -42,6 +43,14 @@ class Session:
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
         await self.pilot.pause()
+
+    async def focus(self, widget: str | Widget) -> Widget:
+        """Give a widget the keys, once the screen is laid out: what is not seen takes none."""
+        found = self.app.screen.query_one(widget) if isinstance(widget, str) else widget
+        await self.until(lambda: found.focusable, f"room for {found}")
+        found.focus()
+        await self.until(lambda: found.has_focus, f"the focus on {found}")
+        return found
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
         """Wait for a condition. Fails with the screen."""

@@ -31,7 +31,7 @@ async def test_evaluate(start: Start) -> None:
         await session.until_text("temperature: must be a number, not 'hot'")
         session.app.screen.query_one("#temperature", Input).value = "0.6"
         await session.until_text("--steps 10,20")
-        session.app.screen.query_one("#go").focus()
+        await session.focus("#go")
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         request = session.client.asked_for("evaluate")[-1]
@@ -85,7 +85,7 @@ async def test_dataset_name_is_completed(start: Start) -> None:
     async with start(knowing_box, wait="87/200") as session:
         await opened(session, "e", EvalScreen)
         await session.until(lambda: session.app.screen.query_one("#dataset", Input).suggester is not None)
-        session.app.screen.query_one("#dataset", Input).focus()
+        await session.focus("#dataset")
         await session.press("A", "d", "d")
         await session.until_text("Addition")
         await session.press("right")

@@ -19,7 +19,7 @@ async def test_enter_during_the_check_focuses_the_button(start: Start, monkeypat
         await opened(session, "e", EvalScreen)
         await session.until_text("--steps latest")
         monkeypatch.setattr("grpo_tui.forms.form.DEBOUNCE_S", 60.0)
-        session.app.screen.query_one("#dataset", Input).focus()
+        await session.focus("#dataset")
         await session.pilot.press(*"gsm8k", "enter", "enter")
         assert not [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
         monkeypatch.setattr("grpo_tui.forms.form.DEBOUNCE_S", 0.0)

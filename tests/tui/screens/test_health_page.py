@@ -48,7 +48,7 @@ async def test_health_page_lists_everything(start: Start) -> None:
     async with start(ailing_box, wait="87/200") as session:
         await session.until_text("57% of groups")
         await session.pilot.click(HealthLine)
-        session.app.screen.query_one("#log", LinesPanel).focus()
+        await session.focus("#log")
         await session.press("enter")
         screen = await session.until_text(
             "since 60", "since 1 ", "a loss near zero is expected", "since 10", "about 212 prompt groups",
@@ -74,7 +74,7 @@ async def test_sandbox_level_is_shown(start: Start, level: str) -> None:
     async with start(script, wait="87/200") as session:
         await session.until_text(f"sandbox {level}")
         await session.press("l", "l", "l")
-        session.app.screen.query_one("#log", LinesPanel).focus()
+        await session.focus("#log")
         await session.press("enter")
         await session.until_text(f"isolation {level}", "denied_socket 0.250", "hardcoded 0.125")
 
@@ -94,7 +94,7 @@ async def test_self_play_metrics_are_grouped(start: Start, size: tuple[int, int]
     async with start(script, size=size, wait="87/200") as session:
         log = session.app.screen.query_one("#log", LinesPanel)
         log.show_tab(next(at for at, source in enumerate(log.sources) if source.title == "health"))
-        log.focus()
+        await session.focus(log)
         await session.press("enter")
         screen = await session.until_text(
             "turns 5.750", "invalid_rate 0.750", "no_reasoning 1.000", "same_opening 0.500",
@@ -113,7 +113,7 @@ async def test_metrics_of_a_new_task_are_shown(start: Start) -> None:
 
     async with start(script, wait="87/200") as session:
         await session.press("l", "l", "l")
-        session.app.screen.query_one("#log", LinesPanel).focus()
+        await session.focus("#log")
         await session.press("enter")
         screen = await session.until_text("code_execution  right_output 0.375", "peak_gib 3.500")
         assert screen.index("all_correct") < screen.index("code_execution") < screen.index("sequence_clipped")

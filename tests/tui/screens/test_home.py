@@ -153,7 +153,7 @@ async def test_stage_bar_leaves_out_idle_stages(start: Start) -> None:
 async def test_older_completions_can_be_browsed(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.until_text("correct answer")
-        session.app.screen.query_one("#completion", LinesPanel).focus()
+        await session.focus("#completion")
         await session.press("left", "left")
         await session.until_text("2 back")
         await session.press("right", "right")
@@ -312,7 +312,7 @@ async def test_vi_keys_move(start: Start) -> None:
             await session.press(key)
             await session.until(lambda index=index: session.app.store.selected == names[index], key)
         log = session.app.home.query_one("#log", LinesPanel)
-        log.focus()
+        await session.focus(log)
         await session.until(lambda: log.scroll_offset.y > 0)
         bottom = log.scroll_offset.y
         await session.press("k")
@@ -324,7 +324,7 @@ async def test_vi_keys_move(start: Start) -> None:
         for key, tab in (("l", 1), ("l", 2), ("h", 1)):
             await session.press(key)
             assert log.active == tab
-        session.app.home.query_one("#runs").focus()
+        await session.focus("#runs")
         await session.press("l")
         assert log.active == 2  # from the list, too
         await session.press("b")
@@ -357,6 +357,6 @@ async def test_a_panel_that_is_not_seen_takes_no_key(start: Start) -> None:
         await session.until(lambda: log.focusable)
         await session.press("l")
         await session.until(lambda: log.active == 1)
-        log.focus()
+        await session.focus(log)
         await session.pilot.resize_terminal(60, 15)
         await session.until(lambda: session.app.focused is session.app.home.query_one("#runs"))

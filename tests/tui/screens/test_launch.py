@@ -27,7 +27,7 @@ async def test_launch(start: Start) -> None:
         checkpoints.value = f"training_runs/{RUN}/training_state/step_30"
         await session.until(lambda: session.client.asked_for("launch")[-1].get("ckpt"))
         await session.until(lambda: not session.app.screen.query_one("#go").disabled)
-        session.app.screen.query_one("#go").focus()
+        await session.focus("#go")
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         request = session.client.asked_for("launch")[-1]
@@ -93,7 +93,7 @@ async def test_form_scrolls_on_tiny_screens(start: Start) -> None:
         await session.press("n")
         screen = await session.until_text("5 steps of", "supervise run_new", "Cancel", "Launch")
         assert "run name" not in screen
-        session.app.screen.query_one("#run-name").focus()
+        await session.focus("#run-name")
         await session.until_text("run name", "Cancel", "Launch")
 
 

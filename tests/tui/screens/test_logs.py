@@ -11,7 +11,7 @@ async def test_new_lines_do_not_move_the_reader(start: Start) -> None:
     async with start(wait="87/200") as session:
         panel = session.app.screen.query_one("#log", LinesPanel)
         await session.until(lambda: panel.scroll_offset.y > 0)
-        panel.focus()
+        await session.focus(panel)
         await session.press("pageup", "pageup")
         await session.until(lambda: panel._anchor is not None)
         before = panel._anchor
@@ -29,7 +29,7 @@ async def test_dropped_lines_do_not_move_the_reader(start: Start, monkeypatch: p
     async with start(wait="87/200") as session:
         panel = session.app.screen.query_one("#log", LinesPanel)
         await session.until(lambda: panel.scroll_offset.y > 0)
-        panel.focus()
+        await session.focus(panel)
         await session.press("pageup")
         await session.until(lambda: panel._anchor is not None)
         top = panel.render_line(0).text

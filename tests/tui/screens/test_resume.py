@@ -24,7 +24,7 @@ async def test_resume(start: Start) -> None:
         await session.until_text("run.save_evry", "did you mean", "save_every")
         session.app.screen.query_one("#overrides", Input).value = "run.save_every=5"
         await session.until_text("--from-step 20", "from step 20 to 35")
-        session.app.screen.query_one("#go").focus()
+        await session.focus("#go")
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         request = session.client.asked_for("resume")[-1]
