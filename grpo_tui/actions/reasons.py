@@ -66,5 +66,13 @@ def no_runs(situation: Situation) -> str:
     return "" if situation.store.runs else "no runs to filter"
 
 
+def no_run(situation: Situation) -> str:
+    return "" if situation.run else NO_RUN
+
+
+def no_marks(situation: Situation) -> str:
+    return "" if situation.store.marks else "no run is marked"
+
+
 def connected(situation: Situation) -> str:
     return "already connected" if situation.store.connected and not situation.store.failed_check() else ""

@@ -16,6 +16,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("reconnect", "c", "reconnect", "Boxes", boxes.reconnect, reasons.connected, in_bar=False),
     Action("home", "1", "home", "Views", view.show_home),
     Action("charts", "2", "charts", "Views", view.show_charts),
+    Action("mark", "space", "mark", "Home", runs.mark, reasons.no_run, scope="home"),
+    Action("unmark_all", "u", "unmark all", "Home", runs.unmark_all, reasons.no_marks, in_bar=False, scope="home"),
     Action("filter", "slash", "filter", "Home", view.show_filter, reasons.no_runs, scope="home"),
     Action("zoom", "enter,z", "zoom", "Home", view.zoom, in_bar=False, scope="home"),
     Action("back", "escape", "back", "Views", view.back, in_bar=False),

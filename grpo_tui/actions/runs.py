@@ -1,4 +1,4 @@
-"""Actions on the selected run: stop, kill, attach."""
+"""Actions on the selected run: stop, kill, attach, mark."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
     from grpo_tui.model.run_row import RunRow
     from grpo_tui.model.store import Store
+
+
+def mark(app: GrpoApp) -> None:
+    """Mark the run, or remove its mark."""
+    if (run := app.store.selected) is not None:
+        app.store.marks.toggle(run)
+        app.home.tick()
+
+
+def unmark_all(app: GrpoApp) -> None:
+    """Remove all marks."""
+    app.store.marks.clear()
+    app.home.tick()
 
 
 async def stop(app: GrpoApp) -> None:

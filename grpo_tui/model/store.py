@@ -16,6 +16,7 @@ from grpo_tui.model.box_clock import BoxClock
 from grpo_tui.model.checkpoints import CheckpointView, checkpoint_views
 from grpo_tui.model.curves import Curves, MetricTable
 from grpo_tui.model.formatting import short_age
+from grpo_tui.model.marks import Marks
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.model.run_row import RunRow
 from remote.events import (
@@ -78,6 +79,7 @@ class Store:
         """Newest first; None before the first report."""
         self._by_name: dict[str, RunRow] = {}
         self._live: list[RunRow] = []
+        self.marks = Marks()
         self.selected: str | None = None
         self.logs: RunLogs | None = None
         self.curves: dict[str, Curves] = {}
@@ -115,6 +117,7 @@ class Store:
             self.runs = [RunRow.from_summary(row) for row in event.runs]
             self._by_name = {row.name: row for row in reversed(self.runs)}  # of two with one name, the first
             self._live = [row for row in self.runs if row.is_live]
+            self.marks.keep(self._by_name)
             self._read("runs")
         elif isinstance(event, SessionsReported):
             self.sessions = [session for session in event.sessions if UNREADABLE not in session]

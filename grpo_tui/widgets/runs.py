@@ -41,7 +41,7 @@ class Columns:
 
 
 class RunsPanel(ListPanel):
-    """One line per run: state, name, step/total, reward, age."""
+    """One line per run: state, name, step/total, reward, age. A marked run has a ``*``."""
 
     COMPONENT_CLASSES: ClassVar = {f"runs--{tone}" for tone in TONES}
 
@@ -71,6 +71,7 @@ class RunsPanel(ListPanel):
         return (
             self.store.versions["runs"], self.store.versions["link"], self.store.selected, self.cursor,
             self.store.step, self.filter, top, ages, tones, self.size, self.app.theme, self.has_focus,
+            tuple(self.store.marks),
         )  # fmt: skip
 
     @property
@@ -96,6 +97,9 @@ class RunsPanel(ListPanel):
         below = toned(fresh)
         if self.filter and not fresh.text:
             below = Content.from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
+        if count := len(self.store.marks):
+            marked = Content.from_markup("[$primary]$count marked (*)[/]", count=str(count))
+            below = Content("  ").join([marked, below]) if below else marked
         self.set_titles(title, below)
 
     def tick(self) -> None:
@@ -158,8 +162,10 @@ class RunsPanel(ListPanel):
         styles = {tone: self.get_component_rich_style(f"runs--{tone}", partial=True) for tone in TONES}
         muted = self.get_component_rich_style("list--muted", partial=True)
         glyph, word, tone = state_label(row.shown_state, row.host)
-        columns = self._columns(width)
         text = Text(no_wrap=True)
+        if self.store.marks:
+            text.append("*" if row.name in self.store.marks else " ", style=styles["good"])
+        columns = self._columns(width - len(text))
         text.append(f"{glyph} ", style=styles[tone])
         text.append(padded(_shorten(row.name, columns.name), columns.name), style="bold" if row.is_live else "")
         if columns.state:
