@@ -27,10 +27,12 @@ from grpo_tui.actions.reasons import READONLY
 from grpo_tui.announcements import EndWatch, Pace, end_notice
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.chosen_theme import chosen_theme, remember_theme
+from grpo_tui.model.answer_cache import AnswerCache
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from grpo_tui.options import Options
+from grpo_tui.recall import Recall
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
 from grpo_tui.views import Views
@@ -88,6 +90,7 @@ class GrpoApp(App[None]):
         self.theme = DARK.name
         if wanted in self.available_themes:
             self.theme = wanted
+        self._cache = AnswerCache(options.cache, now=now) if options.cache is not None else None
         self._set_box(options.box)
         self.views = Views(self)
 
@@ -96,7 +99,7 @@ class GrpoApp(App[None]):
         self.connection = Connection(box, self.store, lambda: self.post_message(EventsArrived()), self._make_client)
         self._ends, self._pace = EndWatch(self.store), Pace()
         self._awaited_run: str | None = None
-        self._refresher = background.Refresher(self)
+        self._refresher, self.recall = background.Refresher(self), Recall(self, self._cache)
 
     # start, tick, end ------------------------------------------------------------------------------------
 
@@ -150,7 +153,8 @@ class GrpoApp(App[None]):
     def _take(self, event: ClientEvent) -> None:
         self.connection.take(event)
         if isinstance(event, RunsReported):
-            self._runs_reported()
+            self.runs_reported()
+            self.recall.keep_runs(event.runs)
         elif isinstance(event, SessionsReported):
             self._announce_evaluations()
         elif isinstance(event, HostKeyAsked):
@@ -167,6 +171,7 @@ class GrpoApp(App[None]):
         """Request what is due, and update what is shown."""
         if self.home.is_mounted:
             self._refresher.tick()
+            self.recall.tick()
             self.views.shown.tick()
 
     def work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -187,7 +192,8 @@ class GrpoApp(App[None]):
 
     # which run -------------------------------------------------------------------------------------------
 
-    def _runs_reported(self) -> None:
+    def runs_reported(self) -> None:
+        """The list of runs is another one: keep the selection, and announce what ended."""
         store = self.store
         names = [row.name for row in store.runs or ()]
         if self._awaited_run in names:

@@ -75,14 +75,16 @@ async def examine(app: GrpoApp) -> None:
 async def refresh_shown(app: GrpoApp, run: str) -> None:
     """Request the checkpoints and evaluations of a run."""
     try:
-        app.store.show(run, await app.request("show_run", timeout=15.0, run=run))
+        reply = await app.request("show_run", timeout=15.0, run=run)
     except RemoteError:
-        pass  # the panels show the age of their data
+        return  # the panels show the age of their data
+    app.store.show(run, reply)
+    app.recall.keep("show_run", {"run": run}, reply)
 
 
 async def refresh_curves(app: GrpoApp, curves: Curves, params: dict[str, Any]) -> None:
     """Request the curves of a view."""
-    logs = app.store.logs
+    logs, kept_under = app.store.logs, curves.kept_under
     try:
         reply = await app.request("series", timeout=60.0, **params)
     except RemoteError as error:
@@ -90,13 +92,17 @@ async def refresh_curves(app: GrpoApp, curves: Curves, params: dict[str, Any]) -
         return
     if logs is not None and logs.run == curves.run:
         curves.answer(reply, logs)
+        app.recall.keep_curves(kept_under, reply)
 
 
 async def refresh_metrics(app: GrpoApp, run: str) -> None:
     """Request the list of a run's metrics."""
     table = app.store.metrics
     with suppress(RemoteError):  # asked again later
-        table.answer(await app.request("metrics", timeout=60.0, run=run))
+        reply = await app.request("metrics", timeout=60.0, run=run)
+        table.answer(reply)
+        if reply["state"] == "whole":
+            app.recall.keep("metrics", {"run": run}, reply)
 
 
 async def refresh_step(app: GrpoApp, run: str, x: float | None, axis: str) -> None:

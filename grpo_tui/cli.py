@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
     options.add_argument("--config-dir", metavar="DIR", help="directory of the training configs to offer")
     options.add_argument("--demo", action="store_true", help="train a tiny model on this machine within minutes")
+    options.add_argument("--no-cache", action="store_true", help="keep no list and no curves of a box on this machine")
     options.add_argument("--readonly", action="store_true", help="watch only: change nothing on the box")
     options.add_argument(
         "--version", action="version", version=f"grpo-tui {VERSION} (format {FORMAT})", help="print the version"
@@ -120,6 +121,8 @@ def _overridden(box: Box, host: str | None, root: str | None) -> Box:
 
 def app_options(arguments: argparse.Namespace) -> Options:
     """The options of the app. Raises UserError."""
+    import platformdirs
+
     from grpo_train.run_dir.configs import config_folder
     from grpo_tui import demo
     from grpo_tui.actions.keymap import read_keymap
@@ -133,12 +136,21 @@ def app_options(arguments: argparse.Namespace) -> Options:
     keymap = read_keymap()
     config_dir = config_folder(arguments.config_dir) if arguments.config_dir else None
     boxes_file = Path(arguments.boxes) if arguments.boxes else None
+    cache = None if arguments.no_cache else Path(platformdirs.user_cache_dir("grpo-tui"))
     if arguments.demo:
         root = Path(arguments.root).expanduser().absolute() if arguments.root else demo.demo_root()
-        return Options(demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap)
+        return Options(demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, cache=cache)
     again = partial(reload_box, arguments=arguments)
     return Options(
-        choose_box(arguments), boxes_file, config_dir, None, arguments.readonly, keymap, again, arguments.root or ""
+        choose_box(arguments),
+        boxes_file,
+        config_dir,
+        None,
+        arguments.readonly,
+        keymap,
+        again,
+        arguments.root or "",
+        cache,
     )
 
 

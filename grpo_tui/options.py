@@ -25,6 +25,9 @@ class Options:
     root: str = ""
     """``--root``; "" if it is not given."""
 
+    cache: Path | None = None
+    """Folder for the answers of boxes that are kept; None = none are."""
+
     @property
     def demo(self) -> bool:
         return self.demo_root is not None

@@ -153,6 +153,8 @@ class Curves:
         """Why the box did not answer."""
         self.asked_at: float | None = None
         """Since when an answer is waited for; None if there is nothing to wait for."""
+        self.recalled_at: float | None = None
+        """When the box gave these curves, if the laptop kept them; None if they are of this session."""
         self.version = 0
         self._now = now
         self._ends: tuple[float, float] = (0.0, 1.0)
@@ -229,6 +231,27 @@ class Curves:
             return  # the window changed meanwhile
         self._key, self._answered_at = pending, self._now()
         self.asked_at = None if reply["state"] == "whole" else self.asked_at
+        self.recalled_at = None
+        self._take_reply(reply)
+        self._next = _first_from(logs, reply["offset"])
+        self.extend(logs)
+
+    @property
+    def kept_under(self) -> dict[str, Any]:
+        """The parameters under which the laptop keeps an answer: for any width, as the size of a terminal changes."""
+        window = self.window
+        return {
+            "run": self.run, "metrics": list(self.metrics), "x": window.x, "low": window.low, "high": window.high,
+            "span": window.span, "smoothing": window.smoothing,
+        }  # fmt: skip
+
+    def recall(self, reply: Mapping[str, Any], at: float) -> None:
+        """Show the curves that the laptop kept, until the box answers."""
+        if not self.curves:
+            self.recalled_at = at
+            self._take_reply(reply)
+
+    def _take_reply(self, reply: Mapping[str, Any]) -> None:
         self.is_coarse, self.progress = reply["state"] != "whole", reply["progress"]
         self.first, self.last = reply["first"], reply["last"]
         self._ends = (reply["low"], reply["high"])
@@ -238,9 +261,7 @@ class Curves:
             for row in reply["series"]
             if UNREADABLE not in row
         }
-        self._next = _first_from(logs, reply["offset"])
         self.version += 1
-        self.extend(logs)
 
     def fail(self, message: str) -> None:
         """The box did not answer the request in flight."""
@@ -293,6 +314,10 @@ class MetricTable:
         """Apply the reply to ``metrics``."""
         self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
         self._is_coarse = reply["state"] != "whole"
+
+    def recall(self, reply: Mapping[str, Any]) -> None:
+        """Show the list that the laptop kept, until the box answers."""
+        self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
 
     def invalidate(self) -> None:
         """The log was replaced: ask anew."""

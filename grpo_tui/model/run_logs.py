@@ -160,6 +160,16 @@ class RunLogs:
                     break
         return statistics.fmean(found) if found else None
 
+    def stage_times(self) -> list[tuple[str, float]]:
+        """Mean seconds of each stage (``time/*`` except ``time/step``) over recent steps, longest first.
+
+        A stage that took no time is left out.
+        """
+        last = self.rows.last
+        keys = [key for key in last.fields if key.startswith("time/") and key != "time/step"] if last else []
+        found = [(key.removeprefix("time/"), self.recent(key) or 0.0) for key in keys]
+        return sorted((stage for stage in found if stage[1] > 0), key=lambda stage: -stage[1])
+
     def _add_row(self, offset: int, row: dict[str, Any]) -> None:
         step = step_of(row)
         if step is None:

@@ -77,6 +77,8 @@ class Store:
         self.host_key: HostKeyAsked | None = None
         self.runs: list[RunRow] | None = None
         """Newest first; None before the first report."""
+        self.recalled_at: float | None = None
+        """When the box sent this list, if the laptop kept it; None if it is of this session."""
         self._by_name: dict[str, RunRow] = {}
         self._live: list[RunRow] = []
         self.marks = Marks()
@@ -114,10 +116,8 @@ class Store:
         elif isinstance(event, LinkChanged):
             self._link_changed(event)
         elif isinstance(event, RunsReported):
-            self.runs = [RunRow.from_summary(row) for row in event.runs]
-            self._by_name = {row.name: row for row in reversed(self.runs)}  # of two with one name, the first
-            self._live = [row for row in self.runs if row.is_live]
-            self.marks.keep(self._by_name)
+            self.recalled_at = None
+            self._take_runs(event.runs)
             self._read("runs")
         elif isinstance(event, SessionsReported):
             self.sessions = [session for session in event.sessions if UNREADABLE not in session]
@@ -140,6 +140,18 @@ class Store:
             self.host_key = event
             self._changed("link")
 
+    def recall_runs(self, runs: list[dict[str, Any]], at: float) -> None:
+        """Show the list of runs that the laptop kept, until the box sends its own."""
+        self.recalled_at = at
+        self._take_runs(runs)
+        self._changed("runs")
+
+    def _take_runs(self, runs: list[dict[str, Any]]) -> None:
+        self.runs = [RunRow.from_summary(row) for row in runs]
+        self._by_name = {row.name: row for row in self.runs}
+        self._live = [row for row in self.runs if row.is_live]
+        self.marks.keep(self._by_name)
+
     def select(self, run: str | None) -> None:
         """Select another run; its logs start empty."""
         if run == self.selected:
@@ -156,13 +168,13 @@ class Store:
         """Register the subscription of a log of the selected run; data of unknown subscriptions is ignored."""
         self._subscriptions[subscription] = log
 
-    def show(self, run: str, reply: dict[str, Any]) -> None:
-        """Apply the reply to ``show_run``."""
+    def show(self, run: str, reply: dict[str, Any], at: float | None = None) -> None:
+        """Apply the reply to ``show_run``, of now or of another time."""
         if run == self.selected:
             if reply != self.shown:
                 self.shown, self._views = reply, checkpoint_views(run, reply)
                 self._changed("shown")
-            self.shown_at = self.now()
+            self.shown_at = self.now() if at is None else at
 
     def examined(self, reply: dict[str, Any]) -> None:
         """Apply the reply to ``doctor``."""
@@ -237,7 +249,7 @@ class Store:
         if age is None:
             return Freshness("no data yet", tone)
         if tone == "bad":
-            return Freshness(f"link lost · {short_age(age)} old", tone)
+            return Freshness(f"{'link lost · ' if self.ever_connected else ''}{short_age(age)} old", tone)
         if tone == "warn":
             return Freshness(f"stale {short_age(age)}", tone)
         return Freshness(f"{short_age(age)} ago", tone)
@@ -269,6 +281,8 @@ class Store:
         """Seconds until the last step of the selected run at its current pace, or None."""
         row = self.run
         if row is None or not row.is_live or row.total_steps is None or row.shown_state == "stopping":
+            return None
+        if self.recalled_at is not None:
             return None
         pace = self.step_seconds(row)
         return None if pace is None else max(0, row.total_steps - self.step) * pace
@@ -330,18 +344,6 @@ class Store:
     def evaluating(self) -> bool:
         """Whether the selected run is being evaluated."""
         return bool(self.evaluation_sessions(self.selected or ""))
-
-    def stage_times(self) -> list[tuple[str, float]]:
-        """Mean seconds of each stage (``time/*`` except ``time/step``) over the last 15 steps, longest first.
-
-        A stage that took no time is left out.
-        """
-        if self.logs is None:
-            return []
-        last = self.logs.rows.last
-        keys = [key for key in last.fields if key.startswith("time/") and key != "time/step"] if last else []
-        found = [(key.removeprefix("time/"), self.logs.recent(key) or 0.0) for key in keys]
-        return sorted((stage for stage in found if stage[1] > 0), key=lambda stage: -stage[1])
 
     def link_label(self) -> tuple[str, str]:
         """Text and tone (``live``, ``warn``, ``bad``, ``busy``, ``rest``) of the link."""

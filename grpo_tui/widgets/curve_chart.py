@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
 
+from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.charts import CHARTS
 from grpo_tui.model.curves import Curve, Curves, Mark
@@ -112,8 +113,7 @@ class CurveChart(Panel):
         row = self.store.logs.rows.last if self.store.logs else None
         return to_float(row.fields.get(self.metric)) if row else None
 
-    @staticmethod
-    def _note(curves: Curves | None) -> Content | None:
+    def _note(self, curves: Curves | None) -> Content | None:
         """Why the curve is not the whole one; None if it is."""
         if curves is None:
             return None
@@ -121,6 +121,9 @@ class CurveChart(Panel):
             return Content.from_markup("[$warning]$text[/]", text=curves.problem)
         waited = time.monotonic() - curves.asked_at if curves.asked_at is not None else 0.0
         seconds = f" {waited:.0f} s" if waited >= WAIT_S else ""
+        if curves.recalled_at is not None:
+            age = duration(self.store.now() - curves.recalled_at)
+            return Content.from_markup("[$warning]as it was $age ago[/]", age=age)
         if curves.curves and curves.is_coarse:
             return Content.from_markup(
                 "[$warning]coarse, $share %$seconds[/]", share=f"{100 * curves.progress:.0f}", seconds=seconds

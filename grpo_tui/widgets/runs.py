@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
 
-from grpo_train.run_dir.display import state_label
+from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.model.formatting import compact_number, metric_value, padded, short_age, shortened
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
@@ -92,7 +92,9 @@ class RunsPanel(ListPanel):
                 f"runs [$warning]/$filter[/] [$text-muted]{len(self._rows)} of {len(rows)}[/]", filter=self.filter
             )
         fresh = Freshness(self.store.topic_problem("runs"), "warn")
-        if not self.store.connected and rows:
+        if self.store.recalled_at is not None:
+            fresh = Freshness(f"as it was {duration(self.store.now() - self.store.recalled_at)} ago", "warn")
+        elif not self.store.connected and rows:
             fresh = Freshness("link lost", "bad")
         below = toned(fresh)
         if self.filter and not fresh.text:

@@ -33,6 +33,9 @@ def clock(seconds: float | None) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else "        "
 
 
+NOT_READ = "not connected: not read yet"
+
+
 @dataclass
 class LogSource(Generic[Item]):
     """Items of one of the run's logs, one per line."""
@@ -40,13 +43,18 @@ class LogSource(Generic[Item]):
     store: Store
     title: str
     """Name of the log."""
-    empty: str
+    nothing: str
+    """What an empty log says."""
     items: Callable[[RunLogs], LineBuffer[Item]]
     format: Callable[[Item, int, Palette], Text]
     follows = True
 
+    @property
+    def empty(self) -> str:
+        return self.nothing if self.store.connected else NOT_READ
+
     def state(self) -> object:
-        return self.store.log_version(self.title)
+        return (self.store.log_version(self.title), self.store.connected)
 
     def bounds(self, width: int) -> tuple[int, int]:
         if self.store.logs is None:
@@ -121,11 +129,15 @@ def _completion_line(completion: Completion, width: int, palette: Palette) -> Te
 class CompletionSource(PageSource):
     """The latest completion as a page: the end of its prompt, then its text. Left and right show other completions."""
 
-    title, empty = "completion", "no completions yet"
+    title = "completion"
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.back = 0
+
+    @property
+    def empty(self) -> str:
+        return "no completions yet" if self.store.connected else NOT_READ
 
     @property
     def note(self) -> str:
@@ -141,7 +153,7 @@ class CompletionSource(PageSource):
 
     def state(self) -> object:
         one = self.completion
-        return (one.offset, one.step, self.back) if one else None
+        return (one.offset, one.step, self.back) if one else self.store.connected
 
     @property
     def completion(self) -> Completion | None:

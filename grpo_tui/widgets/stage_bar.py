@@ -21,7 +21,7 @@ class StageBar(Line):
         return self.store.log_version("train_log")
 
     def render(self) -> Content:
-        stages = self.store.stage_times()
+        stages = self.store.logs.stage_times() if self.store.logs else []
         step = self.store.logs.recent("time/step") if self.store.logs else None
         named = sum(seconds for _, seconds in stages)
         if not named:

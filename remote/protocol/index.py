@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 
 from remote.protocol.intake import Rule
 from remote.protocol.messages import Cursor, RemoteError
-from remote.protocol.packed import unpack
+from remote.protocol.packed import pack, unpack
 
 MAX_METRICS = 64
 MAX_WIDTH = 4_096
@@ -298,6 +298,15 @@ def unpack_series(reply: Row) -> Row:
                 row = {"metric": row["metric"], UNREADABLE: str(error)}
         rows.append(row)
     return {**reply, "cursor": Cursor.from_json(reply["cursor"]), "series": rows}
+
+
+def pack_series(reply: Row) -> Row:
+    """The reply as it was before :func:`unpack_series`."""
+    rows = [
+        row if UNREADABLE in row else {**row, "columns": pack(list(vars(row["columns"]).values()))}
+        for row in reply["series"]
+    ]
+    return {**reply, "cursor": reply["cursor"].to_json(), "series": rows}
 
 
 def _is_ordered(low: float, high: float, first: float, last: float) -> bool:

@@ -90,7 +90,8 @@ class Laptop:
                 store.select(name)
             facts = (
                 store.step, store.freshness(), store.gpu_freshness(), store.eta(), store.cost(), store.warning(),
-                store.failed_check(), store.link_label(), store.topic_problem_now, store.stage_times(),
+                store.failed_check(), store.link_label(), store.topic_problem_now,
+                store.logs.stage_times() if store.logs else None,
                 store.complete_steps(), store.evaluating(), store.run, store.checkpoints(), store.gpus,
             )  # fmt: skip
             texts += [str(fact) for fact in facts]

@@ -301,6 +301,13 @@ def _show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     scores = {10: 0.57, 20: 0.71, 30: 0.83}
     return {
         "run": run,
+        "layout": "run",
+        "path": f"/data/training_runs/{run}",
+        "summary": {},
+        "status": {},
+        "launch": {},
+        "events": [],
+        "superseded": {},
         "config_text": "run: {total_steps: 200}\nmodel: {backbone: tiny}\ntask: {name: addition}\n",
         "checkpoints": [
             {"step": step, "problem": "", "path": f"training_runs/{run}/training_state/step_{step}"} for step in steps

@@ -218,7 +218,8 @@ def test_gpus_and_stage_times() -> None:
     store.select("a")
     store.subscribed(1, "train_log")
     store.apply(arrived(1, 0, jsonl(train_rows(5))))
-    assert store.stage_times() == [("rollout", 1.9), ("train", 1.0), ("save", 0.05)]
+    assert store.logs is not None
+    assert store.logs.stage_times() == [("rollout", 1.9), ("train", 1.0), ("save", 0.05)]
 
 
 def test_engine_of_another_format_is_a_warning() -> None:

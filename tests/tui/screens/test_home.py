@@ -8,7 +8,7 @@ from textual.widgets import OptionList
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.widgets.lines_panel import LinesPanel
 from remote.events import Link, LinkChanged
-from tests.tui.conftest import Start
+from tests.tui.conftest import Start, logs_of
 from tests.tui.fake import (
     LOGS,
     RUN,
@@ -147,7 +147,7 @@ async def test_stage_bar_leaves_out_idle_stages(start: Start) -> None:
 
     async with start(script, size=(200, 60), wait="87/200") as session:
         await session.until_text("rollout 1.9", "score 0.4")
-        assert "reward" not in [name for name, _ in session.app.store.stage_times()]
+        assert "reward" not in [name for name, _ in logs_of(session).stage_times()]
 
 
 async def test_older_completions_can_be_browsed(start: Start) -> None:
