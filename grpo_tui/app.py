@@ -63,7 +63,9 @@ class GrpoApp(App[None]):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
-    CSS_PATH = ["styles/app.tcss", "styles/home.tcss", "styles/charts.tcss", "styles/dialogs.tcss"]  # noqa: RUF012
+    CSS_PATH = [  # noqa: RUF012
+        "styles/app.tcss", "styles/home.tcss", "styles/charts.tcss", "styles/rollouts.tcss", "styles/dialogs.tcss",
+    ]  # fmt: skip
     AUTO_FOCUS = None
 
     def __init__(

@@ -11,6 +11,7 @@ from grpo_tui.screens.view import ViewScreen
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
     from grpo_tui.screens.charts import ChartsScreen
+    from grpo_tui.screens.rollouts import RolloutsScreen
 
 Shown = TypeVar("Shown", bound=ViewScreen)
 
@@ -30,6 +31,12 @@ class Views:
         from grpo_tui.screens.charts import ChartsScreen
 
         return self._make(ChartsScreen)
+
+    @property
+    def rollouts(self) -> RolloutsScreen:
+        from grpo_tui.screens.rollouts import RolloutsScreen
+
+        return self._make(RolloutsScreen)
 
     def _make(self, kind: type[Shown]) -> Shown:
         if (made := self._made.get(kind.NAME)) is None:

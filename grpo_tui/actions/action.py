@@ -12,7 +12,7 @@ from grpo_tui.model.store import Store
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
-GROUPS = ("Runs", "Views", "Home", "Charts", "Boxes", "Program")
+GROUPS = ("Runs", "Views", "Home", "Charts", "Rollouts", "Boxes", "Program")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ _KEY_LABELS = {
     "question_mark": "?", "colon": ":", "slash": "/", "escape": "esc", "tilde": "~",
     "left_square_bracket": "[", "right_square_bracket": "]", "ctrl+p": "^p", "plus": "+", "minus": "−", "comma": ",",
     "full_stop": ".", "equals_sign": "=", "less_than_sign": "<", "greater_than_sign": ">", "left": "←", "right": "→",
-    "shift+left": "⇧←", "shift+right": "⇧→",
+    "shift+left": "⇧←", "shift+right": "⇧→", "number_sign": "#", "ctrl+f": "^f",
 }  # fmt: skip
 
 

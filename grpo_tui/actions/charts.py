@@ -83,6 +83,12 @@ def next_axis(app: GrpoApp) -> None:
     app.views.charts.tick()
 
 
+def open_rollouts(app: GrpoApp) -> None:
+    """Open the completions of the step at the crosshair."""
+    app.views.rollouts.open_step(app.views.charts.crosshair_step)
+    app.views.show("rollouts")
+
+
 def toggle_metric(app: GrpoApp) -> None:
     """Show or hide the metric under the cursor."""
     app.views.charts.toggle_metric()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_tui.actions import boxes, charts, forms, program, reasons, runs, view
+from grpo_tui.actions import boxes, charts, forms, program, reasons, rollouts, runs, view
 from grpo_tui.actions.action import Action
 
 ACTIONS: tuple[Action, ...] = (
@@ -16,6 +16,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("reconnect", "c", "reconnect", "Boxes", boxes.reconnect, reasons.connected, in_bar=False),
     Action("home", "1", "home", "Views", view.show_home),
     Action("charts", "2", "charts", "Views", view.show_charts),
+    Action("rollouts", "3", "rollouts", "Views", view.show_rollouts),
     Action("mark", "space", "mark", "Home", runs.mark, reasons.no_run, scope="home"),
     Action("unmark_all", "u", "unmark all", "Home", runs.unmark_all, reasons.no_marks, in_bar=False, scope="home"),
     Action("filter", "slash", "filter", "Home", view.show_filter, reasons.no_runs, scope="home"),
@@ -42,6 +43,23 @@ ACTIONS: tuple[Action, ...] = (
     Action("metric_later", "greater_than_sign", "later", "Charts", charts.later, in_bar=False, scope="charts"),
     Action("full_screen", "z", "full screen", "Charts", charts.zoom, scope="charts"),
     Action("filter_metrics", "slash", "filter", "Charts", charts.show_filter, scope="charts"),
+    Action("open_rollouts", "enter", "rollouts", "Charts", charts.open_rollouts, scope="charts"),
+    Action("pane_in", "enter,l", "in", "Rollouts", rollouts.pane_in, scope="rollouts"),
+    Action("pane_out", "h", "out", "Rollouts", rollouts.pane_out, in_bar=False, scope="rollouts"),
+    Action("order", "o", "order", "Rollouts", rollouts.next_order, scope="rollouts"),
+    Action("reverse_order", "O", "reverse", "Rollouts", rollouts.reverse_order, in_bar=False, scope="rollouts"),
+    Action("filter_samples", "slash", "filter", "Rollouts", rollouts.show_filter, scope="rollouts"),
+    Action("search_file", "ctrl+f", "file", "Rollouts", rollouts.search_file, scope="rollouts"),
+    Action("next_sample", "n", "next", "Rollouts", rollouts.next_match, scope="rollouts"),
+    Action("previous_sample", "N", "previous", "Rollouts", rollouts.previous_match, in_bar=False, scope="rollouts"),
+    Action("go_to_step", "number_sign", "step", "Rollouts", rollouts.go_to_step, scope="rollouts"),
+    Action("mark_sample", "space", "mark", "Rollouts", rollouts.mark, scope="rollouts"),
+    Action("side_by_side", "d", "two", "Rollouts", rollouts.side_by_side, scope="rollouts"),
+    Action("wrap_sample", "w", "wrap", "Rollouts", rollouts.wrap, scope="rollouts"),
+    Action("copy_sample", "y", "copy", "Rollouts", rollouts.copy, scope="rollouts"),
+    Action("whole_prompt", "p", "prompt", "Rollouts", rollouts.prompt, scope="rollouts"),
+    Action("follow_steps", "f", "follow", "Rollouts", rollouts.follow, scope="rollouts"),
+    Action("zoom_pane", "z", "full screen", "Rollouts", rollouts.zoom, scope="rollouts"),
     Action("palette", "colon,ctrl+p", "command", "Program", program.show_palette),
     Action("help", "question_mark,f1", "help", "Program", program.show_help),
     Action("quit", "q", "quit", "Program", program.quit_app),

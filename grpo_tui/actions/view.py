@@ -18,6 +18,11 @@ def show_charts(app: GrpoApp) -> None:
     app.views.show("charts")
 
 
+def show_rollouts(app: GrpoApp) -> None:
+    """Show the run's completions."""
+    app.views.show("rollouts")
+
+
 def show_filter(app: GrpoApp) -> None:
     """Filter the list of runs by name and state."""
     app.home.show_filter()

@@ -213,7 +213,16 @@ class ChartsScreen(ViewScreen):
     def show_step(self, reply: Mapping[str, Any] | None, problem: str = "") -> None:
         """Show the row at the crosshair."""
         self.step.shown, self.step.problem = reply, problem
-        self.query_one("#step", LinesPanel).tick()
+        for panel in self.query("#step").results(LinesPanel):  # none while the view is being composed
+            panel.tick()
+
+    @property
+    def crosshair_step(self) -> int | None:
+        """The step at the crosshair; None without a crosshair."""
+        at = self.view.crosshair
+        if at is None or self.view.window.x == "step":
+            return None if at is None else round(at)
+        return round(self.step.shown["step"]) if self.step.shown is not None else None
 
     # metrics -------------------------------------------------------------------------------------------
 

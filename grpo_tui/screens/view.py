@@ -153,10 +153,12 @@ class ViewScreen(Screen[None]):
             below.update(Content.from_markup("[$error]$text[/]", text=" " * start + text))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.set_filter(event.value.strip())
+        if event.input.id == "filter":
+            self.set_filter(event.value.strip())
 
-    def on_input_submitted(self) -> None:
-        self._close_filter()
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input.id == "filter":
+            self._close_filter()
 
     def on_key(self, event: events.Key) -> None:
         if self.FILTER_HINT and event.key == "escape" and (line := self.query_one("#filter", Input)).has_focus:

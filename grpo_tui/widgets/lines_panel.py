@@ -276,5 +276,6 @@ class LinesPanel(ScrollPanel):
             "reward": "chart-reward",
             "think": "grpo-think",
             "answer": "grpo-answer",
+            "code": "secondary",
         }
         return Palette({name: colors[variable] for name, variable in names.items() if variable in colors})

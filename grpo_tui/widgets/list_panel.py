@@ -71,10 +71,14 @@ class ListPanel(ScrollPanel):
             self.refresh()
 
     def on_click(self, event: events.Click) -> None:
-        index = event.get_content_offset_capture(self).y + round(self.scroll_offset.y)
+        index = self.index_at(event.get_content_offset_capture(self).y)
         if 0 <= index < self.count:
             self.clicked(index)
             self.refresh()
+
+    def index_at(self, y: int) -> int:
+        """Index of the entry on a line of the panel."""
+        return y + round(self.scroll_offset.y)
 
     def on_resize(self) -> None:
         self.show_cursor()

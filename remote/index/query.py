@@ -13,7 +13,7 @@ from typing import Any
 from remote.index.lines import MISSING, read_line
 from remote.index.rollouts import FLAGS, OTHER_REASON, Sample
 from remote.protocol import RemoteError
-from remote.protocol.index import SEARCHED
+from remote.protocol.index import IGNORE_CASE, SEARCHED
 
 MAX_CONDITIONS = 64
 MAX_DEPTH = 8
@@ -121,10 +121,13 @@ def _on_text(fields: tuple[str, ...], symbol: str, value: str) -> Condition:
     except (re.error, RecursionError, OverflowError) as error:
         raise _refused(f"invalid pattern: {error}") from None
     # most lines do not have a plain word anywhere; an escape could hide one
-    needle = value.encode() if _PLAIN.fullmatch(value) and fields != ("reason",) else None
+    plain = value.removeprefix(IGNORE_CASE)
+    ignores_case = plain != value
+    needle = plain.lower().encode() if ignores_case else plain.encode()
+    is_plain = _PLAIN.fullmatch(plain) is not None and fields != ("reason",)
 
     def holds(one: Candidate) -> bool:
-        if needle is not None and needle not in one.line and b"\\u" not in one.line:
+        if is_plain and b"\\u" not in one.line and needle not in (one.line.lower() if ignores_case else one.line):
             return False
         for field in fields:
             text = one.text(field)

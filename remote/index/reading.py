@@ -15,7 +15,11 @@ from remote.index.rollouts import FLAGS, Reasons, Sample, read_sample
 CHUNK = 1 << 16
 BLOCK = 1 << 20
 PROMPT = 200
-"""Characters of a group's prompt: its end, which has the question."""
+"""Characters of a group's prompt."""
+LONGEST_PROMPT = 20_000
+"""Characters, the last ones, that are compared with the other prompts."""
+TEMPLATE = 24
+"""Characters that all prompts of a step share from which they are left out."""
 MAX_REWARDS = 64
 MAX_FACTS = 20_000
 """Characters; longer ones are left out."""
@@ -85,14 +89,30 @@ def sample_row(sample: Sample, reasons: list[str]) -> dict[str, Any]:
 
 
 def prompts(samples: list[Sample], lines: Lines) -> list[dict[str, Any]]:
-    """Each group with its prompt."""
-    found: dict[int, dict[str, Any]] = {}
+    """Each group with the part of its prompt that tells it from the others."""
+    found: dict[int, str] = {}
     for offset, _, group, *_ in samples:
         if group >= 0 and group not in found:
             row = read_line(lines.at(offset) or b"")
             text = row.get("prompt") if row else None
-            found[group] = {"group": group, "prompt": text[-PROMPT:] if isinstance(text, str) else ""}
-    return list(found.values())
+            found[group] = text[-LONGEST_PROMPT:] if isinstance(text, str) else ""
+    texts = [text for text in found.values() if text]
+    start = _shared(texts)
+    end = _shared([text[start:][::-1] for text in texts])
+    return [
+        {"group": group, "prompt": text[start : len(text) - end][:PROMPT] if start or end else text[-PROMPT:]}
+        for group, text in found.items()
+    ]
+
+
+def _shared(texts: list[str]) -> int:
+    """Characters at the beginning of all texts that belong to their template: whole words, and not few; else 0."""
+    if len(set(texts)) < 2:
+        return 0
+    low, high = min(texts), max(texts)  # what these two share, all share
+    place = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    place = max((low.rfind(space, 0, place) + 1 for space in " \n"), default=0)
+    return place if place >= TEMPLATE else 0
 
 
 class Unindexed:

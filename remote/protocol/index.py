@@ -33,6 +33,8 @@ SEARCHED = {
     "texts": ("reason", "prompt", "completion", "answer", "gold", "text"),
 }
 """Fields of a search. Flags are compared with true and false; ``text`` is the prompt and the completion."""
+IGNORE_CASE = "(?ai)"
+"""Prefix of a pattern that ignores the case of ASCII letters; a plain word after it is searched fast."""
 X_AXES = ("step", "tokens", "time")
 UNREADABLE = "unreadable"
 

@@ -323,7 +323,7 @@ class GroupRow(_Group, total=False):
     """A prompt of a step."""
 
     prompt: str
-    """Its last characters."""
+    """At most 200 characters: without what all prompts of the step begin and end with, or else the last ones."""
 
 
 @dataclass(frozen=True)

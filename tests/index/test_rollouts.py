@@ -259,3 +259,18 @@ def test_a_run_without_rollouts_says_so(tmp_path: Path, box: Box) -> None:
     assert "unreadable" in box.ask("samples", offsets=[0])["samples"][0]
     with pytest.raises(RemoteError, match="has not logged a completion yet"):
         box.ask("rollout_step", step=1)
+
+
+def test_a_prompt_is_told_from_the_others(tmp_path: Path) -> None:
+    def prompt(question: str) -> str:
+        return f"Think before you answer, my friend.\nUser: {question}\nAssistant: let me think step by step"
+
+    questions = ["What is 1 + 2 here?", "What is 3 + 4?", "Why? " + "so " * 200]
+    texts = [prompt(question) for question in questions]
+    log = make_run(tmp_path) / "rollouts.jsonl"
+    log.write_text("".join(completion(1, group, 0, prompt=text) for group, text in enumerate(texts)))
+    box = Box(tmp_path, tmp_path / "cache")
+    found = [row["prompt"] for row in box.ask("rollout_step", step=1)["groups"]]
+    assert [text.strip() for text in found] == [questions[0], questions[1], questions[2][:200].strip()]
+    log.write_text(completion(1, 0, 0, prompt="x" * 300) + completion(1, 1, 0, prompt="short"))
+    assert [len(row["prompt"]) for row in box.ask("rollout_step", step=1)["groups"]] == [200, 5]

@@ -357,8 +357,9 @@ def _indexed(op: str) -> Callable[[FakeClient, dict[str, Any]], dict[str, Any]]:
     return lambda client, params: client.index.answer(op, client.files, params)
 
 
+INDEXED = ("series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts")
 DEFAULT_ANSWERS: dict[str, Any] = {
-    **{op: _indexed(op) for op in ("series", "metrics", "show_step")},
+    **{op: _indexed(op) for op in INDEXED},
     "show_run": _show_run,
     "launch": _launch,
     "evaluate": _evaluate,

@@ -1,0 +1,88 @@
+"""Actions in the rollouts view: panes, order, filter, matches, marked samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+
+def pane_in(app: GrpoApp) -> None:
+    """Go in: from steps to groups, samples, and the text."""
+    app.views.rollouts.move_pane(1)
+
+
+def pane_out(app: GrpoApp) -> None:
+    """Go to the pane on the left."""
+    app.views.rollouts.move_pane(-1)
+
+
+def next_order(app: GrpoApp) -> None:
+    """Sort the groups by spread, mean, length, or place in the log."""
+    app.views.rollouts.next_order()
+
+
+def reverse_order(app: GrpoApp) -> None:
+    """Reverse the order of the groups."""
+    app.views.rollouts.reverse_order()
+
+
+def show_filter(app: GrpoApp) -> None:
+    """Filter the samples: reward<1 truncated text~"wait"."""
+    app.views.rollouts.show_filter()
+
+
+def search_file(app: GrpoApp) -> None:
+    """Search the whole file on the box, or only the shown step."""
+    app.views.rollouts.search_file()
+
+
+def next_match(app: GrpoApp) -> None:
+    """Go to the next sample that matches the filter."""
+    app.views.rollouts.next_match(1)
+
+
+def previous_match(app: GrpoApp) -> None:
+    """Go to the previous sample that matches the filter."""
+    app.views.rollouts.next_match(-1)
+
+
+def go_to_step(app: GrpoApp) -> None:
+    """Go to a step by its number."""
+    app.views.rollouts.ask_for_step()
+
+
+def mark(app: GrpoApp) -> None:
+    """Mark the sample, to compare another one with it."""
+    app.views.rollouts.toggle_mark()
+
+
+def side_by_side(app: GrpoApp) -> None:
+    """Show the marked sample beside this one; equal beginnings are dimmed."""
+    app.views.rollouts.toggle_beside()
+
+
+def wrap(app: GrpoApp) -> None:
+    """Wrap long lines, or cut them (shift+left and shift+right shift them)."""
+    app.receipt("long lines are wrapped" if app.views.rollouts.toggle_wrap() else "long lines are cut")
+
+
+def prompt(app: GrpoApp) -> None:
+    """Show all of a long prompt, or its end."""
+    app.views.rollouts.toggle_prompt()
+
+
+def follow(app: GrpoApp) -> None:
+    """Show the newest step, and each new one."""
+    app.views.rollouts.follow()
+
+
+def copy(app: GrpoApp) -> None:
+    """Copy prompt and completion of the sample."""
+    app.views.rollouts.copy_sample()
+
+
+def zoom(app: GrpoApp) -> None:
+    """Let the focused pane fill the screen."""
+    app.views.rollouts.zoom()

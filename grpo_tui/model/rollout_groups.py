@@ -1,0 +1,118 @@
+"""The samples of a step by prompt, and their order. No Textual."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from grpo_train.run_dir.files import to_float
+from remote.protocol.index import HUGE, UNREADABLE
+
+ORDERS = ("spread", "mean", "length", "log")
+"""``log``: as they were logged."""
+DESCENDING = {"spread": True, "mean": False, "length": True, "log": False}
+"""Whether the largest come first, unless reversed."""
+MAX_BARS = 8
+
+Sample = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The samples of one prompt."""
+
+    number: int | None
+    """None: samples without a group."""
+    prompt: str = ""
+    samples: list[Sample] = field(default_factory=list)
+
+    @cached_property
+    def rewards(self) -> list[float]:
+        """The finite rewards."""
+        return [value for one in self.samples if (value := reward_of(one)) is not None and abs(value) < HUGE]
+
+    @cached_property
+    def mean(self) -> float | None:
+        return fmean(self.rewards) if self.rewards else None
+
+    @cached_property
+    def spread(self) -> float | None:
+        """Standard deviation of the rewards."""
+        if self.mean is None:
+            return None
+        return math.hypot(*(value - self.mean for value in self.rewards)) / math.sqrt(len(self.rewards))
+
+    @cached_property
+    def length(self) -> float | None:
+        """Mean length in tokens."""
+        lengths = [one["length"] for one in self.samples if one.get("length") is not None]
+        return fmean(lengths) if lengths else None
+
+
+def reward_of(sample: Sample) -> float | None:
+    return to_float(sample.get("reward"))
+
+
+def groups_of(samples: Iterable[Sample], prompts: Iterable[Mapping[str, Any]]) -> list[Group]:
+    """The groups in the order of the log."""
+    texts = {row.get("group"): str(row.get("prompt", "")) for row in prompts if UNREADABLE not in row}
+    found: dict[int | None, Group] = {}
+    for sample in samples:
+        if UNREADABLE in sample:
+            continue
+        number = sample.get("group")
+        if number not in found:
+            found[number] = Group(number, texts.get(number, ""))
+        found[number].samples.append(sample)
+    return list(found.values())
+
+
+def ordered(groups: Sequence[Group], order: str, is_reversed: bool = False) -> list[Group]:
+    """The groups in one of ORDERS; those without a value come last."""
+    descending = DESCENDING[order] is not is_reversed
+    if order == "log":
+        return list(reversed(groups)) if descending else list(groups)
+    known = [(value, group) for group in groups if (value := getattr(group, order)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=descending)
+    return [group for _, group in known] + [group for group in groups if getattr(group, order) is None]
+
+
+def order_label(order: str, is_reversed: bool) -> str:
+    """``spread ↓``: the largest first."""
+    if order == "log":
+        return "place in the log, last first" if is_reversed else "place in the log"
+    return f"{order} {'↓' if DESCENDING[order] is not is_reversed else '↑'}"
+
+
+def histogram(samples: Iterable[Sample]) -> list[tuple[str, int]]:
+    """Counts of rewards: one bar per value, or, of many values, equally wide ranges; then those that are not finite."""
+    values = [reward_of(one) for one in samples]
+    finite = sorted(value for value in values if value is not None and abs(value) < HUGE)
+    bars: list[tuple[str, int]] = []
+    distinct = sorted(set(finite))
+    if len(distinct) <= MAX_BARS:
+        bars = [(f"{value:.4g}", finite.count(value)) for value in distinct]
+    else:
+        low, width = finite[0], (finite[-1] - finite[0]) / MAX_BARS or 1.0
+        counts = [0] * MAX_BARS
+        for value in finite:
+            counts[min(MAX_BARS - 1, int((value - low) / width))] += 1
+        bars = [(f"{low + i * width:.3g}–{low + (i + 1) * width:.3g}", count) for i, count in enumerate(counts)]
+    missing = values.count(None)
+    other = len(values) - missing - len(finite)
+    return [*bars, *([("not finite", other)] if other else []), *([("no reward", missing)] if missing else [])]
+
+
+def why(sample: Sample, answer: str | None = None) -> str:
+    """What became of a sample: ``right``, ``wrong: 144``, ``cut off, no answer``, or the reason that was logged."""
+    reason = str(sample.get("reason") or "").replace("_", " ")
+    if sample.get("truncated"):
+        return "cut off" if reason in ("", "ok", "truncated") else f"cut off, {reason}"
+    if reason in ("", "ok"):
+        correct = sample.get("correct")
+        return "" if correct is None else "right" if correct else "wrong"
+    return f"{reason}: {answer}" if reason == "wrong" and answer else reason

@@ -1,0 +1,150 @@
+"""The steps of a run that have completions: a part without gaps, which grows where the reader goes. No Textual."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from grpo_tui.model.asking import Asking
+from remote.protocol.index import StepTable
+
+PAGE = 1_000
+"""Steps of one request."""
+LIVE_S = 3.0
+"""Pause between two requests for new steps of a live run …"""
+COARSE_S = 0.6
+"""… and while the box makes the index."""
+NEAR = 100
+"""Steps from the end of the part that is known to the cursor at which more are requested."""
+
+
+class Key(NamedTuple):
+    """A request for the steps of a range."""
+
+    kind: str
+    """``all`` (what is known, anew), ``newer``, ``page`` (next to what is known) or ``jump``."""
+    low: int | None
+    high: int | None = None
+
+
+class StepRow(NamedTuple):
+    """A step with completions."""
+
+    step: int
+    samples: int
+    reward: float | None
+    """Mean; None without a reward."""
+    groups: int
+    signal: int
+    """Groups whose rewards differ."""
+
+
+class RolloutSteps:
+    """The table of steps, and what is to be asked of the box for it."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.rows: list[StepRow] = []
+        """In order, without gaps once the index is whole."""
+        self.first: int | None = None
+        """First and last step of the file; None without one."""
+        self.last: int | None = None
+        self.total = 0
+        self.skipped = 0
+        """Lines of the file that cannot be read."""
+        self.progress = 0.0
+        self.is_coarse = True
+        self.is_known = False
+        """Whether the box has answered."""
+        self.version = 0
+        self.asking = Asking(now)
+        self._renew = False
+        self._wanted: Key | None = None
+
+    # questions -----------------------------------------------------------------------------------------
+
+    def place(self, step: int) -> int:
+        """Index of the last row that is not after a step; 0 if there is none."""
+        return max(0, bisect_left(self.rows, step + 1, key=lambda row: row.step) - 1)
+
+    def row(self, step: int) -> StepRow | None:
+        index = self.place(step)
+        return self.rows[index] if self.rows and self.rows[index].step == step else None
+
+    # requests ------------------------------------------------------------------------------------------
+
+    def invalidate(self) -> None:
+        """The file may have changed before its end: ask anew for what is known."""
+        self._renew = True
+
+    def look_at(self, step: int) -> None:
+        """Request the rows around a step if they are not known."""
+        if self.is_coarse or not self.rows or self.first is None or self.last is None:
+            return
+        low, high = self.rows[0].step, self.rows[-1].step
+        place = self.place(step)
+        self._wanted = None
+        if not low - PAGE <= step <= high + PAGE:
+            self._wanted = Key("jump", step - PAGE // 2, step + PAGE // 2)
+        elif place < NEAR and low > self.first:
+            self._wanted = Key("page", low - PAGE, low - 1)
+        elif place >= len(self.rows) - NEAR and high < self.last:
+            self._wanted = Key("page", high + 1, high + PAGE)
+
+    def request(self, newest: int, is_live: bool) -> Key | None:
+        """The request to send now; ``newest`` is about the last step of the run."""
+        every: float | None = None
+        if self.is_coarse or self._renew or not self.rows:
+            low = self.rows[0].step if self.rows else (newest if self.last is None else self.last) - PAGE
+            key = Key("all", low if low > 0 else None)
+            every = COARSE_S if self.is_known and self.is_coarse else LIVE_S if is_live else None
+            if self._renew and not self.is_coarse:
+                every = 0.0
+        elif self._wanted is not None:
+            key = self._wanted
+        else:
+            key, every = Key("newer", self.rows[-1].step if self._is_at_end else self.last), LIVE_S
+            if not is_live or not self.asking.has_rested(every):
+                return None
+        return key if self.asking.begin(key, every) else None
+
+    @property
+    def _is_at_end(self) -> bool:
+        return bool(self.rows) and self.rows[-1].step == self.last
+
+    def answer(self, key: Key, reply: Mapping[str, Any]) -> None:
+        """Apply the reply to ``rollout_steps``."""
+        if not self.asking.end(key):
+            return
+        was_at_end = self._is_at_end
+        self.is_known, self.version = True, self.version + 1
+        self.is_coarse, self.progress = reply["state"] != "whole", reply["progress"]
+        self.total, self.skipped = int(reply["total"]), int(reply["skipped"])
+        self.first, self.last = (
+            None if reply[name] is None else int(reply[name]) for name in ("first_step", "last_step")
+        )
+        found = _rows(reply["table"])
+        if key.kind in ("all", "jump"):
+            self.rows, self._renew = found, False
+        elif key.kind == "page":
+            is_before = self.rows and found and found[0].step < self.rows[0].step
+            self.rows = found + self.rows if is_before else self.rows + found
+        elif was_at_end and found:
+            is_next = found[0].step == self.rows[-1].step  # else more are new than fit into a reply
+            self.rows = self.rows[:-1] + found if is_next else found
+        if key == self._wanted:
+            self._wanted = None
+
+    def fail(self, key: Key, problem: str) -> None:
+        """The box did not answer."""
+        self.asking.end(key, problem)
+        self.version += 1
+
+
+def _rows(table: StepTable) -> list[StepRow]:
+    columns = zip(table.step, table.samples, table.scored, table.reward, table.groups, table.signal, strict=True)
+    return [
+        StepRow(int(step), int(samples), reward if scored else None, int(groups), int(signal))
+        for step, samples, scored, reward, groups, signal in columns
+    ]

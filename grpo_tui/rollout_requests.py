@@ -1,0 +1,69 @@
+"""Requests of the rollouts view. No Textual."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from remote.protocol import RemoteError
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+    from grpo_tui.model.rollout_search import Key as SearchKey
+    from grpo_tui.model.rollout_search import RolloutSearch
+    from grpo_tui.model.rollout_steps import Key as StepsKey
+    from grpo_tui.model.rollouts import Rollouts
+
+REST_S = 0.06
+"""The cursor, or a filter that is typed, rests this long before anything is requested; a worker is cancelled until
+then."""
+
+
+async def refresh_steps(app: GrpoApp, rollouts: Rollouts, key: StepsKey) -> None:
+    """Request a part of the table of steps."""
+    steps = rollouts.steps
+    ends = {name: value for name, value in (("low", key.low), ("high", key.high)) if value is not None}
+    try:
+        steps.answer(key, await app.request("rollout_steps", timeout=60.0, run=rollouts.run, **ends))
+    except RemoteError as error:
+        steps.fail(key, error.message)
+    app.views.rollouts.moved()
+
+
+async def refresh_step(app: GrpoApp, rollouts: Rollouts, key: tuple[int, int]) -> None:
+    """Request the samples of a step."""
+    await asyncio.sleep(REST_S)
+    try:
+        rollouts.answer_step(key, await app.request("rollout_step", timeout=60.0, run=rollouts.run, step=key[0]))
+    except RemoteError as error:
+        rollouts.fail_step(key, error.message, error.code)
+    app.views.rollouts.moved()
+
+
+async def refresh_texts(app: GrpoApp, rollouts: Rollouts, key: tuple[tuple[int, ...], int]) -> None:
+    """Request texts of samples."""
+    await asyncio.sleep(REST_S)
+    offsets, characters = key
+    try:
+        reply = await app.request(
+            "samples", timeout=60.0, run=rollouts.run, offsets=list(offsets), characters=characters
+        )
+        rollouts.answer_texts(key, reply)
+    except RemoteError as error:
+        rollouts.fail_texts(key, error.message)
+    app.views.rollouts.moved()
+
+
+async def refresh_search(app: GrpoApp, search: RolloutSearch, key: SearchKey, params: dict[str, Any]) -> None:
+    """Request pages of a search until it ends, rests, or is no longer shown."""
+    await asyncio.sleep(REST_S)
+    following: tuple[SearchKey, dict[str, Any]] | None = (key, params)
+    view = app.views.rollouts
+    while following is not None:
+        key, params = following
+        try:
+            search.answer(key, await app.request("search_rollouts", timeout=60.0, **params))
+        except RemoteError as error:
+            search.fail(key, error.message, error.code)
+        view.moved()
+        following = search.request() if view.search is search and app.views.name == view.NAME else None

@@ -1,0 +1,370 @@
+"""Rollouts: from the steps of a run to prompt groups, samples, and one or two samples in whole."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from functools import partial
+from typing import ClassVar
+
+from textual import on
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Input
+
+from grpo_tui.actions.action import Action
+from grpo_tui.model.query import QueryError
+from grpo_tui.model.rollout_groups import order_label
+from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
+from grpo_tui.model.rollout_search import RolloutSearch
+from grpo_tui.model.store import Store
+from grpo_tui.rollout_requests import refresh_search, refresh_step, refresh_steps, refresh_texts
+from grpo_tui.screens.view import ViewScreen, bindings_of
+from grpo_tui.widgets.panel import Line
+from grpo_tui.widgets.rollout_lists import GroupsPanel, RewardsPanel, SamplesPanel, StepsPanel
+from grpo_tui.widgets.sample_page import SamplePanel, SampleSource
+
+PANES = ("steps", "groups", "samples", "sample")
+"""From the outermost to the innermost."""
+RUNS_KEPT = 4
+
+
+class AboutRollouts(Line):
+    """One line: step, order, filter, how many samples."""
+
+    def __init__(self, store: Store, screen: RolloutsScreen, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._rollouts = screen
+
+    def state(self) -> object:
+        return (self.render(), self.size.width)
+
+    def render(self) -> Content:
+        reader, choices = self._rollouts.reader, self._rollouts.choices
+        text = Content.from_markup("[bold $primary]rollouts[/]")
+        if reader is None:
+            return text
+        if reader.step is not None:
+            text += Content.from_markup("   [$text-muted]step[/] $step", step=f"{reader.step:,}")
+            if reader.rollouts.asked is not None:
+                text += Content.from_markup("[$text-muted], the last one with completions at $asked[/]",
+                                            asked=f"{reader.rollouts.asked:,}")  # fmt: skip
+            elif reader.follows:
+                text += Content.from_markup("[$text-muted] (following)[/]")
+        label = order_label(choices.order, choices.is_reversed)
+        text += Content.from_markup("   [$text-muted]groups by[/] $order", order=label)
+        if choices.filter:
+            where = " in the whole file" if choices.is_whole_file else ""
+            text += Content.from_markup(
+                "   [$warning]/$filter[/][$text-muted]$where[/]", filter=choices.filter, where=where
+            )
+        count = Content.from_markup("[$text-muted]$count[/]", count=self._count(reader))
+        gap = self.size.width - 2 - text.cell_length - count.cell_length
+        return text + Content(" " * gap) + count if gap > 0 else text
+
+    @staticmethod
+    def _count(reader: RolloutReader) -> str:
+        page, search = reader.rollouts.page, reader.search
+        if search is not None and (search.step is None or not search.is_done or search.asking.problem):
+            return search.words()
+        if page is None:
+            return reader.rollouts.of_step.words()
+        total = f"{len(page.samples):,} sample{'' if len(page.samples) == 1 else 's'}"
+        return total if search is None else f"{len(search.matches):,} of {total}"
+
+
+class RolloutsScreen(ViewScreen):
+    """The completions of the selected run."""
+
+    NAME = "rollouts"
+    MAIN = "#steps"
+    FILTER_HINT = 'reward<1 truncated text~"wait"; enter applies, esc clears'
+    BINDINGS: ClassVar = bindings_of("rollouts")
+
+    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
+        super().__init__(store, actions, readonly)
+        self.choices = RolloutChoices()
+        self.reader: RolloutReader | None = None
+        """Where the user reads in the selected run; None without a run."""
+        self._readers: OrderedDict[str, RolloutReader] = OrderedDict()
+        self._events: tuple[str, int] | None = None
+        self._came_from_charts = False
+        self._outermost = 0
+
+    @property
+    def search(self) -> RolloutSearch | None:
+        return self.reader.search if self.reader is not None else None
+
+    def panels(self) -> Iterable[Widget]:
+        store = self.store
+
+        def reading() -> RolloutReader | None:
+            return self.reader
+
+        source = SampleSource(store, reading, self._message)
+        yield AboutRollouts(store, self, id="about")
+        yield Horizontal(
+            StepsPanel(store, reading, id="steps"),
+            Vertical(
+                GroupsPanel(store, reading, id="groups"),
+                SamplesPanel(store, reading, id="samples"),
+                RewardsPanel(store, reading, id="rewards"),
+                id="middle",
+            ),
+            SamplePanel(store, source, reading, id="sample"),
+            id="body",
+        )
+        yield Input(id="go-to", placeholder="step; enter goes there", restrict="[0-9,_ ]*", compact=True)
+
+    def box_changed(self) -> None:
+        self._readers.clear()
+        self.reader = None
+
+    # what is shown -------------------------------------------------------------------------------------
+
+    def update(self) -> None:
+        """Follow the selected run and its newest step, and fit the cursors to what is known."""
+        self._choose_reader()
+        reader = self.reader
+        if reader is None:
+            return
+        events = self.store.log_version("events")
+        if events != self._events:
+            if self._events is not None and events is not None and events[0] == self._events[0]:
+                reader.rollouts.invalidate()  # a resume supersedes steps
+            self._events = events
+        last = reader.rollouts.steps.last
+        if reader.follows and last is not None and reader.step is not None and last != reader.step:
+            reader.rollouts.go_to(last)
+        reader.settle()
+        samples = self.query_one(SamplesPanel)
+        height = len(reader.group.samples) + 3 if reader.group is not None else 6
+        self._set_height(samples, max(6, min(height, self.size.height * 2 // 5)))
+        rewards = self.query_one(RewardsPanel)
+        self._set_height(rewards, len(rewards.bars) + 2)
+        for place, pane in enumerate(PANES):
+            self.set_class(self._place == place, f"-in-{pane}")
+
+    def _choose_reader(self) -> None:
+        run = self.store.selected
+        if run is None:
+            self.reader = None
+            return
+        if run not in self._readers:
+            self._readers[run] = RolloutReader(run, self.choices)
+            while len(self._readers) > RUNS_KEPT:
+                self._readers.popitem(last=False)
+        self._readers.move_to_end(run)
+        self.reader = self._readers[run]
+
+    @staticmethod
+    def _set_height(widget: Widget, height: int) -> None:
+        if widget.styles.height is None or widget.styles.height.value != height:
+            widget.styles.height = height
+
+    def moved(self) -> None:
+        """A cursor moved, or the box answered: update now, and request what is missing."""
+        if self.is_mounted and self.is_current:
+            self.tick()
+            if self.store.connected:
+                self.request_data()
+
+    def _message(self) -> str:
+        """What there is instead of a sample."""
+        reader = self.reader
+        if reader is None:
+            return f"no run selected; {self.grpo.key('home')} lists the runs of this box"
+        rollouts = reader.rollouts
+        if rollouts.is_empty:
+            hint = "they appear with its first step" if self.store.run and self.store.run.is_live else ""
+            return f"{reader.rollouts.run} has not logged a completion yet" + (f"; {hint}" if hint else "")
+        if problem := rollouts.of_step.problem:
+            return f"✖ the completions of this step were not read: {problem}\n\nasked again every 5 s"
+        if rollouts.page is None:
+            if not self.store.connected:
+                return f"not connected to the box, which has the completions; {self.grpo.key('reconnect')} reconnects"
+            return rollouts.of_step.words() or "asking the box"
+        if reader.search is not None and not reader.groups:
+            if problem := reader.search.asking.problem:
+                return f"✖ the search failed: {problem}"
+            if reader.choices.is_whole_file:
+                return "no match in this step; n goes to the next one"
+            return "no sample of this step matches; ctrl+f searches the whole file, esc clears the filter"
+        return "this step has no samples"
+
+    def request_data(self) -> None:
+        """Request the table of steps, the samples of the step, their texts, and the next matches."""
+        reader, app, store = self.reader, self.grpo, self.store
+        if reader is None or reader.rollouts.run != store.selected:
+            return
+        rollouts, run = reader.rollouts, reader.rollouts.run
+        is_live = store.run is not None and store.run.is_live
+        if (step := rollouts.step_request()) is not None:
+            app.work(f"step of {run}", partial(refresh_step, app, rollouts, step))
+        if (steps := rollouts.steps.request(store.step, is_live)) is not None:
+            app.work(f"steps of {run}", partial(refresh_steps, app, rollouts, steps))
+        others = [int(one["offset"]) for one in reader.group.samples] if reader.group is not None else []
+        if (texts := rollouts.texts_request(reader.shown, others)) is not None:
+            app.work(f"samples of {run}", partial(refresh_texts, app, rollouts, texts))
+        if reader.search is not None and (page := reader.search.request()) is not None:
+            app.work("search", partial(refresh_search, app, reader.search, *page))
+
+    # panes ---------------------------------------------------------------------------------------------
+
+    @property
+    def _place(self) -> int:
+        """The pane that has the keys."""
+        focused = self.focused.id if self.focused is not None else ""
+        return PANES.index(focused) if focused in PANES else 0
+
+    def move_pane(self, by: int) -> None:
+        """Give the keys to the pane beside."""
+        self.query_one(f"#{PANES[min(len(PANES) - 1, max(0, self._place + by))]}").focus()
+        if self.reader is not None and by > 0:
+            self.reader.follows = False
+        self.call_after_refresh(self.tick)
+
+    def action_move_pane(self, by: int) -> None:
+        self.move_pane(int(by))
+
+    def open_step(self, step: int | None) -> None:
+        """Show a step, from the charts; None: the newest."""
+        self._came_from_charts, self._outermost = True, 1
+        self._choose_reader()
+        if self.reader is not None and step is not None:
+            self.reader.go_to_step(step)
+        if self.is_mounted:
+            self._enter()
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._enter)  # the base gives the keys to the steps
+
+    def _enter(self) -> None:
+        if self._outermost:
+            self.query_one(f"#{PANES[self._outermost]}").focus()
+
+    def back(self) -> bool:
+        """One step out: an open line, full screen, the second sample, the filter, the pane; at last the charts if the
+        view was opened from them."""
+        reader = self.reader
+        if self.query_one("#go-to", Input).display:
+            self._close_go_to()
+        elif self.maximized is not None:
+            self.zoom()
+        elif reader is not None and reader.is_beside:
+            reader.toggle_beside()
+        elif self.choices.filter:
+            self.choices.set_filter("")
+        elif self._place > self._outermost:
+            self.move_pane(-1)
+        elif self._came_from_charts:
+            self._came_from_charts, self._outermost = False, 0
+            self.grpo.views.show("charts")
+            return True
+        else:
+            return False
+        self.moved()
+        return True
+
+    def zoom(self) -> None:
+        """Let the focused pane fill the screen, or restore it."""
+        if self.maximized is not None:
+            self.minimize()
+        elif self.focused is not None and self.focused.has_class("panel"):
+            self.maximize(self.focused, container=False)
+        self.call_after_refresh(self.tick)
+
+    # choices -------------------------------------------------------------------------------------------
+
+    def next_order(self) -> None:
+        self.choices.next_order()
+        self.moved()
+
+    def reverse_order(self) -> None:
+        self.choices.is_reversed = not self.choices.is_reversed
+        self.moved()
+
+    def toggle_wrap(self) -> bool:
+        self.choices.wraps = not self.choices.wraps
+        self.moved()
+        return self.choices.wraps
+
+    def toggle_prompt(self) -> None:
+        self.choices.whole_prompt = not self.choices.whole_prompt
+        self.moved()
+
+    def search_file(self) -> None:
+        """Search the whole file, or the shown step again; without a filter, ask for one."""
+        self.choices.is_whole_file = not self.choices.is_whole_file
+        if self.choices.is_whole_file and not self.choices.filter:
+            self.show_filter()
+        self.moved()
+
+    def next_match(self, by: int) -> None:
+        if self.reader is not None and (problem := self.reader.next_match(by)):
+            self.grpo.warn(problem)
+        self.moved()
+
+    def toggle_mark(self) -> None:
+        if self.reader is not None:
+            self.reader.toggle_mark()
+        self.moved()
+
+    def toggle_beside(self) -> None:
+        if self.reader is not None and (problem := self.reader.toggle_beside()):
+            self.grpo.warn(problem)
+        self.moved()
+
+    def follow(self) -> None:
+        if self.reader is not None:
+            self.reader.follow()
+        self.moved()
+
+    def copy_sample(self) -> None:
+        """Copy prompt and completion of the sample under the cursor."""
+        reader = self.reader
+        row = reader.rollouts.text(reader.shown[0]) if reader is not None and reader.shown else None
+        if reader is None or row is None or "completion" not in row:
+            self.grpo.warn("no sample to copy")
+            return
+        number = "" if row.get("sample") is None else f" {row['sample']}"
+        self.grpo.copy(f"{row.get('prompt', '')}{row['completion']}", f"sample{number} of step {reader.step:,}")
+
+    # the lines below -----------------------------------------------------------------------------------
+
+    def ask_for_step(self) -> None:
+        """Show the line that takes the number of a step."""
+        line = self.query_one("#go-to", Input)
+        line.display, line.value = True, ""
+        line.focus()
+
+    def _close_go_to(self) -> None:
+        line = self.query_one("#go-to", Input)
+        line.display = False
+        self.query_one(self.MAIN).focus()
+
+    @on(Input.Submitted, "#go-to")
+    def _go_to(self, event: Input.Submitted) -> None:
+        digits = "".join(character for character in event.value if character.isdecimal())[:15]
+        self._close_go_to()
+        if digits and self.reader is not None:
+            self.reader.go_to_step(int(digits))
+        self.moved()
+
+    @property
+    def filter(self) -> str:
+        return self.choices.filter
+
+    def set_filter(self, text: str) -> None:
+        """Apply a filter; one with a mistake is pointed to, and the last one stays."""
+        mistake = None
+        try:
+            self.choices.set_filter(text)
+        except QueryError as error:
+            mistake = error
+        self.show_mistake(mistake)
+        self.moved()
+
+    def filter_closed(self) -> None:
+        self.query_one("#groups" if self.choices.filter and not self.choices.is_whole_file else self.MAIN).focus()
