@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Create .venv and install what is missing: uv, tmux, OpenSSH. Rerunning it is safe.
+# Create .venv and install what is missing: uv, tmux, OpenSSH, for tests also Chromium. Rerunning it is safe.
 #
 #   setup.sh                   development: laptop, engine, test tools
 #   setup.sh --box             a GPU box: the engine alone, with the torch build that fits the GPU's driver
-#   setup.sh --programs-only   tmux and OpenSSH alone
+#   setup.sh --programs-only   tmux, OpenSSH and Chromium alone
 #
 # What it cannot install it names, with the command that does.
 set -euo pipefail
@@ -35,6 +35,14 @@ if [ ${#missing[@]} -gt 0 ]; then
         die "missing ${missing[*]}: run  sudo apt-get install -y ${missing[*]}  and try again"
     else
         die "missing ${missing[*]}: install them with this system's package manager and try again"
+    fi
+fi
+# A browser for the tests that open a report, which are skipped without one.
+if [ "${1:-}" != --box ] && [ "$(uname)" = Linux ] && ! command -v chromium >/dev/null; then
+    if apt_root && say "installing chromium" && DEBIAN_FRONTEND=noninteractive apt_get --no-install-recommends chromium; then
+        :
+    else
+        say "no chromium: the tests of reports in a browser are skipped; run  sudo apt-get install -y chromium"
     fi
 fi
 [ "${1:-}" = --programs-only ] && exit 0

@@ -113,7 +113,7 @@ def compare_steps(
             continue
         for path, name in zip(others, wanted[1:], strict=True):
             try:
-                found.append(_compare_two(path, reference, name, wanted[0], label))
+                found.append(compare_folders(path, reference, name, wanted[0], label))
             except UserError as error:
                 errors.append(error)
     if not found and not errors:
@@ -125,7 +125,7 @@ def compare_steps(
     return found, errors
 
 
-def _compare_two(path: Path, reference: Path, name: str, reference_name: str, label: str) -> Comparison:
+def compare_folders(path: Path, reference: Path, name: str, reference_name: str, label: str) -> Comparison:
     """Compare two result directories. Raises EvalError, DamagedError."""
     try:
         summary, other = read_summary(path), read_summary(reference)

@@ -1,0 +1,330 @@
+"""A report laid out: which sections, in which order, in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from grpo_train.config.schema import Config
+from grpo_train.report import curves
+from grpo_train.report.blocks import (
+    Block,
+    Chart,
+    Charts,
+    Completion,
+    Facts,
+    Folded,
+    Name,
+    Note,
+    Page,
+    Point,
+    Points,
+    Section,
+    Table,
+)
+from grpo_train.report.curves import Curve
+from grpo_train.report.evaluations import EvaluatedStep, Evaluation, Pair
+from grpo_train.report.report import Report, RunReport, differences, flat, overview
+from grpo_train.report.samples import Sample
+from grpo_train.report.text import number, percent, shorten
+from grpo_train.report.train_log import Metric
+from grpo_train.run_dir.display import state_label
+from grpo_train.run_dir.files import to_float
+
+COLUMNS = 240
+"""Of a curve of one run; those of several runs share twice as many."""
+MIN_COLUMNS = 80
+PROMPT_LIMIT = 4_000
+COMPLETION_LIMIT = 12_000
+"""Characters."""
+MAX_CHARTS = 120
+"""Further metrics are in no chart; a run logs about 50."""
+MAX_POINTS = 300
+"""Evaluated steps of a run on a dataset; of more, the last ones."""
+PAIR_HEAD = ("dataset", "step", "against", "accuracy", "difference", "95 % interval", "gained", "lost", "problems", "p")
+
+
+def lay_out(report: Report) -> Page:
+    """The page of a report."""
+    one = report.runs[0]
+    blocks = [
+        *_head(report),
+        Section("Curves", [*_curves(report)]),
+        Section("Held-out evaluations", [*_evaluations(report)]),
+        Section("Health", [block for run in report.runs for block in _of_run(run, _health(run))]),
+        Section("Completions", [block for run in report.runs for block in _of_run(run, _completions(run))]),
+        Section("Configuration", [*_configuration(report)]),
+        Section("Versions and hardware", [_versions(report)]),
+    ]
+    several = f"{len(report.runs)} runs, {one.letter} is the reference"
+    return Page(
+        title="Comparison of " + " and ".join(run.name for run in report.runs) if len(report.runs) == 2
+        else "Comparison of runs" if report.is_comparison else one.name,
+        subtitle=several if report.is_comparison else _state(one),
+        blocks=blocks,
+        footer=f"Made by {report.made_by} at {report.made_at}.",
+    )  # fmt: skip
+
+
+def _of_run(run: RunReport, blocks: Iterator[Block]) -> list[Block]:
+    """The blocks of a run, under its name in a comparison."""
+    return [Section(_label(run), [*blocks], level=3)] if run.letter else [*blocks]
+
+
+def _label(run: RunReport) -> str:
+    return f"{run.letter} {run.name}"
+
+
+def _state(run: RunReport) -> str:
+    glyph, word, _ = state_label(str(run.summary["state"]), str(run.summary.get("host") or ""))
+    return f"{glyph} {word}"
+
+
+def _head(report: Report) -> Iterator[Block]:
+    if report.is_comparison:
+        facts = [dict([("State", _state(run)), *overview(run, report.price)]) for run in report.runs]
+        labels = list(dict.fromkeys(label for each in facts for label in each))
+        rows = [[label, *(Name(each.get(label, "–")) for each in facts)] for label in labels]
+        yield Table(["", *(_label(run) for run in report.runs)], rows)
+    else:
+        yield Facts([*_results(report.runs[0]), *overview(report.runs[0], report.price)])
+    for run in report.runs:
+        where = f"{_label(run)}: " if run.letter else ""
+        error = (run.summary.get("error") or {}).get("summary")
+        if error and run.summary["state"] != "unreadable":
+            yield Note(f"{where}{error}", "alarm")
+        for problem in run.problems:
+            yield Note(f"{where}not readable: {problem}", "alarm")
+        if run.log.damaged:
+            yield Note(f"{where}{_count(run.log.damaged, 'damaged row')} of train_log.jsonl left out", "warning")
+        if run.log.superseded:
+            yield Note(f"{where}{_count(run.log.superseded, 'row')} left out: a resume replaced their steps")
+
+
+def _results(run: RunReport) -> Iterator[tuple[str, str]]:
+    """Reward and held-out accuracy of a run."""
+    if reward := _curve(run, "reward", COLUMNS):
+        yield "Reward (smoothed)" if _window(run) else "Reward", number(float(reward.smooth[-1]))
+    for evaluation in run.evaluations:
+        complete = [step for step in evaluation.steps if step.is_complete]
+        if complete:
+            yield f"Held-out accuracy, {evaluation.dataset}", f"{_accuracy(complete[-1])} at {complete[-1].name}"
+
+
+def _accuracy(step: EvaluatedStep) -> str:
+    return percent(step.numbers["accuracy"])
+
+
+# ------------------------------------------------------------------------------------------------------------ curves
+
+
+def _window(run: RunReport) -> int:
+    return curves.window_of(run.log.last_step - run.log.first_step + 1)
+
+
+def _curve(run: RunReport, name: str, width: int, bounds: tuple[int, int] | None = None) -> Curve | None:
+    """A metric between two steps (default: the run's); None where the run has no finite value of it."""
+    metric = run.log.metrics.get(name)
+    if metric is None:
+        return None
+    curve = curves.reduce(metric, *(bounds or (run.log.first_step, run.log.last_step)), width, _window(run))
+    return curve if len(curve.mean) or len(curve.gaps) else None
+
+
+def _curves(report: Report) -> Iterator[Block]:
+    logged = [run for run in report.runs if run.log.rows]
+    if not logged:
+        yield Note("No step has been logged.")
+        return
+    bounds = min(run.log.first_step for run in logged), max(run.log.last_step for run in logged)
+    width = COLUMNS if not report.is_comparison else max(MIN_COLUMNS, 2 * COLUMNS // len(report.runs))
+    events = [] if report.is_comparison else report.runs[0].events
+    names: dict[str, Metric] = {}
+    for run in report.runs:
+        for name, metric in run.log.metrics.items():
+            if name not in names or names[name].is_constant:
+                names[name] = metric
+    main, groups, constant = curves.grouped(names)
+    if report.is_comparison:  # constant in each run, but not the same
+        values = {
+            m.name: {run.log.metrics[m.name].last for run in logged if m.name in run.log.metrics} for m in constant
+        }
+        constant = [metric for metric in constant if len(values[metric.name]) == 1]
+
+    def chart(metric: Metric) -> Chart:
+        found = [(run.letter, _curve(run, metric.name, width, bounds)) for run in report.runs]
+        return Chart(metric.name, [(letter, curve) for letter, curve in found if curve], *bounds, events)
+
+    windows = {window for run in logged if (window := _window(run))}
+    if windows:
+        average = f"Lines are moving averages over {' or '.join(f'{w:,}' for w in sorted(windows))} steps"
+        yield Note(f"{average}." if report.is_comparison else f"{average}; the band behind them holds all values.")
+    yield Charts([chart(metric) for metric in main])
+    if events:
+        seen = {event.letter: event.word for event in events}
+        yield Note("On the axes: " + ", ".join(f"{letter} {word}" for letter, word in seen.items()))
+    left, more = MAX_CHARTS, []
+    for title, metrics in groups.items():
+        if metrics[:left]:
+            more.append(Section(title, [Charts([chart(metric) for metric in metrics[:left]])], level=3))
+        left = max(0, left - len(metrics))
+    if more:
+        yield Folded(f"{_count(sum(map(len, groups.values())), 'more metric')}: {', '.join(groups)}", [*more])
+    if left_out := max(0, sum(map(len, groups.values())) - MAX_CHARTS):
+        yield Note(f"{_count(left_out, 'metric')} without a chart: a report has {MAX_CHARTS} at most")
+    if constant:
+        rows = [[Name(metric.name), number(metric.last)] for metric in sorted(constant, key=lambda m: m.name)]
+        yield Folded(f"{_count(len(rows), 'constant metric')}", [Table(["metric", "value"], rows, frozenset({1}))])
+
+
+# ------------------------------------------------------------------------------------------------------- evaluations
+
+
+def _evaluations(report: Report) -> Iterator[Block]:
+    by_dataset: dict[str, list[tuple[RunReport, Evaluation]]] = {}
+    for run in report.runs:
+        for evaluation in run.evaluations:
+            by_dataset.setdefault(evaluation.dataset, []).append((run, evaluation))
+    if not by_dataset:
+        yield Note("No checkpoint has been evaluated (grpo-train eval).")
+    for dataset, found in by_dataset.items():
+        blocks: list[Block] = []
+        series = [
+            (run.letter, [Point(each.step, *(each.numbers[k] for k in ("accuracy", "ci_low", "ci_high")))
+                          for each in evaluation.steps if each.is_complete][-MAX_POINTS:])
+            for run, evaluation in found
+        ]  # fmt: skip
+        steps = [point.step for _, points in series for point in points]
+        if len(set(steps)) > 1:
+            blocks.append(Points(f"accuracy, {dataset}", series, min(steps), max(steps)))
+        rows = [
+            [*([run.letter] if run.letter else []), *cells]
+            for run, evaluation in found
+            for cells in map(_evaluated, evaluation.steps[-MAX_POINTS:])
+        ]
+        head = ["step", "accuracy", "95 % interval", "problems", "format", "truncated", "mean length"]
+        if report.is_comparison:
+            head.insert(0, "run")
+        blocks.append(Table(head, rows, frozenset(range(len(head)))))
+        settings = {evaluation.settings for _, evaluation in found if evaluation.settings}
+        if settings:
+            blocks.append(Note(f"Settings: {'; '.join(sorted(settings))}."))
+        pairs = [
+            pair for pair in [*report.pairs, *(p for run in report.runs for p in run.pairs)] if pair.dataset == dataset
+        ]
+        blocks += _pairs(pairs[-MAX_POINTS:])
+        yield Section(dataset, blocks, level=3)
+
+
+def _evaluated(step: EvaluatedStep) -> list[str]:
+    numbers = step.numbers
+    if not step.is_complete:
+        return [step.name, step.status, *[""] * 5]
+    interval = f"[{percent(numbers['ci_low'])}, {percent(numbers['ci_high'])}]"
+    shares = (percent(numbers[key]) if key in numbers else "–" for key in ("format_rate", "truncated_rate"))
+    return [
+        step.name, _accuracy(step), interval, number(numbers.get("n")), *shares, number(numbers.get("mean_length")),
+    ]  # fmt: skip
+
+
+def _pairs(pairs: Sequence[Pair]) -> Iterator[Block]:
+    """Comparisons problem by problem."""
+    if not pairs:
+        return
+    rows = []
+    for pair in pairs:
+        if (found := pair.result) is None:
+            rows.append([pair.name, pair.reference, pair.problem, *[""] * 4])
+            continue
+        interval = f"[{found.low * 100:+.1f}, {found.high * 100:+.1f}]"
+        clear = "" if found.low <= 0 <= found.high else " ▲" if found.low > 0 else " ▼"
+        rows.append(
+            [
+                pair.name, pair.reference, f"{found.difference * 100:+.1f} points{clear}", interval,
+                f"+{found.gained} −{found.lost}", str(found.n), f"{found.p_value:.3g}",
+            ]
+        )  # fmt: skip
+    head = ["step", "against", "difference", "95 % interval", "problems gained, lost", "of", "p (McNemar)"]
+    yield Table(head, rows, frozenset(range(2, 7)))
+    yield Note("Compared problem by problem. ▲ ▼: zero is outside the interval.")
+
+
+# --------------------------------------------------------------------------------------------- health and completions
+
+
+def _health(run: RunReport) -> Iterator[Block]:
+    conditions = run.log.conditions
+    if not conditions:
+        yield Note("No warnings." if run.log.rows else "No step has been logged.")
+        return
+    rows = [
+        [
+            {"alarm": "▲ alarm", "warning": "△ warning"}.get(each.level, each.level),
+            percent(each.steps / max(run.log.rows, 1)),
+            f"{each.first:,}–{each.last:,}" if each.first != each.last else f"{each.first:,}",
+            each.message,
+        ]
+        for each in conditions
+    ]
+    yield Table(["level", "of the steps", "first–last", "latest message"], rows, frozenset({1, 2}))
+
+
+def _completions(run: RunReport) -> Iterator[Block]:
+    if not run.samples:
+        yield Note("No completion has been logged.")
+    for samples in run.samples:
+        if not samples.rows:
+            yield Note(f"{samples.title}: its completions are not in rollouts.jsonl.")
+            continue
+        yield Section(samples.title, [_completion(sample) for sample in samples.rows], level=4 if run.letter else 3)
+
+
+def _completion(sample: Sample) -> Completion:
+    row = sample.row
+    facts = [f"step {sample.step:,}"]
+    for key, label in (("reward", "reward"), ("advantage", "advantage"), ("length", "tokens")):
+        if (value := to_float(row.get(key))) is not None:
+            facts.append(f"{label} {number(value)}")
+    facts += [f"{key} {str(row[key])[:200]}" for key in ("reason", "answer", "gold") if row.get(key) not in (None, "")]
+    prompt, completion = (str(row.get(key) or "") for key in ("prompt", "completion"))
+    return Completion(
+        ", ".join(sample.why), " · ".join(facts), shorten(prompt, PROMPT_LIMIT), shorten(completion, COMPLETION_LIMIT)
+    )
+
+
+# ---------------------------------------------------------------------------------------- configuration and versions
+
+
+def _configuration(report: Report) -> Iterator[Block]:
+    defaults = flat(Config())
+    if not any(run.config for run in report.runs):
+        yield Note("No config can be read.")
+    elif report.is_comparison:
+        different = differences(report.runs)
+        rows = [[Name(key), *(Name("–" if v is None else v) for v in values)] for key, values in different.items()]
+        if rows:
+            yield Table(["key", *(run.letter for run in report.runs)], rows)
+        same = [[Name(k), Name(v)] for k, v in report.runs[0].config.items() if k not in different]
+        yield Folded(f"{len(same)} keys are the same", [Table(["key", "value"], same)])
+    else:
+        config = report.runs[0].config
+        changed = [[Name(k), Name(v), Name(defaults.get(k, "–"))] for k, v in config.items() if v != defaults.get(k)]
+        if changed:
+            yield Table(["key", "value", "default"], changed)
+        if report.runs[0].changes:
+            changes = [[f"{c.step:,}", *map(Name, (c.key, c.before, c.after))] for c in report.runs[0].changes]
+            yield Table(["changed after step", "key", "before", "after"], changes, frozenset({0}))
+        same = [[Name(k), Name(v)] for k, v in config.items() if v == defaults.get(k)]
+        yield Folded(f"{len(same)} keys have their default", [Table(["key", "value"], same)])
+
+
+def _versions(report: Report) -> Block:
+    if not report.is_comparison:
+        return Facts(report.runs[0].facts)
+    facts = [dict(run.facts) for run in report.runs]
+    labels = list(dict.fromkeys(label for each in facts for label in each))
+    rows: list[list[str]] = [[label, *(Name(each.get(label, "–")) for each in facts)] for label in labels]
+    return Table(["", *(run.letter for run in report.runs)], rows)
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,216 @@
+"""Charts as SVG, drawn in a fixed picture of :data:`WIDTH` × :data:`HEIGHT` that scales with the page.
+
+Curves are written in tenths of a unit and relative to the point before, which halves the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from grpo_train.report.blocks import Chart, Points
+from grpo_train.report.curves import Curve
+from grpo_train.report.text import escape, number
+from grpo_train.report.train_log import Floats
+
+WIDTH, HEIGHT = 360, 168
+LEFT, RIGHT, TOP, BOTTOM = 48, 14, 10, 20
+LOGARITHMIC = 1000
+"""Largest value by smallest, from which the axis is logarithmic."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From values to places in a picture."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    is_log: bool = False
+
+    def at(self, values: Floats) -> Floats:
+        if self.is_log:
+            values = np.log10(np.maximum(values, 1e-300))
+        low, high = self.bounds
+        # halves first: the span of the largest doubles overflows
+        share = (values / 2 - low / 2) / (high / 2 - low / 2 or 1.0)
+        return self.start + np.clip(share, 0.0, 1.0) * (self.end - self.start)
+
+    def place(self, value: float) -> float:
+        return float(self.at(np.array([value]))[0])
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return (math.log10(self.low), math.log10(self.high)) if self.is_log else (self.low, self.high)
+
+
+def chart_svg(chart: Chart) -> str:
+    """A metric's curves, as an ``<svg>`` element."""
+    curves = [(letter, curve) for letter, curve in chart.curves if len(curve.mean)]
+    x = Scale(chart.first, max(chart.last, chart.first + 1), LEFT, WIDTH - RIGHT)
+    y = _y_scale(curves)
+    parts = [_axes(x, y)]
+    for event in chart.events:
+        at = f"{x.place(event.step):.1f}"
+        parts.append(
+            f'<line class="event" x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+            f'<text class="event" x="{at}" y="{TOP - 2}" text-anchor="middle">{event.letter}</text>'
+        )
+    alone = len(chart.curves) == 1
+    for place, (letter, curve) in enumerate(curves):
+        xs = x.at(curve.x)
+        if alone:
+            outline = [*zip(xs, y.at(curve.high), strict=True), *zip(xs[::-1], y.at(curve.low)[::-1], strict=True)]
+            if len(xs) > 1:
+                parts.append(f'<path class="band" d="{_path(outline)}z" transform="scale(.1)"/>')
+        series = _series_class(letter)
+        ys = y.at(curve.smooth)
+        if len(xs) == 1:
+            parts.append(f'<circle class="dot {series}" cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="2.5"/>')
+        else:
+            parts.append(
+                f'<path class="line {series}" d="{_path([*zip(xs, ys, strict=True)])}" transform="scale(.1)"/>'
+            )
+        if letter:
+            parts.append(
+                f'<text class="letter {series}" x="{min(xs[-1] + 3, WIDTH - 9):.1f}" '
+                f'y="{ys[-1] + 4 - 3 * (place % 2):.1f}">{letter}</text>'
+            )
+    parts += [_crosses(x.at(curve.gaps)) for _, curve in chart.curves if len(curve.gaps)]
+    parts.append(f'<line class="cross" x1="0" x2="0" y1="{TOP}" y2="{HEIGHT - BOTTOM}" visibility="hidden"/>')
+    label = escape(f"{chart.name} over steps {chart.first:,} to {chart.last:,}")
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+
+
+def is_logarithmic(curves: Sequence[tuple[str, Curve]]) -> bool:
+    """Whether the axis is logarithmic: all values positive, over several orders of magnitude."""
+    lows = [float(curve.low.min()) for _, curve in curves if len(curve.low)]
+    highs = [float(curve.high.max()) for _, curve in curves if len(curve.high)]
+    return bool(lows) and min(lows) > 0 and max(highs) / min(lows) >= LOGARITHMIC
+
+
+def points_svg(points: Points) -> str:
+    """Estimates with their intervals, as an ``<svg>`` element."""
+    x = Scale(points.first, max(points.last, points.first + 1), LEFT, WIDTH - RIGHT)
+    everything = [point for _, series in points.series for point in series]
+    y = _padded(min(p.low for p in everything), max(p.high for p in everything))
+    parts = [_axes(x, y)]
+    for letter, series in points.series:
+        name = _series_class(letter)
+        places = [(x.place(p.step), y.place(p.value), y.place(p.low), y.place(p.high)) for p in series]
+        if len(places) > 1:
+            line = _path([(left, value) for left, value, _, _ in places])
+            parts.append(f'<path class="line {name}" d="{line}" transform="scale(.1)"/>')
+        for left, value, low, high in places:
+            parts.append(
+                f'<path class="bar {name}" d="M{left:.1f} {low:.1f}V{high:.1f}M{left - 3:.1f} {low:.1f}h6'
+                f'M{left - 3:.1f} {high:.1f}h6"/><circle class="dot {name}" cx="{left:.1f}" cy="{value:.1f}" r="2.5"/>'
+            )
+        if letter and places:
+            parts.append(
+                f'<text class="letter {name}" x="{min(places[-1][0] + 4, WIDTH - 9):.1f}" '
+                f'y="{places[-1][1] - 4:.1f}">{letter}</text>'
+            )
+    label = escape(f"{points.name} over steps {points.first:,} to {points.last:,}, with 95 % intervals")
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+
+
+def x_places(chart: Chart, steps: Floats) -> list[float]:
+    """Where steps are in a chart's picture."""
+    x = Scale(chart.first, max(chart.last, chart.first + 1), LEFT, WIDTH - RIGHT)
+    return [round(place, 1) for place in x.at(steps).tolist()]
+
+
+def ticks(low: float, high: float, wanted: int) -> list[float]:
+    """About so many round numbers between two."""
+    span = high - low
+    if not (math.isfinite(span) and span > 0):
+        return [low]
+    raw = span / wanted
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
+    if not step or low + step == low:
+        return [low]
+    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _series_class(letter: str) -> str:
+    return f"s{'ABCDEFGHIJKL'.index(letter) if letter else 0}"
+
+
+def _y_scale(curves: Sequence[tuple[str, Curve]]) -> Scale:
+    if not curves:
+        return _padded(0.0, 1.0)
+    alone = len(curves) == 1
+    low = min(float((curve.low if alone else curve.smooth).min()) for _, curve in curves)
+    high = max(float((curve.high if alone else curve.smooth).max()) for _, curve in curves)
+    if low > 0 and is_logarithmic(curves):
+        low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
+        return Scale(low, high, HEIGHT - BOTTOM, TOP, is_log=True)
+    return _padded(low, high)
+
+
+def _padded(low: float, high: float) -> Scale:
+    """A scale with room above and below, also around a single value."""
+    room = (high / 2 - low / 2) / 8 or abs(high) / 10 or 0.5
+    bottom = 0.0 if 0 <= low < room else low - room
+    return Scale(bottom, high + room, HEIGHT - BOTTOM, TOP)
+
+
+def _axes(x: Scale, y: Scale) -> str:
+    parts = []
+    low, high = y.bounds
+    found = ticks(low, high, 4)
+    if y.is_log:
+        decades = range(round(low), round(high) + 1)
+        found = [10.0**n for n in decades[:: max(1, len(decades) // 4)]]
+    for value in found:
+        at = f"{y.place(value):.1f}"
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
+        label = _tick(value, found[0], 0.0 if y.is_log or len(found) < 2 else found[1] - found[0])
+        parts.append(f'<text x="{LEFT - 5}" y="{float(at) + 3.5:.1f}" text-anchor="end">{label}</text>')
+    for value in (step for step in ticks(x.low, x.high, 4) if step == int(step)):
+        place = x.place(value)
+        anchor = "end" if place > WIDTH - RIGHT - 20 else "middle"
+        parts.append(f'<text x="{place:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{int(value):,}</text>')
+    parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
+    return "".join(parts)
+
+
+def _tick(value: float, first: float, step: float) -> str:
+    """A number with the digits that tell it from its neighbors; where those are too many, what it is beyond the first.
+
+    ``step``: from one tick to the next; 0 without a regular one.
+    """
+    if step and value != first and step < 1e-6 * abs(value):
+        return f"+{value - first:.1g}"
+    if step and 1e-7 < step < 1 and abs(value) < 1e4:
+        text = f"{value:.{-math.floor(math.log10(step) + 1e-9)}f}"
+    else:
+        text = number(float(f"{value:.6g}"))
+    return text if len(text) <= 9 else f"{value:.1e}"
+
+
+def _path(places: Sequence[tuple[float, float]]) -> str:
+    """A line through places, in tenths of a unit."""
+    rounded = [(round(float(x) * 10), round(float(y) * 10)) for x, y in places]
+    (left, top), *_ = rounded
+    text = [f"M{left} {top}l"]
+    steps = [(x2 - x1, y2 - y1) for (x1, y1), (x2, y2) in pairwise(rounded)]
+    text += [f"{dx}{dy}" if dy < 0 else f"{dx} {dy}" for dx, dy in steps]
+    joined = [text[0]]
+    for piece in text[1:]:
+        joined.append(piece if piece.startswith("-") or joined[-1].endswith("l") else f" {piece}")
+    return "".join(joined)
+
+
+def _crosses(xs: Floats) -> str:
+    """A cross at the bottom for each place where a value is not finite."""
+    bottom = HEIGHT - BOTTOM
+    places = sorted({round(x) for x in xs.tolist()})
+    return f'<path class="gap" d="{"".join(f"M{x - 2} {bottom - 5}l4 4m0-4l-4 4" for x in places)}"/>'
