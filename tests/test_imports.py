@@ -29,6 +29,7 @@ def loaded(module: str) -> set[str]:
         "supervisor.supervisor",
         "cli",
         "evaluation.runner",
+        "report.page",
         "policy.device",
         "policy.locate",
         "tasks",

@@ -156,13 +156,16 @@ def correct_samples(folder: Path) -> dict[int, list[bool]]:
 
 
 def comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two summaries have the same problems, decoding parameters and grader."""
+    """Whether two summaries have the same problems, decoding parameters and grader.
+
+    Weights are what is compared; the seed only picks the random numbers of the samples.
+    """
     return _conditions(one) == _conditions(other)
 
 
 def _conditions(summary: Mapping[str, Any]) -> tuple[Any, Any] | None:
     key = summary.get("key") or {}
-    samples = {name: value for name, value in key.get("samples", {}).items() if name != "weights"}
+    samples = {name: value for name, value in key.get("samples", {}).items() if name not in ("weights", "seed")}
     return (samples, key.get("grading")) if samples else None
 
 

@@ -1,0 +1,133 @@
+"""Reduction of curves, drawing, and picking completions: pure logic."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_train.report.blocks import Chart
+from grpo_train.report.curves import LARGEST, moving_average, reduce
+from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
+from grpo_train.report.svg import chart_svg, ticks
+from grpo_train.report.train_log import Metric
+
+values = st.one_of(st.floats(-1e6, 1e6), st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0.0]))
+logs = st.lists(st.tuples(st.integers(1, 9), values), min_size=1, max_size=60)
+
+
+def metric_of(log: list[tuple[int, float]]) -> Metric:
+    """A metric whose steps rise by the given amounts."""
+    steps, numbers = zip(*log, strict=True)
+    return Metric("m", np.cumsum(np.array(steps, dtype=float)), np.array(numbers, dtype=float))
+
+
+@given(logs, st.integers(1, 30), st.integers(0, 10))
+def test_extremes_and_means_are_those_of_the_data(log: list[tuple[int, float]], width: int, window: int) -> None:
+    metric = metric_of(log)
+    curve = reduce(metric, metric.steps[0], metric.steps[-1], width, window)
+    usable = np.abs(metric.values) < LARGEST
+    kept, steps = metric.values[usable], metric.steps[usable]
+    assert len(curve.gaps) == len(metric.values) - len(kept)
+    assert len(curve.mean) <= width
+    seen = 0
+    for first, last, low, high, mean in zip(curve.first, curve.last, curve.low, curve.high, curve.mean, strict=True):
+        inside = kept[(steps >= first) & (steps <= last)]
+        seen += len(inside)
+        assert (low, high) == (inside.min(), inside.max())
+        assert low <= mean * (1 + 1e-9 * np.sign(mean)) + 1e-300
+        assert mean <= high + abs(high) * 1e-9 + 1e-300
+    assert seen == len(kept)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.integers(2, 20))
+def test_moving_average_is_the_debiased_one(numbers: list[float], window: int) -> None:
+    rate = 2 / (window + 1)
+    weights = (1 - rate) ** np.arange(len(numbers))[::-1]
+    expected = float((weights * np.array(numbers)).sum() / weights.sum())
+    assert moving_average(np.array(numbers), window)[-1] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@settings(max_examples=60)
+@given(logs)
+def test_charts_are_drawn_from_any_values(log: list[tuple[int, float]]) -> None:
+    metric = metric_of(log)
+    first, last = int(metric.steps[0]), int(metric.steps[-1])
+    svg = chart_svg(Chart("m", [("", reduce(metric, first, last, 30, 0))], first, last))
+    assert not re.search(r'="[^"]*(nan|inf)', svg.partition('aria-label="')[2].partition('"')[2])
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-9, 1e9), st.integers(2, 6))
+def test_ticks_are_few_and_inside(low: float, span: float, wanted: int) -> None:
+    high = low + span
+    found = ticks(low, high, wanted)
+    assert len(found) <= 2 * wanted + 2
+    slack = span * 1e-6 + abs(low) * 1e-6
+    assert all(low - slack <= tick <= high + slack for tick in found)
+
+
+@st.composite
+def rollout_logs(draw: st.DrawFn) -> tuple[list[bytes], list[tuple[int, int]], dict[int, list[int]]]:
+    """Lines of a log, its superseded byte ranges, and the valid rows of each step, by their number."""
+    lines: list[bytes] = []
+    ranges: list[tuple[int, int]] = []
+    valid: dict[int, list[int]] = {}
+    step = 0
+    for number in range(draw(st.integers(0, 25))):
+        kind = draw(st.sampled_from(["row", "row", "row", "next", "damaged", "resume"]))
+        if kind == "damaged":
+            lines.append(b'{"step": 10000, broken\n')
+            continue
+        if kind == "resume" and step:
+            back = draw(st.integers(0, step - 1))
+            start = 0
+            for line in lines:
+                row = json.loads(line) if b"broken" not in line else {"step": 0}
+                if row["step"] > back and not any(low <= start < high for low, high in ranges):
+                    break
+                start += len(line)
+            ranges.append((start, sum(map(len, lines))))
+            valid = {known: rows for known, rows in valid.items() if known <= back}
+            step = back
+        step += 1 if kind != "row" or not step else 0
+        lines.append(json.dumps({"step": step, "n": number, "pad": "x" * draw(st.integers(0, 40))}).encode() + b"\n")
+        valid.setdefault(step, []).append(number)
+    return lines, ranges, valid
+
+
+@settings(max_examples=80)
+@given(rollout_logs(), st.integers(0, 25), st.sampled_from([0, NEAR, FAR]))
+def test_completions_are_found_as_by_a_scan(
+    tmp_path_factory: pytest.TempPathFactory,
+    log: tuple[list[bytes], list[tuple[int, int]], dict[int, list[int]]],
+    wanted: int,
+    reach: int,
+) -> None:
+    lines, ranges, valid = log
+    path = Path(tmp_path_factory.getbasetemp()) / "rollouts.jsonl"
+    path.write_bytes(b"".join(lines))
+    step, rows = _Rollouts(path, ranges).at(wanted, reach)
+    nearest = max((known for known in valid if wanted - reach <= known <= wanted), default=None)
+    assert step == nearest
+    assert [row["n"] for row in rows] == ([] if nearest is None else valid[nearest])
+
+
+def test_each_kind_of_completion_is_picked() -> None:
+    rows = [
+        {"reward": 0.0, "correct": False, "length": 9, "truncated": True, "n": "cut"},
+        {"reward": 0.0, "correct": False, "length": 3, "truncated": False, "n": "wrong"},
+        {"reward": 2.0, "correct": True, "length": 4, "truncated": False, "n": "right"},
+    ]
+    picked = {sample.row["n"]: sample.why for sample in pick(7, rows)}
+    assert picked == {"right": ["correct"], "wrong": ["wrong"], "cut": ["longest", "truncated"]}
+
+
+def test_without_verdicts_rewards_decide() -> None:
+    rows = [{"reward": value, "length": 1} for value in (0.5, "NaN", -1.0)]
+    assert [sample.why for sample in pick(1, rows)] == [["highest reward", "longest"], ["lowest reward"]]
