@@ -51,6 +51,7 @@ from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
 TICK_S = 0.25
+STYLES = ("app", "home", "charts", "rollouts", "compare", "dialogs")
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 
@@ -63,9 +64,7 @@ class GrpoApp(App[None]):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
-    CSS_PATH = [  # noqa: RUF012
-        "styles/app.tcss", "styles/home.tcss", "styles/charts.tcss", "styles/rollouts.tcss", "styles/dialogs.tcss",
-    ]  # fmt: skip
+    CSS_PATH = [f"styles/{name}.tcss" for name in STYLES]  # noqa: RUF012
     AUTO_FOCUS = None
 
     def __init__(

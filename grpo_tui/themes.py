@@ -6,7 +6,7 @@ from typing import Any
 
 from textual.theme import Theme
 
-from grpo_tui.charts import CHARTS
+from grpo_tui.charts import CHARTS, RUN_LOOKS
 
 
 def _theme(name: str, own: dict[str, str], selection: str, **colors: Any) -> Theme:
@@ -40,6 +40,7 @@ DARK = _theme(
         "grpo-think": "#9db2cc",
         "grpo-answer": "#ffd27a",
         **{f"chart-{chart.id}": chart.dark for chart in CHARTS},
+        **{f"run-{look.id}": look.dark for look in RUN_LOOKS},
     },
     selection="35%",
     dark=True,
@@ -66,6 +67,7 @@ LIGHT = _theme(
         "grpo-think": "#4d6280",
         "grpo-answer": "#8a5a00",
         **{f"chart-{chart.id}": chart.light for chart in CHARTS},
+        **{f"run-{look.id}": look.light for look in RUN_LOOKS},
     },
     selection="30%",
     dark=False,
@@ -82,5 +84,5 @@ LIGHT = _theme(
 )
 
 THEMES = (DARK, LIGHT)
-OWN_VARIABLES = tuple(name for name in DARK.variables if name.startswith(("grpo-", "chart-")))
+OWN_VARIABLES = tuple(name for name in DARK.variables if name.startswith(("grpo-", "chart-", "run-")))
 """Variables that other themes lack and borrow from ours with the same lightness."""

@@ -11,6 +11,7 @@ from grpo_tui.screens.view import ViewScreen
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
     from grpo_tui.screens.charts import ChartsScreen
+    from grpo_tui.screens.compare import CompareScreen
     from grpo_tui.screens.rollouts import RolloutsScreen
 
 Shown = TypeVar("Shown", bound=ViewScreen)
@@ -37,6 +38,12 @@ class Views:
         from grpo_tui.screens.rollouts import RolloutsScreen
 
         return self._make(RolloutsScreen)
+
+    @property
+    def compare(self) -> CompareScreen:
+        from grpo_tui.screens.compare import CompareScreen
+
+        return self._make(CompareScreen)
 
     def _make(self, kind: type[Shown]) -> Shown:
         if (made := self._made.get(kind.NAME)) is None:

@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from grpo_train.evaluation.output import Output, TerminalOutput
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.files import to_json
 from grpo_train.train.preflight import check_engine
+
+if TYPE_CHECKING:
+    from grpo_train.evaluation.report.compare import Comparison
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; progress goes to stderr.")]
 
@@ -138,18 +141,30 @@ def regrade(
 
 def compare(
     training_run: TrainingRun,
-    steps: Annotated[str, typer.Option(help="Evaluated steps; the others are compared with the first: 0,10,20.")],
+    steps: Annotated[
+        str, typer.Option(help="Evaluated steps: 0,10,20. The others are compared with the first; with --with, all.")
+    ] = "",
+    other: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="RUN", help="Another run: its steps are compared with the same steps."),
+    ] = None,
     eval_dataset: Annotated[
         list[str] | None, typer.Option(help="Dataset label (default: all that were evaluated; repeatable).")
     ] = None,
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:
-    """Compare evaluated steps problem by problem, with 95 % intervals and McNemar's test."""
-    from grpo_train.evaluation.report.compare import compare_steps
+    """Compare evaluated steps, of a run or of several, problem by problem: 95 % intervals and McNemar's test."""
+    from grpo_train.evaluation.report.compare import compare_runs, compare_steps
 
     names = [part.strip() for part in steps.split(",") if part.strip()]
-    comparisons, errors = compare_steps(resolve_root(root), training_run, names, eval_dataset or [])
+    if other:
+        found = compare_runs(resolve_root(root), training_run, other, names, eval_dataset or [])
+    elif names:
+        found = compare_steps(resolve_root(root), training_run, names, eval_dataset or [])
+    else:
+        fail("--steps or --with is required", 2)
+    comparisons, errors = found
     if as_json:
         failures = [{"error": str(error), "code": error.code} for error in errors]
         print(to_json({"comparisons": [asdict(each) for each in comparisons], "errors": failures}))
@@ -157,14 +172,19 @@ def compare(
         columns = ["dataset", "step", "against", "accuracy", "difference", "95 % interval", "gained", "lost", "n", "p"]
         rows = [
             [
-                each.dataset, each.name, each.reference, f"{each.accuracy:.4f}", f"{each.difference:+.4f}",
+                each.dataset, _named(each), each.reference, f"{each.accuracy:.4f}", f"{each.difference:+.4f}",
                 f"[{each.low:+.4f}, {each.high:+.4f}]", str(each.gained), str(each.lost), str(each.n),
                 f"{each.p_value:.3g}",
             ]
             for each in comparisons
         ]  # fmt: skip
-        table(columns, rows, plain=[f"{each.dataset} {each.name}: {each.text()}" for each in comparisons])
+        table(columns, rows, plain=[f"{each.dataset} {_named(each)}: {each.text()}" for each in comparisons])
     _exit_with([str(error) for error in errors])
+
+
+def _named(one: Comparison) -> str:
+    """A step, and its run where that is another."""
+    return f"{one.name} of {one.run}" if one.run else one.name
 
 
 def _exit_with(errors: list[str]) -> None:

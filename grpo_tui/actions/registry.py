@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_tui.actions import boxes, charts, forms, program, reasons, rollouts, runs, view
+from grpo_tui.actions import boxes, charts, compare, forms, program, reasons, rollouts, runs, view
 from grpo_tui.actions.action import Action
 
 ACTIONS: tuple[Action, ...] = (
@@ -17,6 +17,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("home", "1", "home", "Views", view.show_home),
     Action("charts", "2", "charts", "Views", view.show_charts),
     Action("rollouts", "3", "rollouts", "Views", view.show_rollouts),
+    Action("compare", "6", "compare", "Views", view.show_compare),
     Action("mark", "space", "mark", "Home", runs.mark, reasons.no_run, scope="home"),
     Action("unmark_all", "u", "unmark all", "Home", runs.unmark_all, reasons.no_marks, in_bar=False, scope="home"),
     Action("filter", "slash", "filter", "Home", view.show_filter, reasons.no_runs, scope="home"),
@@ -60,6 +61,34 @@ ACTIONS: tuple[Action, ...] = (
     Action("whole_prompt", "p", "prompt", "Rollouts", rollouts.prompt, scope="rollouts"),
     Action("follow_steps", "f", "follow", "Rollouts", rollouts.follow, scope="rollouts"),
     Action("zoom_pane", "z", "full screen", "Rollouts", rollouts.zoom, scope="rollouts"),
+    Action("compare_left", "left", "crosshair", "Compare", compare.left, scope="compare"),
+    Action("compare_right", "right", "crosshair", "Compare", compare.right, in_bar=False, scope="compare"),
+    Action("compare_far_left", "shift+left", "crosshair", "Compare", compare.far_left, in_bar=False, scope="compare"),
+    Action(
+        "compare_far_right", "shift+right", "crosshair", "Compare", compare.far_right, in_bar=False, scope="compare"
+    ),
+    Action("next_run", "down,j", "run", "Compare", compare.next_run, scope="compare"),
+    Action("previous_run", "up,k", "run", "Compare", compare.previous_run, in_bar=False, scope="compare"),
+    Action("pin", "p", "pin", "Compare", compare.pin, scope="compare"),
+    Action("drop", "d", "drop run", "Compare", compare.drop, scope="compare"),
+    Action("compare_axis", "x", "x axis", "Compare", compare.next_axis, scope="compare"),
+    Action("compare_smooth_less", "comma", "smooth", "Compare", compare.smooth_less, scope="compare"),
+    Action("compare_smooth_more", "full_stop", "smooth", "Compare", compare.smooth_more, in_bar=False, scope="compare"),
+    Action("compare_log", "equals_sign", "log", "Compare", compare.toggle_log, scope="compare"),
+    Action("all_keys", "u", "all keys", "Compare", compare.toggle_all_keys, scope="compare"),
+    Action("compare_full_screen", "z", "full screen", "Compare", compare.zoom, scope="compare"),
+    Action("previous_metrics", "left_square_bracket", "metrics", "Compare", compare.previous_metrics, scope="compare"),
+    Action(
+        "next_metrics",
+        "right_square_bracket",
+        "metrics",
+        "Compare",
+        compare.next_metrics,
+        in_bar=False,
+        scope="compare",
+    ),
+    Action("next_table", "t", "table", "Compare", compare.next_table, scope="compare"),
+    Action("open_run", "enter", "charts", "Compare", compare.open_run, scope="compare"),
     Action("palette", "colon,ctrl+p", "command", "Program", program.show_palette),
     Action("help", "question_mark,f1", "help", "Program", program.show_help),
     Action("quit", "q", "quit", "Program", program.quit_app),

@@ -23,6 +23,11 @@ def show_rollouts(app: GrpoApp) -> None:
     app.views.show("rollouts")
 
 
+def show_compare(app: GrpoApp) -> None:
+    """Compare the marked runs."""
+    app.views.show("compare")
+
+
 def show_filter(app: GrpoApp) -> None:
     """Filter the list of runs by name and state."""
     app.home.show_filter()

@@ -57,6 +57,14 @@ class Bitmap:
                 error += dx
                 y0 += sy
 
+    def keep_columns(self, pattern: Sequence[bool]) -> None:
+        """Clear the pixel columns that a repeating pattern leaves out."""
+        for column in range(self.columns):
+            kept = [pattern[(2 * column + x) % len(pattern)] for x in (0, 1)]
+            mask = sum(sum(_BITS[x]) for x in (0, 1) if kept[x])
+            for row in self.cells:
+                row[column] &= mask
+
     def text(self, row: int) -> str:
         """One row of cells as characters; an empty cell is a space."""
         return "".join(chr(0x2800 + bits) if bits else " " for bits in self.cells[row])
@@ -110,6 +118,17 @@ def plot_marks(bitmap: Bitmap, view: View, marks: Sequence[Mark]) -> None:
         if mark.low != mark.high:
             bitmap.line(x, pixel_of(mark.high, view, bitmap.height), x, pixel_of(mark.low, view, bitmap.height))
         previous = (x, pixel_of(mark.last, view, bitmap.height))
+
+
+def log_ticks(low: float, high: float, count: int) -> list[float]:
+    """As :func:`ticks`, on an axis of logarithms: the logarithms of at most ``count`` round numbers."""
+    for digits in ((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 5), (1, 3), (1,)):
+        decades = range(math.floor(low), math.floor(high) + 1) if high - low <= count else ()
+        levels = [decade + math.log10(digit) for decade in decades for digit in digits]
+        found = [level for level in levels if low <= level <= high]
+        if 2 <= len(found) <= count:
+            return found
+    return ticks(low, high, count)
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:

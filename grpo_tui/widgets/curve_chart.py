@@ -20,7 +20,7 @@ from grpo_tui.charts import CHARTS
 from grpo_tui.model.curves import Curve, Curves, Mark
 from grpo_tui.model.formatting import compact_number, metric_value, tick_labels
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.braille import Bitmap, View, column_of, plot_marks, row_of, ticks, view_of_marks
+from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, plot_marks, row_of, ticks, view_of_marks
 from grpo_tui.widgets.panel import Panel
 
 MIN_SMOOTHED = 12
@@ -86,7 +86,8 @@ class CurveChart(Panel):
 
     def state(self) -> object:
         curves = self._curves()
-        return (curves.version, curves.run) if curves is not None else None
+        shown = (self.metric, self.is_log, self.crosshair)
+        return (curves.version, curves.run, *shown) if curves is not None else None
 
     @property
     def pixel_columns(self) -> int:
@@ -170,9 +171,7 @@ class CurveChart(Panel):
             return self._empty(width, height, style)
         view = view_of_marks(marks, *curves.ends)
         rows = height - 1 if height >= 5 else height
-        levels = ticks(view.y_low, view.y_high, max(2, min(6, rows // 2 + 1)))
-        texts = [compact_number(10**level, 6) for level in levels] if self.is_log else tick_labels(levels)
-        labels = {row_of(level, view, rows): text for level, text in zip(levels, texts, strict=True)}
+        labels = self.y_labels(view, rows)
         self._margin = margin = max(len(text) for text in labels.values()) + 1
         columns = width - margin
         if columns < 4:
@@ -181,7 +180,7 @@ class CurveChart(Panel):
         raw, smooth = Bitmap(columns, rows), Bitmap(columns, rows)
         plot_marks(raw, view, marks)
         if smoothed := self.smoothed and curve.count >= MIN_SMOOTHED and curves.smoothing > 0:
-            plot_marks(smooth, view, self._scaled(_averages(curve.marks)))
+            plot_marks(smooth, view, self._scaled(averages(curve.marks)))
         names = ("raw", "line", "axis", "gap", "cross")
         styles = {name: style + self.get_component_rich_style(f"chart--{name}") for name in names}
         over, under = (smooth, raw) if smoothed else (raw, smooth)
@@ -206,6 +205,13 @@ class CurveChart(Panel):
             strips.append(self._axis(view, margin, columns, styles["axis"]))
         return strips
 
+    def y_labels(self, view: View, rows: int) -> dict[int, str]:
+        """Row to number, on the y axis."""
+        count = max(2, min(6, rows // 2 + 1))
+        levels = (log_ticks if self.is_log else ticks)(view.y_low, view.y_high, count)
+        texts = [compact_number(10**level, 6) for level in levels] if self.is_log else tick_labels(levels)
+        return {row_of(level, view, rows): text for level, text in zip(levels, texts, strict=True)}
+
     def _scaled(self, marks: Sequence[Mark]) -> Sequence[Mark]:
         """Marks on the axis of the chart: their logarithms, or themselves."""
         if not self.is_log:
@@ -228,10 +234,7 @@ class CurveChart(Panel):
         """Numbers below the curve, as many as fit."""
         line = [" "] * (margin + columns)
         free_from = 0
-        curves = self._curves()
-        axis = curves.window.x if curves is not None else "step"
-        for level in ticks(view.x_low, view.x_high, max(2, columns // 10)):
-            text = axis_label(level, axis)
+        for level, text in self.x_labels(view, max(2, columns // 10)):
             if not text:
                 continue
             center = margin + round((level - view.x_low) / (view.x_high - view.x_low) * (columns - 1))
@@ -240,6 +243,12 @@ class CurveChart(Panel):
                 line[start : start + len(text)] = text
                 free_from = start + len(text) + 2
         return Strip([Segment("".join(line), style)], margin + columns)
+
+    def x_labels(self, view: View, count: int) -> list[tuple[float, str]]:
+        """At most ``count`` places on the x axis, each with its label."""
+        curves = self._curves()
+        axis = curves.window.x if curves is not None else "step"
+        return [(level, axis_label(level, axis)) for level in ticks(view.x_low, view.x_high, count)]
 
     def _empty(self, width: int, height: int, style: Style) -> list[Strip]:
         blank = Strip.blank(width, style)
@@ -282,7 +291,7 @@ class CurveChart(Panel):
             self.post_message(self.Scrolled(x, by))
 
 
-def _averages(marks: Sequence[Mark]) -> list[Mark]:
+def averages(marks: Sequence[Mark]) -> list[Mark]:
     """Marks of the moving average only."""
     return [mark._replace(first=mark.smooth, low=mark.smooth, high=mark.smooth, last=mark.smooth) for mark in marks]
 

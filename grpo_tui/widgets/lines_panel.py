@@ -21,9 +21,12 @@ from grpo_tui.widgets.panel import ScrollPanel
 class LineSource(Protocol):
     """Lines by index. Indexes only grow; old lines may be dropped."""
 
-    title: str
     follows: bool
     """Whether the view rests at the newest line (a log) or at the first (a document)."""
+
+    @property
+    def title(self) -> str:
+        """Its name (markup)."""
 
     @property
     def empty(self) -> str:
@@ -121,12 +124,12 @@ class LinesPanel(ScrollPanel):
         if len(shown) > 1:
             tabs = []
             for index in shown:
-                name = self.sources[index].title
+                name = self.tab_of(index)
                 if index == self.active:
                     tabs.append(f"[bold $primary]{name}[/]")
                 else:
                     tabs.append(f"[@click=screen.log_tab({index})]{name}[/]")
-            width = sum(len(self.sources[index].title) for index in shown) + 3 * (len(shown) - 1)
+            width = sum(len(self.tab_of(index)) for index in shown) + 3 * (len(shown) - 1)
             title = (" [dim]·[/] " if width <= self.outer_size.width - 6 else " ").join(tabs)
         else:
             title = self.source.title
@@ -136,8 +139,13 @@ class LinesPanel(ScrollPanel):
             paused = f"[$warning]paused{f', {new} new' if new else ''} · end: follow[/]  "
             below = Content.from_markup(paused) + below
         if extra := getattr(self.source, "note", ""):
-            below = Content.from_markup(f"{extra}  ") + below
+            below = Content("  ").join([Content.from_markup(extra), *([below] if below else [])])
         self.set_titles(title, below)
+
+    def tab_of(self, index: int) -> str:
+        """Name of a source as a tab: its title, unless it has a shorter name."""
+        source = self.sources[index]
+        return str(getattr(source, "tab", source.title))
 
     def show_tab(self, index: int) -> None:
         """Show another source."""

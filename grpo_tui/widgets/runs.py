@@ -100,7 +100,9 @@ class RunsPanel(ListPanel):
         if self.filter and not fresh.text:
             below = Content.from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
         if count := len(self.store.marks):
-            marked = Content.from_markup("[$primary]$count marked (*)[/]", count=str(count))
+            compares = f": {self.key('compare')} compares them" if count > 1 else ""
+            text = f"{count} marked (*){compares}"
+            marked = Content.from_markup("[$primary]$text[/]", text=text)
             below = Content("  ").join([marked, below]) if below else marked
         self.set_titles(title, below)
 
@@ -169,7 +171,7 @@ class RunsPanel(ListPanel):
             text.append("*" if row.name in self.store.marks else " ", style=styles["good"])
         columns = self._columns(width - len(text))
         text.append(f"{glyph} ", style=styles[tone])
-        text.append(padded(_shorten(row.name, columns.name), columns.name), style="bold" if row.is_live else "")
+        text.append(padded(short_name(row.name, columns.name), columns.name), style="bold" if row.is_live else "")
         if columns.state:
             text.append(f" {padded(shortened(word, columns.state - 1), columns.state - 1)}", style=styles[tone])
         if columns.steps:
@@ -220,7 +222,7 @@ def columns_of(width: int, *, name: int, state: int, steps: int) -> Columns:
     return Columns(name=max(6, room - sum(shown.values())), **shown)
 
 
-def _shorten(name: str, width: int) -> str:
+def short_name(name: str, width: int) -> str:
     """A name that fits. A default name, which is a time, becomes that time."""
     if len(name) > width and (match := _STAMP.fullmatch(name)):
         time = f"{match[1]} {match[2]}:{match[3]}:{match[4]}"

@@ -190,7 +190,7 @@ def training_device(box: BoxContext, engine: Engine) -> str:
     if done.returncode == _USAGE_ERROR:
         return ""
     if done.returncode:
-        raise RemoteError("no_gpu", _last_line(done).removeprefix("error: "))
+        raise RemoteError("no_gpu", last_line(done).removeprefix("error: "))
     return done.stdout.strip()
 
 
@@ -226,6 +226,6 @@ def _version_in(folder: Path) -> EngineVersion:
     return EngineVersion(version[1], int(number[1])) if version and number else UNKNOWN
 
 
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
     lines = (done.stderr or done.stdout).strip().splitlines()
     return lines[-1] if lines else f"exit code {done.returncode}"

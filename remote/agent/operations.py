@@ -31,13 +31,15 @@ from grpo_train.run_dir.run import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from remote.agent import doctor, index, jobs, weights
 from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine, run_engine
+from remote.agent.engine import find_engine, last_line, run_engine
 from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
 from remote.protocol.operations import (
     CapturePaneReply,
     CapturePaneRequest,
+    CompareEvaluationsReply,
+    CompareEvaluationsRequest,
     ListConfigsReply,
     ListRunsReply,
     ListSessionsReply,
@@ -53,6 +55,7 @@ from remote.protocol.operations import (
 MAX_EVENTS = 200
 MAX_CAPTURED_LINES = 5_000
 TASKS_WAIT_S = 20.0
+COMPARE_WAIT_S = 90.0
 
 
 def list_runs(box: BoxContext, request: NoParameters) -> ListRunsReply:
@@ -166,6 +169,30 @@ def list_tasks(box: BoxContext, request: NoParameters) -> ListTasksReply:
         raise RemoteError("no_tasks", f"the engine did not list its tasks: {' '.join(argv)}") from error
 
 
+def compare_evaluations(box: BoxContext, request: CompareEvaluationsRequest) -> CompareEvaluationsReply:
+    """The engine compares: ``grpo-train compare --with``. Raises RemoteError ``no_comparison`` with what it said."""
+    for run in (request.run, *request.others):
+        open_run(box.root, run)
+    argv = [*find_engine(box).argv, "compare", f"--training-run={request.run}", "--json", "--root", str(box.root)]
+    argv += [f"--with={run}" for run in request.others]
+    if request.steps:
+        argv.append(f"--steps={','.join(map(str, request.steps))}")
+    try:
+        done = run_engine(box, argv, COMPARE_WAIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RemoteError("no_comparison", f"the engine did not compare the evaluations: {error}") from error
+    try:
+        found = json.loads(done.stdout.strip().rpartition("\n")[2])
+        problems = [str(each["error"]) for each in found["errors"]]
+        return {"comparisons": [dict(each) for each in found["comparisons"]], "problems": problems}
+    except (ValueError, KeyError, TypeError) as error:
+        if done.returncode == 2:
+            reason, hint = "the engine on this box is too old to compare runs", "update it to the version of the app"
+        else:
+            reason, hint = f"the engine did not compare the runs: {last_line(done).removeprefix('error: ')}", ""
+        raise RemoteError("no_comparison", reason, hint) from error
+
+
 def list_sessions(box: BoxContext, request: NoParameters) -> ListSessionsReply:
     return {"sessions": Sessions(box).rows()}
 
@@ -181,6 +208,7 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "doctor": doctor.doctor,
     "list_runs": list_runs,
     "show_run": show_run,
+    "compare_evaluations": compare_evaluations,
     "list_configs": list_configs,
     "read_config": read_config,
     "list_tasks": list_tasks,

@@ -34,9 +34,15 @@ from remote.protocol.index import (
 from remote.protocol.intake import Rule
 from remote.protocol.messages import RemoteError
 
+MAX_COMPARED = 32
+"""Runs that one is compared with."""
 Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
 Count: TypeAlias = Annotated[int, Rule("an integer of 1 or more", lambda value: value >= 1)]
 Fraction: TypeAlias = Annotated[float, Rule("a number above 0 and at most 1", lambda value: 0 < value <= 1)]
+Others: TypeAlias = Annotated[
+    list[Text], Rule(f"a list of 1 to {MAX_COMPARED} run names", lambda value: 1 <= len(value) <= MAX_COMPARED)
+]
+Steps: TypeAlias = Annotated[list[int], Rule("a list of at most 64 steps", lambda value: len(value) <= 64)]
 NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
 Row: TypeAlias = dict[str, Any]
 
@@ -52,6 +58,16 @@ class NoParameters:
 @dataclass(frozen=True)
 class ShowRunRequest:
     run: Text
+
+
+@dataclass(frozen=True)
+class CompareEvaluationsRequest:
+    """Evaluated steps of ``others`` against the same steps of ``run``, on the problems that both have."""
+
+    run: Text
+    others: Others
+    steps: Steps = field(default_factory=list)
+    """Empty = all that are evaluated."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +206,13 @@ class ShowRunReply(TypedDict):
     """Log file to the byte ranges that a resume from an earlier step replaced."""
 
 
+class CompareEvaluationsReply(TypedDict):
+    comparisons: list[Row]
+    """ComparisonRow."""
+    problems: list[str]
+    """Why a step is not compared."""
+
+
 class ListConfigsReply(TypedDict):
     configs: list[Row]
     """name, size, modified."""
@@ -296,6 +319,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("doctor", NoParameters, DoctorReply),
         Operation("list_runs", NoParameters, ListRunsReply),
         Operation("show_run", ShowRunRequest, ShowRunReply),
+        Operation("compare_evaluations", CompareEvaluationsRequest, CompareEvaluationsReply),
         Operation("list_configs", NoParameters, ListConfigsReply),
         Operation("read_config", ReadConfigRequest, ReadConfigReply),
         Operation("list_tasks", NoParameters, ListTasksReply),

@@ -210,6 +210,28 @@ class Evaluation(_Evaluation, total=False):
     """Rows of its table, as text."""
 
 
+class _Comparison(TypedDict):
+    name: Name
+    run: Name
+    dataset: Label
+    step: Count
+    n: Count
+    """Problems that both were evaluated on."""
+    difference: Quantity
+    """In accuracy, with its 95 % interval."""
+    low: Quantity
+    high: Quantity
+
+
+class ComparisonRow(_Comparison, total=False):
+    """An evaluated step of a run against the same step of another."""
+
+    accuracy: Quantity
+    gained: Count
+    lost: Count
+    p_value: Quantity
+
+
 class Event(TypedDict, total=False):
     """An event of a run."""
 
@@ -368,6 +390,7 @@ ROWS: dict[str, RowKind] = {
     "gpus": RowKind(Gpu, "name", _named),
     "checks": RowKind(Check, "name", _unreadable_check),
     "checkpoints": RowKind(Checkpoint, "step", _unreadable_checkpoint),
+    "comparisons": RowKind(ComparisonRow, "name", _named),
     "evaluations": RowKind(Evaluation, "name", _named),
     "events": RowKind(Event, "event", lambda name, reason: {"event": UNREADABLE, UNREADABLE: reason}),
     "configs": RowKind(Config, "name", _named, unique=True),

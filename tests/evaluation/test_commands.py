@@ -183,6 +183,14 @@ def test_json_of_eval_regrade_and_compare(run: RunDir) -> None:
     assert [error["code"] for error in compared["errors"]] == ["bad_evaluation"]
     assert "error: step_3 has not been evaluated" in done.stderr
 
+    done = grpo_train("compare", *name, "--with", "trained", root=run.root)
+    compared = json.loads(done.stdout)
+    assert [(row["run"], row["name"], row["difference"]) for row in compared["comparisons"]] == [
+        ("trained", "step_1", 0.0), ("trained", "step_2", 0.0),
+    ]  # fmt: skip
+    done = grpo_train("compare", "--training-run", "trained", root=run.root)
+    assert (done.returncode, done.stderr) == (2, "error: --steps or --with is required\n")
+
 
 def test_terminal_output_has_a_progress_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

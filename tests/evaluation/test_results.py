@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grpo_train.evaluation.report import step as step_files
-from grpo_train.evaluation.report.compare import compare_steps
+from grpo_train.evaluation.report.compare import compare_runs, compare_steps
 from grpo_train.evaluation.request import EvalError
 from grpo_train.evaluation.workers import single_turn
 from grpo_train.rollout.transformers_backend import TransformersBackend
@@ -81,6 +83,37 @@ def test_compare_steps(run: RunDir) -> None:
     assert evaluate_here(run.root, "trained", steps="1", **{**SAMPLED, "temperature": 0.5}) == 0
     with pytest.raises(EvalError, match="under different settings"):
         compare_steps(run.root, "trained", ["1", "2"])
+
+
+def test_compare_runs(run: RunDir) -> None:
+    """Two runs, on the same problems and in pairs, as the steps of one run are compared."""
+    other = run.path.with_name("other")
+    shutil.copytree(run.path, other, symlinks=True)
+    with pytest.raises(EvalError, match="no step is evaluated for trained and another"):
+        compare_runs(run.root, "trained", ["other"])
+    for name, steps in (("trained", "1,2"), ("other", "2")):
+        assert evaluate_here(run.root, name, steps=steps, **SAMPLED) == 0
+    (same,), errors = compare_runs(run.root, "trained", ["other"])
+    assert (same.run, same.dataset, same.name, same.step, same.n, errors) == ("other", "addition", "step_2", 2, 12, [])
+    assert (same.difference, same.gained, same.lost, same.p_value) == (0.0, 0, 0, 1.0)
+    theirs = run.root / "eval_runs" / "other_addition" / "step_2_addition"
+    completions = [row for _, row in read_jsonl(theirs / "completions.jsonl")]
+    for row in completions:
+        row["correct"] = not row["correct"]
+    (theirs / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in completions))
+    summary = read_json(theirs / "summary.json") or {}
+    summary["key"]["samples"]["seed"] += 1  # it chooses samples, not problems
+    (theirs / "summary.json").write_text(json.dumps(summary))
+    (turned,), _ = compare_runs(run.root, "trained", ["other"], ["2"], ["addition"])
+    ours = [row for _, row in read_jsonl(step_of(run) / "completions.jsonl")]
+    share = sum(row["correct"] for row in ours) / len(ours)
+    assert turned.difference == pytest.approx((1 - share) - share)
+    assert turned.low <= turned.difference <= turned.high
+    summary["key"]["samples"]["problems"] = "others"
+    (theirs / "summary.json").write_text(json.dumps(summary))
+    found, (error,) = compare_runs(run.root, "trained", ["other"])
+    assert not found
+    assert "step_2 of other and of trained were evaluated on addition under different settings" in str(error)
 
 
 def test_eval_log_has_one_line_per_step(run: RunDir) -> None:

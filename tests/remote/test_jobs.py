@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -372,6 +373,31 @@ def test_invalid_parameters_are_refused(link: tuple[BoxClient, Recorder]) -> Non
         ("evaluate", {"ckpt_path": "x", "temperature": -1}),
     ):
         assert refusal(client, op, **params).code == "bad_request", (op, params)
+
+
+def test_the_engine_compares_evaluations(box: Box, root: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (root / "training_runs" / name).mkdir(parents=True)
+        (root / "training_runs" / name / "launch.json").write_text("{}")
+    engine = tmp_path / "engine"
+    row = {"name": "step_1", "run": "b", "dataset": "x", "step": 1, "n": 4, "difference": 0.5, "low": 0.1, "high": 0.9}
+    found = {"comparisons": [row], "errors": [{"error": "step_2 of b is damaged", "code": "bad_evaluation"}]}
+    params = {"run": "a", "others": ["b"], "steps": [1, 2]}
+    asked = f"compare --training-run=a --json --root {root} --with=b --steps=1,2"
+    for script, message in (
+        (f"echo '{json.dumps(found)}'; exit 1", ""),
+        ("echo 'No such option: --with' >&2; exit 2", "the engine on this box is too old to compare runs"),
+        ("echo 'error: no step' >&2; exit 1", "the engine did not compare the runs: no step"),
+    ):
+        engine.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] || {{ echo "error: $*" >&2; exit 9; }}\n{script}\n')
+        engine.chmod(0o755)
+        with patiently(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
+            if message:
+                assert refusal(client, "compare_evaluations", **params).message == message
+            else:
+                reply = ask(client, "compare_evaluations", **params)
+                assert reply == {"comparisons": [row], "problems": ["step_2 of b is damaged"]}
+                assert refusal(client, "compare_evaluations", run="a", others=["nobody"]).code == "no_run"
 
 
 def test_tasks_are_listed_by_the_engine(box: Box, tmp_path: Path) -> None:

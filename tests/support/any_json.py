@@ -108,6 +108,15 @@ RESULTS: dict[str, dict[str, Any]] = {
         "events": [{"step": 1, "time": "2026-11-22T08:00:00Z", "event": "launched"}],
         "superseded": {"train_log.jsonl": [[0, 10]]},
     },
+    "compare_evaluations": {
+        "comparisons": [
+            {
+                "name": "step_1", "run": "last", "dataset": "x", "step": 1, "n": 40, "difference": -0.1, "low": -0.2,
+                "high": 0.0, "accuracy": 0.5, "gained": 1, "lost": 2, "p_value": 0.5,
+            }
+        ],
+        "problems": ["step_2 of last is damaged"],
+    },
     "list_configs": {"configs": [{"name": "a.yaml", "size": 1, "modified": "2026-11-22T08:00:00Z"}], "folder": "/f"},
     "read_config": {"name": "a.yaml", "text": "run: {}\n"},
     "list_tasks": {"tasks": {"addition": "sums", "mbpp": "programs"}},

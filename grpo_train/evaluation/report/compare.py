@@ -1,4 +1,4 @@
-"""Comparisons of evaluated steps, problem by problem. Torch-free.
+"""Comparisons of evaluated steps, of one run or of two, problem by problem. Torch-free.
 
 Each summary.json holds ``previous`` (against the nearest earlier step of the tree) and ``base`` (against step 0):
 
@@ -10,7 +10,7 @@ or null if no such step has the same problems and settings. Both are a pure func
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ class Comparison:
     """Problems solved by ``name`` but not by ``reference``."""
     lost: int
     p_value: float
+    step: int = 0
+    run: str = ""
+    """The run of ``name`` where it is another run than the reference's."""
 
     def text(self) -> str:
         """The comparison in one line."""
@@ -125,6 +128,70 @@ def compare_steps(
     return found, errors
 
 
+def compare_runs(
+    root: Path, training_run: str, others: Sequence[str], names: Sequence[str] = (), datasets: Sequence[str] = ()
+) -> tuple[list[Comparison], list[UserError]]:
+    """Each evaluated step of ``others`` (or those of ``names``) against the same step of ``training_run``.
+
+    Only problems that both were evaluated on are compared; the runs' seeds may differ. Also returns an error for each
+    step that cannot be compared. Raises EvalError if there is no common step, RunDirError, ConfigError.
+    """
+    reference = _Verdicts(root, training_run, datasets)
+    wanted = {f"step_{int(name)}" if name.isdecimal() else name for name in names}
+    found: list[Comparison] = []
+    errors: list[UserError] = []
+    for other in others:
+        theirs = _Verdicts(root, other, datasets)
+        for label, name in theirs.steps:
+            if (label, name) not in reference.steps or (wanted and name not in wanted):
+                continue
+            try:
+                summary, before = theirs.summary(label, name), reference.summary(label, name)
+                if not comparable(before, summary):
+                    raise EvalError(
+                        f"{name} of {theirs.run} and of {reference.run} were evaluated on {label} under different "
+                        "settings; evaluate both with the same settings (grpo-train eval)"
+                    )
+                paired = compare(theirs.correct(label, name), reference.correct(label, name))
+                found.append(replace(_comparison(summary, _entry(before, paired)), dataset=label, run=theirs.run))
+            except UserError as error:
+                errors.append(error)
+    if not found and not errors:
+        raise EvalError(f"no step is evaluated for {reference.run} and another of the runs (grpo-train eval)")
+    return found, errors
+
+
+class _Verdicts:
+    """The evaluated steps of a run; the verdicts of each are read once."""
+
+    def __init__(self, root: Path, training_run: str, datasets: Sequence[str]) -> None:
+        """Raises RunDirError, ConfigError."""
+        run, _, _ = find_run(root, training_run)
+        self.run = run.name
+        self.steps: dict[tuple[str, str], Path] = {}
+        """Dataset and name of a step to its results."""
+        for evaluation in list_evaluations(run.root, run.name):
+            folder, label = run.root / "eval_runs" / evaluation["name"], str(evaluation["status"]["dataset"])
+            if not datasets or label in datasets:
+                for path in steps_of(folder, label):
+                    self.steps[label, name_and_step(path, label)[0]] = path
+        self._correct: dict[Path, dict[int, list[bool]]] = {}
+
+    def summary(self, label: str, name: str) -> Summary:
+        """Raises DamagedError."""
+        path = self.steps[label, name]
+        if (summary := read_summary(path)) is None:
+            raise DamagedError(f"{path / 'summary.json'} is missing; {RERUN_HINT}")
+        return summary
+
+    def correct(self, label: str, name: str) -> dict[int, list[bool]]:
+        """Raises DamagedError."""
+        path = self.steps[label, name]
+        if path not in self._correct:
+            self._correct[path] = correct_samples(path)
+        return self._correct[path]
+
+
 def compare_folders(path: Path, reference: Path, name: str, reference_name: str, label: str) -> Comparison:
     """Compare two result directories. Raises EvalError, DamagedError."""
     try:
@@ -183,6 +250,7 @@ def _comparison(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Compari
         gained=len(entry["gained"]),
         lost=len(entry["lost"]),
         p_value=entry["p_value"],
+        step=_step(summary),
     )
 
 

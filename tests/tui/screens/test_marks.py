@@ -14,7 +14,7 @@ FINISHED = "run_2026-11-20_22-10-41"
 async def test_space_marks_and_unmarks(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("space", "down", "space")
-        await session.until_text("*● run", "*✔ 11-20 22:10", " ✖ 11-20 18:02", "2 marked (*)")
+        await session.until_text("*● run", "*✔ 11-20 22:10", " ✖ 11-20 18:02", "2 marked (*): 6 compares them")
         assert list(session.app.store.marks) == [RUN, FINISHED]
         await session.press("space")
         await session.until_text(" ✔ 11-20 22:10", "1 marked (*)")
@@ -36,7 +36,7 @@ async def test_the_mouse_and_the_palette_mark(start: Start) -> None:
         line = session.text().splitlines()[-2]
         await session.pilot.click(offset=(line.index("space mark"), session.app.size.height - 2))
         await session.until_text("1 marked (*)")
-        await session.press("colon", *"unmark all", "enter", "enter")
+        await session.press("colon", *"unmark all", "enter")
         await session.until(lambda: not session.app.store.marks)
         assert session.app.screen.query_one(RunsPanel)
 

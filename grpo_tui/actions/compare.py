@@ -1,0 +1,110 @@
+"""Actions in the compare view: crosshair, axes, which run is pinned, tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grpo_tui.model.charts_view import smoothing_label
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+
+def left(app: GrpoApp) -> None:
+    """Move the crosshair left."""
+    app.views.compare.move_crosshair(-1)
+
+
+def right(app: GrpoApp) -> None:
+    """Move the crosshair right."""
+    app.views.compare.move_crosshair(1)
+
+
+def far_left(app: GrpoApp) -> None:
+    """Move the crosshair left by ten columns."""
+    app.views.compare.move_crosshair(-10)
+
+
+def far_right(app: GrpoApp) -> None:
+    """Move the crosshair right by ten columns."""
+    app.views.compare.move_crosshair(10)
+
+
+def next_run(app: GrpoApp) -> None:
+    """Turn to the next run, which is highlighted."""
+    app.views.compare.comparison.move(1)
+    app.views.compare.tick()
+
+
+def previous_run(app: GrpoApp) -> None:
+    """Turn to the previous run."""
+    app.views.compare.comparison.move(-1)
+    app.views.compare.tick()
+
+
+def pin(app: GrpoApp) -> None:
+    """Pin the highlighted run, or the next one: the others are compared with it."""
+    if letter := app.views.compare.comparison.pin_current():
+        app.receipt(f"{letter} is pinned")
+    app.views.compare.tick()
+
+
+def drop(app: GrpoApp) -> None:
+    """Remove the highlighted run, and its mark."""
+    app.views.compare.drop()
+
+
+def next_axis(app: GrpoApp) -> None:
+    """Turn to the next x axis: steps, tokens, time since the start of each run."""
+    app.views.compare.comparison.next_axis()
+    app.views.compare.tick()
+
+
+def smooth_less(app: GrpoApp) -> None:
+    """Smooth over fewer steps."""
+    app.receipt(f"smoothing: {smoothing_label(app.views.compare.comparison.smooth(-1), 0)}")
+    app.views.compare.tick()
+
+
+def smooth_more(app: GrpoApp) -> None:
+    """Smooth over more steps."""
+    app.receipt(f"smoothing: {smoothing_label(app.views.compare.comparison.smooth(1), 0)}")
+    app.views.compare.tick()
+
+
+def toggle_log(app: GrpoApp) -> None:
+    """Turn the logarithmic axis of a chart on or off."""
+    app.views.compare.toggle_log()
+
+
+def previous_metrics(app: GrpoApp) -> None:
+    """Show the previous metrics."""
+    app.views.compare.turn_metrics(-1)
+
+
+def next_metrics(app: GrpoApp) -> None:
+    """Show the next metrics, in the order of the charts view."""
+    app.views.compare.turn_metrics(1)
+
+
+def toggle_all_keys(app: GrpoApp) -> None:
+    """List all keys of the configurations, or those that differ."""
+    app.views.compare.comparison.shows_all ^= True
+    app.views.compare.tick()
+
+
+def next_table(app: GrpoApp) -> None:
+    """Turn to the next table."""
+    app.views.compare.next_table()
+
+
+def open_run(app: GrpoApp) -> None:
+    """Open the charts of the highlighted run."""
+    if (run := app.views.compare.current) is not None:
+        app.select_when_listed(run.name)
+        app.views.show("charts")
+
+
+def zoom(app: GrpoApp) -> None:
+    """Let a chart or a table fill the screen."""
+    app.views.compare.zoom()

@@ -1,0 +1,291 @@
+"""Compare: the curves of two to twelve marked runs in one chart, what differs between them, and which one is better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import ClassVar
+
+from textual.containers import Container, Horizontal, Vertical
+from textual.content import Content
+from textual.widget import Widget
+
+from grpo_tui import comparing
+from grpo_tui.actions.action import Action
+from grpo_tui.model.charts_view import DEFAULT, MOST_SHOWN, smoothing_label
+from grpo_tui.model.compare import LETTERS, Compared, Comparison
+from grpo_tui.model.curves import MetricTable
+from grpo_tui.model.paired import PairedResults
+from grpo_tui.model.store import Store
+from grpo_tui.screens.view import ViewScreen, bindings_of
+from grpo_tui.widgets.compare_chart import CompareChart, legend
+from grpo_tui.widgets.compare_tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
+from grpo_tui.widgets.curve_chart import CurveChart
+from grpo_tui.widgets.panel import Line
+from grpo_tui.widgets.runs import short_name
+
+SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
+"""Charts that a terminal of each width has room for."""
+LEAST = 2
+"""Runs that can be compared."""
+LEGEND_LINES = 3
+MOST_LINES = 11
+"""Of the table below everything else."""
+WIDTH = 240
+"""Pixel columns of each curve. The tables are made from them, too: they must not depend on the terminal."""
+
+
+class AboutComparison(Line):
+    """Axis, smoothing, what differs; then the runs with their letters, markers and lines."""
+
+    def __init__(self, store: Store, screen: CompareScreen, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._compare = screen
+
+    def state(self) -> object:
+        return (self.render(), self.size.width)
+
+    def lines(self, width: int) -> list[Content]:
+        """The lines that fit into ``width``."""
+        comparison = self._compare.comparison
+        pin = comparison.pin
+        text = Content.from_markup("[bold $primary]compare[/]")
+        if pin is None or not self._compare.is_comparing:
+            return [text]
+        parts = [
+            ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
+            ("x: ", comparison.x),
+            ("smoothing: ", smoothing_label(comparison.smoothing, comparison.smoothed_steps)),
+        ]
+        for name, value in parts:
+            text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)
+        if comparison.left_out:
+            text += Content.from_markup(
+                "   [$warning]▲ $count marked runs are left out: at most $most[/]",
+                count=str(comparison.left_out), most=str(len(LETTERS)),
+            )  # fmt: skip
+        return [text, *self._legend(width)]
+
+    def _legend(self, width: int) -> list[Content]:
+        comparison = self._compare.comparison
+        count = len(comparison.runs)
+        most = 1 if self._compare.has_class("-short") else LEGEND_LINES
+        a_line = -(-count // most)
+        room = max(6, width // min(count, max(a_line, 3)) - len("A  ●━   ") - 3)
+        lines = [Content()]
+        for run in comparison.runs:
+            name = short_name(run.name, min(32, room))
+            part = legend(run, name, run.name == comparison.pinned, run.name == comparison.current)
+            if lines[-1].cell_length + 3 + part.cell_length > width and lines[-1]:
+                if len(lines) == most:
+                    break
+                lines.append(Content())
+            lines[-1] += (Content("   ") if lines[-1] else Content()) + part
+        return lines
+
+    def render(self) -> Content:
+        return Content("\n").join(self.lines(self.size.width - 2))
+
+
+class WhatIsMissing(Line):
+    """What would be here, and which key makes it, while fewer than two runs are marked."""
+
+    def state(self) -> object:
+        return self.render()
+
+    def render(self) -> Content:
+        marked = list(self.store.marks)
+        keys = {name: self.key(name) for name in ("home", "mark", "compare")}
+        text = Content.from_markup(
+            "two to twelve runs side by side: their curves, what differs in their configurations,\n"
+            "their evaluations in pairs, and where they are at the same step, time and cost\n\n"
+            "[bold $primary]$home[/] turns to Home, [bold $primary]$mark[/] marks the run under the cursor, "
+            "[bold $primary]$compare[/] returns",
+            **keys,
+        )
+        if marked:
+            text += Content.from_markup("\n\n[$text-muted]marked so far: $run[/]", run=marked[0])
+        return text
+
+
+class CompareScreen(ViewScreen):
+    """The marked runs, compared."""
+
+    NAME = "compare"
+    MAIN = "#compare-0"
+    BINDINGS: ClassVar = bindings_of("compare")
+
+    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
+        super().__init__(store, actions, readonly)
+        self.comparison = Comparison()
+        self.paired = PairedResults()
+        self.logged: tuple[str, MetricTable] = ("", MetricTable())
+        """The pinned run, and the metrics that it logs."""
+        self.drawn: list[str] = []
+        """The metrics in the charts."""
+
+    @property
+    def is_comparing(self) -> bool:
+        return len(self.comparison.runs) >= LEAST
+
+    def panels(self) -> Iterable[Widget]:
+        store, comparison = self.store, self.comparison
+        self._standing = StandingSource(store, comparison)
+        self._config = ConfigSource(store, comparison, self.grpo.key("all_keys"))
+        self._evaluations = EvaluationsSource(store, comparison, self.paired)
+        yield AboutComparison(store, self, id="about")
+        yield WhatIsMissing(store, id="missing")
+        yield Vertical(
+            Container(
+                *(CompareChart(store, comparison, id=f"compare-{slot}") for slot in range(max(SLOTS.values()))),
+                id="grid",
+            ),
+            Horizontal(
+                ComparePanel(store, [self._config], id="config"),
+                ComparePanel(store, [self._evaluations], id="evaluations"),
+                id="facts",
+            ),
+            ComparePanel(store, [self._standing, self._config, self._evaluations], id="standing"),
+            id="body",
+        )
+
+    def box_changed(self) -> None:
+        self.comparison.forget()
+        self.paired = PairedResults()
+
+    # what is shown -------------------------------------------------------------------------------------
+
+    def update(self) -> None:
+        """Follow the marks; choose the charts that fit."""
+        store, comparison = self.store, self.comparison
+        comparison.follow(store.marks, {row.name: row for row in store.runs or () if row.name in store.marks})
+        self.query_one("#missing").display = not self.is_comparing
+        self.query_one("#body").display = self.is_comparing
+        about = self.query_one("#about", AboutComparison)
+        about.styles.height = len(about.lines(about.size.width - 2))
+        size = next((name for name in SLOTS if self.has_class(name)), "-medium")
+        names = self._metrics()
+        slots = SLOTS[size]
+        comparison.page %= max(1, -(-len(names) // slots))
+        self.drawn = names[comparison.page * slots :][:slots] if self.is_comparing else []
+        charts = list(self.query(CompareChart))
+        for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
+            chart.metric, chart.display = metric, bool(metric)
+            chart.is_log, chart.crosshair = metric in comparison.logarithmic, comparison.crosshair
+        comparison.show(self.drawn, WIDTH)
+        has_room = not (self.has_class("-short") or self.has_class("-narrow"))
+        self.query_one("#facts").display = has_room
+        standing = self.query_one("#standing", ComparePanel)
+        hidden = frozenset({1, 2}) if has_room else frozenset()
+        if standing.hidden != hidden:
+            standing.hide_tabs(hidden)
+        lines = self._standing.bounds(max(1, standing.text_width))[1]
+        standing.styles.height = min(MOST_LINES, lines) + 2 if has_room else "2fr"
+        if self.is_comparing and self.focused is None:
+            self.query_one(self.MAIN).focus()
+
+    def _metrics(self) -> list[str]:
+        """The metrics that can be shown: those chosen in the charts view, or its first ones."""
+        names = [str(row["name"]) for row in self.logged[1].rows] or list(DEFAULT)
+        chosen = self.grpo.views.charts.view.metrics(names)
+        return (chosen or [name for name in DEFAULT if name in names])[:MOST_SHOWN]
+
+    def request_data(self) -> None:
+        """Request curves, configurations and evaluations of the runs as they are due."""
+        if not self.is_comparing:
+            return
+        app, comparison = self.grpo, self.comparison
+        for run in comparison.runs:
+            if (params := run.curves.request()) is not None:
+                app.work(f"curves of {run.name}", partial(comparing.refresh_curves, app, run, params))
+        for run in comparison.facts_due():
+            app.work(f"facts of {run.name}", partial(comparing.refresh_facts, app, run))
+        if self.logged[0] != comparison.pinned:
+            self.logged = (comparison.pinned, MetricTable())
+        if self.logged[1].request(is_live=False):
+            app.work("metrics of the pinned run", partial(comparing.refresh_metrics, app, *self.logged))
+        if (params := self.paired.request(comparison.pin, comparison.runs)) is not None:
+            app.work("pairs", partial(comparing.refresh_pairs, app, self.paired, params))
+
+    # crosshair, axes, metrics --------------------------------------------------------------------------
+
+    def move_crosshair(self, by: int) -> None:
+        """Move the crosshair by columns of the charts; the first press puts it at the end."""
+        if (ends := self.comparison.ends) is None:
+            return
+        charts = [chart for chart in self.query(CompareChart) if chart.display]
+        columns = max([1, *(chart.pixel_columns // 2 for chart in charts)])
+        one = (ends[1] - ends[0]) / columns
+        if self.comparison.x == "step":
+            one = max(1.0, one)
+        at = self.comparison.crosshair
+        self.set_crosshair(ends[1] if at is None else at + by * one)
+
+    def set_crosshair(self, x: float | None) -> None:
+        """Put the crosshair at an x."""
+        if x is not None and (ends := self.comparison.ends) is not None:
+            x = min(ends[1], max(ends[0], x))
+            x = round(x) if self.comparison.x == "step" else x
+        self.comparison.crosshair = x
+        self.tick()
+
+    def on_curve_chart_pointed(self, event: CurveChart.Pointed) -> None:
+        self.set_crosshair(event.x)
+
+    def turn_metrics(self, by: int) -> None:
+        """Show the next or previous metrics in the charts."""
+        self.comparison.page += by
+        self.tick()
+
+    def toggle_log(self) -> None:
+        """Turn the logarithmic axis of the focused chart, else of the first one, on or off."""
+        focused = self.focused
+        name = focused.metric if isinstance(focused, CompareChart) else (self.drawn or [""])[0]
+        self.comparison.logarithmic ^= {name}
+        self.tick()
+
+    # runs ----------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Compared | None:
+        return self.comparison.run(self.comparison.current)
+
+    def drop(self) -> None:
+        """Remove the current run from the comparison, and its mark."""
+        if (run := self.current) is not None:
+            self.store.marks.toggle(run.name)
+            self.tick()
+
+    # panels --------------------------------------------------------------------------------------------
+
+    def action_log_tab(self, index: int) -> None:
+        """Show a tab of the tables (a click on its title)."""
+        self.query_one("#standing", ComparePanel).show_tab(int(index))
+
+    def next_table(self) -> None:
+        """Focus the next table; where there is room for one only, show the next one."""
+        standing = self.query_one("#standing", ComparePanel)
+        if not standing.hidden:
+            standing.show_tab(standing.active + 1)
+            return
+        tables = [self.query_one(f"#{name}", ComparePanel) for name in ("config", "evaluations", "standing")]
+        at = next((i for i, table in enumerate(tables) if table.has_focus), -1)
+        tables[(at + 1) % len(tables)].focus()
+
+    def zoom(self) -> None:
+        """Let the focused chart or table fill the screen, or restore it."""
+        if self.maximized is not None:
+            self.minimize()
+        elif self.focused is not None and self.focused.has_class("panel"):
+            self.maximize(self.focused, container=False)
+        self.call_after_refresh(self.tick)
+
+    def back(self) -> bool:
+        """One step out: the full-screen panel, the crosshair; returns False if there was none."""
+        if self.maximized is not None:
+            self.zoom()
+        elif self.comparison.crosshair is not None:
+            self.set_crosshair(None)
+        else:
+            return False
+        return True

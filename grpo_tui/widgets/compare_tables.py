@@ -1,0 +1,328 @@
+"""The tables of the compare view: configuration, evaluations, and where the runs are at the same step or cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+from textual.content import Content
+
+from grpo_train.run_dir.display import state_label
+from grpo_tui.charts import RUN_LOOKS
+from grpo_tui.model.compare import Compared, Comparison
+from grpo_tui.model.compare_facts import Accuracy, differ, differing
+from grpo_tui.model.formatting import compact_number, metric_value, one_line, shortened
+from grpo_tui.model.paired import PairedResults
+from grpo_tui.model.standing import goal, table
+from grpo_tui.model.store import Store
+from grpo_tui.widgets.compare_chart import letters
+from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette
+from grpo_tui.widgets.sources import wrapped
+
+GAP = 2
+MORE = "…"
+WIDEST = 32
+"""Cells of a value; a longer one is cut in the middle."""
+
+
+class ComparePanel(LinesPanel):
+    """A table, or several as tabs. Left and right belong to the crosshair."""
+
+    def action_browse(self, by: int) -> None:
+        self.screen.move_crosshair(by)  # type: ignore[attr-defined]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """``j`` and ``k`` scroll a focused table; elsewhere they turn to another run."""
+        return True if action == "vi" else super().check_action(action, parameters)
+
+    def age(self) -> Content:
+        """These are several runs, over or not: only a lost link says that a table may be old."""
+        return Content() if self.store.connected else Content.from_markup("[$error]link lost[/]")
+
+    @property
+    def palette(self) -> Palette:
+        colors = self.app.theme_variables
+        names = {f"run-{look.id}": colors.get(f"run-{look.id}", "default") for look in RUN_LOOKS}
+        return Palette({**super().palette, **names})
+
+
+def grid(header: Sequence[Text], rows: Sequence[Sequence[Text]], width: int, palette: Palette) -> list[Text]:
+    """Lines of a table. Columns that do not fit are left out, from the right, and counted in the header."""
+    table = [header, *rows]
+    widths = [min(WIDEST, max(row[i].cell_len for row in table if i < len(row))) for i in range(len(header))]
+    shown, room = len(header), width
+    while shown > 2 and sum(widths[:shown]) + GAP * (shown - 1) > room:
+        shown -= 1
+        room = width - GAP - len(_more(len(header) - shown))
+    lines = []
+    for row in table:
+        line = Text(no_wrap=True)
+        for i, cell in enumerate(row[:shown]):
+            if cell.cell_len > widths[i]:
+                cell = Text(shortened(cell.plain, widths[i]), style=cell.style)
+            line.append_text(cell)
+            if i + 1 < shown:
+                line.append(" " * (widths[i] - cell.cell_len + GAP))
+        lines.append(line)
+    if shown < len(header):
+        lines[0].append(" " * GAP).append(_more(len(header) - shown), style=palette["muted"])
+    return lines
+
+
+def _more(count: int) -> str:
+    return f"{MORE} {count} more"
+
+
+class CompareSource(PageSource):
+    """A table of the compared runs."""
+
+    def __init__(self, store: Store, comparison: Comparison) -> None:
+        super().__init__(store)
+        self.comparison = comparison
+
+    @property
+    def empty(self) -> str:
+        return "asking the box …" if self.store.connected else ""
+
+    def header(self, first: str, palette: Palette) -> list[Text]:
+        """The first column and the letters of the runs."""
+        names = [self.letter(run, palette) for run in self.comparison.runs]
+        return [Text(first, style=palette["muted"]), *names]
+
+    @staticmethod
+    def letter(run: Compared, palette: Palette) -> Text:
+        return Text(run.letter, style=f"bold {palette[f'run-{run.look.id}']}")
+
+
+class StandingSource(CompareSource):
+    """The smoothed reward of each run at the same step, tokens, GPU time and cost; how it ended."""
+
+    title, tab = "how they stand at the same", "at the same"
+
+    @property
+    def note(self) -> str:
+        waiting = [run for run in self.comparison.runs if run.curves.track is None and run.curves.is_coarse]
+        if waiting and any(run.curves.curves for run in waiting):
+            return f"[$warning]waits for {letters(waiting)}: coarse[/]"
+        return "[$text-muted]the smoothed reward[/]"
+
+    def state(self) -> object:
+        return (self.comparison.version, self.store.versions["runs"], self.store.connected)
+
+    def layout(self, width: int, palette: Palette) -> list[Text]:
+        runs = self.comparison.runs
+        tracks = [run.curves.track for run in runs]
+        if not runs:
+            return []
+        shares = [run.row.nproc or 1 if run.row is not None else 1 for run in runs]
+        devices = {run.row.device for run in runs if run.row is not None}
+        unit = "CPU" if devices == {"CPU"} else "GPU"
+        rows = []
+        for line in table(tracks, shares, self.store.price_per_hour, unit):
+            best = max((value for value in line.values if value is not None), default=None)
+            cells = [self._value(value, value == best, palette) for value in line.values]
+            rows.append([Text(line.label), *cells])
+        if (reward := goal(tracks)) is not None:
+            steps = [track.reaches(reward) if track is not None else None for track in tracks]
+            first = min((step for step in steps if step is not None), default=None)
+            cells = [Text("–") if at is None else self._count(at, at == first, palette) for at in steps]
+            rows += [[Text("")], [Text(f"steps to reward {compact_number(reward)}"), *cells]]
+        rows.append([Text("now" if any(run.row and run.row.is_live for run in runs) else "final")])
+        rows[-1] += [self._state(run, palette) for run in runs]
+        lines = grid(self.header("", palette), rows, width, palette)
+        return [*lines, *self._errors(width, palette)]
+
+    @staticmethod
+    def _value(value: float | None, is_best: bool, palette: Palette) -> Text:
+        style = f"bold {palette['good']}" if is_best else ""
+        return Text("–") if value is None else Text(metric_value(value) + (" ★" if is_best else ""), style=style)
+
+    @staticmethod
+    def _count(steps: float, is_first: bool, palette: Palette) -> Text:
+        style = f"bold {palette['good']}" if is_first else ""
+        return Text(f"{steps:,.0f}" + (" ★" if is_first else ""), style=style)
+
+    @staticmethod
+    def _state(run: Compared, palette: Palette) -> Text:
+        if run.row is None:
+            return Text("–")
+        glyph, word, tone = state_label(run.row.shown_state, run.row.host)
+        return Text(f"{glyph} {word}", style=palette[tone] if tone in ("good", "bad", "warn") else "")
+
+    def _errors(self, width: int, palette: Palette) -> list[Text]:
+        """Why a run failed, in full."""
+        lines = []
+        for run in self.comparison.runs:
+            if run.row is not None and run.row.error:
+                text = Text.assemble(self.letter(run, palette), " ", one_line(str(run.row.error.get("summary", ""))))
+                lines += wrapped(text, width)
+        return lines
+
+
+class ConfigSource(CompareSource):
+    """The keys whose values differ between the runs; ``▲`` marks a value other than the pinned run's."""
+
+    title, tab = "what differs in the configuration", "configuration"
+
+    def __init__(self, store: Store, comparison: Comparison, key: str) -> None:
+        super().__init__(store, comparison)
+        self._key = key
+        """The key that shows all."""
+
+    def _configs(self) -> list[dict[str, str] | None]:
+        return [dict(run.facts.config) if run.facts is not None else None for run in self.comparison.runs]
+
+    def state(self) -> object:
+        facts = tuple(id(run.facts) for run in self.comparison.runs)
+        problems = tuple(run.facts_problem for run in self.comparison.runs)
+        return (facts, problems, self.comparison.version, self.comparison.shows_all, self.store.connected)
+
+    def counts(self) -> tuple[int, int]:
+        """Keys that differ, and all keys."""
+        found, count = differing(self._configs())
+        return len(found), count
+
+    def layout(self, width: int, palette: Palette) -> list[Text]:
+        runs, configs = self.comparison.runs, self._configs()
+        known = [config for config in configs if config is not None]
+        lines = []
+        for run in runs:
+            problem = run.facts_problem or (run.facts.problem if run.facts is not None else "")
+            if problem:
+                lines += wrapped(Text.assemble(self.letter(run, palette), f" {problem}", style=palette["warn"]), width)
+        if not known:
+            return lines
+        found, count = differing(configs)
+        keys = found
+        if self.comparison.shows_all:
+            keys = [*found, *sorted({key for config in known for key in config} - set(found))]
+        pin = self.comparison.pin
+        pinned = dict(pin.facts.config) if pin is not None and pin.facts is not None else None
+        rows = [[Text(key), *(self._cell(key, config, pinned, palette) for config in configs)] for key in keys]
+        if rows:
+            lines += grid(self.header("key", palette), rows, width, palette)
+        lines.append(Text(""))
+        same = count - len(found)
+        verb = "hides them" if self.comparison.shows_all else "shows all"
+        text = f"{same} keys are the same   {self._key} {verb}" if found else f"all {count} keys are the same"
+        lines.append(Text(text, style=palette["muted"]))
+        if missing := [run for run in runs if run.facts is None and not run.facts_problem]:
+            lines.append(Text(f"asking the box about {letters(missing)} …", style=palette["muted"]))
+        return lines
+
+    @staticmethod
+    def _cell(key: str, config: dict[str, str] | None, pinned: dict[str, str] | None, palette: Palette) -> Text:
+        if config is None:
+            return Text("…", style=palette["muted"])
+        value = config.get(key)
+        text = Text("–" if value is None else value or "null")
+        if pinned is not None and differ(value, pinned.get(key)):
+            text.append(" ▲", style=palette["warn"])
+        return text
+
+
+class EvaluationsSource(CompareSource):
+    """Held-out accuracy of each evaluated step, and the paired difference to the pinned run."""
+
+    tab = "evaluations"
+
+    def __init__(self, store: Store, comparison: Comparison, paired: PairedResults) -> None:
+        super().__init__(store, comparison)
+        self.paired = paired
+
+    @property
+    def title(self) -> str:
+        problems = {pair.problems for pair in self.paired.pairs.values()}
+        count = f" ({problems.pop():,} problems, in pairs)" if len(problems) == 1 else ""
+        datasets = self._datasets()
+        return f"held-out accuracy{f', {datasets[0]}' if len(datasets) == 1 else ''}{count}".replace("[", r"\[")
+
+    @property
+    def note(self) -> str:
+        return "[$text-muted]asking the box[/]" if self.paired.is_waiting else ""
+
+    def state(self) -> object:
+        facts = tuple(id(run.facts) for run in self.comparison.runs)
+        return (facts, self.comparison.version, len(self.paired.pairs), tuple(self.paired.problems),
+                self.paired.is_waiting, self.store.connected)  # fmt: skip
+
+    def _datasets(self) -> list[str]:
+        found = (run.facts.accuracies for run in self.comparison.runs if run.facts is not None)
+        return list(dict.fromkeys(dataset for accuracies in found for dataset in accuracies))
+
+    def layout(self, width: int, palette: Palette) -> list[Text]:
+        datasets = self._datasets()
+        if not datasets:
+            if any(run.facts is None for run in self.comparison.runs):
+                return []
+            return wrapped(Text("No run is evaluated. e on Home evaluates one.", style=palette["muted"]), width)
+        lines: list[Text] = []
+        for dataset in datasets:
+            if len(datasets) > 1:
+                lines += [Text(dataset, style="bold"), *self._table(dataset, width, palette), Text("")]
+            else:
+                lines += [*self._table(dataset, width, palette), Text("")]
+        lines += wrapped(Text(self._verdict(), style=palette["muted"]), width)
+        for problem in self.paired.problems:
+            lines += wrapped(Text(problem, style=palette["warn"]), width)
+        return lines
+
+    def _table(self, dataset: str, width: int, palette: Palette) -> list[Text]:
+        """Accuracies, then differences. A table that is too wide shows the intervals of the differences alone."""
+        runs, pin = self.comparison.runs, self.comparison.pin
+        results = {run.name: run.facts.accuracies.get(dataset, {}) if run.facts else {} for run in runs}
+        others = [run for run in runs if run is not pin and any(key[:2] == (dataset, run.name) for key in self._keys)]
+        header = self.header("step", palette)
+        for run in others:
+            header.append(Text.assemble(self.letter(run, palette), " − ", self.letter(pin or run, palette)))
+        lines: list[Text] = []
+        for has_spread in (True, False):
+            rows = []
+            for step in sorted({step for found in results.values() for step in found}, reverse=True):
+                cells = [_accuracy(results[run.name].get(step), has_spread, palette) for run in runs]
+                cells += [self._difference(dataset, run, step, palette) for run in others]
+                rows.append([Text(f"{step:,}"), *cells])
+            lines = grid(header, rows, width, palette)
+            if MORE not in lines[0].plain:
+                break
+        return lines
+
+    @property
+    def _keys(self) -> list[tuple[str, str, int]]:
+        return list(self.paired.pairs)
+
+    def _difference(self, dataset: str, run: Compared, step: int, palette: Palette) -> Text:
+        pair = self.paired.pairs.get((dataset, run.name, step))
+        if pair is None:
+            return Text("–", style=palette["muted"])
+        sign = "−" if pair.difference < 0 else "+"
+        text = Text(f"{sign}{_share(abs(pair.difference))} ±{_share(pair.spread)}")
+        if pair.is_clear:
+            text.append(" ▲" if pair.difference > 0 else " ▼", style=palette["good" if pair.difference > 0 else "bad"])
+        return text
+
+    def _verdict(self) -> str:
+        pairs = self.paired.pairs
+        if not pairs:
+            if self.paired.is_waiting or self.paired.problems:
+                return ""
+            return "no step is evaluated for the pinned run and another one"
+        clear = [key for key, pair in pairs.items() if pair.is_clear]
+        if not clear:
+            return "no difference at any step is beyond its interval"
+        return f"▲ ▼ {len(clear)} of {len(pairs)} differences are beyond their 95 % intervals"
+
+
+def _accuracy(found: Accuracy | None, has_spread: bool, palette: Palette) -> Text:
+    if found is None:
+        return Text("–", style=palette["muted"])
+    text = Text(_share(found.value))
+    if has_spread and found.spread is not None:
+        text.append(f" ±{_share(found.spread)}", style=palette["muted"])
+    return text
+
+
+def _share(value: float) -> str:
+    """``.412``"""
+    text = f"{value:.3f}"
+    return text[1:] if text.startswith("0.") else text

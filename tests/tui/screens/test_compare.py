@@ -1,0 +1,218 @@
+"""The compare view: marked runs in one chart, what differs, which one is better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grpo_tui.screens.compare import CompareScreen
+from grpo_tui.widgets.compare_chart import CompareChart
+from remote import intake
+from remote.protocol import RemoteError
+from tests.tui.conftest import Session, Start
+from tests.tui.fake import RUN, FakeClient, _show_run, jsonl, learning_box, summary, train_rows
+
+FINISHED, CRASHED = "run_2026-11-20_22-10-41", "run_2026-11-20_18-02-07"
+STEPS = {RUN: 87, FINISHED: 100, CRASHED: 12}
+
+
+def rows_of(run: str) -> list[dict[str, Any]]:
+    return [{**row, "num_tokens": 1000 * row["step"]} for row in train_rows(STEPS[run], seed=STEPS[run])]
+
+
+def show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    run = params["run"]
+    rate = {RUN: "2.0e-06", FINISHED: "5.0e-06"}.get(run, "1.0e-05")
+    reply = _show_run(client, params)
+    text = f"run: {{total_steps: 200, seed: 1}}\noptimizer: {{learning_rate: {rate}}}\n"
+    return {**reply, "config_text": text, "launch": {}, "status": {"version": "0.2.0"}}
+
+
+def compare_evaluations(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    row = {"dataset": "addition", "n": 40, "difference": -0.05, "low": -0.09, "high": -0.01}
+    found = [
+        {**row, "run": run, "step": step, "name": f"step_{step}"}
+        for run in params["others"]
+        for step in params["steps"]
+    ]
+    return intake.reply("compare_evaluations", {"ok": True, "result": {"comparisons": found, "problems": []}})
+
+
+def box(client: FakeClient) -> None:
+    """Three runs with logs, of different configurations."""
+    learning_box(client)
+    for run in STEPS:
+        client.files[f"training_runs/{run}/logs/train_log.jsonl"] = jsonl(rows_of(run))
+    client.answers |= {"show_run": show_run, "compare_evaluations": compare_evaluations}
+
+
+async def compare(session: Session, runs: int = 3) -> CompareScreen:
+    """Mark the first runs of the list, and turn to the view."""
+    for index in range(runs):
+        await session.press(*["down"] * bool(index), "space")
+    await session.press("6")
+    screen = session.app.views.compare
+    await session.until_text(f"{runs} runs (A pinned)")
+    await session.until(lambda: all(run.curves.track for run in screen.comparison.runs), "curves")
+    return screen
+
+
+def charts(screen: CompareScreen) -> list[CompareChart]:
+    return [chart for chart in screen.query(CompareChart) if chart.display]
+
+
+async def test_without_marks_the_view_says_how(start: Start) -> None:
+    async with start(box, wait="87/200") as session:
+        await session.press("6")
+        await session.until_text("two to twelve runs side by side", "space marks the run under the cursor")
+        await session.press("escape", "space", "6")
+        await session.until_text(f"marked so far: {RUN}")
+
+
+async def test_several_runs_share_a_chart(start: Start) -> None:
+    async with start(box, wait="87/200") as session:
+        screen = await compare(session)
+        text = await session.until_text(
+            "A run_gsm8k_demo ●━ pinned", "B run_2026-11-20_22-10-41 ▲┅", "C ✖", "last   A 1.7"
+        )
+        assert text.count("●") > 2
+        assert [chart.metric for chart in charts(screen)] == ["reward", "grad_norm"]
+        await session.press("left")
+        await session.until_text("at 100   A – (now at 87)", "C – (ended at 12)")
+        await session.press(*["shift+left"] * 11)
+        await session.until(lambda: screen.comparison.crosshair == 1)
+        assert {chart.crosshair for chart in charts(screen)} == {1}
+        assert "ended at" not in await session.until_text("at 1   A ", "   B ")
+        await session.press("escape")
+        await session.until_text("last   A")
+        await session.press("escape")
+        assert session.app.views.name == "home"
+
+
+async def test_the_tables_say_what_differs(start: Start) -> None:
+    async with start(box, wait="87/200") as session:
+        screen = await compare(session)
+        await session.until_text(
+            "optimizer.learning_rate  2.0e-06  5.0e-06 ▲  1.0e-05 ▲", "3 keys are the same   u shows all",
+            "B − A", ".710", "−.050 ±.040 ▼", "4 of 4 differences are beyond", "(40 problems, in pairs)",
+            "step 87", "tokens 87 k", "GPU time 8 m 50 s", "cost $0.18", "steps to reward", "✖ crashed",
+        )  # fmt: skip
+        await session.press("u")
+        await session.until_text("run.total_steps", "u hides them")
+        assert screen.comparison.shows_all
+        (params,) = session.client.asked_for("compare_evaluations")
+        assert params == {"run": RUN, "others": [FINISHED, CRASHED], "steps": [10, 20]}
+
+
+async def test_runs_are_pinned_and_dropped(start: Start) -> None:
+    async with start(box, wait="87/200") as session:
+        screen = await compare(session)
+        await session.press("j", "p")
+        await session.until_text("3 runs (B pinned)", "2.0e-06 ▲  5.0e-06  ", "A − B")
+        await session.press("k", "d")
+        await session.until_text("2 runs (B pinned)", "C run_2026-11-20_18-02-07 ■┄")
+        assert list(session.app.store.marks) == [FINISHED, CRASHED]
+        await session.press("enter")
+        await session.until(lambda: session.app.views.name == "charts" and session.app.store.selected == FINISHED)
+        await session.press("6", "d")
+        await session.until_text("two to twelve runs", f"marked so far: {CRASHED}")
+        assert not screen.query_one("#body").display
+
+
+async def test_axes_smoothing_and_metrics(start: Start) -> None:
+    async with start(box, wait="87/200") as session:
+        screen = await compare(session)
+        await session.press("x")
+        await session.until_text("x: tokens", "80k")
+        await session.press("x")
+        await session.until(lambda: screen.comparison.ends == (0.0, pytest.approx(306.9)))
+        await session.until_text("x: time", "2 m", "4 m")
+        await session.press("x", "comma")
+        await session.until_text("x: step", "smoothing: 1,000 steps")
+        await session.press(*["comma"] * 6)
+        await session.until_text("smoothing: off")
+        await session.press("equals_sign")
+        await session.until_text("reward log")
+        await session.press("right_square_bracket")
+        await session.until(lambda: charts(screen)[0].metric == "completions/mean_length")
+        await session.press("left_square_bracket", "z")
+        await session.until(lambda: screen.maximized is not None)
+        await session.press("escape")
+        await session.until(lambda: screen.maximized is None)
+
+
+async def test_the_mouse_sets_the_crosshair_and_pins(start: Start) -> None:
+    async with start(box, size=(200, 60), wait="87/200") as session:
+        screen = await compare(session)
+        await session.until(lambda: charts(screen)[0].size.height > 5)
+        await session.pilot.click("#compare-0", offset=(25, 4))
+        await session.until(lambda: screen.comparison.crosshair is not None)
+        y = session.app.size.height - 2
+        await session.pilot.click(offset=(session.text().splitlines()[y].index("p pin"), y))
+        await session.until_text("(B pinned)")
+        await session.press("colon", *"drop run", "enter")
+        await session.until_text("2 runs (A pinned)")
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (200, 60)])
+async def test_every_size(start: Start, size: tuple[int, int]) -> None:
+    async with start(box, size=size, wait="87/200") as session:
+        screen = await compare(session)
+        await session.until(lambda: len(charts(screen)) == (3 if size[0] == 200 else 1))
+        assert all(chart.size.height >= 3 for chart in charts(screen))
+        if size[0] < 200:
+            await session.until_text("step 87")
+            for text in ("learning_rate", ".710", "step 87"):
+                await session.press("t")
+                await session.until_text(text)
+        assert max(map(len, session.text().splitlines())) <= size[0]
+
+
+async def test_more_than_twelve_marks(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        box(client)
+        client.runs += [summary(f"run_{i:02d}", "finished", step=12) for i in range(10)]
+        for i in range(10):
+            client.files[f"training_runs/run_{i:02d}/logs/train_log.jsonl"] = jsonl(rows_of(CRASHED))
+
+    async with start(script, wait="87/200") as session:
+        for name in [row["run"] for row in session.client.runs if row["run"] != "run_2026-11-19_09-30-00"]:
+            session.app.store.marks.toggle(name)
+        await session.press("6")
+        text = await session.until_text(
+            "12 runs (A pinned)", "1 marked runs are left out: at most 12", "… ", "L run_08"
+        )
+        assert max(map(len, text.splitlines())) <= 120
+
+
+async def test_what_is_coarse_says_so(start: Start) -> None:
+    def coarse(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        reply = client.index.answer("series", client.files, params)
+        return {**reply, "state": "coarse", "progress": 0.34} if params["run"] == FINISHED else reply
+
+    def script(client: FakeClient) -> None:
+        box(client)
+        client.answers["series"] = coarse
+
+    async with start(script, wait="87/200") as session:
+        await session.press("space", "down", "space", "6")
+        await session.until_text("coarse, 34 %", "(B)", "waits for B: coarse")
+
+
+async def test_a_box_that_refuses(start: Start) -> None:
+    def refuse(client: FakeClient, params: dict[str, Any]) -> None:
+        raise RemoteError("no_comparison", "the engine is too [old]")
+
+    def no_curve(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        if params["run"] == CRASHED:
+            raise RemoteError("no_index", "no folder takes it")
+        return client.index.answer("series", client.files, params)
+
+    def script(client: FakeClient) -> None:
+        box(client)
+        client.answers |= {"compare_evaluations": refuse, "series": no_curve}
+
+    async with start(script, wait="87/200") as session:
+        await session.press("space", "down", "space", "down", "space", "6")
+        await session.until_text("the engine is too [old]", "C: no folder takes it", "3 keys are the same", "step 87")
