@@ -67,8 +67,8 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "compare_far_right", "shift+right", "crosshair", "Compare", compare.far_right, in_bar=False, scope="compare"
     ),
-    Action("next_run", "down,j", "run", "Compare", compare.next_run, scope="compare"),
-    Action("previous_run", "up,k", "run", "Compare", compare.previous_run, in_bar=False, scope="compare"),
+    Action("next_run", "down", "run", "Compare", compare.next_run, scope="compare"),
+    Action("previous_run", "up", "run", "Compare", compare.previous_run, in_bar=False, scope="compare"),
     Action("pin", "p", "pin", "Compare", compare.pin, scope="compare"),
     Action("drop", "d", "drop run", "Compare", compare.drop, scope="compare"),
     Action("compare_axis", "x", "x axis", "Compare", compare.next_axis, scope="compare"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from rich.segment import Segment
 from rich.style import Style
@@ -21,6 +21,10 @@ from grpo_tui.model.formatting import compact_number, metric_value
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.braille import Bitmap, View, column_of, pixel_of, plot_marks, row_of, ticks, view_of_marks
 from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart, averages, axis_label
+from grpo_tui.widgets.panel import is_free
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
 
 MARKED_EVERY = 16
 """Columns between two markers of a line."""
@@ -28,6 +32,10 @@ PATTERNS = {DASHED: (True, True, True, True, True, True, False, False), DOTTED: 
 """Which pixel columns of a line are drawn."""
 TIME_UNITS = ((86_400.0, 2 * 86_400), (3_600.0, 2 * 3_600), (60.0, 120), (1.0, 0))
 """Seconds of a unit on a time axis, and the range from which it is used."""
+
+
+VI = {"j": "next_run", "k": "previous_run", "h": "compare_left", "l": "compare_right"}
+"""The actions of vi's keys."""
 
 
 class RunLine(NamedTuple):
@@ -46,6 +54,7 @@ class CompareChart(CurveChart):
         f"CompareChart > .compare--{look.id} {{ color: $run-{look.id}; }}\n" for look in RUN_LOOKS
     )  # fmt: skip
     COMPONENT_CLASSES: ClassVar = {f"compare--{look.id}" for look in RUN_LOOKS}
+    BINDINGS: ClassVar = [(key, f"vi('{key}')") for key in VI]
 
     def __init__(self, store: Store, comparison: Comparison, *, id: str) -> None:
         super().__init__(store, lambda: None, id=id)
@@ -56,6 +65,15 @@ class CompareChart(CurveChart):
             self.comparison.version, self.comparison.x, self.store.versions["runs"], self.crosshair, self.is_log,
             self.metric,
         )  # fmt: skip
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "vi":
+            return is_free(cast("GrpoApp", self.app), str(parameters[0]))
+        return super().check_action(action, parameters)
+
+    async def action_vi(self, key: str) -> None:
+        """Do what the arrow key of a vi key does in this view."""
+        await cast("GrpoApp", self.app).action_act(VI[key])
 
     # title ---------------------------------------------------------------------------------------------
 

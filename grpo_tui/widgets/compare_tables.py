@@ -31,10 +31,6 @@ class ComparePanel(LinesPanel):
     def action_browse(self, by: int) -> None:
         self.screen.move_crosshair(by)  # type: ignore[attr-defined]
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """``j`` and ``k`` scroll a focused table; elsewhere they turn to another run."""
-        return True if action == "vi" else super().check_action(action, parameters)
-
     def age(self) -> Content:
         """These are several runs, over or not: only a lost link says that a table may be old."""
         return Content() if self.store.connected else Content.from_markup("[$error]link lost[/]")

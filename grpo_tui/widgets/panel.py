@@ -100,6 +100,12 @@ def _same(one: str | Content, other: str | Content) -> bool:
     return type(one) is type(other) and one == other
 
 
+def is_free(app: GrpoApp, key: str) -> bool:
+    """Whether the user has not given a key of vi to an action of the view that is shown."""
+    here = [one for one in app.actions if one.is_in(app.views.name) and one.id != "log_next"]
+    return all(key not in one.keys for one in here)
+
+
 class Line(StoreView, Widget):
     """A view without a frame."""
 
@@ -119,9 +125,7 @@ class ScrollPanel(StoreView, ScrollView, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "vi":
-            app = cast("GrpoApp", self.app)
-            here = [one for one in app.actions if one.is_in(app.views.name) and one.id != "log_next"]
-            return all(parameters[0] not in one.keys for one in here)
+            return is_free(cast("GrpoApp", self.app), str(parameters[0]))
         return super().check_action(action, parameters)
 
     async def action_vi(self, key: str) -> None:
