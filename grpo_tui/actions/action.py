@@ -72,7 +72,8 @@ class Action:
 _KEY_LABELS = {
     "question_mark": "?", "colon": ":", "slash": "/", "escape": "esc", "tilde": "~",
     "left_square_bracket": "[", "right_square_bracket": "]", "ctrl+p": "^p", "plus": "+", "minus": "−", "comma": ",",
-    "full_stop": ".", "equals_sign": "=", "less_than_sign": "<", "greater_than_sign": ">", "left": "←", "right": "→", "up": "↑", "down": "↓",
+    "full_stop": ".", "equals_sign": "=", "less_than_sign": "<", "greater_than_sign": ">", "left": "←", "right": "→",
+    "up": "↑", "down": "↓",
     "shift+left": "⇧←", "shift+right": "⇧→", "number_sign": "#", "ctrl+f": "^f",
 }  # fmt: skip
 
