@@ -254,7 +254,7 @@ class GrpoApp(App[None]):
         return next(key_label(action.keys[0]) for action in self.actions if action.id == name)
 
     def situation(self) -> Situation:
-        return Situation(self.store, self.options.readonly)
+        return Situation(self.store, self.options.readonly, self.views.name)
 
     async def action_act(self, name: str) -> None:
         """Run an action, or notify why it is not available now."""

@@ -14,6 +14,7 @@ from remote.protocol import RemoteError
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
     from grpo_tui.model.curves import Curves
+    from grpo_tui.model.run_facts import RunFacts
     from remote.events import QuestionAsked
 
 OUTPUT_LINES = 6
@@ -93,6 +94,14 @@ async def refresh_curves(app: GrpoApp, curves: Curves, params: dict[str, Any]) -
     if logs is not None and logs.run == curves.run:
         curves.answer(reply, logs)
         app.recall.keep_curves(kept_under, reply)
+
+
+async def refresh_run_facts(app: GrpoApp, facts: RunFacts, params: dict[str, Any]) -> None:
+    """Request configurations and last metrics of runs in the list."""
+    try:
+        facts.answer(params, await app.request("run_facts", timeout=30.0, **params))
+    except RemoteError as error:
+        facts.fail(error.message)
 
 
 async def refresh_metrics(app: GrpoApp, run: str) -> None:

@@ -64,6 +64,7 @@ def _user_files() -> str:
     return (
         f"\nyour files: {folder}/boxes.yaml (see config/boxes.example.yaml)\n"
         f"            {folder}/keymap.yaml (see config/keymap.example.yaml)\n"
+        f"            {folder}/columns.yaml (see config/columns.example.yaml)\n"
     )
 
 
@@ -126,6 +127,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
     from grpo_train.run_dir.configs import config_folder
     from grpo_tui import demo
     from grpo_tui.actions.keymap import read_keymap
+    from grpo_tui.columns_file import read_columns
     from grpo_tui.options import Options
 
     if arguments.demo and (arguments.box or arguments.host):
@@ -133,13 +135,15 @@ def app_options(arguments: argparse.Namespace) -> Options:
         raise UserError(f"--demo runs on this machine and cannot be combined with {given}", code="bad_config")
     if arguments.demo and (problem := demo.engine_problem()):
         raise UserError(problem, code="no_engine")
-    keymap = read_keymap()
+    keymap, columns = read_keymap(), read_columns()
     config_dir = config_folder(arguments.config_dir) if arguments.config_dir else None
     boxes_file = Path(arguments.boxes) if arguments.boxes else None
     cache = None if arguments.no_cache else Path(platformdirs.user_cache_dir("grpo-tui"))
     if arguments.demo:
         root = Path(arguments.root).expanduser().absolute() if arguments.root else demo.demo_root()
-        return Options(demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, cache=cache)
+        return Options(
+            demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, columns, cache=cache
+        )
     again = partial(reload_box, arguments=arguments)
     return Options(
         choose_box(arguments),
@@ -148,6 +152,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
         None,
         arguments.readonly,
         keymap,
+        columns,
         again,
         arguments.root or "",
         cache,

@@ -20,6 +20,8 @@ class Options:
     demo_root: Path | None = None
     readonly: bool = False
     keymap: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    """Columns of the list of runs, of columns.yaml; () = the default ones."""
     reload_box: Callable[[Box], Box] = lambda box: box
     """The current entry of boxes.yaml for a box; the box itself without one. Raises BoxesError."""
     root: str = ""

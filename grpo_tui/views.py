@@ -23,6 +23,8 @@ class Views:
     def __init__(self, app: GrpoApp) -> None:
         self._app = app
         self.home = HomeScreen(app.store, app.actions, app.options.readonly)
+        if app.options.columns:
+            self.home.runs.columns = app.options.columns
         self._made: dict[str, ViewScreen] = {"home": self.home}
         self.name = "home"
         """The view that is shown."""

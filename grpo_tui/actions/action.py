@@ -21,6 +21,13 @@ class Situation:
 
     store: Store
     readonly: bool = False
+    view: str = ""
+
+    @property
+    def marked(self) -> list[RunRow]:
+        """The runs that an action is for instead of the selected one: where the list is shown, the marked ones."""
+        marks = self.store.marks
+        return [row for row in self.store.runs or () if row.name in marks] if marks and self.view == "home" else []
 
     @property
     def run(self) -> RunRow | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_train.run_dir.configs import config_folder, list_configs, read_config
 from grpo_train.run_dir.errors import UserError
 from grpo_tui import demo
+from grpo_tui.actions import marked
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ def _local_configs(explicit: Path | None) -> tuple[Path | None, list[tuple[str, 
 
 
 async def evaluate(app: GrpoApp) -> None:
-    """Evaluate checkpoints of the run on held-out problems."""
+    """Evaluate checkpoints of the run, or of all marked ones."""
+    if app.situation().marked:
+        await marked.evaluate(app)
+        return
     from grpo_tui.forms.evaluate import EvalScreen
 
     run = app.store.selected

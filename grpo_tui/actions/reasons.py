@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from grpo_tui.actions.action import Situation
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.store import Store
 
 READONLY = "started with --readonly: the box is not changed"
 DISCONNECTED = "not connected to the box; runs continue"
@@ -19,22 +21,37 @@ def _not_writable_run(situation: Situation) -> str:
     return not_writable(situation) or ("" if situation.run else NO_RUN)
 
 
-def not_stoppable(situation: Situation) -> str:
-    if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
-        return reason
+def why_not_stoppable(store: Store, run: RunRow) -> str:
     if not run.is_live:
         return f"{run.name} is not running ({run.state})"
     return "stop already requested; a kill does not wait for the step" if run.stop_requested else ""
 
 
-def not_killable(situation: Situation) -> str:
+def why_not_killable(store: Store, run: RunRow) -> str:
+    return "" if run.is_live else f"{run.name} is not running ({run.state})"
+
+
+def not_stoppable(situation: Situation) -> str:
+    if situation.marked:
+        return not_writable(situation)  # the dialog says which of them
     if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
         return reason
-    live = run.is_live or situation.store.evaluation_sessions(run.name)
-    return "" if live else f"{run.name} is not running ({run.state})"
+    return why_not_stoppable(situation.store, run)
+
+
+def not_killable(situation: Situation) -> str:
+    if situation.marked:
+        return not_writable(situation)
+    if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
+        return reason
+    return "" if situation.store.evaluation_sessions(run.name) else why_not_killable(situation.store, run)
 
 
 def not_evaluable(situation: Situation) -> str:
+    return not_writable(situation) if situation.marked else _not_evaluable_run(situation)
+
+
+def _not_evaluable_run(situation: Situation) -> str:
     if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
         return reason
     known_empty = situation.store.shown_at is not None and not situation.store.complete_steps()
@@ -42,7 +59,7 @@ def not_evaluable(situation: Situation) -> str:
 
 
 def not_resumable(situation: Situation) -> str:
-    if (reason := not_evaluable(situation)) or (run := situation.run) is None:
+    if (reason := _not_evaluable_run(situation)) or (run := situation.run) is None:
         return reason
     if run.layout != "run":
         return "runs of the older layout can only be evaluated"
@@ -72,6 +89,10 @@ def no_run(situation: Situation) -> str:
 
 def no_marks(situation: Situation) -> str:
     return "" if situation.store.marks else "no run is marked"
+
+
+def no_list(situation: Situation) -> str:
+    return "" if situation.store.runs else "the box has no runs yet"
 
 
 def connected(situation: Situation) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_tui.actions import boxes, charts, compare, forms, program, reasons, rollouts, runs, view
+from grpo_tui.actions import boxes, charts, compare, forms, home, program, reasons, rollouts, runs, view
 from grpo_tui.actions.action import Action
 
 ACTIONS: tuple[Action, ...] = (
@@ -21,7 +21,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("mark", "space", "mark", "Home", runs.mark, reasons.no_run, scope="home"),
     Action("unmark_all", "u", "unmark all", "Home", runs.unmark_all, reasons.no_marks, in_bar=False, scope="home"),
     Action("filter", "slash", "filter", "Home", view.show_filter, reasons.no_runs, scope="home"),
-    Action("zoom", "enter,z", "zoom", "Home", view.zoom, in_bar=False, scope="home"),
+    Action("sort", "o", "sort", "Home", home.sort, reasons.no_list, scope="home"),
+    Action("columns", "O", "columns", "Home", home.choose_columns, reasons.no_list, in_bar=False, scope="home"),
+    Action("full_names", "w", "full names", "Home", home.full_names, reasons.no_list, in_bar=False, scope="home"),
+    Action("open", "enter", "open", "Home", home.open_focused, scope="home"),
+    Action("zoom", "z", "zoom", "Home", view.zoom, in_bar=False, scope="home"),
     Action("back", "escape", "back", "Views", view.back, in_bar=False),
     Action("log_next", "l", "log tab", "Home", view.next_log, in_bar=False, scope="home"),
     Action("smooth", "tilde,m", "smooth", "Home", view.smooth, in_bar=False, scope="home"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from grpo_tui import attach as tmux
 from grpo_tui import background
+from grpo_tui.actions import marked
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ def unmark_all(app: GrpoApp) -> None:
 
 
 async def stop(app: GrpoApp) -> None:
-    """Stop the run after the current step and save a checkpoint."""
+    """Stop the run, or all marked ones, after the current step, saved."""
+    if app.situation().marked:
+        await marked.stop(app)
+        return
     run = app.store.selected
     if run is None:
         return
@@ -46,10 +50,13 @@ async def stop(app: GrpoApp) -> None:
 
 
 async def kill(app: GrpoApp) -> None:
-    """Kill the run now without saving (asks for confirmation).
+    """Kill the run, or all marked ones, now without saving (asks first).
 
     If the run itself is over, its evaluation is killed.
     """
+    if app.situation().marked:
+        await marked.kill(app)
+        return
     from textual.content import Content
 
     from grpo_tui.screens.dialog import ConfirmScreen

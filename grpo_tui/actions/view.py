@@ -29,7 +29,7 @@ def show_compare(app: GrpoApp) -> None:
 
 
 def show_filter(app: GrpoApp) -> None:
-    """Filter the list of runs by name and state."""
+    """Filter the list of runs by words, state, any metric or config key."""
     app.home.show_filter()
 
 

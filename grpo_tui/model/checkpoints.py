@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_tui.model.formatting import one_line, shortened
+from grpo_tui.model.formatting import fraction, one_line, shortened
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,14 @@ def _result(dataset: str, row: dict[str, Any]) -> EvalResult:
     """Result of a table row: accuracy with its 95 % interval, else progress (``done`` of ``total``) or failure."""
     accuracy, low, high = (_cell(row, column) for column in ("accuracy", "ci_low", "ci_high"))
     if accuracy is not None and math.isfinite(accuracy):
-        spread = _fraction((high - low) / 2) if low is not None and high is not None else ""
-        return EvalResult(dataset, _fraction(accuracy), spread)
+        spread = fraction((high - low) / 2) if low is not None and high is not None else ""
+        return EvalResult(dataset, fraction(accuracy), spread)
     status = row.get("status") or "failed"
     if status == "partial":
         done, total = _cell(row, "done"), _cell(row, "total")
         return EvalResult(dataset, f"{done / total:.0%} done" if done and total else "waiting")
     error = row.get("error") or ""
     return EvalResult(dataset, shortened(one_line(f"{status}: {error}" if error else status), 24))
-
-
-def _fraction(value: float) -> str:
-    """``.412``"""
-    text = f"{value:.3f}"
-    return text.replace("0.", ".", 1) if text.startswith("0.") else text
 
 
 def _cell(row: dict[str, Any], column: str) -> float | None:

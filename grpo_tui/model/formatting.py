@@ -17,6 +17,24 @@ def short_age(seconds: float | None) -> str:
     return f"{whole}s"
 
 
+def short_duration(seconds: float | None) -> str:
+    """A time span in at most two units for a narrow column: ``42s``, ``56m``, ``3h12m``, ``2d04h``; "" if unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    whole = int(max(0.0, seconds))
+    if whole < 3600:
+        return f"{whole}s" if whole < 60 else f"{whole // 60}m"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def fraction(value: float) -> str:
+    """A share with three decimals: ``.412``."""
+    text = f"{value:.3f}"
+    return text.replace("0.", ".", 1) if text.startswith("0.") else text
+
+
 def money(dollars: float | None) -> str:
     """Dollars and cents, or "" if unknown."""
     return "" if dollars is None else f"${dollars:,.2f}"

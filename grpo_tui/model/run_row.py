@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.files import parse_time, to_float
 from remote.protocol.rows import UNREADABLE
+
+
+class HeldOut(NamedTuple):
+    """Result of the last evaluated checkpoint."""
+
+    accuracy: float
+    dataset: str
+    step: int
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,10 @@ class RunRow:
     layout: str = "run"
     device: str = ""
     """Device that trains, such as ``NVIDIA H200`` or ``CPU``."""
+    launched_at: float | None = None
+    started: str = ""
+    """When its newest supervisor started: a resume may have changed its configuration."""
+    held_out: HeldOut | None = None
 
     @property
     def shown_state(self) -> str:
@@ -56,7 +68,7 @@ class RunRow:
     @classmethod
     def from_summary(cls, row: dict[str, Any]) -> RunRow:
         """From a row that passed the gate, see :class:`remote.protocol.rows.RunSummary`."""
-        error = row.get("error")
+        error, held = row.get("error"), row.get("held_out")
         return cls(
             name=row["run"],
             state=row["state"],
@@ -75,6 +87,9 @@ class RunRow:
             stop_requested=bool(row.get("stop_asked")),
             layout=row.get("layout", "run"),
             device=row.get("device") or "",
+            launched_at=_time(row.get("launched_at")),
+            started=row.get("started_at") or "",
+            held_out=HeldOut(held["accuracy"], held["dataset"], int(held["step"])) if held else None,
         )
 
 

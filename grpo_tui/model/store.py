@@ -277,24 +277,6 @@ class Store:
             return recent
         return row.step_seconds
 
-    def eta(self) -> float | None:
-        """Seconds until the last step of the selected run at its current pace, or None."""
-        row = self.run
-        if row is None or not row.is_live or row.total_steps is None or row.shown_state == "stopping":
-            return None
-        if self.recalled_at is not None:
-            return None
-        pace = self.step_seconds(row)
-        return None if pace is None else max(0, row.total_steps - self.step) * pace
-
-    def cost(self) -> float | None:
-        """Cost of the selected run so far in dollars, or None if the price or its run time is unknown."""
-        row = self.run
-        if row is None or self.price_per_hour is None or row.run_seconds is None:
-            return None
-        since_update = self.age(row.updated_at) if row.is_live and self.connected else 0.0
-        return self.price_per_hour * (row.run_seconds + min(since_update or 0.0, 60.0)) / 3600
-
     def failed_check(self) -> dict[str, Any] | None:
         """The first failed doctor check without which the box cannot train, or None."""
         required = ("engine", "tmux", "root")

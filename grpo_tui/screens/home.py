@@ -1,8 +1,9 @@
-"""Home: the runs of a box and the metrics of the selected one, on one screen at any terminal size."""
+"""Home: the runs of a box, and a summary of the selected one, on one screen at any terminal size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual.containers import Container, Horizontal, Vertical
@@ -10,22 +11,26 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from grpo_tui.actions.action import Action
+from grpo_tui.background import refresh_run_facts
 from grpo_tui.charts import CHARTS
 from grpo_tui.model.curves import Curves
+from grpo_tui.model.home_layout import NARROW, Layout, layout
+from grpo_tui.model.run_facts import RunFacts
+from grpo_tui.model.run_list import RunList
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.error_panel import ErrorPanel
 from grpo_tui.widgets.gpu import GpuPanel
-from grpo_tui.widgets.health import HealthLine, HealthSource
+from grpo_tui.widgets.health import HealthSource
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.notice import Notice
 from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
-from grpo_tui.widgets.stage_bar import StageBar
+from grpo_tui.widgets.summary import SummaryPanel
 
-COMPACT_TABS = frozenset({3, 4})
-"""Tabs of the log panel that are separate panels on larger terminals."""
+ROLLOUTS, COMPLETION = 2, 3
+"""Tabs of the log panel: one that needs the full width, one that has a panel on larger terminals."""
 
 
 class HomeScreen(ViewScreen):
@@ -33,12 +38,15 @@ class HomeScreen(ViewScreen):
 
     NAME = "home"
     MAIN = "#runs"
-    FILTER_HINT = "filter by name or state; enter applies, esc clears"
+    FILTER_HINT = "words, state:running, lr>=1e-6, reward>1 or kl<0.1; enter applies, esc clears"
     BINDINGS: ClassVar = bindings_of("home")
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
         super().__init__(store, actions, readonly)
+        self.runs = RunList()
         self._noticed: bool | None = None
+        self._layout: Layout | None = None
+        self._gpu_rows = 0
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
@@ -46,7 +54,7 @@ class HomeScreen(ViewScreen):
             *(
                 CurveChart(
                     store, self._curves, chart.metric, id=f"chart-{chart.id}",
-                    classes=f"panel chart -color-{chart.id} {chart.shown}",
+                    classes=f"panel chart -color-{chart.id}",
                 )
                 for chart in CHARTS
             ),
@@ -54,20 +62,12 @@ class HomeScreen(ViewScreen):
         )  # fmt: skip
         logs = [*log_sources(store), CompletionSource(store), CheckpointsSource(store), HealthSource(store)]
         yield Notice(store, id="notice")
+        yield RunsPanel(store, self.runs, id="runs")
         yield Horizontal(
-            Vertical(
-                RunsPanel(store, id="runs"), LinesPanel(store, [CheckpointsSource(store)], id="checkpoints"), id="left"
-            ),
-            Vertical(
-                ErrorPanel(store, id="error"),
-                charts,
-                StageBar(store, id="stages"),
-                HealthLine(store, id="health"),
-                Container(
-                    LinesPanel(store, logs, id="log"),
-                    LinesPanel(store, [CompletionSource(store)], id="completion"),
-                    id="texts",
-                ),
+            Vertical(ErrorPanel(store, id="error"), SummaryPanel(store, self._facts, id="summary"), charts, id="left"),
+            Container(
+                LinesPanel(store, logs, id="log"),
+                LinesPanel(store, [CompletionSource(store)], id="completion"),
                 id="right",
             ),
             id="body",
@@ -84,48 +84,80 @@ class HomeScreen(ViewScreen):
         self.query_one(Notice).launch_hint = hint
 
     def box_changed(self) -> None:
-        self._noticed = None
+        self._noticed = self._layout = None
+        self.runs.forget()
+
+    def _facts(self) -> RunFacts:
+        return self.runs.facts
 
     def _curves(self) -> Curves | None:
         return self.store.curves.get("home")
 
+    def request_data(self) -> None:
+        """Request configurations and metrics that names, columns and filter need."""
+        if (params := self.runs.facts.request(self.store.runs or ())) is not None:
+            self.grpo.work("run facts", partial(refresh_run_facts, self.grpo, self.runs.facts, params))
+
     def update(self) -> None:
-        notice, error = self.query_one(Notice), self.query_one(ErrorPanel)
+        notice = self.query_one(Notice)
         wanted = notice.wanted
         if self._noticed != wanted:
             self._noticed = wanted
             notice.display = wanted
-            for name in ("#body", "#gpu"):
+            for name in ("#runs", "#body", "#gpu"):
                 self.query_one(name).display = not wanted
             if not wanted and self.focused is None:
                 self.query_one(RunsPanel).focus()
-        self.set_class(error.wanted, "-error")
-        if error.wanted:
-            self._set_height(error, 2 + min(error.lines_wanted(), 3 if self.has_class("-short") else 8))
-        health = self.query_one(HealthLine)
-        health.display = health.wanted(has_room=not self.has_class("-short"))
-        gpu = self.query_one(GpuPanel)
-        self._set_height(gpu, gpu.lines_wanted() + (0 if self.has_class("-short") else 2))
-        compact = self.has_class("-narrow") or self.has_class("-short")
-        log = self.query_one("#log", LinesPanel)
-        hidden = frozenset() if compact else COMPACT_TABS
-        if log.hidden != hidden:
-            log.hide_tabs(hidden)
+        self.runs.update(self.store)
+        self._place()
         if (curves := self._curves()) is not None:
             shown = [chart for chart in self.query(CurveChart) if chart.display]
-            metrics = tuple(chart.metric for chart in CHARTS if chart.metric in [one.metric for one in shown])
-            curves.show(metrics, max((chart.pixel_columns for chart in shown), default=0))
+            curves.show(tuple(chart.metric for chart in shown), max((one.pixel_columns for one in shown), default=0))
         self._unfocus_hidden()
+
+    def _place(self) -> None:
+        """Give each panel its rows."""
+        is_short = self.has_class("-short")
+        error, summary, gpu = self.query_one(ErrorPanel), self.query_one(SummaryPanel), self.query_one(GpuPanel)
+        gpu_rows = gpu.lines_wanted() + (0 if is_short else 2)
+        is_narrow = self.size.width < NARROW
+        summary_lines = summary.lines_wanted(is_narrow)
+        found = layout(
+            self.size.width,
+            self.size.height - (3 if is_short else 4) - gpu_rows,
+            runs=len(self.runs.rows),
+            error=error.lines_wanted() if error.wanted else 0,
+            summary=summary_lines,
+        )
+        if found == self._layout and gpu_rows == self._gpu_rows:
+            return
+        summary.show_as(summary_lines, is_narrow)
+        self._layout, self._gpu_rows = found, gpu_rows
+        rows: dict[Widget, int] = {
+            gpu: gpu_rows,
+            error: found.error,
+            summary: found.summary,
+            self.query_one(RunsPanel): found.runs,
+        }
+        charts, left, right = self.query_one("#charts"), self.query_one("#left"), self.query_one("#right")
+        rows[charts] = found.charts
+        for panel, height in rows.items():
+            panel.display = height > 0
+            panel.styles.height = height
+        for index, chart in enumerate(self.query(CurveChart)):
+            chart.display = index < found.chart_count
+        charts.styles.grid_size_columns = found.chart_columns
+        left.display = bool(found.error or found.summary or found.charts)
+        left.styles.height = found.error + found.summary + found.charts if found.is_stacked else "1fr"
+        right.display = found.log > 0
+        self.query_one("#completion").display = found.completion
+        hidden = {COMPLETION} if found.completion else {ROLLOUTS} if not found.is_stacked else set()
+        self.query_one("#log", LinesPanel).hide_tabs(frozenset(hidden))
 
     def _unfocus_hidden(self) -> None:
         """A panel for which the terminal is too small takes no key."""
         if any(panel.has_focus and not panel.focusable for panel in self.query(LinesPanel)):
             self.query_one(RunsPanel).focus()
-
-    @staticmethod
-    def _set_height(widget: Widget, height: int) -> None:
-        if widget.styles.height is None or widget.styles.height.value != height:
-            widget.styles.height = height
 
     def action_log_tab(self, index: int) -> None:
         """Show a tab of the log panel (a click on its title)."""
@@ -144,6 +176,23 @@ class HomeScreen(ViewScreen):
         else:
             self.grpo.warn("the logs are not on the screen: restore the zoomed panel or enlarge the terminal")
 
+    # the list ------------------------------------------------------------------------------------------
+
+    def sort_by(self, column: str) -> None:
+        """Sort by a column; by the same one again, the other way round."""
+        self.runs.order = self.runs.order.toggled(column)
+        self.query_one(RunsPanel).tick()
+
+    def on_runs_panel_sorted(self, event: RunsPanel.Sorted) -> None:
+        self.sort_by(event.column)
+
+    def open_focused(self) -> None:
+        """From the list, the charts of the run under the cursor; else the focused panel on the whole screen."""
+        if self.maximized is None and isinstance(self.focused, RunsPanel):
+            self.grpo.views.show("charts")
+        else:
+            self.zoom()
+
     # zoom ----------------------------------------------------------------------------------------------
 
     def zoom(self) -> None:
@@ -156,12 +205,11 @@ class HomeScreen(ViewScreen):
 
     def back(self) -> bool:
         """Restore the zoomed panel, else clear the filter."""
-        runs = self.query_one(RunsPanel)
         if self.maximized is not None:
             self.minimize()
             self.call_after_refresh(self.tick)
-        elif runs.filter:
-            runs.filter = ""
+        elif self.runs.filter:
+            self.runs.set_filter("")
             self.query_one("#filter", Input).value = ""
             self.tick()
         return True
@@ -179,12 +227,12 @@ class HomeScreen(ViewScreen):
 
     @property
     def filter(self) -> str:
-        return self.query_one(RunsPanel).filter
+        return self.runs.filter
 
     def set_filter(self, text: str) -> None:
-        runs = self.query_one(RunsPanel)
-        runs.filter = text
-        runs.tick()
+        self.runs.set_filter(text)
+        self.show_mistake(self.runs.mistake)
+        self.query_one(RunsPanel).tick()
 
     def filter_closed(self) -> None:
         runs = self.query_one(RunsPanel)

@@ -11,7 +11,7 @@ from grpo_tui.model.formatting import one_line
 from grpo_tui.widgets.panel import TONES, Panel
 from remote.protocol.rows import UNREADABLE
 
-SUMMARY_LINES = 3
+SUMMARY_LINES = 5
 SUMMARY_LENGTH = 4_000
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration, state_label
+from grpo_tui.model import progress
 from grpo_tui.model.formatting import money, one_line, shortened
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import TONES, Line
@@ -77,9 +78,9 @@ class HeaderBar(Line):
         total = row.total_steps
         step = store.step
         right_parts = [Content.from_markup(f"[bold]{step}[/][$text-muted]/{total if total is not None else '?'}[/]")]
-        if (eta := store.eta()) is not None and eta > 0:
+        if (eta := progress.eta(store, row)) is not None and eta > 0:
             right_parts.append(Content.from_markup(f"[$text-muted]ETA[/] {duration(eta)}"))
-        if (cost := store.cost()) is not None:
+        if (cost := progress.cost(store, row)) is not None:
             right_parts.append(Content.from_markup(f"[$text-muted]cost[/] {money(cost)}"))
         right = Content("  ").join(right_parts)
         room = width - left.cell_length - right.cell_length - 6

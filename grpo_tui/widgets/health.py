@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from rich.text import Text
 from textual.content import Content
 from textual.message import Message
@@ -21,37 +23,43 @@ _ORDER = (
     "rewards", "memory",
 )  # fmt: skip
 """Order of the other families. Unlisted ones, such as a task's, take the place of "": home shows only six lines."""
+LABEL = 13
+"""Cells of the labels in the summary of a run."""
 _MARGIN = 16
 _GAP = 3
 """Cells between two metrics on a line."""
 
 
 class HealthLine(Line):
-    """``▲ warning: 62 % of groups carry no signal (…)  +2``. A click opens the page."""
+    """``health  ▲ warning: 62 % of groups carry no signal (…)  +2``. A click opens the page."""
 
     class Opened(Message):
         """The line was clicked."""
 
-    def wanted(self, has_room: bool) -> bool:
-        """Whether the line is shown.
-
-        With room, a run that logs its health always has the line, so that the layout does not change as conditions come
-        and go. Without room, only an alarm or a warning is shown.
-        """
-        logs = self.store.logs
-        return logs is not None and (logs.health.is_logged if has_room else logs.health.tone != "muted")
-
     def state(self) -> object:
         return self.store.log_version("train_log")
 
+    def lines(self) -> int:
+        """Rows of the line: a long condition has two."""
+        return len(self._wrapped())
+
+    def _wrapped(self) -> list[str]:
+        now = self.store.logs.health.now if self.store.logs else []
+        text = f"{MARKS[now[0].tone]} {_labeled(now[0])}" if now else "✔ healthy"
+        room = max(10, self.size.width - LABEL)
+        lines = wrap(text, room, subsequent_indent="  ")
+        return [*lines[:1], " ".join([lines[1], *map(str.strip, lines[2:])])] if len(lines) > 1 else lines
+
     def render(self) -> Content:
         now = self.store.logs.health.now if self.store.logs else []
-        if not now:
-            return Content()
-        worst = now[0]
+        color = _COLORS[now[0].tone] if now else "$text-muted"
         more = Content.from_markup(f"[$text-muted]  +{len(now) - 1}[/]" if len(now) > 1 else "")
-        line = Content.from_markup(f" [{_COLORS[worst.tone]}]{MARKS[worst.tone]} $text[/]", text=_labeled(worst))
-        return line.truncate(max(1, self.size.width - more.cell_length), ellipsis=True) + more
+        first, *rest = self._wrapped()[: max(1, self.size.height)]
+        label = Content.from_markup("[$text-muted]$label[/]", label=f"{'health':<{LABEL}}")
+        shown = [label + Content.from_markup(f"[{color}]$text[/]", text=first)]
+        shown += [Content(" " * LABEL) + Content.from_markup(f"[{color}]$text[/]", text=line) for line in rest]
+        shown[-1] = shown[-1].truncate(max(1, self.size.width - more.cell_length), ellipsis=True) + more
+        return Content("\n").join(shown)
 
     def on_click(self) -> None:
         self.post_message(self.Opened())

@@ -15,7 +15,7 @@ class KeyBar(Line):
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, *, view: str, id: str) -> None:
         super().__init__(store, id=id)
-        self.readonly = readonly
+        self.readonly, self.view = readonly, view
         shown = [action for action in actions if action.in_bar and action.is_in(view) and action.group != "Views"]
         self.actions = sorted(shown, key=lambda action: action.scope != view)  # what only this view has, first
         self._spans: list[tuple[int, int, str]] = []
@@ -24,7 +24,7 @@ class KeyBar(Line):
         return (tuple(bool(reason) for _, reason in self._reasons()), self.size.width)
 
     def _reasons(self) -> list[tuple[Action, str]]:
-        situation = Situation(self.store, self.readonly)
+        situation = Situation(self.store, self.readonly, self.view)
         return [(action, action.reason(situation)) for action in self.actions]
 
     def render(self) -> Content:

@@ -52,6 +52,23 @@ class ListPanel(ScrollPanel):
         """A click on a line."""
         self.move_to(index, 1)
 
+    @property
+    def head(self) -> int:
+        """Lines above the list that do not scroll."""
+        return 0
+
+    @property
+    def foot(self) -> int:
+        """Lines below the list that do not scroll."""
+        return 0
+
+    def head_line(self, y: int, width: int) -> Text:
+        """A line above the list, or with a negative ``y`` one below it, the last one -1."""
+        raise NotImplementedError
+
+    def head_clicked(self, y: int, x: int) -> None:
+        """A click on a line that does not scroll."""
+
     def empty(self) -> Text:
         """What the first line says if the list has none."""
         return Text("")
@@ -59,7 +76,7 @@ class ListPanel(ScrollPanel):
     # what all lists do ---------------------------------------------------------------------------------
 
     def content_changed(self) -> None:
-        self.virtual_size = Size(1, self.count)
+        self.virtual_size = Size(1, self.count + self.head + self.foot)
         self.show_cursor()
         self.refresh()
 
@@ -71,30 +88,38 @@ class ListPanel(ScrollPanel):
             self.refresh()
 
     def on_click(self, event: events.Click) -> None:
-        index = self.index_at(event.get_content_offset_capture(self).y)
+        at = event.get_content_offset_capture(self)
+        height = self.scrollable_content_region.height
+        if not self.head <= at.y < height - self.foot:
+            self.head_clicked(at.y if at.y < self.head else at.y - height, at.x)
+            return
+        index = self.index_at(at.y)
         if 0 <= index < self.count:
             self.clicked(index)
             self.refresh()
 
     def index_at(self, y: int) -> int:
         """Index of the entry on a line of the panel."""
-        return y + round(self.scroll_offset.y)
+        return y - self.head + round(self.scroll_offset.y)
 
     def on_resize(self) -> None:
         self.show_cursor()
 
     def show_cursor(self) -> None:
         """Scroll until the cursor is seen."""
-        height, top, cursor = self.scrollable_content_region.height, round(self.scroll_offset.y), self.cursor
+        height = self.scrollable_content_region.height - self.head - self.foot
+        top, cursor = round(self.scroll_offset.y), self.cursor
         if height >= 1 and cursor >= 0 and not top <= cursor < top + height:
             self.scroll_to(y=max(0, cursor - height // 2), animate=False, force=True, immediate=True)
 
     def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        index = y + round(self.scroll_offset.y)
+        width, height = self.scrollable_content_region.size
+        index = self.index_at(y)
         style = self.rich_style
-        if index >= self.count:
-            text = self.empty() if y == 0 and not self.count else Text("")
+        if y < self.head or y >= height - self.foot:
+            text = self.head_line(y if y < self.head else y - height, width)
+        elif index >= self.count:
+            text = self.empty() if y == self.head and not self.count else Text("")
             text.stylize_before(self.get_component_rich_style("list--muted", partial=True))
         else:
             if index == self.cursor:

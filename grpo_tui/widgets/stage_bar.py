@@ -25,12 +25,12 @@ class StageBar(Line):
         step = self.store.logs.recent("time/step") if self.store.logs else None
         named = sum(seconds for _, seconds in stages)
         if not named:
-            return Content.from_markup(" [$text-muted]step time: no steps yet[/]")
+            return Content.from_markup("[$text-muted]step time    no steps yet[/]")
         total = max(step or 0.0, named)
         if total - named > 0.02 * total:
             stages = [*stages, ("other", total - named)]
         head = Content.from_markup(
-            f" [$text-muted]step time[/] [bold]{compact_number(round(total, 2))}[/] [$text-muted]s[/]  "
+            f"[$text-muted]step time[/]    [bold]{compact_number(round(total, 2))}[/] [$text-muted]s[/]  "
         )
         room = max(0, self.size.width - head.cell_length)
         parts = [head]

@@ -32,6 +32,7 @@ from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_by
 from remote.agent import doctor, index, jobs, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
+from remote.agent.run_facts import run_facts
 from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
@@ -209,6 +210,7 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "list_runs": list_runs,
     "show_run": show_run,
     "compare_evaluations": compare_evaluations,
+    "run_facts": run_facts,
     "list_configs": list_configs,
     "read_config": read_config,
     "list_tasks": list_tasks,

@@ -21,6 +21,7 @@ from grpo_train.run_dir.root import is_run
 from grpo_train.run_dir.run import unreadable_row
 from remote.agent.context import BoxContext
 from remote.agent.ends import Ends
+from remote.agent.held_out import HeldOut
 from remote.protocol import RemoteError
 
 OLDER_RUNS_EVERY_S = 30.0
@@ -40,9 +41,10 @@ class RunTable:
         """Run name to (signature of its files, row)."""
         self._older: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._ends = Ends(box)
+        self._held_out = HeldOut(box.root)
 
     def rows(self) -> list[dict[str, Any]]:
-        """``RunDir.summary()`` of every run, newest first, then the runs of the older layout.
+        """``RunDir.summary()`` of every run, newest first, then the runs of the older layout; each with ``held_out``.
 
         Raises RemoteError when the root cannot be read.
         """
@@ -60,7 +62,10 @@ class RunTable:
             rows.append((entry[1].get("launched_at") or "", path.name, entry[1]))
         self._known = known
         rows.sort(key=lambda row: row[:2], reverse=True)
-        return _bounded([row for _, _, row in rows] + self._older_rows())
+        held_out, listed = self._held_out.results(), [row for _, _, row in rows] + self._older_rows()
+        return _bounded(
+            [{**row, "held_out": held_out[row["run"]]} if row["run"] in held_out else row for row in listed]
+        )
 
     def _folders(self) -> list[Path]:
         folder = self._root / "training_runs"

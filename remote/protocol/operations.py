@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 from remote.protocol.index import (
     MetricsReply,
     MetricsRequest,
+    Names,
     RolloutStepReply,
     RolloutStepRequest,
     RolloutStepsReply,
@@ -33,6 +34,7 @@ from remote.protocol.index import (
 )
 from remote.protocol.intake import Rule
 from remote.protocol.messages import RemoteError
+from remote.protocol.rows import ConfigValue
 
 MAX_COMPARED = 32
 """Runs that one is compared with."""
@@ -45,6 +47,11 @@ Others: TypeAlias = Annotated[
 Steps: TypeAlias = Annotated[list[int], Rule("a list of at most 64 steps", lambda value: len(value) <= 64)]
 NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
 Row: TypeAlias = dict[str, Any]
+MAX_FACTS = 100
+"""Runs of one ``run_facts`` request."""
+Runs: TypeAlias = Annotated[
+    list[Text], Rule(f"a list of at most {MAX_FACTS} names", lambda value: len(value) <= MAX_FACTS)
+]
 
 
 # --------------------------------------------------------------------------------------------------------- requests
@@ -68,6 +75,15 @@ class CompareEvaluationsRequest:
     others: Others
     steps: Steps = field(default_factory=list)
     """Empty = all that are evaluated."""
+
+
+@dataclass(frozen=True)
+class RunFactsRequest:
+    """Configuration, and last values of metrics, of several runs."""
+
+    runs: Runs
+    metrics: Names = field(default_factory=list)
+    config: bool = True
 
 
 @dataclass(frozen=True)
@@ -213,6 +229,13 @@ class CompareEvaluationsReply(TypedDict):
     """Why a step is not compared."""
 
 
+class RunFactsReply(TypedDict):
+    facts: list[Row]
+    """RunFacts; a run that cannot be read is left out."""
+    same: dict[str, ConfigValue]
+    """What is the same in the configuration of all of them, which their rows leave out."""
+
+
 class ListConfigsReply(TypedDict):
     configs: list[Row]
     """name, size, modified."""
@@ -320,6 +343,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("list_runs", NoParameters, ListRunsReply),
         Operation("show_run", ShowRunRequest, ShowRunReply),
         Operation("compare_evaluations", CompareEvaluationsRequest, CompareEvaluationsReply),
+        Operation("run_facts", RunFactsRequest, RunFactsReply),
         Operation("list_configs", NoParameters, ListConfigsReply),
         Operation("read_config", ReadConfigRequest, ReadConfigReply),
         Operation("list_tasks", NoParameters, ListTasksReply),

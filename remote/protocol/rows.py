@@ -37,6 +37,7 @@ Name: TypeAlias = Annotated[str, Rule(f"1 to {NAME_LENGTH} printable characters"
 Quantity: TypeAlias = Annotated[float, Rule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
 Count: TypeAlias = Annotated[float, Rule("a number from 0 to 10^15", lambda value: 0 <= value <= 1e15)]
 Metric: TypeAlias = float | Annotated[str, Rule("NaN or Infinity", lambda value: value in SPECIAL)]
+ConfigValue: TypeAlias = Label | float | bool | None
 Time: TypeAlias = Annotated[str, Rule("a time such as 2026-11-22T08:30:00Z", _is_time)]
 
 
@@ -110,6 +111,14 @@ class RunError(TypedDict, total=False):
     console_tail: list[str]
 
 
+class HeldOut(TypedDict):
+    """Result of the last checkpoint of a run that was evaluated."""
+
+    accuracy: float
+    dataset: Label
+    step: Count
+
+
 class _Run(TypedDict):
     run: Name
     state: Label
@@ -126,6 +135,8 @@ class RunSummary(_Run, total=False):
     step_seconds: Metric | None
     logged_at: Time | None
     updated_at: Time | None
+    launched_at: Time | None
+    started_at: Time | None
     run_seconds: Quantity | None
     stage: Label | None
     error: RunError | str | None
@@ -133,6 +144,19 @@ class RunSummary(_Run, total=False):
     nproc: Count | None
     device: Label | None
     stop_asked: bool
+    held_out: HeldOut | None
+
+
+class _RunFacts(TypedDict):
+    run: Name
+
+
+class RunFacts(_RunFacts, total=False):
+    """A run of a ``run_facts`` reply."""
+
+    config: dict[str, ConfigValue]
+    """``section.key`` to value."""
+    metrics: dict[str, Metric]
 
 
 class _Session(TypedDict):
@@ -387,6 +411,7 @@ def _named(name: str, reason: str) -> dict[str, Any]:
 ROWS: dict[str, RowKind] = {
     "runs": RowKind(RunSummary, "run", unreadable_run, unique=True),
     "sessions": RowKind(Session, "name", _named, unique=True),
+    "facts": RowKind(RunFacts, "run", lambda name, reason: {"run": name, UNREADABLE: reason}, unique=True),
     "gpus": RowKind(Gpu, "name", _named),
     "checks": RowKind(Check, "name", _unreadable_check),
     "checkpoints": RowKind(Checkpoint, "step", _unreadable_checkpoint),

@@ -18,6 +18,7 @@ from grpo_tui.actions.action import Situation
 from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.announcements import EndWatch
 from grpo_tui.charts import CHARTS
+from grpo_tui.model import progress
 from grpo_tui.model.charts_view import ChartsView, metric_lines
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.run_logs import LOGS, RunLogs
@@ -89,7 +90,8 @@ class Laptop:
             if store.runs:
                 store.select(name)
             facts = (
-                store.step, store.freshness(), store.gpu_freshness(), store.eta(), store.cost(), store.warning(),
+                store.step, store.freshness(), store.gpu_freshness(), progress.eta(store, store.run),
+                progress.cost(store, store.run), store.warning(),
                 store.failed_check(), store.link_label(), store.topic_problem_now,
                 store.logs.stage_times() if store.logs else None,
                 store.complete_steps(), store.evaluating(), store.run, store.checkpoints(), store.gpus,
@@ -292,6 +294,6 @@ def test_odd_values_in_every_metric(value: Any) -> None:
     store.apply(intake.topic_event("runs", {"value": {"runs": [{"run": "r", "state": "running", "total_steps": 9}]}}))
     store.select("r")
     store.logs = logs
-    store.eta()
+    progress.eta(store, store.run)
     lines(store)
     assert logs.rows.last is None or logs.last_step is not None

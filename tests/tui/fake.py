@@ -211,6 +211,8 @@ class FakeClient:
         self.runs: list[dict[str, Any]] = []
         self.sessions: list[dict[str, Any]] = []
         self.gpus: list[dict[str, Any]] = []
+        self.facts: dict[str, dict[str, Any]] = {}
+        """Run to ``config`` and ``metrics``."""
         self.greeting = {"name": box.name, "cpu_count": 2, "root": "/data"}
         self.link = LinkChanged(Link.CONNECTED, latency_ms=12.0)
         self.host_key_answers: list[bool] = []
@@ -358,9 +360,18 @@ def _indexed(op: str) -> Callable[[FakeClient, dict[str, Any]], dict[str, Any]]:
 
 
 INDEXED = ("series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts")
+
+
+def _run_facts(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    """Configuration and last metrics of the runs that ``client.facts`` has, through the gate."""
+    rows = [{"run": run, **client.facts.get(run, {})} for run in params["runs"]]
+    return reply("run_facts", {"ok": True, "result": {"facts": rows, "same": {}}})
+
+
 DEFAULT_ANSWERS: dict[str, Any] = {
     **{op: _indexed(op) for op in INDEXED},
     "show_run": _show_run,
+    "run_facts": _run_facts,
     "launch": _launch,
     "evaluate": _evaluate,
     "resume": _resume,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 from grpo_train.run_dir.version import VERSION
+from grpo_tui.model import progress
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from remote.events import (
@@ -129,13 +130,13 @@ def test_link_stays_lost_while_reconnecting() -> None:
 def test_eta_and_cost() -> None:
     store, _ = store_with(summary("a", "running", step=100, total_steps=200, run_seconds=3600.0), price=2.49)
     store.select("a")
-    eta, cost = store.eta(), store.cost()
+    eta, cost = progress.eta(store, store.run), progress.cost(store, store.run)
     assert eta is not None
     assert math.isclose(eta, 310.0)
     assert cost is not None
     assert math.isclose(cost, 2.49 * 3602 / 3600)
     store.price_per_hour = None
-    assert store.cost() is None
+    assert progress.cost(store, store.run) is None
 
 
 def test_clock_skew_is_corrected() -> None:

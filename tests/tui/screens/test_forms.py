@@ -9,6 +9,7 @@ from textual.widgets import Button, Input
 from grpo_tui.forms.evaluate import EvalScreen
 from grpo_tui.forms.launch import LaunchScreen
 from grpo_tui.screens.home import HomeScreen
+from grpo_tui.screens.view import ViewScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start, fill, opened
 from tests.tui.fake import FakeClient, knowing_box
@@ -26,7 +27,7 @@ async def test_enter_during_the_check_focuses_the_button(start: Start, monkeypat
         session.app.screen.preview()  # type: ignore[attr-defined]
         await session.until(lambda: session.app.screen.query_one("#go", Button).has_focus)
         await session.pilot.press("enter", "enter", "enter")
-        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        await session.until(lambda: isinstance(session.app.screen, ViewScreen))
         requests = [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
         assert [request["eval_dataset"] for request in requests] == ["gsm8k"]
 
@@ -42,7 +43,7 @@ async def test_unchecked_input_is_never_sent(start: Start) -> None:
         assert not [request for request in session.client.asked_for("launch") if not request["dry_run"]]
         await session.until(lambda: not go.disabled)
         go.press()
-        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        await session.until(lambda: isinstance(session.app.screen, ViewScreen))
         requests = [request for request in session.client.asked_for("launch") if not request["dry_run"]]
         assert [request["overrides"] for request in requests] == [["run.seed=1"]]
 

@@ -13,7 +13,7 @@ ALARM = {"code": "loss_not_finite", "level": "alarm", "message": "loss is NaN or
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40), (200, 60)])
 async def test_warning_is_shown_while_it_holds(start: Start, size: tuple[int, int]) -> None:
     async with start(ailing_box, size=size, wait="87/200") as session:
-        screen = await session.until_text("▲ warning: 57% of groups carry no signal", "+2")
+        screen = await session.until_text("▲ warning: 57% of groups carry", "+2")
         assert "['" not in screen
         session.client.append(f"{LOGS}/train_log.jsonl", jsonl([healthy(row) for row in train_rows(88)[87:]]))
         await session.until_text("88/200")
@@ -24,7 +24,7 @@ async def test_alarm_comes_first_in_red(start: Start) -> None:
     async with start(ailing_box, wait="87/200") as session:
         row = healthy(train_rows(88)[87], ALARM, NEAR_ZERO)
         session.client.append(f"{LOGS}/train_log.jsonl", jsonl([row]))
-        await session.until_text(f"✖ alarm: {ALARM['message']}  +1", "step 88  ✖ reward")
+        await session.until_text("✖ alarm: loss is NaN or Inf; the", "+1", "step 88  ✖ reward")
         line = session.app.screen.query_one(HealthLine).render()
         assert any("$error" in str(span.style) for span in line.spans)
 
@@ -33,9 +33,7 @@ async def test_info_is_hidden_on_short_screens(start: Start) -> None:
     for size, shown in (((80, 24), False), ((120, 40), True)):
         async with start(lambda client: healthy_box(client, NEAR_ZERO), size=size, wait="87/200") as session:
             await session.until_text("step 87  ")
-            line = session.app.screen.query_one(HealthLine)
-            await session.until(lambda line=line, shown=shown: line.display is shown)
-            await session.until(lambda shown=shown: (NEAR_ZERO["message"][:40] in session.text()) is shown)
+            await session.until(lambda shown=shown: (NEAR_ZERO["message"][:30] in session.text()) is shown)
 
 
 async def test_log_without_health_has_no_line(start: Start) -> None:
@@ -60,7 +58,7 @@ async def test_health_page_lists_everything(start: Start) -> None:
 
 async def test_healthy_run_says_so(start: Start) -> None:
     async with start(healthy_box, wait="87/200") as session:
-        await session.press("l", "l", "l")
+        await session.press("l", "l", "l", "l")
         await session.until_text("✔ healthy", "all_correct 0.500")
 
 
@@ -73,7 +71,7 @@ async def test_sandbox_level_is_shown(start: Start, level: str) -> None:
 
     async with start(script, wait="87/200") as session:
         await session.until_text(f"sandbox {level}")
-        await session.press("l", "l", "l")
+        await session.press("l", "l", "l", "l")
         await session.focus("#log")
         await session.press("enter")
         await session.until_text(f"isolation {level}", "denied_socket 0.250", "hardcoded 0.125")
@@ -112,7 +110,7 @@ async def test_metrics_of_a_new_task_are_shown(start: Start) -> None:
         client.files[f"{LOGS}/train_log.jsonl"] = jsonl([{**healthy(row), **more} for row in train_rows(87)])
 
     async with start(script, wait="87/200") as session:
-        await session.press("l", "l", "l")
+        await session.press("l", "l", "l", "l")
         await session.focus("#log")
         await session.press("enter")
         screen = await session.until_text("code_execution  right_output 0.375", "peak_gib 3.500")

@@ -1,0 +1,52 @@
+"""Actions on Home: order, columns and names of the list, opening what is under the cursor."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from grpo_tui.model.run_columns import KNOWN
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+
+def open_focused(app: GrpoApp) -> None:
+    """Open the charts of the run, or what has the focus."""
+    app.home.open_focused()
+
+
+async def sort(app: GrpoApp) -> None:
+    """Sort the runs by a column; the same column again: the other direction."""
+    from grpo_tui.screens.list_dialogs import OrderScreen
+
+    runs = app.home.runs
+    columns = list(dict.fromkeys(["start", "name", *runs.columns, runs.order.column]))
+    if (chosen := await app.show_dialog(OrderScreen(columns, runs.order))) is not None:
+        app.home.sort_by(chosen)
+
+
+async def choose_columns(app: GrpoApp) -> None:
+    """Choose the columns of the list of runs."""
+    from grpo_tui.columns_file import write_columns
+    from grpo_tui.screens.list_dialogs import ColumnsScreen
+
+    runs = app.home.runs
+    row = app.store.logs.rows.last if app.store.logs else None
+    logged = sorted(row.fields) if row else []
+    others = [*list(KNOWN)[1:], *logged, *runs.facts.keys()]
+    chosen = await app.show_dialog(ColumnsScreen(runs.columns, list(dict.fromkeys(others))))
+    if chosen is None:
+        return
+    runs.columns = chosen
+    app.home.tick()
+    try:
+        await asyncio.to_thread(write_columns, chosen)
+    except OSError as error:
+        app.warn(str(error), title="the columns are not kept")
+
+
+def full_names(app: GrpoApp) -> None:
+    """Show full names, or what differs between the runs shown."""
+    app.home.runs.full_names ^= True
+    app.home.tick()

@@ -1,0 +1,74 @@
+"""How Home shares its rows between the list, what is below it, and the logs. No Textual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NARROW = 104
+"""Below this width the panels are one above the other."""
+WIDE = 170
+FRAME = 2
+LIST_SHARE = 0.45
+LIST_LEAST = 5
+CHART_LEAST = 7
+"""Rows of a chart and its frame from which there may be two, one above the other."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rows of each panel with its frame; 0 = it is left out."""
+
+    runs: int
+    error: int = 0
+    summary: int = 0
+    charts: int = 0
+    """Of all charts together."""
+    chart_columns: int = 1
+    chart_count: int = 0
+    needs: int = 0
+    log: int = 0
+    completion: bool = False
+    is_stacked: bool = False
+
+
+def layout(width: int, rows: int, *, runs: int, error: int = 0, summary: int = 0, needs: int = 0) -> Layout:
+    """The layout of ``rows`` rows, given how many lines each panel has to show.
+
+    On a narrow terminal ``summary`` is a line without a frame.
+    """
+    return (_stacked if width < NARROW else _beside)(width, rows, runs, error, summary, needs)
+
+
+def _stacked(width: int, rows: int, runs: int, error: int, summary: int, needs: int) -> Layout:
+    listed = min(max(1, runs) + FRAME + 1, max(LIST_LEAST, rows * 35 // 100))
+    left = rows - listed
+    need = min(needs, 1 if rows < 30 else 5) + FRAME if needs and left >= 13 else 0
+    left -= need
+    failed = min(FRAME + min(error, 3 if rows < 30 else 8), left) if error else 0
+    left -= failed
+    left -= summary
+    columns = 2 if width >= 70 else 1
+    log = left - max(6, min(8, left // 2)) if left >= 11 else 0
+    charts = left - log
+    if failed and left < 14:  # the console says more than a curve
+        charts, log = 0, left
+    count = 0 if charts < 4 else columns
+    return Layout(
+        listed, failed, summary, charts if count else 0, columns, count, need, log if count else left, is_stacked=True
+    )
+
+
+def _beside(width: int, rows: int, runs: int, error: int, summary: int, needs: int) -> Layout:
+    listed = min(max(1, runs) + FRAME + 3, max(8, int(LIST_SHARE * rows)), max(4, rows - 6))
+    below = rows - listed
+    left = below
+    failed = min(FRAME + min(error, 3 if below < 20 else 8), left) if error else 0
+    left -= failed
+    about = FRAME + summary if left >= FRAME + summary + 4 else 0
+    left -= about
+    charts = left if left >= 4 else 0
+    columns = 2 if width >= WIDE else 1
+    lines = min(2, max(1, charts // CHART_LEAST)) if charts else 0
+    need = min(FRAME + needs, max(FRAME + 2, below * 2 // 5)) if needs else 0
+    log = below - need
+    return Layout(listed, failed, about, charts, columns, columns * lines, need, log, width >= WIDE or log >= 20)

@@ -1,0 +1,131 @@
+"""What the list of runs shows: which runs, in which order, under which names, with which columns. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from grpo_tui.model.query import EVERYTHING, Node, QueryError, parse
+from grpo_tui.model.run_columns import DEFAULT, KNOWN, Cells, Column, column, sort_key
+from grpo_tui.model.run_facts import RunFacts
+from grpo_tui.model.run_filter import fields_of, passes
+from grpo_tui.model.run_names import Names, short_names
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.store import Store
+
+MEASURED = 400
+"""Rows whose texts decide how wide a column is."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the list is sorted by."""
+
+    column: str = "start"
+    descending: bool = True
+
+    def toggled(self, name: str) -> Order:
+        """Sorted by a column; by the same one again, the other way round."""
+        if name == self.column:
+            return Order(name, not self.descending)
+        return Order(name, descending=name not in ("name", "state", "eta", "age"))
+
+    @property
+    def arrow(self) -> str:
+        return "↓" if self.descending else "↑"
+
+
+@dataclass
+class RunList:
+    """The user's choices for the list, and the rows they give. It outlives a change of box."""
+
+    columns: tuple[str, ...] = DEFAULT
+    order: Order = field(default_factory=Order)
+    full_names: bool = False
+    filter: str = ""
+    """The filter as it is typed."""
+    mistake: QueryError | None = None
+    """Why ``filter`` cannot be read; the last one that could be read stays."""
+    facts: RunFacts = field(default_factory=RunFacts)
+    names: Names = field(default_factory=Names)
+    rows: Sequence[RunRow] = ()
+    version: int = 0
+    """Increases whenever ``rows`` or ``names`` do."""
+    _query: Node = EVERYTHING
+    _made_of: object = None
+    _named: object = None
+
+    def forget(self) -> None:
+        """Forget what belongs to a box."""
+        self.facts, self.names, self.rows, self._made_of, self._named = RunFacts(), Names(), (), None, None
+
+    def set_filter(self, text: str) -> None:
+        """Apply a filter. A mistake in it leaves the list as it is."""
+        self.filter = text
+        try:
+            self._query, self.mistake = parse(text), None
+        except QueryError as error:
+            self.mistake = error
+
+    def update(self, store: Store) -> None:
+        """Choose and sort the rows, if anything changed."""
+        self.facts.wanted = self._metrics()
+        made_of = (id(store), store.versions["runs"], self._query, self.order, self.facts.version)
+        if made_of == self._made_of:
+            return
+        self._made_of = made_of
+        runs = store.runs or []
+        if len(self.facts.configs) > len(runs):
+            self.facts.keep(row.name for row in runs)
+        cells = Cells(store, self.facts)
+        self.rows = self._sorted([row for row in runs if passes(self._query, cells, row)], cells)
+        named = (self.facts.version, frozenset(row.name for row in self.rows))
+        if named != self._named:
+            self._named = named
+            self.names = short_names([row.name for row in self.rows], self.facts.configs)
+        self.version += 1
+
+    def _metrics(self) -> set[str]:
+        """What columns, order and filter name and no configuration has."""
+        if not self.facts.version:
+            return set()
+        asked = {*self.columns, self.order.column, *fields_of(self._query)}
+        return {name for name in asked if name not in KNOWN and not self.facts.has_key(name)}
+
+    def _sorted(self, rows: list[RunRow], cells: Cells) -> list[RunRow]:
+        """In the chosen order; the box lists the newest first. Without a value: last, whatever the direction."""
+        order = self.order
+        if order == Order():
+            return rows
+        value = column(order.column).value
+        keyed = [(value(cells, row), row) for row in rows]
+        known = [(sort_key(found), row) for found, row in keyed if found is not None and found == found]
+        known.sort(key=lambda pair: pair[0], reverse=order.descending)
+        return [row for _, row in known] + [row for found, row in keyed if found is None or found != found]
+
+    def name(self, run: str) -> str:
+        """A run's name in the list."""
+        return run if self.full_names else self.names.short.get(run, run)
+
+    def shown_columns(self) -> list[Column]:
+        """The chosen columns."""
+        return [column(name) for name in self.columns]
+
+    def widths(self, cells: Cells) -> Mapping[str, int]:
+        """Cells of each column that has anything to show; the longest name under ``name``."""
+        rows = self.rows[:MEASURED]
+        found = {"name": max((len(self.name(row.name)) for row in rows), default=0)}
+        for one in self.shown_columns():
+            texts = (one.text(cells, row) for row in rows)
+            always = one.id in ALWAYS or one.id not in KNOWN
+            if one.width:
+                longest = one.width if always or any(texts) else 0
+            else:
+                longest = max(map(len, texts), default=0)
+            if longest or always:
+                found[one.id] = max(longest, len(one.title) + (1 if one.id == self.order.column else 0))
+        return found
+
+
+ALWAYS = ("state", "step", "reward", "age")
+"""Columns that keep their place while no run has a value."""

@@ -1,0 +1,102 @@
+"""Names, columns and layout of the list of runs, without a screen."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_tui.model.home_layout import layout
+from grpo_tui.model.run_facts import RunFacts
+from grpo_tui.model.run_names import short_names
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.table import GAP, Sized, fit
+
+STAMPS = ("run_2026-11-20_22-10-41", "run_2026-11-20_18-02-07", "run_2026-11-19_09-30-00")
+names = st.one_of(st.sampled_from(STAMPS), st.text("ab-_", min_size=1, max_size=8))
+configs = st.dictionaries(
+    st.sampled_from(("run.seed", "optimizer.learning_rate", "task.name", "x.y")),
+    st.sampled_from((1, 2, 2e-6, "a", None)),
+)
+sizes = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 9)), max_size=10)
+
+
+@given(sizes, st.integers(0, 200), st.integers(1, 20), st.integers(1, 40))
+def test_columns_fit_and_leave_in_order(columns: list[tuple[int, int]], room: int, least: int, more: int) -> None:
+    sized = [Sized(str(index), width, rank) for index, (width, rank) in enumerate(columns)]
+    kept = fit(sized, room, least, least + more)
+    assert sum(GAP + column.width for column in kept) <= max(0, room - least) or not kept
+    left = [column.rank for column in sized if column not in kept]
+    assert all(column.rank <= min(left) for column in kept) if left else True
+    assert kept == [column for column in sized if column in kept]
+
+
+@given(st.dictionaries(names, configs, max_size=8))
+def test_short_names_stay_different(known: dict[str, dict[str, object]]) -> None:
+    found = short_names(list(known), known)
+    shown = [found.short.get(run, run) for run in known]
+    assert len(set(shown)) == len(known)
+    assert all(shown)
+
+
+def test_names_say_what_differs() -> None:
+    base = {"task.name": "gsm8k", "model.backbone": "Qwen/Qwen2.5-1.5B", "model.adapter": "lora"}
+    known: dict[str, dict[str, object]] = {
+        STAMPS[0]: {**base, "optimizer.learning_rate": 2e-6, "run.seed": 1},
+        STAMPS[1]: {**base, "optimizer.learning_rate": 2e-6, "run.seed": 2},
+        STAMPS[2]: {**base, "optimizer.learning_rate": 1e-5, "run.seed": 1},
+    }
+    found = short_names(STAMPS, known)
+    assert list(found.short.values()) == ["lr 2e-6 · seed 1", "lr 2e-6 · seed 2", "lr 1e-5 · seed 1"]
+    assert found.same == "gsm8k · Qwen2.5-1.5B · LoRA"
+    assert short_names(STAMPS[:1], known).short == {}
+    given_names = short_names(("gsm8k-a-seed1", "gsm8k-b-seed1"), {})
+    assert given_names.short == {"gsm8k-a-seed1": "a", "gsm8k-b-seed1": "b"}
+    assert given_names.same == "gsm8k · seed1"
+
+
+@given(
+    st.integers(40, 250), st.integers(9, 70), st.integers(0, 300), st.integers(0, 12), st.integers(3, 6),
+    st.integers(0, 10),
+)  # fmt: skip
+def test_home_fits_its_rows(width: int, rows: int, runs: int, error: int, summary: int, needs: int) -> None:
+    summary = summary if width >= 104 else summary % 2
+    found = layout(width, rows, runs=runs, error=error, summary=summary, needs=needs)
+    if found.is_stacked:
+        assert found.runs + found.error + found.summary + found.charts + found.needs + found.log == rows
+    else:
+        assert found.runs + found.error + found.summary + found.charts <= rows
+        assert found.runs + found.needs + found.log == rows
+    assert found.runs >= 4
+    assert not found.charts or found.charts >= 4
+    assert bool(found.charts) == bool(found.chart_count)
+    assert not error or found.error > 2
+
+
+def row(name: str, step: int = 1, **more: object) -> RunRow:
+    return RunRow(name, "running", step=step, started="2026-11-22T08:00:00Z", **more)  # type: ignore[arg-type]
+
+
+def test_each_run_is_asked_for_once() -> None:
+    clock = [0.0]
+    facts = RunFacts(lambda: clock[0])
+    rows = [row(f"r{index}") for index in range(250)] + [row("old", layout="rl_runs")]
+    asked = []
+    while (params := facts.request(rows)) is not None:
+        assert facts.request(rows) is None, "one is in flight"
+        asked += params["runs"]
+        facts.answer(params, {"facts": [{"run": run, "config": {"run.seed": 1}} for run in params["runs"]], "same": {}})
+    assert asked == [f"r{index}" for index in range(250)]
+    assert facts.config("r7", "seed") == 1
+    facts.wanted = {"kl"}
+    while (params := facts.request(rows)) is not None:
+        assert params["config"] is False
+        facts.answer(params, {"facts": [{"run": run, "metrics": {"kl": "NaN"}} for run in params["runs"]], "same": {}})
+        clock[0] += 10
+    rows[0] = row("r0", step=2)
+    params = facts.request(rows)
+    assert params is not None
+    assert params["runs"] == ["r0"], "only the run that has logged since"
+    facts.fail("no")
+    assert facts.request(rows) is None
+    clock[0] += 10
+    assert facts.request(rows) is not None
