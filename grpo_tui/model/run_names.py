@@ -49,8 +49,9 @@ def short_names(runs: Sequence[str], configs: Mapping[str, Config]) -> Names:
     counts: dict[str, int] = {}
     for name in short.values():
         counts[name] = counts.get(name, 0) + 1
+    taken = {*runs}
     for run, name in short.items():
-        if counts[name] > 1:
+        if counts[name] > 1 or name in taken:
             short[run] = f"{name} · {stamp_of(run)}" if stamp_of(run) else run
     known = [configs[run] for run in runs if configs.get(run)]
     same = [_same(known, key) for key in SAME] if len(known) > 1 else []
