@@ -141,6 +141,8 @@ class HomeScreen(ViewScreen):
         }
         charts, left, right = self.query_one("#charts"), self.query_one("#left"), self.query_one("#right")
         rows[charts] = found.charts
+        if not found.log and self.focused is not None and right in self.focused.ancestors:
+            self.query_one(RunsPanel).focus()  # Textual would choose another panel
         for panel, height in rows.items():
             panel.display = height > 0
             panel.styles.height = height
