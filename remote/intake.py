@@ -1,15 +1,14 @@
 """The one gate between what a box sends and the app. Nothing behind it may raise on what a box sent.
 
-Whatever passes has the types of :mod:`remote.protocol.rows`, finite and bounded, and its text is :func:`clean`. A row
-that does not pass is replaced by one that says so, with the reason; the other rows stay.
+Whatever passes has the types of :mod:`remote.protocol.rows`, finite and bounded, and its text is
+:func:`~remote.protocol.text.clean`. A row that does not pass is replaced by one that says so, with the reason; the
+other rows stay.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import re
 from typing import Any
 
 from grpo_train.run_dir.formats import current_row
@@ -17,6 +16,7 @@ from remote.events import BoxGreeted, ClientEvent, GpuSampled, RunsReported, Ses
 from remote.protocol import OPERATIONS, ProtocolError, RemoteError
 from remote.protocol.intake import MAX_INTEGER, MAX_ITEMS, hints_of, mismatch
 from remote.protocol.rows import FRAMES, NAME_LENGTH, ROWS, UNREADABLE, HostFacts, RowKind
+from remote.protocol.text import clean, last_state
 from remote.protocol.versions import EngineVersion
 
 MAX_DEPTH = 32
@@ -35,31 +35,6 @@ class Unreadable(ValueError):
 
 
 # ------------------------------------------------------------------------------------------------------------ text
-
-_SEQUENCES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI
-    r"|[PX\]^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # DCS, SOS, OSC, PM, APC to their end
-    r"|[ -/]*[0-~])"
-)
-_UNSAFE = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-"""C0, DEL, C1, bidirectional controls, line separators, lone surrogates."""
-
-
-@functools.cache
-def _unsafe(keep: str) -> re.Pattern[str]:
-    return re.compile(f"(?![{re.escape(keep)}])[{_UNSAFE}]" if keep else f"[{_UNSAFE}]")
-
-
-def clean(text: str, keep: str = "\n\t") -> str:
-    """Text that cannot steer a terminal: escape sequences removed, other control characters replaced by ``·``."""
-    if text.isprintable():  # the usual case, ten times faster than the search
-        return text
-    unsafe = _unsafe(keep)
-    if not unsafe.search(text):
-        return text
-    if "\n" in keep:
-        text = text.replace("\r\n", "\n")
-    return unsafe.sub("·", _SEQUENCES.sub("", text))
 
 
 def message(text: str) -> str:
@@ -196,7 +171,7 @@ def _row(kind: RowKind, value: Any, index: int) -> dict[str, Any]:
         return kind.unreadable(_shown_name(value, kind.key, index), message(problem))
     hints = hints_of(kind.type)
     if isinstance(error := value.get("error"), dict) and "console_tail" in error:
-        tail = [_last_state(line) for line in error["console_tail"]]
+        tail = [last_state(line) for line in error["console_tail"]]
         value = {**value, "error": {**error, "console_tail": tail}}
     try:
         return {key: _plain(item) for key, item in value.items() if key in hints}
@@ -249,9 +224,4 @@ def log_row(line: bytes) -> dict[str, Any] | None:
 
 def log_text(line: bytes) -> str:
     """A console line as a terminal shows it: its last state, tabs expanded."""
-    return clean(_last_state(line.decode("utf-8", "replace")), keep="\t").expandtabs(4)[:MAX_CONSOLE]
-
-
-def _last_state(line: str) -> str:
-    """What a terminal shows of a line with carriage returns, such as a progress bar."""
-    return line.rstrip("\r").rpartition("\r")[2]
+    return clean(last_state(line.decode("utf-8", "replace")), keep="\t").expandtabs(4)[:MAX_CONSOLE]

@@ -203,8 +203,11 @@ def capture_pane(box: BoxContext, request: CapturePaneRequest) -> CapturePaneRep
     return {"session": request.session, "text": Sessions(box).capture(request.session, lines)}
 
 
-INDEXED = ("series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts")
-"""The operations that are answered from an index."""
+INDEXED = (
+    "series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts", "log_files",
+    "read_log", "search_log", "log_bytes",
+)  # fmt: skip
+"""The operations that the process of indexes answers."""
 HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "doctor": doctor.doctor,
     "list_runs": list_runs,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from remote.index import rollout_answers
 from remote.index.lines import MAX_LINE, read_line
+from remote.index.log_answers import LogAnswers
 from remote.index.log_index import LogIndex, Source
 from remote.index.metrics import metrics
 from remote.index.rollouts import RolloutIndex
@@ -25,6 +26,8 @@ from remote.protocol.index import MetricsRequest, SearchRolloutsRequest, SeriesR
 
 BUDGET_S = 0.15
 """Indexing before an answer: a small log is whole at once."""
+LOG_BUDGET_S = 0.03
+"""The same for what is known of a whole log, which goes on while nobody waits."""
 MAX_PROBED = 8
 """Logs in progress whose probes are kept."""
 
@@ -42,6 +45,7 @@ class Answers:
         self._train_logs = Shelf(TrainLogIndex, places)
         self._rollouts = Shelf(RolloutIndex, places)
         self._probes: OrderedDict[tuple[int, int], Probes] = OrderedDict()
+        self._logs = LogAnswers()
         self._of_train_logs: dict[str, Handler[TrainLogIndex]] = {
             "series": self._series,
             "metrics": self._metrics,
@@ -56,11 +60,14 @@ class Answers:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an index is in progress."""
-        return self._train_logs.is_busy or self._rollouts.is_busy
+        """Whether an index or a scan is in progress."""
+        return self._logs.is_busy or self._train_logs.is_busy or self._rollouts.is_busy
 
     def work(self, goes_on: Callable[[], bool]) -> None:
         """Extend an index while ``goes_on()``. A failure ends that; the next request for it reports why."""
+        if self._logs.is_busy:
+            self._logs.work(goes_on)
+            return
         try:
             (self._train_logs if self._train_logs.is_busy else self._rollouts).work(goes_on)
         except (RemoteError, OSError) as error:
@@ -68,6 +75,8 @@ class Answers:
 
     def answer(self, op: str, root: Path, run: Path, follow_links: bool, request: Any) -> dict[str, Any]:
         """The reply to a request. Raises RemoteError and OSError."""
+        if op in self._logs.handlers:
+            return self._logs.handlers[op](root, run, follow_links, request, within(LOG_BUDGET_S))
         if op in self._of_rollouts:
             return _answer(self._rollouts, self._of_rollouts[op], root, run, follow_links, request)
         return _answer(self._train_logs, self._of_train_logs[op], root, run, follow_links, request)

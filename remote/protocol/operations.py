@@ -33,6 +33,17 @@ from remote.protocol.index import (
     unpack_series,
 )
 from remote.protocol.intake import Rule
+from remote.protocol.logs import (
+    LogBytesReply,
+    LogBytesRequest,
+    LogFilesReply,
+    LogFilesRequest,
+    ReadLogReply,
+    ReadLogRequest,
+    SearchLogReply,
+    SearchLogRequest,
+    unpack_bytes,
+)
 from remote.protocol.messages import RemoteError
 from remote.protocol.rows import ConfigValue
 
@@ -358,6 +369,10 @@ OPERATIONS: dict[str, Operation] = {
         Operation("rollout_step", RolloutStepRequest, RolloutStepReply),
         Operation("samples", SamplesRequest, SamplesReply),
         Operation("search_rollouts", SearchRolloutsRequest, SearchRolloutsReply),
+        Operation("log_files", LogFilesRequest, LogFilesReply),
+        Operation("read_log", ReadLogRequest, ReadLogReply),
+        Operation("search_log", SearchLogRequest, SearchLogReply),
+        Operation("log_bytes", LogBytesRequest, LogBytesReply, unpack=unpack_bytes),
         Operation("launch", LaunchRequest, LaunchReply, changes_state=True),
         Operation("resume", ResumeRequest, ResumeReply, changes_state=True),
         Operation("evaluate", EvaluateRequest, JobReply, changes_state=True),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 
 from grpo_train.run_dir.files import parse_time
 from remote.protocol.intake import Rule
+from remote.protocol.logs import LogFile, LogLine
 
 NAME_LENGTH = 255
 UNREADABLE = "unreadable"
@@ -400,7 +401,7 @@ def _unreadable_checkpoint(name: str, reason: str) -> dict[str, Any]:
     return {"step": None, "problem": f"unreadable: {reason}"}
 
 
-def _unreadable_sample(name: str, reason: str) -> dict[str, Any]:
+def _unreadable_place(name: str, reason: str) -> dict[str, Any]:
     return {"offset": None, UNREADABLE: reason}
 
 
@@ -421,9 +422,11 @@ ROWS: dict[str, RowKind] = {
     "configs": RowKind(Config, "name", _named, unique=True),
     "series": RowKind(SeriesRow, "metric", lambda name, reason: {"metric": name, UNREADABLE: reason}),
     "metrics": RowKind(MetricRow, "name", _named, unique=True),
-    "samples": RowKind(SampleRow, "offset", _unreadable_sample),
-    "matches": RowKind(SampleRow, "offset", _unreadable_sample),
+    "samples": RowKind(SampleRow, "offset", _unreadable_place),
+    "matches": RowKind(SampleRow, "offset", _unreadable_place),
     "groups": RowKind(GroupRow, "group", lambda name, reason: {"group": None, UNREADABLE: reason}),
+    "files": RowKind(LogFile, "path", lambda name, reason: {"path": name, UNREADABLE: reason}, unique=True),
+    "lines": RowKind(LogLine, "offset", _unreadable_place),
     "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": name, "kind": UNREADABLE}),
 }
 """The lists of replies and topics, by their key."""

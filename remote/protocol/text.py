@@ -1,0 +1,36 @@
+"""Text that a terminal can show as it is."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+_SEQUENCES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI
+    r"|[PX\]^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # DCS, SOS, OSC, PM, APC to their end
+    r"|[ -/]*[0-~])"
+)
+_UNSAFE = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+"""C0, DEL, C1, bidirectional controls, line separators, lone surrogates."""
+
+
+@functools.cache
+def _unsafe(keep: str) -> re.Pattern[str]:
+    return re.compile(f"(?![{re.escape(keep)}])[{_UNSAFE}]" if keep else f"[{_UNSAFE}]")
+
+
+def clean(text: str, keep: str = "\n\t") -> str:
+    """Text that cannot steer a terminal: escape sequences removed, other control characters replaced by ``·``."""
+    if text.isprintable():  # the usual case, ten times faster than the search
+        return text
+    unsafe = _unsafe(keep)
+    if not unsafe.search(text):
+        return text
+    if "\n" in keep:
+        text = text.replace("\r\n", "\n")
+    return unsafe.sub("·", _SEQUENCES.sub("", text))
+
+
+def last_state(line: str) -> str:
+    """What a terminal shows of a line with carriage returns, such as a progress bar."""
+    return line.rstrip("\r").rpartition("\r")[2]
