@@ -51,7 +51,7 @@ from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
 TICK_S = 0.25
-STYLES = ("app", "home", "charts", "rollouts", "compare", "dialogs")
+STYLES = ("app", "home", "charts", "rollouts", "logs", "compare", "dialogs")
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 

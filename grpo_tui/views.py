@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
     from grpo_tui.screens.charts import ChartsScreen
     from grpo_tui.screens.compare import CompareScreen
+    from grpo_tui.screens.logs import LogsScreen
     from grpo_tui.screens.rollouts import RolloutsScreen
 
 Shown = TypeVar("Shown", bound=ViewScreen)
@@ -46,6 +47,12 @@ class Views:
         from grpo_tui.screens.compare import CompareScreen
 
         return self._make(CompareScreen)
+
+    @property
+    def logs(self) -> LogsScreen:
+        from grpo_tui.screens.logs import LogsScreen
+
+        return self._make(LogsScreen)
 
     def _make(self, kind: type[Shown]) -> Shown:
         if (made := self._made.get(kind.NAME)) is None:

@@ -12,7 +12,7 @@ from grpo_tui.model.store import Store
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
-GROUPS = ("Runs", "Views", "Home", "Charts", "Rollouts", "Compare", "Boxes", "Program")
+GROUPS = ("Runs", "Views", "Home", "Charts", "Rollouts", "Logs", "Compare", "Boxes", "Program")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_tui.actions import boxes, charts, compare, forms, home, program, reasons, rollouts, runs, view
+from grpo_tui.actions import boxes, charts, compare, forms, home, logs, program, reasons, rollouts, runs, view
 from grpo_tui.actions.action import Action
 
 ACTIONS: tuple[Action, ...] = (
@@ -17,6 +17,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("home", "1", "home", "Views", view.show_home),
     Action("charts", "2", "charts", "Views", view.show_charts),
     Action("rollouts", "3", "rollouts", "Views", view.show_rollouts),
+    Action("logs", "4", "logs", "Views", view.show_logs),
     Action("compare", "6", "compare", "Views", view.show_compare),
     Action("mark", "space", "mark", "Home", runs.mark, reasons.no_run, scope="home"),
     Action("unmark_all", "u", "unmark all", "Home", runs.unmark_all, reasons.no_marks, in_bar=False, scope="home"),
@@ -93,6 +94,16 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("next_table", "t", "table", "Compare", compare.next_table, scope="compare"),
     Action("open_run", "enter", "charts", "Compare", compare.open_run, scope="compare"),
+    Action("log_open", "enter", "open", "Logs", logs.open_row, scope="logs"),
+    Action("log_search", "slash", "search", "Logs", logs.search, scope="logs"),
+    Action("match_next", "n", "next", "Logs", logs.next_match, scope="logs"),
+    Action("match_previous", "N", "previous", "Logs", logs.previous_match, scope="logs"),
+    Action("log_follow", "f", "follow", "Logs", logs.follow, scope="logs"),
+    Action("log_line", "number_sign", "to line", "Logs", logs.go_to_line, scope="logs"),
+    Action("log_level", "v", "level", "Logs", logs.next_level, scope="logs"),
+    Action("log_wrap", "w", "wrap", "Logs", logs.wrap, scope="logs"),
+    Action("log_copy", "y", "copy", "Logs", logs.copy, scope="logs"),
+    Action("log_save", "E", "save", "Logs", logs.save, scope="logs"),
     Action("palette", "colon,ctrl+p", "command", "Program", program.show_palette),
     Action("help", "question_mark,f1", "help", "Program", program.show_help),
     Action("quit", "q", "quit", "Program", program.quit_app),

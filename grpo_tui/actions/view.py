@@ -28,6 +28,11 @@ def show_compare(app: GrpoApp) -> None:
     app.views.show("compare")
 
 
+def show_logs(app: GrpoApp) -> None:
+    """Show the run's files, of any size."""
+    app.views.show("logs")
+
+
 def show_filter(app: GrpoApp) -> None:
     """Filter the list of runs by words, state, any metric or config key."""
     app.home.show_filter()

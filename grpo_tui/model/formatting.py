@@ -103,6 +103,15 @@ def gibibytes(mib: float) -> str:
     return f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}"
 
 
+def byte_size(count: float) -> str:
+    """A size of a file: ``230 kB``, ``1.4 GB``, in at most 6 characters."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.1f} {unit}" if count < 9.95 and unit != "B" else f"{count:.0f} {unit}"
+
+
 def bar(share: float, width: int) -> tuple[str, str]:
     """A horizontal bar in eighths of a cell: the filled part and the rest of its track."""
     share = min(1.0, max(0.0, share if math.isfinite(share) else 0.0))

@@ -103,9 +103,15 @@ class LogAnswers:
     def _read(self, root: Path, run: Path, follow_links: bool, request: ReadLogRequest, goes_on: Goes) -> Any:
         with _opened(root, follow_links, request.path) as opened:
             source, levels = opened.source, levels_of(request.path)
-            # the lines are counted last, and so first while nobody waits: that is the shortest
-            found = {level: self._matches(level, level, levels, opened, goes_on) for level in ("warning", "error")}
+            # while nobody waits, the last one goes on first: the level that is shown, else the lines, the shortest
+            order = sorted(("warning", "error"), key=lambda level: level == request.level)
+            found: dict[str, Matches] = {}
+            found[order[0]] = self._matches(order[0], order[0], levels, opened, goes_on)
+            if not request.level:
+                found[order[1]] = self._matches(order[1], order[1], levels, opened, goes_on)
             count = self._scan(("lines",), LineCount, opened, goes_on)
+            if request.level:
+                found[order[1]] = self._matches(order[1], order[1], levels, opened, goes_on)
             pattern = Pattern(request.pattern) if request.pattern else None
             reader = Reader(source, levels, pattern, request.characters)
             at = _place(source, count, request)

@@ -43,9 +43,10 @@ class Pattern:
         self._bytes = re.compile(text.encode(), flags | re.MULTILINE) if text.isascii() else None
         folds = bool(tree.state.flags & re.IGNORECASE)
         found = None if folds and not text.isascii() else _required(tree)
-        usable = found is not None and len(found) <= MOST and _shortest(found) >= SHORTEST
+        required = sorted({_encoded(one, folds) for one in found or ()})
+        is_usable = 0 < len(required) <= MOST and min(map(len, required)) >= SHORTEST
         self._folds = folds
-        self._required = sorted({_encoded(one, folds) for one in found}) if found and usable else None
+        self._required = required if is_usable else None
         self._by_line = self._bytes is None or _SEES_BEYOND_THE_LINE.search(text) is not None
 
     def matches(self, line: bytes) -> bool:

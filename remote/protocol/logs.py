@@ -23,7 +23,7 @@ MAX_FILES = 2_000
 """Of one ``log_files`` reply."""
 MAX_LINES = 1_000
 """Before, and after, the place of one ``read_log`` reply, which has fewer where they are long."""
-MAX_CHARACTERS = 65_536
+MAX_CHARACTERS = 64_000
 """Of a line."""
 MAX_PATTERN = 1_000
 MAX_BYTES = 393_216

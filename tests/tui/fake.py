@@ -359,6 +359,7 @@ def _indexed(op: str) -> Callable[[FakeClient, dict[str, Any]], dict[str, Any]]:
     return lambda client, params: client.index.answer(op, client.files, params)
 
 
+<<<<<<< HEAD
 INDEXED = ("series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts")
 
 
@@ -368,6 +369,21 @@ def _run_facts(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     return reply("run_facts", {"ok": True, "result": {"facts": rows, "same": {}}})
 
 
+=======
+INDEXED = (
+    "series",
+    "metrics",
+    "show_step",
+    "rollout_steps",
+    "rollout_step",
+    "samples",
+    "search_rollouts",
+    "log_files",
+    "read_log",
+    "search_log",
+    "log_bytes",
+)
+>>>>>>> f1df28a (Logs: any file of a run by place, followed, searched and copied)
 DEFAULT_ANSWERS: dict[str, Any] = {
     **{op: _indexed(op) for op in INDEXED},
     "show_run": _show_run,

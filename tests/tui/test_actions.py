@@ -13,7 +13,7 @@ from remote.events import Link, LinkChanged, RunsReported
 from tests.tui.fake import summary
 
 REPO = Path(__file__).parents[2]
-VIEWS = ("home", "charts", "rollouts", "compare")
+VIEWS = ("home", "charts", "rollouts", "logs", "compare")
 
 
 def test_every_action_is_complete() -> None:
@@ -35,11 +35,19 @@ def test_ids_and_keys_do_not_clash() -> None:
 
 def test_panels_use_other_keys() -> None:
     from grpo_tui.widgets.lines_panel import LinesPanel
+    from grpo_tui.widgets.log_files import LogFilesPanel
+    from grpo_tui.widgets.log_lines import LogLinesPanel
     from grpo_tui.widgets.metrics_panel import MetricsPanel
     from grpo_tui.widgets.panel import ScrollPanel
     from grpo_tui.widgets.runs import RunsPanel
 
-    for view, panel in (("home", RunsPanel), ("home", LinesPanel), ("charts", MetricsPanel)):
+    for view, panel in (
+        ("home", RunsPanel),
+        ("home", LinesPanel),
+        ("charts", MetricsPanel),
+        ("logs", LogFilesPanel),
+        ("logs", LogLinesPanel),
+    ):
         here = [action for action in ACTIONS if action.is_in(view) and action.id != "log_next"]  # the same in a log
         taken = {key for action in here for key in action.keys}
         for binding in [*ScrollPanel.BINDINGS, *panel.BINDINGS]:
