@@ -43,7 +43,7 @@ class LogSearch:
     version: int = 0
     asked_at: float | None = None
     wants: int = 0
-    """+1: the next match is to be shown, -1: the previous one; 0: none."""
+    """So many matches further on is the one to be shown; negative: before; 0: none is."""
     is_new: bool = True
     """Whether the nearest match is to be shown, the first time."""
     _next_at: float = 0.0
@@ -98,11 +98,16 @@ class LogSearch:
         """Where the match begins that is to be shown now; None if there is none, or it is not known yet."""
         if self.is_new:
             return self._nearest()
-        if not self.wants:
-            return None
-        found = self.neighbor(self.wants)
-        if found is not None or self._is_known(self.wants):
-            self.wants = 0
+        found = None
+        while self.wants:
+            by = 1 if self.wants > 0 else -1
+            following = self.neighbor(by)
+            if following is None:
+                if self._is_known(by):
+                    self.wants = 0
+                break
+            found = self.cursor = following
+            self.wants -= by
         return found
 
     def neighbor(self, by: int) -> int | None:

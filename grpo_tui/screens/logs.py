@@ -195,6 +195,13 @@ class LogsScreen(ViewScreen):
             panel.focus()
             self.call_after_refresh(self.tick)
 
+    def minimize(self) -> None:
+        """Restore the screen, also where Textual does."""
+        super().minimize()
+        self._whole_line = False
+        self.set_focus(self.query_one("#lines"))
+        self.call_after_refresh(self.tick)
+
     def follow(self) -> None:
         """Show the end and stay there, or stay where the cursor is."""
         if (window := self.window) is not None:
@@ -222,7 +229,7 @@ class LogsScreen(ViewScreen):
             self.grpo.warn(f"{self.grpo.key('log_search')} searches")
             return
         search = view.search
-        search.wants, search.is_new = by, False
+        search.wants, search.is_new = search.wants + by, False
         jumped = view.jump()
         if not jumped and not search.wants:
             other = self.grpo.key("match_previous" if by > 0 else "match_next")
@@ -291,9 +298,6 @@ class LogsScreen(ViewScreen):
         view = self.view
         if self.maximized is not None:
             self.minimize()
-            self._whole_line = False
-            self.call_after_refresh(self.query_one("#lines").focus)  # while it is hidden it takes none
-            self.call_after_refresh(self.tick)
         elif view is not None and view.search is not None:
             view.find("")
         elif view is not None and view.window is not None and view.window.level:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 
 from grpo_tui.model.log_window import LogWindow
 from grpo_tui.screens.logs import LogsScreen
@@ -89,7 +90,8 @@ async def test_any_line_is_reached(start: Start) -> None:
 async def test_held_keys_lose_no_line(start: Start) -> None:
     async with start(long_box, wait="87/200") as session:
         await logs(session)
-        await session.press(*["k"] * 300)
+        for _ in range(300):  # no pause between them
+            session.app.post_message(events.Key("k", "k"))
         await session.until_text("line 4,700 of 5,000")
 
 
@@ -148,7 +150,8 @@ async def test_many_matches_are_loaded_as_they_are_stepped_through(start: Start)
         await logs(session)
         await session.press("g", "slash", *"0 of many", "enter")
         await session.until_text("match 1 of 497")
-        await session.press(*["n"] * 249)
+        for _ in range(249):
+            session.app.post_message(events.Key("n", "n"))
         await session.until_text("match 250 of 497")
         assert len(session.client.asked_for("search_log")) < 60
 
