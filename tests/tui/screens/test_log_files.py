@@ -100,9 +100,9 @@ async def test_levels_are_counted_and_shown_alone(start: Start) -> None:
         screen = await logs(session)
         await session.until(lambda: (window(session).warnings, window(session).errors) == (1, 2), "counts")
         await session.until_text(f"warnings{1:>15}", f"errors{2:>17}")
-        await session.press("v")
+        await session.press("o")
         await session.until_text("only warnings", "▲ UserWarning: slow")
-        await session.press("v")
+        await session.press("o")
         await session.until_text("only errors", "✖ ValueError: first", "✖ ValueError: second")
         assert "step" not in session.text().partition("╭─ console.log")[2].partition("│ ▌✖")[0]
         session.client.append(CONSOLE, b"ok\nTypeError: third\n")
@@ -262,7 +262,7 @@ async def test_actions_are_in_the_palette(start: Start) -> None:
     async with start(long_box, wait="87/200") as session:
         await logs(session)
         await session.press("colon", *"only errors")
-        await session.until_text("level: Show every line, only warnings, or only errors")
+        await session.until_text("only: Show every line, only warnings, or only errors")
         await session.press("enter")
         await session.until_text("only warnings")
 
