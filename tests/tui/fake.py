@@ -359,17 +359,6 @@ def _indexed(op: str) -> Callable[[FakeClient, dict[str, Any]], dict[str, Any]]:
     return lambda client, params: client.index.answer(op, client.files, params)
 
 
-<<<<<<< HEAD
-INDEXED = ("series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts")
-
-
-def _run_facts(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
-    """Configuration and last metrics of the runs that ``client.facts`` has, through the gate."""
-    rows = [{"run": run, **client.facts.get(run, {})} for run in params["runs"]]
-    return reply("run_facts", {"ok": True, "result": {"facts": rows, "same": {}}})
-
-
-=======
 INDEXED = (
     "series",
     "metrics",
@@ -383,7 +372,14 @@ INDEXED = (
     "search_log",
     "log_bytes",
 )
->>>>>>> f1df28a (Logs: any file of a run by place, followed, searched and copied)
+
+
+def _run_facts(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    """Configuration and last metrics of the runs that ``client.facts`` has, through the gate."""
+    rows = [{"run": run, **client.facts.get(run, {})} for run in params["runs"]]
+    return reply("run_facts", {"ok": True, "result": {"facts": rows, "same": {}}})
+
+
 DEFAULT_ANSWERS: dict[str, Any] = {
     **{op: _indexed(op) for op in INDEXED},
     "show_run": _show_run,
