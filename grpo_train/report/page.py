@@ -25,7 +25,7 @@ from grpo_train.report.curves import Curve
 from grpo_train.report.evaluations import EvaluatedStep, Evaluation, Pair
 from grpo_train.report.report import Report, RunReport, differences, flat, overview
 from grpo_train.report.samples import Sample
-from grpo_train.report.text import number, percent, shorten
+from grpo_train.report.text import number, percent, shorten, shorten_start
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.display import state_label
 from grpo_train.run_dir.files import to_float
@@ -287,7 +287,10 @@ def _completion(sample: Sample) -> Completion:
     facts += [f"{key} {str(row[key])[:200]}" for key in ("reason", "answer", "gold") if row.get(key) not in (None, "")]
     prompt, completion = (str(row.get(key) or "") for key in ("prompt", "completion"))
     return Completion(
-        ", ".join(sample.why), " · ".join(facts), shorten(prompt, PROMPT_LIMIT), shorten(completion, COMPLETION_LIMIT)
+        ", ".join(sample.why),
+        " · ".join(facts),
+        shorten_start(prompt, PROMPT_LIMIT),
+        shorten(completion, COMPLETION_LIMIT),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,15 +124,15 @@ class _Rollouts:
         low, high = 0, self._size
         while low < high:
             middle = (low + high) // 2
-            offset, row = next(self._rows(middle), (high, None))
-            if row is None or offset >= high or row["step"] >= step:
+            offset, row = next(self._rows(middle, high), (high, None))
+            if row is None or row["step"] >= step:
                 high = middle
             else:
                 low = offset + 1
         return next(self._rows(low), (self._size, None))[0]
 
-    def _rows(self, place: int) -> Iterator[tuple[int, Row]]:
-        """Offset and row of each valid line that begins at a place or after it."""
+    def _rows(self, place: int, end: float = math.inf) -> Iterator[tuple[int, Row]]:
+        """Offset and row of each valid line that begins at a place or after it, and before an end."""
         with open_regular(self._path) as file:
             start = file.seek(max(0, place - 1))
             if place:
@@ -141,6 +142,8 @@ class _Rollouts:
             while (skipped := self._end_of_range(start)) is not None:
                 start = file.seek(skipped)
             for offset, line in read_lines(file):
+                if start + offset >= end:
+                    return
                 if self._end_of_range(start + offset) is not None:
                     continue
                 try:

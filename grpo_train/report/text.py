@@ -69,6 +69,11 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}\n… ({len(text) - limit:,} more characters)"
 
 
+def shorten_start(text: str, limit: int) -> str:
+    """The last characters of a text, and how many are left out: a prompt ends with its question."""
+    return text if len(text) <= limit else f"({len(text) - limit:,} characters before) …\n{text[-limit:]}"
+
+
 def number(value: float | None) -> str:
     """Four significant digits: ``0.4531``, ``1,840``, ``2e-06``; an en dash for None."""
     if value is None:
