@@ -109,6 +109,11 @@ def zoom(app: GrpoApp) -> None:
     app.views.charts.zoom()
 
 
+def export(app: GrpoApp) -> None:
+    """Save the steps shown as CSV and the charts as SVG, on this machine."""
+    app.views.charts.export()
+
+
 def show_filter(app: GrpoApp) -> None:
     """Filter the list of metrics by name."""
     app.views.charts.show_filter()

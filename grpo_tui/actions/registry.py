@@ -49,6 +49,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("metric_later", "greater_than_sign", "later", "Charts", charts.later, in_bar=False, scope="charts"),
     Action("full_screen", "z", "full screen", "Charts", charts.zoom, scope="charts"),
     Action("filter_metrics", "slash", "filter", "Charts", charts.show_filter, scope="charts"),
+    Action("export_charts", "E", "export", "Charts", charts.export, reasons.no_run, scope="charts"),
     Action("open_rollouts", "enter", "rollouts", "Charts", charts.open_rollouts, scope="charts"),
     Action("pane_in", "enter,l", "in", "Rollouts", rollouts.pane_in, scope="rollouts"),
     Action("pane_out", "h", "out", "Rollouts", rollouts.pane_out, in_bar=False, scope="rollouts"),

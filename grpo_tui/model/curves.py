@@ -30,6 +30,8 @@ LIVE_SHARE = 0.02
 """… or this share of the rows in the answer, whichever is more."""
 LIVE_KEPT = 20_000
 """Rows that are drawn beside an answer, where the box gives no newer one."""
+MIN_AVERAGED = 12
+"""Minimum values for drawing the moving average over the raw curve."""
 SMOOTHINGS = (0, 5, 20, 50, 200, 1_000, AUTOMATIC)
 """Steps of the moving average; 0 = off."""
 AXES = ("step", "tokens", "time")
@@ -177,6 +179,10 @@ class Curves:
             if self.window.span is not None:
                 low = high - self.window.span
         return (low, high) if high > low else (low - 1, high + 1)
+
+    def is_averaged(self, curve: Curve) -> bool:
+        """Whether the moving average of a curve is drawn, over its raw values."""
+        return curve.count >= MIN_AVERAGED and self.smoothing > 0
 
     @property
     def is_answered(self) -> bool:

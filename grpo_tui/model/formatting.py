@@ -78,6 +78,11 @@ def metric_value(value: float | None) -> str:
     return compact_number(value)
 
 
+def power_labels(levels: list[float]) -> list[str]:
+    """Labels of a logarithmic axis, whose levels are exponents of ten; "" beyond the largest number."""
+    return [compact_number(10.0**level, 6) if abs(level) < 308 else "" for level in levels]
+
+
 def tick_labels(levels: list[float]) -> list[str]:
     """Labels of an axis: every tick has the number of decimals that the tick distance needs."""
     if len(levels) < 2 or max(map(abs, levels)) >= 1e4:

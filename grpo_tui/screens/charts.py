@@ -13,7 +13,9 @@ from textual.widget import Widget
 
 from grpo_tui.actions.action import Action
 from grpo_tui.background import refresh_metrics, refresh_step
+from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.charts import CHARTS
+from grpo_tui.export import Range, save_charts
 from grpo_tui.model.charts_view import MOST_SHOWN, ChartsView, smoothing_label
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.formatting import compact_number
@@ -58,6 +60,8 @@ class AboutCharts(Line):
         for name, value in parts:
             text += Content.from_markup("   [$text-muted]$name:[/] $value", name=name, value=value)
         rows = self.store.metrics.rows
+        if self._charts.saving:
+            text += Content.from_markup("   [$warning]$saving[/]", saving=self._charts.saving)
         count = Content.from_markup(
             "[$text-muted]$all metrics, $shown shown[/]",
             all=compact_number(len(rows)), shown=str(len(self._charts.drawn)),
@@ -80,6 +84,8 @@ class ChartsScreen(ViewScreen):
         self.drawn: list[str] = []
         """The metrics in the charts."""
         self._asked: tuple[str, float | None, str] | None = None
+        self.saving = ""
+        """How far an export is; "" without one."""
 
     @property
     def curves(self) -> Curves | None:
@@ -249,6 +255,33 @@ class ChartsScreen(ViewScreen):
         name = focused.metric if isinstance(focused, CurveChart) else self.query_one(MetricsPanel).current
         self.view.logarithmic ^= {name}
         self.tick()
+
+    def export(self) -> None:
+        """Save the range shown: every step as CSV, the charts as SVG."""
+        app, curves, view = self.grpo, self.curves, self.view
+        if self.saving:
+            app.warn(f"{self.saving}: an export is in progress")
+            return
+        if curves is None or not curves.curves or not self.drawn:
+            app.warn("nothing to save: no chart is shown yet")
+            return
+        low, high = curves.ends
+        drawings = [
+            Drawing(name, curve, CHARTS[slot % len(CHARTS)].light, name in view.logarithmic, curves.is_averaged(curve))
+            for slot, name in enumerate(self.drawn)
+            if (curve := curves.curves.get(name)) is not None
+        ]
+        x = view.window.x
+        title = f"{curves.run}, {x} {axis_label(low, x)}–{axis_label(high, x)}"
+        svg = charts_svg(title, drawings, (low, high), lambda value: axis_label(value, x))
+        metrics = tuple(self.drawn) if x != "tokens" else tuple(dict.fromkeys(["num_tokens", *self.drawn]))
+        app.work("export", partial(save_charts, app, Range(curves.run, metrics, x, low, high), svg, self.say_saving))
+
+    def say_saving(self, text: str) -> None:
+        """Show how far an export is."""
+        self.saving = text
+        for line in self.query(AboutCharts):
+            line.refresh()
 
     def zoom(self) -> None:
         """Let the focused chart, else that of the metric under the cursor, fill the screen; or restore it."""

@@ -17,14 +17,12 @@ from textual.strip import Strip
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.charts import CHARTS
-from grpo_tui.model.curves import Curve, Curves, Mark
-from grpo_tui.model.formatting import compact_number, metric_value, tick_labels
+from grpo_tui.model.curves import MIN_AVERAGED, Curve, Curves, Mark
+from grpo_tui.model.formatting import compact_number, metric_value, power_labels, tick_labels
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, plot_marks, row_of, ticks, view_of_marks
 from grpo_tui.widgets.panel import Panel
 
-MIN_SMOOTHED = 12
-"""Minimum values for drawing the moving average over the raw curve."""
 FLAT = 1e-6
 """Relative change below which the trend counts as flat."""
 WAIT_S = 1.0
@@ -141,7 +139,7 @@ class CurveChart(Panel):
 
     def _trend(self, curve: Curve) -> str:
         """Direction of the moving average over the last quarter, relative to its range."""
-        if curve.count < MIN_SMOOTHED:
+        if curve.count < MIN_AVERAGED:
             return ""
         if (state := self.state()) != self._trend_of[0]:
             smooth = [mark.smooth for mark in curve.marks]
@@ -179,7 +177,7 @@ class CurveChart(Panel):
         self._view = view
         raw, smooth = Bitmap(columns, rows), Bitmap(columns, rows)
         plot_marks(raw, view, marks)
-        if smoothed := self.smoothed and curve.count >= MIN_SMOOTHED and curves.smoothing > 0:
+        if smoothed := self.smoothed and curves.is_averaged(curve):
             plot_marks(smooth, view, self._scaled(averages(curve.marks)))
         names = ("raw", "line", "axis", "gap", "cross")
         styles = {name: style + self.get_component_rich_style(f"chart--{name}") for name in names}
@@ -209,7 +207,7 @@ class CurveChart(Panel):
         """Row to number, on the y axis."""
         count = max(2, min(6, rows // 2 + 1))
         levels = (log_ticks if self.is_log else ticks)(view.y_low, view.y_high, count)
-        texts = [compact_number(10**level, 6) for level in levels] if self.is_log else tick_labels(levels)
+        texts = power_labels(levels) if self.is_log else tick_labels(levels)
         return {row_of(level, view, rows): text for level, text in zip(levels, texts, strict=True)}
 
     def _scaled(self, marks: Sequence[Mark]) -> Sequence[Mark]:

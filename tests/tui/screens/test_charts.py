@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from grpo_tui import export
 from grpo_tui.screens.charts import ChartsScreen
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.metrics_panel import MetricsPanel
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import LOGS, RUN, FakeClient, jsonl, learning_box, train_rows
+from tests.tui.fake import DEFAULT_ANSWERS, LOGS, RUN, FakeClient, jsonl, learning_box, train_rows
 
 
 async def charts(session: Session) -> ChartsScreen:
@@ -144,3 +150,79 @@ async def test_a_box_that_refuses(start: Start) -> None:
 
     async with start(script, wait="87/200") as session:
         await session.until_text("no folder accepts the index")
+
+
+@pytest.fixture
+def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    monkeypatch.setattr(export, "folder", lambda: folder)
+    return folder
+
+
+async def test_the_charts_are_saved(start: Start, downloads: Path) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("plus")
+        await session.until(lambda: screen.curves and screen.curves.ends == (22.5, 65.5))
+        await session.press("E")
+        table, picture = downloads / f"{RUN}_23-65.csv", downloads / f"{RUN}_23-65.svg"
+        await session.until(picture.exists, "the files")
+        await session.until_text("saved 43 steps")
+        head, *lines = csv.reader(table.read_text().splitlines())
+        assert head == ["step", *screen.drawn]
+        rows = train_rows(87, nan_at=30)[22:65]
+        assert [int(line[0]) for line in lines] == [row["step"] for row in rows]
+        assert [float(line[1]) for line in lines] == [row[head[1]] for row in rows]
+        assert "NaN" in lines[30 - 23]
+        texts = [each.text for each in ElementTree.parse(picture).iter() if each.tag.endswith("text")]
+        assert set(screen.drawn) <= set(texts)
+        assert sorted(path.name for path in downloads.iterdir()) == [table.name, picture.name]
+
+
+async def test_another_axis_saves_the_same_steps(start: Start, downloads: Path) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("x", "x")
+        await session.until(lambda: screen.curves and screen.curves.window.x == "time" and screen.curves.is_answered)
+        await session.press("E")
+        await session.until((downloads / f"{RUN}_1-87.svg").exists, "the files")
+        head, *lines = csv.reader((downloads / f"{RUN}_1-87.csv").read_text().splitlines())
+        assert head == ["step", *screen.drawn]
+        assert len(lines) == 87
+
+
+async def test_a_failed_export_leaves_nothing(start: Start, downloads: Path) -> None:
+    from remote.protocol import RemoteError
+
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+
+        def refuse(client: FakeClient, params: object) -> None:
+            raise RemoteError("timeout", "the box does not answer")
+
+        session.client.answers["series"] = refuse
+        await session.press("E")
+        await session.until_text("the box does not answer; E tries again")
+        await session.until(lambda: not screen.saving)
+        assert not list(downloads.iterdir())
+
+
+async def test_an_export_waits_for_the_index(start: Start, downloads: Path) -> None:
+    async with start(wait="87/200") as session:
+        await charts(session)
+        whole = DEFAULT_ANSWERS["series"]
+        is_coarse = True
+
+        def coarse(client: FakeClient, params: dict[str, Any]) -> Any:
+            reply = whole(client, params)
+            return {**reply, "state": "coarse", "progress": 0.34} if is_coarse else reply
+
+        session.client.answers["series"] = coarse
+        await session.press("E")
+        await session.until_text("waiting for the index, 34 %")
+        await session.press("E")
+        await session.until_text("an export is in")
+        assert not list(downloads.glob("*.csv"))
+        is_coarse = False
+        await session.until((downloads / f"{RUN}_1-87.svg").exists, "the files")

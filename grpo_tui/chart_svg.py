@@ -1,0 +1,120 @@
+"""The charts of a view as one SVG file, drawn as lines: it looks the same without the terminal's font. No Textual."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from grpo_tui.model.curves import Curve, Mark
+from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
+from grpo_tui.widgets.braille import View, log_ticks, ticks, view_of_marks
+
+WIDTH, HEIGHT = 480, 240
+"""Of one chart."""
+LEFT, RIGHT, TOP, BOTTOM = 56, 16, 34, 26
+ACROSS = 2
+"""Charts side by side."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One chart to draw."""
+
+    metric: str
+    curve: Curve
+    color: str
+    is_log: bool
+    is_smoothed: bool
+
+
+def charts_svg(title: str, charts: Sequence[Drawing], ends: tuple[float, float], label: Callable[[float], str]) -> str:
+    """The charts below a title. ``ends``: first and last x; ``label``: the text of an x, "" for none."""
+    across = min(ACROSS, max(1, len(charts)))
+    width, height = across * WIDTH, 30 + -(-len(charts) // across) * HEIGHT
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="Helvetica, Arial, sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="16" y="22" font-size="14" font-weight="bold" fill="#1d2733">{_escape(title)}</text>',
+    ]
+    for place, chart in enumerate(charts):
+        parts.append(f'<g transform="translate({place % across * WIDTH} {30 + place // across * HEIGHT})">')
+        parts += _chart(chart, ends, label)
+        parts.append("</g>")
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], str]) -> Iterator[str]:
+    marks = [mark for mark in chart.curve.marks if ends[0] <= mark.x <= ends[1]]
+    if chart.is_log:
+        marks = [mark for mark in marks if mark.low > 0]
+    scaled = [_logarithmic(mark) for mark in marks] if chart.is_log else marks
+    view = view_of_marks(scaled, *ends)
+    last = chart.curve.last
+    yield f'<text x="{LEFT}" y="20" font-weight="bold" fill="#1d2733">{_escape(chart.metric)}</text>'
+    said = " ".join(filter(None, [metric_value(last) if last is not None else "", "log" if chart.is_log else ""]))
+    yield f'<text x="{WIDTH - RIGHT}" y="20" text-anchor="end" fill="#5d6b7a">{_escape(said)}</text>'
+    levels = (log_ticks if chart.is_log else ticks)(view.y_low, view.y_high, 5)
+    texts = power_labels(levels) if chart.is_log else tick_labels(levels)
+    for level, text in zip(levels, texts, strict=True):
+        y = f"{_y(level, view):.1f}"
+        yield f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#e2ded2" stroke-width="1"/>'
+        yield f'<text x="{LEFT - 6}" y="{float(y) + 4:.1f}" text-anchor="end" fill="#5d6b7a">{_escape(text)}</text>'
+    for level in ticks(*ends, 6):
+        if text := label(level):
+            x, anchor = _x(level, view), "end" if _x(level, view) > WIDTH - RIGHT - 20 else "middle"
+            yield (f'<text x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="{anchor}" fill="#5d6b7a">{_escape(text)}</text>')
+    for part in _unbroken(scaled):
+        if chart.is_smoothed:
+            outline = [(mark.x, mark.high) for mark in part] + [(mark.x, mark.low) for mark in reversed(part)]
+            yield f'<path d="{_path(outline, view)}Z" fill="{chart.color}" fill-opacity="0.2"/>'
+        line = [(mark.x, y) for mark in part for y in ([mark.smooth] if chart.is_smoothed else _values(mark))]
+        yield (
+            f'<path d="{_path(line, view)}" fill="none" stroke="{chart.color}" stroke-width="1.6" '
+            'stroke-linejoin="round" stroke-linecap="round"/>'
+        )
+    for x in chart.curve.gaps:
+        if ends[0] <= x <= ends[1]:
+            yield (
+                f'<path d="M{_x(x, view) - 3:.1f} {HEIGHT - BOTTOM - 7}l6 6m0-6l-6 6" stroke="#c02a1c" fill="none"/>'
+            )
+    yield f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#5d6b7a" fill="none"/>'
+
+
+def _values(mark: Mark) -> tuple[float, ...]:
+    """The values of a column in an order that a line passes through all of them."""
+    return (mark.first,) if mark.low == mark.high else (mark.first, mark.low, mark.high, mark.last)
+
+
+def _unbroken(marks: Sequence[Mark]) -> list[list[Mark]]:
+    """The marks, cut where a NaN lies between two."""
+    parts: list[list[Mark]] = []
+    for mark in marks:
+        if mark.broken or not parts:
+            parts.append([])
+        parts[-1].append(mark)
+    return parts
+
+
+def _logarithmic(mark: Mark) -> Mark:
+    first, low, high, last, smooth = (math.log10(max(value, 1e-300)) for value in mark[1:6])
+    return Mark(mark.x, first, low, high, last, smooth, mark.broken)
+
+
+def _x(x: float, view: View) -> float:
+    return LEFT + (x - view.x_low) / (view.x_high - view.x_low) * (WIDTH - LEFT - RIGHT)
+
+
+def _y(y: float, view: View) -> float:
+    return TOP + (view.y_high - y) / (view.y_high - view.y_low) * (HEIGHT - TOP - BOTTOM)
+
+
+def _path(places: Sequence[tuple[float, float]], view: View) -> str:
+    return "M" + "L".join(f"{_x(x, view):.1f} {_y(y, view):.1f}" for x, y in places)
+
+
+def _escape(text: str) -> str:
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return html.escape(shown, quote=True)

@@ -1,0 +1,108 @@
+"""Saving what a view shows into the downloads folder of the laptop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_tui.model.export import header_of, lines_of, pages, request_of, steps_between
+from grpo_tui.model.formatting import one_line
+from remote.protocol import RemoteError
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+WAIT_S = 0.5
+"""Pause before the box is asked again while it makes the index."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """What to save of a run."""
+
+    run: str
+    metrics: tuple[str, ...]
+    x: str
+    low: float
+    high: float
+    """On the axis ``x``."""
+
+
+def folder() -> Path:
+    """The downloads folder, or the home directory without one."""
+    import platformdirs
+
+    downloads = Path(platformdirs.user_downloads_dir())
+    return downloads if downloads.is_dir() else Path.home()
+
+
+def new_file(stem: str, suffix: str) -> Path:
+    """A path in the downloads folder at which there is no file."""
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in stem)[:120].lstrip(".") or "run"
+    names = (safe if number == 1 else f"{safe}-{number}" for number in range(1, 10_000))
+    return next(path for name in names if not os.path.lexists(path := folder() / f"{name}{suffix}"))
+
+
+async def save_charts(app: GrpoApp, wanted: Range, svg: str, say: Callable[[str], None]) -> None:
+    """Save the CSV of a range at full resolution, and its charts as SVG. ``say`` shows how far it is; "" at the end."""
+    try:
+        first, last = await _steps(app, wanted)
+        stem = f"{wanted.run}_{first}-{last}"
+        table = new_file(stem, ".csv")
+        rows = await _save_table(app, wanted, first, last, table, say)
+        picture = table.with_suffix(".svg")
+        picture.write_text(svg, encoding="utf-8")
+        steps = "1 step" if rows == 1 else f"{rows:,} steps"
+        app.receipt(f"saved {steps}", f"{table} and {picture.name}")
+    except RemoteError as error:
+        app.warn(f"{error.message}; E tries again", "not saved")
+    except (OSError, ValueError) as error:
+        app.warn(one_line(str(error)), "not saved")
+    finally:
+        say("")
+
+
+async def _steps(app: GrpoApp, wanted: Range) -> tuple[int, int]:
+    """First and last step of a range on any axis."""
+    if wanted.x == "step":
+        return steps_between(wanted.low, wanted.high)
+    ends = [
+        await app.request("show_step", timeout=15.0, run=wanted.run, at=at, x=wanted.x)
+        for at in (wanted.low, wanted.high)
+    ]
+    first, last = sorted(round(end["step"]) for end in ends)
+    return first, last
+
+
+async def _save_table(
+    app: GrpoApp, wanted: Range, first: int, last: int, file: Path, say: Callable[[str], None]
+) -> int:
+    """Write the CSV, a page at a time; returns its rows. Nothing is left of one that is not whole."""
+    part = file.with_name(f".{file.name}.part")
+    rows = 0
+    try:
+        with part.open("x", encoding="utf-8", newline="") as out:
+            out.write(header_of(wanted.metrics))
+            for start, end in pages(wanted.metrics, first, last):
+                say(f"saving, {100 * (start - first) // (last - first + 1)} %")
+                for line in lines_of(await _page(app, wanted, start, end, say), start):
+                    out.write(line)
+                    rows += 1
+        part.rename(file)
+    finally:
+        part.unlink(missing_ok=True)
+    return rows
+
+
+async def _page(app: GrpoApp, wanted: Range, start: int, end: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """The reply for some steps, from the whole index."""
+    while True:
+        reply = await app.request("series", timeout=60.0, **request_of(wanted.run, wanted.metrics, start, end))
+        if reply["state"] == "whole":
+            return reply
+        say(f"waiting for the index, {100 * reply['progress']:.0f} %")
+        await asyncio.sleep(WAIT_S)
