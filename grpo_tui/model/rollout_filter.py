@@ -51,6 +51,20 @@ def _word(word: Word) -> list[Any]:
     return ["text", "~", contains(word.text)]
 
 
+def literals(text: str) -> list[str]:
+    """The texts that a filter searches in prompt and completion, as far as they are plain: not patterns."""
+    try:
+        found = [one for one in leaves(parse(text)) if isinstance(one, Comparison) or _word(one)[0] == "text"]
+    except QueryError:
+        return []
+    words = [
+        one.text if isinstance(one, Word) else one.value
+        for one in found
+        if isinstance(one, Word) or one.field.lower() in ("text", "prompt", "completion")
+    ]
+    return [word for word in words if word and not _SPECIAL.search(word)]
+
+
 def contains(text: str) -> str:
     """A pattern that finds a text regardless of the case of ASCII letters."""
     return IGNORE_CASE + _SPECIAL.sub(r"\\\1", text)

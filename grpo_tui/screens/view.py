@@ -157,7 +157,7 @@ class ViewScreen(Screen[None]):
             self.set_filter(event.value.strip())
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if event.input.id == "filter":
+        if event.input.id == "filter" and not self.query_one("#mistake").display:
             self._close_filter()
 
     def on_key(self, event: events.Key) -> None:

@@ -23,6 +23,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 MOST_BLOCKS = 16
 """Of a group's rewards; of more samples, each block is the mean of several."""
 NARROW = 34
+"""Width below which advantages are left out: the sample has them, too."""
 
 Reading = Callable[[], "RolloutReader | None"]
 
@@ -135,7 +136,10 @@ class StepsPanel(RolloutList):
         steps = self.reader.rollouts.steps
         if self._range_of != (id(steps), steps.version):
             rewards = [row.reward for row in steps.rows if row.reward is not None]
-            self._range_of, self._ends = (id(steps), steps.version), (min(0.0, *rewards, 0.0), max(0.0, *rewards, 0.0))
+            self._range_of, self._ends = (
+                (id(steps), steps.version),
+                (min(rewards, default=0.0), max(rewards, default=0.0)),
+            )
         return self._ends
 
     _range_of: object = None
@@ -240,7 +244,8 @@ class SamplesPanel(RolloutList):
         self.set_titles("samples of the group", Content(words))
 
     def heading(self, width: int) -> Text:
-        return Text(f"   {'#':>2} {'reward':>6} {'adv':>6} {'len':>5}  why")
+        advantages = f"{'adv':>6} " if width >= NARROW else ""
+        return Text(f"   {'#':>2} {'reward':>6} {advantages}{'len':>5}  why")
 
     def line(self, index: int, width: int) -> Text:
         reader = self.reader
@@ -248,13 +253,15 @@ class SamplesPanel(RolloutList):
         one = self._samples[index]
         is_match, offset = reader.is_match(one), one["offset"]
         colors = self.app.theme_variables
-        text = Text("*" if reader.marked == offset else " ", style=f"bold {colors['accent']}", no_wrap=True)
+        text = Text(no_wrap=True)
+        text.append("*" if reader.marked == offset else " ", style=f"bold {colors['accent']}")
         text.append("/ " if is_match else "  ", style=f"bold {colors['warning']}")
         style = colors["grpo-muted"] if reader.is_filtered and not is_match else ""
         number = one.get("sample")
         length = one.get("length")
+        advantages = f"{advantage(one):>6} " if width >= NARROW else ""
         text.append(
-            f"{'–' if number is None else number:>2} {figure(reward_of(one)):>6} {advantage(one):>6} "
+            f"{'–' if number is None else number:>2} {figure(reward_of(one)):>6} {advantages}"
             f"{'–' if length is None else length:>5}  ", style=style,
         )  # fmt: skip
         tone = "success" if one.get("correct") else "warning" if one.get("truncated") else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from textual.content import Content
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.completion_parts import parts_of, same_beginning
 from grpo_tui.model.formatting import compact_number, one_line
+from grpo_tui.model.rollout_filter import literals
 from grpo_tui.model.rollout_groups import why
 from grpo_tui.model.rollout_reader import RolloutReader
 from grpo_tui.model.store import Store
@@ -22,8 +24,12 @@ from remote.protocol.index import UNREADABLE
 
 GUTTER = 8
 """Cells of the words before the parts."""
+ROOMY = 56
+"""Width below which words are shortened."""
 SIDE_BY_SIDE = 96
 """Width from which two samples stand side by side."""
+LEAST_SAME = 8
+"""Characters of an equal beginning that is pointed out."""
 PROMPT_LINES = 8
 """Of a prompt that is not shown in whole: its end has the question."""
 STYLES = {"think": "think", "code": "code", "answer": "answer", "text": ""}
@@ -50,8 +56,8 @@ class SampleSource(PageSource):
         texts = tuple(id(reader.rollouts.text(offset)) for offset in reader.shown)
         choices = reader.choices
         return (
-            id(reader), tuple(reader.shown), texts, choices.wraps, choices.whole_prompt, self.shift, reader.step,
-            self._waiting(reader),
+            id(reader), tuple(reader.shown), texts, choices.wraps, choices.filter, choices.whole_prompt, self.shift,
+            reader.step, self._waiting(reader),
         )  # fmt: skip
 
     @staticmethod
@@ -86,6 +92,9 @@ class _Page:
     def __init__(self, reader: RolloutReader, width: int, palette: Palette, shift: int) -> None:
         self.reader, self.width, self.palette, self.shift = reader, width, palette, shift
         self.choices = reader.choices
+        words = "|".join(map(re.escape, literals(self.choices.filter)))
+        self._found = re.compile(words, re.IGNORECASE) if words else None
+        """What the filter searches."""
 
     def one(self, row: Row) -> list[Text]:
         return [*self.prompt(row, self.width), Text(), *self.sample(row, self.width)]
@@ -93,6 +102,7 @@ class _Page:
     def two(self, row: Row, other: Row) -> list[Text]:
         """Side by side if there is room, else one below the other."""
         same = same_beginning(str(row.get("completion") or ""), str(other.get("completion") or ""))
+        same = same if same >= LEAST_SAME else 0
         one_prompt = row.get("prompt") == other.get("prompt")
         if self.width < SIDE_BY_SIDE:
             second = [] if one_prompt else [*self.prompt(other, self.width), Text()]
@@ -126,7 +136,8 @@ class _Page:
     def prompt(self, row: Row, width: int) -> list[Text]:
         """The prompt; a long one is cut at its beginning."""
         muted = self.palette["muted"]
-        lines = self._fold(Text(str(row.get("prompt") or "").strip().expandtabs(4), style=muted), width)
+        text = Text(str(row.get("prompt") or "").strip().expandtabs(4), style=muted)
+        lines = self._fold(self._pointed_out(text), width)
         head = Text("prompt", style=f"bold {muted}")
         hidden = len(lines) - PROMPT_LINES
         if hidden > 1 and not self.choices.whole_prompt:
@@ -139,7 +150,7 @@ class _Page:
         completion = str(row.get("completion") or "")
         lines = [self._rule(row, width)]
         if same:
-            lines.append(Text(f"        same beginning: {same:,} characters", style=self.palette["muted"]))
+            lines.append(Text(f"{'':<{GUTTER}}same beginning: {same:,} characters", style=self.palette["muted"]))
         answered, answer = False, row.get("answer")
         for kind, start, text in parts_of(completion, str(row.get("prompt") or "")):
             styled = Text(text, style=self.palette[STYLES[kind]] if STYLES[kind] else "")
@@ -150,7 +161,7 @@ class _Page:
                 if answer is None or one_line(text) == one_line(str(answer)):
                     styled.append_text(self._verdict(row))
                     answered = True
-            lines += self._labeled(kind if kind != "text" else "", styled, width)
+            lines += self._labeled(kind if kind != "text" else "", self._pointed_out(styled), width)
         if not completion.strip():
             lines += self._labeled("", Text("(empty)", style=self.palette["muted"]), width)
         cut = int(row.get("completion_length") or 0) - len(completion)
@@ -166,7 +177,8 @@ class _Page:
         parts = [f"#{'–' if number is None else number}"]
         if row.get("step") is not None and int(row["step"]) != self.reader.step:
             parts.append(f"step {int(row['step']):,}")
-        parts += [f"reward {figure(to_float(row.get('reward')))}", f"advantage {advantage(row)}"]
+        word = "advantage" if width >= ROOMY else "adv"
+        parts += [f"reward {figure(to_float(row.get('reward')))}", f"{word} {advantage(row)}"]
         text = Text("─ ", style=self.palette["muted"], no_wrap=True)
         text.append("  ".join(parts), style=f"bold {self.palette['key']}")
         if row.get("truncated"):
@@ -222,6 +234,12 @@ class _Page:
                 line.stylize_before(line.style)
             lines.append(Text.assemble(label, line))
         return lines
+
+    def _pointed_out(self, text: Text) -> Text:
+        """The text with what the filter searches underlined."""
+        for match in self._found.finditer(text.plain) if self._found is not None else ():
+            text.stylize(f"bold underline {self.palette['key']}", match.start(), match.end())
+        return text
 
     def _fold(self, text: Text, width: int) -> list[Text]:
         if self.choices.wraps:
