@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from grpo_tui.model.rollout_search import Key as SearchKey
     from grpo_tui.model.rollout_search import RolloutSearch
     from grpo_tui.model.rollout_steps import Key as StepsKey
-    from grpo_tui.model.rollouts import Rollouts
+    from grpo_tui.model.rollouts import Rollouts, TextsKey
 
 REST_S = 0.06
 """The cursor, or a filter that is typed, rests this long before anything is requested; a worker is cancelled until
@@ -34,20 +34,21 @@ async def refresh_step(app: GrpoApp, rollouts: Rollouts, key: tuple[int, int]) -
     """Request the samples of a step."""
     await asyncio.sleep(REST_S)
     try:
-        rollouts.answer_step(key, await app.request("rollout_step", timeout=60.0, run=rollouts.run, step=key[0]))
+        folder = rollouts.folder(key[0])
+        reply = await app.request("rollout_step", timeout=60.0, run=rollouts.run, step=key[0], folder=folder)
+        rollouts.answer_step(key, reply)
     except RemoteError as error:
         rollouts.fail_step(key, error.message, error.code)
     app.views.rollouts.moved()
 
 
-async def refresh_texts(app: GrpoApp, rollouts: Rollouts, key: tuple[tuple[int, ...], int]) -> None:
+async def refresh_texts(app: GrpoApp, rollouts: Rollouts, key: TextsKey) -> None:
     """Request texts of samples."""
     await asyncio.sleep(REST_S)
-    offsets, characters = key
+    folder, offsets, characters = key
+    params = {"run": rollouts.run, "folder": folder, "offsets": list(offsets), "characters": characters}
     try:
-        reply = await app.request(
-            "samples", timeout=60.0, run=rollouts.run, offsets=list(offsets), characters=characters
-        )
+        reply = await app.request("samples", timeout=60.0, **params)
         rollouts.answer_texts(key, reply)
     except RemoteError as error:
         rollouts.fail_texts(key, error.message)

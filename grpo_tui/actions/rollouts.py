@@ -63,6 +63,16 @@ def side_by_side(app: GrpoApp) -> None:
     app.views.rollouts.toggle_beside()
 
 
+def next_evaluation(app: GrpoApp) -> None:
+    """Show the completions of an evaluation, or those of the training."""
+    app.views.rollouts.next_evaluation()
+
+
+def next_flips(app: GrpoApp) -> None:
+    """Show what a checkpoint lost or gained against the one before."""
+    app.views.rollouts.next_flips()
+
+
 def wrap(app: GrpoApp) -> None:
     """Wrap long lines, or cut them (shift+left and shift+right shift them)."""
     app.receipt("long lines are wrapped" if app.views.rollouts.toggle_wrap() else "long lines are cut")

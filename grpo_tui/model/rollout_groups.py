@@ -16,6 +16,7 @@ ORDERS = ("spread", "mean", "length", "log")
 """``log``: as they were logged."""
 DESCENDING = {"spread": True, "mean": False, "length": True, "log": False}
 """Whether the largest come first, unless reversed."""
+FLIPS = ("lost", "gained")
 MAX_BARS = 8
 
 Sample = Mapping[str, Any]
@@ -47,6 +48,12 @@ class Group:
         return math.hypot(*(value - self.mean for value in self.rewards)) / math.sqrt(len(self.rewards))
 
     @cached_property
+    def share(self) -> float | None:
+        """The share of right samples."""
+        known = [bool(one["correct"]) for one in self.samples if one.get("correct") is not None]
+        return sum(known) / len(known) if known else None
+
+    @cached_property
     def length(self) -> float | None:
         """Mean length in tokens."""
         lengths = [one["length"] for one in self.samples if one.get("length") is not None]
@@ -55,6 +62,16 @@ class Group:
 
 def reward_of(sample: Sample) -> float | None:
     return to_float(sample.get("reward"))
+
+
+def flipped(groups: Sequence[Group], shares: Mapping[int | None, float], kind: str) -> list[Group]:
+    """The problems of which fewer (``lost``) or more (``gained``) samples are right than elsewhere, the largest
+    difference first. ``shares``: what is right elsewhere."""
+    sign = -1 if kind == FLIPS[0] else 1
+    known = [(sign * (group.share - shares[group.number]), group) for group in groups
+             if group.share is not None and group.number in shares]  # fmt: skip
+    found = [pair for pair in known if pair[0] > 0]
+    return [group for _, group in sorted(found, key=lambda pair: -pair[0])]
 
 
 def groups_of(samples: Iterable[Sample], prompts: Iterable[Mapping[str, Any]]) -> list[Group]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_tui.model.rollout_filter import condition
-from grpo_tui.model.rollout_groups import ORDERS, Group, Sample, ordered
+from grpo_tui.model.rollout_groups import FLIPS, ORDERS, Group, Sample, flipped, ordered
 from grpo_tui.model.rollout_search import RolloutSearch
-from grpo_tui.model.rollouts import Rollouts
+from grpo_tui.model.rollouts import Place, Rollouts
 
 
 @dataclass
@@ -40,8 +40,10 @@ class RolloutChoices:
 class RolloutReader:
     """The cursors in one run's completions. ``settle`` puts them on what is there."""
 
-    def __init__(self, run: str, choices: RolloutChoices, now: Callable[[], float] = time.monotonic) -> None:
-        self.rollouts = Rollouts(run, now)
+    def __init__(
+        self, run: str, choices: RolloutChoices, now: Callable[[], float] = time.monotonic, evaluation: str = ""
+    ) -> None:
+        self.rollouts = Rollouts(run, now, evaluation)
         self.choices = choices
         self.search: RolloutSearch | None = None
         self.follows = True
@@ -50,14 +52,18 @@ class RolloutReader:
         self.sample: Sample | None = None
         self.groups: list[Group] = []
         """The groups that are listed."""
-        self.marked: int | None = None
-        """Offset of the marked sample."""
+        self.marked: Place | None = None
+        """The marked sample."""
         self.is_beside = False
         """Whether the marked sample is shown beside the one under the cursor."""
         self.version = 0
         self._now = now
         self._made_of: object = None
         self._entered: RolloutSearch | None = None
+        self._step: int | None = None
+        self._left: tuple[Group | None, Sample | None] = (None, None)
+        self.flips = ""
+        """Only problems that this evaluated step ``lost`` or ``gained`` against the one before."""
         self._land: int | None = None
         """Where to go when the step is known: its first match (1) or its last one (-1)."""
 
@@ -68,14 +74,30 @@ class RolloutReader:
         return self.rollouts.step
 
     @property
-    def shown(self) -> list[int]:
-        """Offsets of the samples whose texts are shown."""
-        first = [] if self.sample is None else [int(self.sample["offset"])]
+    def shown(self) -> list[Place]:
+        """The samples whose texts are shown."""
+        first = [] if self.sample is None else [self.rollouts.place(self.sample)]
         both = self.is_beside and self.marked is not None and self.marked not in first
         return [*first, self.marked] if both and self.marked is not None else first
 
     def is_match(self, sample: Sample) -> bool:
         return self.search is not None and sample["offset"] in self.search.offsets
+
+    def is_marked(self, sample: Sample) -> bool:
+        return self.marked is not None and self.marked == self.rollouts.place(sample)
+
+    @property
+    def searches_file(self) -> bool:
+        """Whether the filter is for all steps: an evaluated step has its own file."""
+        return self.choices.is_whole_file and not self.rollouts.evaluation
+
+    @property
+    def shares(self) -> dict[int | None, float] | None:
+        """The share of right samples of each problem at the reference step; None without one, or before it is known."""
+        page = self.rollouts.page_of(self.rollouts.reference)
+        if page is None:
+            return None
+        return {group.number: group.share for group in page.groups if group.share is not None}
 
     @property
     def is_filtered(self) -> bool:
@@ -87,15 +109,23 @@ class RolloutReader:
         self._fit_search()
         page, choices, search = self.rollouts.page, self.choices, self.search
         searched = search.version if search is not None else 0
-        made_of = (self.rollouts.version, choices.order, choices.is_reversed, search, searched, self._land)
+        made_of = (self.rollouts.version, choices.order, choices.is_reversed, search, searched, self._land, self.flips)
         if made_of == self._made_of:
             return
         self._made_of = made_of
         self.version += 1
         if page is None:
+            self._left = (self.group, self.sample) if self.group is not None else self._left
             self.group, self.sample, self.groups = None, None, []
             return
+        if page.step != self._step and not self.rollouts.evaluation:
+            self.group = self.sample = None
+        elif self.group is None:
+            self.group, self.sample = self._left  # the same problem at another checkpoint
+        self._step = page.step
         groups = ordered(page.groups, choices.order, choices.is_reversed)
+        if self.flips and (shares := self.shares) is not None:
+            groups = flipped(groups, shares, self.flips)
         if self.is_filtered:
             groups = [group for group in groups if any(map(self.is_match, group.samples))]
             if self._entered is not search and self.sample is not None and not self.is_match(self.sample):
@@ -109,13 +139,14 @@ class RolloutReader:
         if not choices.where:
             self.search = None
             return
-        step = None if choices.is_whole_file else self.step
-        if step is None and not choices.is_whole_file:
+        step = None if self.searches_file else self.step
+        if step is None and not self.searches_file:
             self.search = None
             return
         is_other = search is None or (search.where, search.step) != (choices.where, step)
         if is_other or (search is not None and search.is_coarse and not self.rollouts.steps.is_coarse):
-            self.search = RolloutSearch(self.rollouts.run, choices.where, step, self._now)
+            folder = self.rollouts.folder(step) if step is not None else ""
+            self.search = RolloutSearch(self.rollouts.run, choices.where, step, self._now, folder)
 
     def _settle_cursor(self) -> None:
         if self._land is not None and (found := self._matches()):
@@ -130,8 +161,8 @@ class RolloutReader:
     def _choose_sample(self) -> None:
         """The sample that was under the cursor, else the first match of the group, else its first one."""
         samples = self.group.samples if self.group is not None else []
-        offset = self.sample["offset"] if self.sample is not None else None
-        same = [one for one in samples if one["offset"] == offset]
+        key = "sample" if self.rollouts.evaluation else "offset"
+        same = [one for one in samples if self.sample is not None and one.get(key) == self.sample.get(key)]
         found = same or [one for one in samples if self.is_match(one)] or samples
         self.sample = found[0] if found else None
 
@@ -142,7 +173,32 @@ class RolloutReader:
         self.follows, self._land = False, None
         if step != self.step:
             self.rollouts.go_to(step)
+            self._set_reference()
             self.settle()
+
+    def next_flips(self) -> str:
+        """Turn to what the step lost against the evaluated step before it, what it gained, or everything; returns why
+        that cannot be."""
+        if not self.rollouts.evaluation:
+            return "an evaluation has what one checkpoint gets right and another wrong"
+        if self.flips == FLIPS[-1]:
+            self.flips = ""
+        else:
+            rows, step = self.rollouts.steps.rows, self.step
+            before = [row.step for row in rows if step is not None and row.step < step]
+            if not before:
+                return "no evaluated step before this one"
+            self.flips = FLIPS[FLIPS.index(self.flips) + 1] if self.flips else FLIPS[0]
+        self._set_reference()
+        return ""
+
+    def _set_reference(self) -> None:
+        """The evaluated step before the shown one."""
+        before = [row.step for row in self.rollouts.steps.rows if self.step is not None and row.step < self.step]
+        reference = before[-1] if self.flips and before else None
+        if reference != self.rollouts.reference:
+            self.rollouts.reference = reference
+            self.rollouts.version += 1
 
     def follow(self) -> None:
         """Show the newest step, and each new one."""
@@ -169,7 +225,7 @@ class RolloutReader:
         """Mark the sample under the cursor, or remove its mark."""
         if self.sample is not None:
             self.follows = False
-            self.marked = None if self.marked == self.sample["offset"] else int(self.sample["offset"])
+            self.marked = None if self.is_marked(self.sample) else self.rollouts.place(self.sample)
             self.version += 1
 
     def toggle_beside(self) -> str:
@@ -180,17 +236,19 @@ class RolloutReader:
         elif self.sample is None:
             return "no sample to show"
         else:
-            if self.marked is None or self.marked == self.sample["offset"]:
+            if self.marked is None or self.is_marked(self.sample):
                 other = self._other()
                 if other is None:
                     return "the group has one sample; mark another one with space"
-                self.marked = int(other["offset"])
+                self.marked = self.rollouts.place(other)
             self.is_beside, self.follows = True, False
         self.version += 1
         return ""
 
     def _other(self) -> Sample | None:
-        one = self.sample
+        one, group, page = self.sample, self.group, self.rollouts.page_of(self.rollouts.reference)
+        if page is not None and group is not None:  # the same problem at the reference step
+            return next((other.samples[0] for other in page.groups if other.number == group.number), None)
         others = [sample for sample in (self.group.samples if self.group else []) if sample is not one]
         unlike = [sample for sample in others if one is not None and sample.get("reward") != one.get("reward")]
         return next(iter(unlike or others), None)
@@ -216,7 +274,7 @@ class RolloutReader:
             self.group, self.sample = ahead[0 if by > 0 else -1]
             self.version += 1
             return ""
-        if not self.choices.is_whole_file or self.step is None:
+        if not self.searches_file or self.step is None:
             return f"no {'further' if by > 0 else 'earlier'} match in this step"
         steps = [step for step in search.steps if (self.step - step) * by > 0]
         if not steps:

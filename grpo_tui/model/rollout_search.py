@@ -27,8 +27,16 @@ class Key(NamedTuple):
 class RolloutSearch:
     """The samples of a step, or of the whole file, that meet a condition."""
 
-    def __init__(self, run: str, where: list[Any], step: int | None, now: Callable[[], float] = time.monotonic) -> None:
-        self.run, self.where = run, where
+    def __init__(
+        self,
+        run: str,
+        where: list[Any],
+        step: int | None,
+        now: Callable[[], float] = time.monotonic,
+        folder: str = "",
+    ) -> None:
+        """``folder``: of an evaluated step, which is searched."""
+        self.run, self.where, self.folder = run, where, folder
         self.step = step
         """None: the whole file."""
         self.matches: list[dict[str, Any]] = []
@@ -65,7 +73,7 @@ class RolloutSearch:
             return None
         optional = {"step": self.step, "before": self._before}
         given = {name: value for name, value in optional.items() if value is not None}
-        return key, {"run": self.run, "where": self.where, "limit": PAGE, **given}
+        return key, {"run": self.run, "folder": self.folder, "where": self.where, "limit": PAGE, **given}
 
     def answer(self, key: Key, reply: Mapping[str, Any]) -> None:
         """Apply a page."""

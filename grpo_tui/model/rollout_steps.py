@@ -142,6 +142,48 @@ class RolloutSteps:
         self.version += 1
 
 
+class EvaluationSteps(RolloutSteps):
+    """The evaluated steps of a run: they are in what the box says about the run, and nothing is asked for."""
+
+    def look_at(self, step: int) -> None:
+        pass
+
+    def request(self, newest: int, is_live: bool) -> Key | None:
+        return None
+
+    def set(self, rows: list[StepRow]) -> None:
+        """The steps, in order."""
+        if rows != self.rows or not self.is_known:
+            self.rows, self.total, self.is_coarse, self.is_known = rows, len(rows), False, True
+            self.first, self.last = (rows[0].step, rows[-1].step) if rows else (None, None)
+            self.version += 1
+
+
+def evaluation_names(shown: Mapping[str, Any]) -> list[str]:
+    """The evaluations with results in a ``show_run`` reply."""
+    return [str(one["name"]) for one in shown.get("evaluations") or () if evaluated_steps(shown, one["name"])]
+
+
+def evaluated_steps(shown: Mapping[str, Any], name: str) -> list[StepRow]:
+    """The steps of an evaluation that have results, in order, with their accuracy."""
+    rows = {}
+    for one in shown.get("evaluations") or ():
+        for row in (one.get("metrics") or ()) if one["name"] == name else ():
+            step, accuracy = _figure(row.get("step")), _figure(row.get("accuracy"))
+            if step is not None and step >= 0 and accuracy is not None:
+                rows[int(step)] = StepRow(int(step), int(_figure(row.get("n")) or 0), accuracy, 0, 0)
+    return [rows[step] for step in sorted(rows)]
+
+
+def _figure(cell: Any) -> float | None:
+    """The number in a cell of a table, which is text."""
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        return None
+    return value if abs(value) < 1e15 else None
+
+
 def _rows(table: StepTable) -> list[StepRow]:
     columns = zip(table.step, table.samples, table.scored, table.reward, table.groups, table.signal, strict=True)
     return [

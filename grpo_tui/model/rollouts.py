@@ -1,4 +1,5 @@
-"""The completions of one run as far as they are known here, and what is to be asked of the box. No Textual.
+"""The completions of a run, or of an evaluation of it, as far as they are known here, and what is to be asked of the
+box. No Textual.
 
 The log stays on the box: the table of steps, the samples of a step without their texts, and the texts of the samples
 that are shown travel.
@@ -14,7 +15,7 @@ from typing import Any
 
 from grpo_tui.model.asking import Asking
 from grpo_tui.model.rollout_groups import Group, Sample, groups_of
-from grpo_tui.model.rollout_steps import RolloutSteps
+from grpo_tui.model.rollout_steps import EvaluationSteps, RolloutSteps
 from remote.protocol.index import MAX_OFFSETS, UNREADABLE
 
 PAGES_KEPT = 8
@@ -25,6 +26,12 @@ NEWEST = 1 << 53
 """A step that is after all."""
 GROWING_S = 1.0
 """Pause between two requests for a step that is being logged."""
+
+
+Place = tuple[str, int]
+"""A sample: the folder of its evaluated step, "" for the run's rollouts, and the offset of its line."""
+TextsKey = tuple[str, tuple[int, ...], int]
+"""Folder, offsets, and the characters of each text."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +50,27 @@ class StepPage:
 
 
 class Rollouts:
-    """What is known of ``rollouts.jsonl``."""
+    """What is known of ``rollouts.jsonl``, or of the ``completions.jsonl`` of an evaluation."""
 
-    def __init__(self, run: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run: str, now: Callable[[], float] = time.monotonic, evaluation: str = "") -> None:
         self.run = run
-        self.steps = RolloutSteps(now)
+        self.evaluation = evaluation
+        """Name of the evaluation; "" = the completions of the training."""
+        self.steps = EvaluationSteps(now) if evaluation else RolloutSteps(now)
         self.step: int | None = None
         """The step that is shown; None: the newest."""
         self.asked: int | None = None
         """The step that was asked for, if it has no completions of its own."""
+        self.reference: int | None = None
+        """Another step whose samples are needed, too."""
         self.is_empty = False
         """Whether the run has not logged a completion yet."""
         self.version = 0
         self.of_step = Asking(now)
         self.of_texts = Asking(now)
         self._pages: OrderedDict[int, StepPage] = OrderedDict()
-        self._texts: OrderedDict[int, dict[str, Any]] = OrderedDict()
-        self._answers: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._texts: OrderedDict[Place, dict[str, Any]] = OrderedDict()
+        self._answers: OrderedDict[Place, dict[str, Any]] = OrderedDict()
 
     @property
     def page(self) -> StepPage | None:
@@ -82,17 +93,36 @@ class Rollouts:
         self.of_step.forget()
         self.version += 1
 
+    @property
+    def dataset(self) -> str:
+        """What the evaluation is named after, besides the run."""
+        return self.evaluation.removeprefix(f"{self.run}_")
+
+    def folder(self, step: Any) -> str:
+        """The folder of an evaluated step; "" for the run's rollouts."""
+        return f"eval_runs/{self.evaluation}/step_{int(step)}_{self.dataset}" if self.evaluation else ""
+
+    def place(self, sample: Sample) -> Place:
+        """Where a sample is."""
+        return self.folder(sample.get("step") or 0), int(sample["offset"])
+
+    def page_of(self, step: int | None) -> StepPage | None:
+        """The samples of a step, if they are known."""
+        return None if step is None else self._pages.get(step)
+
     # the samples of a step -----------------------------------------------------------------------------
 
     def step_request(self) -> tuple[int, int] | None:
         """The step to ask for now, and the samples that are known to be logged for it."""
-        step = next((one for one in (self.step, self.steps.last) if one is not None), NEWEST)
-        page, row = self._pages.get(step), self.steps.row(step)
-        logged = row.samples if row is not None else 0
-        if page is not None and (logged <= len(page.samples) or logged == page.logged):
-            return None
-        key = (step, logged)
-        return key if self.of_step.begin(key, GROWING_S) else None
+        newest = self.steps.last if self.evaluation or self.steps.last is not None else NEWEST
+        for step in (self.step if self.step is not None else newest, self.reference):
+            if step is None:
+                continue
+            page, row = self._pages.get(step), self.steps.row(step)
+            logged = row.samples if row is not None and not self.evaluation else 0
+            if page is None or (logged > len(page.samples) and logged != page.logged):
+                return (step, logged) if self.of_step.begin((step, logged), GROWING_S) else None
+        return None
 
     def answer_step(self, key: tuple[int, int], reply: Mapping[str, Any]) -> None:
         """Apply the reply to ``rollout_step``."""
@@ -108,7 +138,9 @@ class Rollouts:
         self._pages.move_to_end(step)
         while len(self._pages) > PAGES_KEPT:
             self._pages.popitem(last=False)
-        if self.step != step:
+        if key[0] == self.reference:
+            self._pages[key[0]] = self._pages[step]
+        elif self.step != step:
             self.asked = key[0] if self.step is not None else None
             self.step = step
             self.steps.look_at(step)
@@ -122,35 +154,43 @@ class Rollouts:
 
     # texts ---------------------------------------------------------------------------------------------
 
-    def text(self, offset: int | None) -> dict[str, Any] | None:
+    def text(self, place: Place) -> dict[str, Any] | None:
         """A sample with its texts, if it is known."""
-        return None if offset is None else self._texts.get(offset)
+        return self._texts.get(place)
 
-    def answer_of(self, offset: int) -> str | None:
+    def answer_of(self, sample: Sample) -> str | None:
         """The answer that was read from a sample, if it is known."""
-        found = self._texts.get(offset) or self._answers.get(offset) or {}
+        place = self.place(sample)
+        found = self._texts.get(place) or self._answers.get(place) or {}
         return found.get("answer")
 
-    def texts_request(self, shown: Iterable[int], others: Iterable[int]) -> tuple[tuple[int, ...], int] | None:
-        """The samples to ask for now, and the characters of each text: those shown, then the answers of others."""
-        missing = tuple(offset for offset in shown if offset not in self._texts)
-        key = (missing, CHARACTERS)
+    def texts_request(self, shown: Iterable[Place], others: Iterable[Sample]) -> TextsKey | None:
+        """The request to send now: the samples that are shown, then the answers of others."""
+        missing = [place for place in shown if place not in self._texts]
+        characters = CHARACTERS if missing else 0
         if not missing:
-            known = self._answers.keys() | self._texts.keys()
-            key = (tuple(offset for offset in others if offset not in known)[:MAX_OFFSETS], 0)
-        return key if key[0] and self.of_texts.begin(key) else None
+            places = map(self.place, others)
+            missing = [place for place in places if place not in self._answers and place not in self._texts]
+        if not missing:
+            return None
+        folder = missing[0][0]
+        offsets = tuple(offset for other, offset in missing if other == folder)[:MAX_OFFSETS]
+        key = (folder, offsets, characters)
+        return key if self.of_texts.begin(key) else None
 
-    def answer_texts(self, key: tuple[tuple[int, ...], int], reply: Mapping[str, Any]) -> None:
+    def answer_texts(self, key: TextsKey, reply: Mapping[str, Any]) -> None:
         """Apply the reply to ``samples``; one that cannot be read says so."""
         if not self.of_texts.end(key):
             return
-        kept = self._texts if key[1] else self._answers
+        folder, _, characters = key
+        kept = self._texts if characters else self._answers
         for row in reply["samples"]:
-            kept[row["offset"]] = row
-        while len(kept) > (TEXTS_KEPT if key[1] else 100 * TEXTS_KEPT):
+            kept[folder, row["offset"]] = row
+        while len(kept) > (TEXTS_KEPT if characters else 100 * TEXTS_KEPT):
             kept.popitem(last=False)
         self.version += 1
 
-    def fail_texts(self, key: tuple[tuple[int, ...], int], problem: str) -> None:
+    def fail_texts(self, key: TextsKey, problem: str) -> None:
+        """The box did not answer."""
         self.of_texts.end(key, problem)
         self.version += 1

@@ -9,69 +9,24 @@ from typing import ClassVar
 
 from textual import on
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
 from grpo_tui.actions.action import Action
 from grpo_tui.model.query import QueryError
-from grpo_tui.model.rollout_groups import order_label
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
 from grpo_tui.model.rollout_search import RolloutSearch
+from grpo_tui.model.rollout_steps import EvaluationSteps, evaluated_steps, evaluation_names
 from grpo_tui.model.store import Store
 from grpo_tui.rollout_requests import refresh_search, refresh_step, refresh_steps, refresh_texts
 from grpo_tui.screens.view import ViewScreen, bindings_of
-from grpo_tui.widgets.panel import Line
 from grpo_tui.widgets.rollout_lists import GroupsPanel, RewardsPanel, SamplesPanel, StepsPanel
+from grpo_tui.widgets.rollouts_line import RolloutsLine
 from grpo_tui.widgets.sample_page import SamplePanel, SampleSource
 
 PANES = ("steps", "groups", "samples", "sample")
 """From the outermost to the innermost."""
 RUNS_KEPT = 4
-
-
-class AboutRollouts(Line):
-    """One line: step, order, filter, how many samples."""
-
-    def __init__(self, store: Store, screen: RolloutsScreen, *, id: str) -> None:
-        super().__init__(store, id=id)
-        self._rollouts = screen
-
-    def state(self) -> object:
-        return (self.render(), self.size.width)
-
-    def render(self) -> Content:
-        reader, choices = self._rollouts.reader, self._rollouts.choices
-        text = Content.from_markup("[bold $primary]rollouts[/]")
-        if reader is None:
-            return text
-        if reader.step is not None:
-            text += Content.from_markup("   [$text-muted]step[/] $step", step=f"{reader.step:,}")
-            if reader.rollouts.asked is not None:
-                text += Content.from_markup("[$text-muted], the last one with completions at $asked[/]",
-                                            asked=f"{reader.rollouts.asked:,}")  # fmt: skip
-            elif reader.follows:
-                text += Content.from_markup("[$text-muted] (following)[/]")
-        label = order_label(choices.order, choices.is_reversed)
-        text += Content.from_markup("   [$text-muted]groups by[/] $order", order=label)
-        if choices.filter:
-            where = " in the whole file" if choices.is_whole_file else ""
-            text += Content.from_markup(
-                "   [$warning]/$filter[/][$text-muted]$where[/]", filter=choices.filter, where=where
-            )
-        count = Content.from_markup("[$text-muted]$count[/]", count=self._count(reader))
-        gap = self.size.width - 2 - text.cell_length - count.cell_length
-        return text + Content(" " * gap) + count if gap > 0 else text
-
-    @staticmethod
-    def _count(reader: RolloutReader) -> str:
-        page, search = reader.rollouts.page, reader.search
-        if search is not None and (search.step is None or not search.is_done or search.asking.problem):
-            return search.words()
-        if page is None:
-            return reader.rollouts.of_step.words()
-        total = f"{len(page.samples):,} sample{'' if len(page.samples) == 1 else 's'}"
-        return total if search is None else f"{len(search.matches):,} of {total}"
 
 
 class RolloutsScreen(ViewScreen):
@@ -87,7 +42,9 @@ class RolloutsScreen(ViewScreen):
         self.choices = RolloutChoices()
         self.reader: RolloutReader | None = None
         """Where the user reads in the selected run; None without a run."""
-        self._readers: OrderedDict[str, RolloutReader] = OrderedDict()
+        self._readers: OrderedDict[tuple[str, str], RolloutReader] = OrderedDict()
+        self._evaluations: dict[str, str] = {}
+        """The evaluation that is shown of a run."""
         self._events: tuple[str, int] | None = None
         self._came_from_charts = False
         self._outermost = 0
@@ -103,7 +60,7 @@ class RolloutsScreen(ViewScreen):
             return self.reader
 
         source = SampleSource(store, reading, self._message)
-        yield AboutRollouts(store, self, id="about")
+        yield RolloutsLine(store, reading, self.choices, id="about")
         yield Horizontal(
             StepsPanel(store, reading, id="steps"),
             Vertical(
@@ -151,12 +108,16 @@ class RolloutsScreen(ViewScreen):
         if run is None:
             self.reader = None
             return
-        if run not in self._readers:
-            self._readers[run] = RolloutReader(run, self.choices)
+        key = (run, self._evaluations.get(run, ""))
+        if key not in self._readers:
+            self._readers[key] = RolloutReader(run, self.choices, evaluation=key[1])
             while len(self._readers) > RUNS_KEPT:
                 self._readers.popitem(last=False)
-        self._readers.move_to_end(run)
-        self.reader = self._readers[run]
+        self._readers.move_to_end(key)
+        self.reader = self._readers[key]
+        steps = self.reader.rollouts.steps
+        if isinstance(steps, EvaluationSteps):
+            steps.set(evaluated_steps(self.store.shown, key[1]))
 
     @staticmethod
     def _set_height(widget: Widget, height: int) -> None:
@@ -176,6 +137,8 @@ class RolloutsScreen(ViewScreen):
         if reader is None:
             return f"no run selected; {self.grpo.key('home')} lists the runs of this box"
         rollouts = reader.rollouts
+        if rollouts.evaluation and (rollouts.is_empty or not rollouts.steps.rows):
+            return f"the evaluation of {rollouts.dataset} has no completions of this step yet"
         if rollouts.is_empty:
             hint = "they appear with its first step" if self.store.run and self.store.run.is_live else ""
             return f"{reader.rollouts.run} has not logged a completion yet" + (f"; {hint}" if hint else "")
@@ -185,10 +148,14 @@ class RolloutsScreen(ViewScreen):
             if not self.store.connected:
                 return f"not connected to the box, which has the completions; {self.grpo.key('reconnect')} reconnects"
             return rollouts.of_step.words() or "asking the box"
+        if reader.flips and not reader.groups:
+            if reader.shares is None:
+                return rollouts.of_step.words() or "asking the box"
+            return f"no problem was {reader.flips} against step {rollouts.reference or 0:,}"
         if reader.search is not None and not reader.groups:
             if problem := reader.search.asking.problem:
                 return f"✖ the search failed: {problem}"
-            if reader.choices.is_whole_file:
+            if reader.searches_file:
                 return "no match in this step; n goes to the next one"
             return "no sample of this step matches; ctrl+f searches the whole file, esc clears the filter"
         return "this step has no samples"
@@ -204,7 +171,7 @@ class RolloutsScreen(ViewScreen):
             app.work(f"step of {run}", partial(refresh_step, app, rollouts, step))
         if (steps := rollouts.steps.request(store.step, is_live)) is not None:
             app.work(f"steps of {run}", partial(refresh_steps, app, rollouts, steps))
-        others = [int(one["offset"]) for one in reader.group.samples] if reader.group is not None else []
+        others = reader.group.samples if reader.group is not None else []
         if (texts := rollouts.texts_request(reader.shown, others)) is not None:
             app.work(f"samples of {run}", partial(refresh_texts, app, rollouts, texts))
         if reader.search is not None and (page := reader.search.request()) is not None:
@@ -299,6 +266,23 @@ class RolloutsScreen(ViewScreen):
         self.choices.is_whole_file = not self.choices.is_whole_file
         if self.choices.is_whole_file and not self.choices.filter:
             self.show_filter()
+        self.moved()
+
+    def next_evaluation(self) -> None:
+        """Turn to the completions of the next evaluation of the run, at last to those of the training."""
+        run = self.store.selected
+        names = ["", *evaluation_names(self.store.shown)]
+        if run is None or len(names) == 1:
+            self.grpo.warn(f"no evaluated checkpoint; {self.grpo.key('eval')} evaluates one")
+            return
+        shown = self._evaluations.get(run, "")
+        self._evaluations[run] = names[(names.index(shown) + 1) % len(names)] if shown in names else ""
+        self.query_one(self.MAIN).focus()
+        self.moved()
+
+    def next_flips(self) -> None:
+        if self.reader is not None and (problem := self.reader.next_flips()):
+            self.grpo.warn(problem)
         self.moved()
 
     def next_match(self, by: int) -> None:

@@ -102,7 +102,9 @@ class StepsPanel(RolloutList):
         words = ""
         if reader is not None:
             steps = reader.rollouts.steps
-            if not steps.is_known:
+            if reader.rollouts.evaluation:
+                words = f"{steps.total:,} evaluated"
+            elif not steps.is_known:
                 words = steps.asking.words()
             elif steps.is_coarse:
                 words = f"coarse, {steps.progress:.0%}".replace("%", " %")
@@ -115,6 +117,8 @@ class StepsPanel(RolloutList):
     def heading(self, width: int) -> Text:
         if self._found is not None:
             return Text(f"{'step':>7}{'matches':>{max(8, width - 7)}}")
+        if self.reader is not None and self.reader.rollouts.evaluation:
+            return Text(f"{'step':>7} {'right':>6}{'samples':>{max(8, width - 14)}}")
         return Text(f"{'step':>7} {'reward':>6}{'signal':>{max(7, width - 14)}}")
 
     def line(self, index: int, width: int) -> Text:
@@ -128,6 +132,8 @@ class StepsPanel(RolloutList):
         low, high = self._range()
         text.append(block(row.reward, low, high), style=self.app.theme_variables["chart-reward"])
         signal = f"{row.signal}/{row.groups}" if row.groups else "–"
+        if reader.rollouts.evaluation:
+            signal = f"{row.samples:,}" if row.samples else ""
         text.append(f"{signal:>{max(1, width - text.cell_len)}}", style=self.muted())
         return text
 
@@ -168,32 +174,42 @@ class GroupsPanel(RolloutList):
     def refresh_titles(self) -> None:
         reader = self.reader
         page = reader.rollouts.page if reader else None
-        title = "prompt groups" if page is None else f"step {page.step:,} · prompt groups"
+        what = "problem" if reader is not None and reader.rollouts.evaluation else "group"
+        title = "problems" if what == "problem" else "prompt groups"
+        title = title if page is None else f"step {page.step:,} · {title}"
         words = ""
         if reader is not None and page is not None:
             shown, total = len(reader.groups), len(page.groups)
-            words = f"{shown:,} of {total:,} groups" if shown < total else f"{total:,} group{'s' if total != 1 else ''}"
+            what += "s" if total != 1 else ""
+            words = f"{shown:,} of {total:,} {what}" if shown < total else f"{total:,} {what}"
         self.set_titles(Content(title), Content(words))
 
     def empty(self) -> Text:
         reader = self.reader
         if reader is None or reader.rollouts.page is None:
             return Text(reader.rollouts.of_step.words() if reader else "")
+        if reader.flips:
+            return Text(reader.rollouts.of_step.words() if reader.shares is None else f"nothing was {reader.flips}")
         return Text("no match in this step" if reader.search and reader.search.is_done else "searching")
 
     def heading(self, width: int) -> Text:
         blocks = self._blocks(width)
+        if self.reader is not None and self.reader.flips and self.reader.shares is not None:
+            return Text(f"{'problem':<{max(4, width - 14)}} {'before':>6} {'now':>6}")
         return Text(f"{'prompt':<{self._room(width)}} {'mean':>6}  {'rewards'[:blocks]}")
 
     def line(self, index: int, width: int) -> Text:
         reader = self.reader
         assert reader is not None
         group = reader.groups[index]
-        room = self._room(width)
+        shares = reader.shares if reader.flips else None
+        room = self._room(width) if shares is None else max(4, width - 14)
         text = Text(
             one_line(group.prompt) or ("no group" if group.number is None else f"group {group.number}"), no_wrap=True
         )
         text.truncate(room, overflow="ellipsis", pad=True)
+        if shares is not None:
+            return text.append(f" {figure(shares.get(group.number)):>6} {figure(group.share):>6}")
         text.append(f" {figure(group.mean):>6}  ")
         text.append(rewards_as_blocks(group, self._blocks(width), *self._range(reader)),
                     style=self.app.theme_variables["chart-reward"])  # fmt: skip
@@ -251,10 +267,10 @@ class SamplesPanel(RolloutList):
         reader = self.reader
         assert reader is not None
         one = self._samples[index]
-        is_match, offset = reader.is_match(one), one["offset"]
+        is_match = reader.is_match(one)
         colors = self.app.theme_variables
         text = Text(no_wrap=True)
-        text.append("*" if reader.marked == offset else " ", style=f"bold {colors['accent']}")
+        text.append("*" if reader.is_marked(one) else " ", style=f"bold {colors['accent']}")
         text.append("/ " if is_match else "  ", style=f"bold {colors['warning']}")
         style = colors["grpo-muted"] if reader.is_filtered and not is_match else ""
         number = one.get("sample")
@@ -266,7 +282,7 @@ class SamplesPanel(RolloutList):
         )  # fmt: skip
         tone = "success" if one.get("correct") else "warning" if one.get("truncated") else ""
         text.append(
-            one_line(why(one, reader.rollouts.answer_of(offset))), style=colors[tone] if tone and not style else style
+            one_line(why(one, reader.rollouts.answer_of(one))), style=colors[tone] if tone and not style else style
         )
         return text
 

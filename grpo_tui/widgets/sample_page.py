@@ -53,7 +53,7 @@ class SampleSource(PageSource):
         reader = self._reading()
         if reader is None or not reader.shown:
             return self._message()
-        texts = tuple(id(reader.rollouts.text(offset)) for offset in reader.shown)
+        texts = tuple(id(reader.rollouts.text(place)) for place in reader.shown)
         choices = reader.choices
         return (
             id(reader), tuple(reader.shown), texts, choices.wraps, choices.filter, choices.whole_prompt, self.shift,
@@ -62,7 +62,7 @@ class SampleSource(PageSource):
 
     @staticmethod
     def _waiting(reader: RolloutReader) -> str:
-        missing = any(reader.rollouts.text(offset) is None for offset in reader.shown)
+        missing = any(reader.rollouts.text(place) is None for place in reader.shown)
         return (reader.rollouts.of_texts.problem or reader.rollouts.of_texts.words()) if missing else ""
 
     def browse(self, by: int) -> None:
@@ -74,7 +74,7 @@ class SampleSource(PageSource):
         reader = self._reading()
         if reader is None or not reader.shown:
             return wrapped(Text(self._message(), style=palette["muted"]), width)
-        rows = [reader.rollouts.text(offset) for offset in reader.shown]
+        rows = [reader.rollouts.text(place) for place in reader.shown]
         known = [row for row in rows if row is not None]
         if len(known) < len(rows):
             return wrapped(Text(self._waiting(reader) or "asking the box", style=palette["muted"]), width)
@@ -272,9 +272,9 @@ class SamplePanel(LinesPanel):
         if reader is None or reader.sample is None:
             self.set_titles("sample", "")
             return
-        rows = [reader.rollouts.text(offset) for offset in reader.shown]
+        rows = [reader.rollouts.text(place) for place in reader.shown]
         known = [row for row in rows if row is not None]
-        names = [_number(row) for row in known] or [_number(reader.sample)]
+        names = [_name(row, reader.step) for row in known] or [_name(reader.sample, reader.step)]
         gold = one_line(str(known[0].get("gold") or ""))[:30] if known else ""
         title = f"sample {' against '.join(names)}"
         self.set_titles(Content(title), Content(f"{gold} is right" if gold else ""))
@@ -287,6 +287,7 @@ class SamplePanel(LinesPanel):
             self.tick()
 
 
-def _number(row: Row) -> str:
-    number = row.get("sample")
-    return "–" if number is None else str(number)
+def _name(row: Row, shown: int | None) -> str:
+    number, step = row.get("sample"), row.get("step")
+    elsewhere = f" of step {int(step):,}" if step is not None and int(step) != shown else ""
+    return f"{'–' if number is None else number}{elsewhere}"

@@ -18,6 +18,7 @@
   ``rollout_step`` has the samples of the last such step up to the one asked for, without texts, and the prompt of each
   group; ``samples`` has whole rows, by their ``offset``. While ``coarse``, the table has the first steps and the last
   ones, and a step is found all the same.
+- With ``folder``, the folder of an evaluated step, they answer from its ``completions.jsonl``: a group is a problem.
 - ``search_rollouts`` has pages of about 0.25 s, newest first: pass ``next`` as ``before`` until it is None; to cancel,
   ask for no further page. While ``coarse``, only what is indexed is searched.
 - An error has one of the codes ``no_run``, ``no_step``, ``bad_request`` (a condition), ``bad_path``, ``timeout``,

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from remote.agent.log_file import resolve_log
 from remote.index import rollout_answers
 from remote.index.lines import MAX_LINE, read_line
 from remote.index.log_answers import LogAnswers
 from remote.index.log_index import LogIndex, Source
 from remote.index.metrics import metrics
-from remote.index.rollouts import RolloutIndex
+from remote.index.rollouts import EvaluationIndex, RolloutIndex
 from remote.index.series import AXES, Axis, nearest, series
 from remote.index.shelf import Shelf
 from remote.index.snapshot import Probes, Snapshot
@@ -44,6 +45,7 @@ class Answers:
     def __init__(self, places: list[Path]) -> None:
         self._train_logs = Shelf(TrainLogIndex, places)
         self._rollouts = Shelf(RolloutIndex, places)
+        self._evaluations = Shelf(EvaluationIndex, places)
         self._probes: OrderedDict[tuple[int, int], Probes] = OrderedDict()
         self._logs = LogAnswers()
         self._of_train_logs: dict[str, Handler[TrainLogIndex]] = {
@@ -61,7 +63,11 @@ class Answers:
     @property
     def is_busy(self) -> bool:
         """Whether an index or a scan is in progress."""
-        return self._logs.is_busy or self._train_logs.is_busy or self._rollouts.is_busy
+        return self._logs.is_busy or any(shelf.is_busy for shelf in self._shelves)
+
+    @property
+    def _shelves(self) -> tuple[Shelf[Any], ...]:
+        return self._train_logs, self._evaluations, self._rollouts
 
     def work(self, goes_on: Callable[[], bool]) -> None:
         """Extend an index while ``goes_on()``. A failure ends that; the next request for it reports why."""
@@ -69,7 +75,7 @@ class Answers:
             self._logs.work(goes_on)
             return
         try:
-            (self._train_logs if self._train_logs.is_busy else self._rollouts).work(goes_on)
+            next(shelf for shelf in self._shelves if shelf.is_busy).work(goes_on)
         except (RemoteError, OSError) as error:
             print(f"index: {error}", file=sys.stderr)
 
@@ -77,6 +83,9 @@ class Answers:
         """The reply to a request. Raises RemoteError and OSError."""
         if op in self._logs.handlers:
             return self._logs.handlers[op](root, run, follow_links, request, within(LOG_BUDGET_S))
+        if op in self._of_rollouts and request.folder:
+            step = Path(resolve_log(root, request.folder))
+            return _answer(self._evaluations, self._of_rollouts[op], root, step, follow_links, request)
         if op in self._of_rollouts:
             return _answer(self._rollouts, self._of_rollouts[op], root, run, follow_links, request)
         return _answer(self._train_logs, self._of_train_logs[op], root, run, follow_links, request)

@@ -151,11 +151,15 @@ class LogIndex:
 
     # ------------------------------------------------------------------------------------------------------ extending
 
+    @property
+    def path(self) -> Path:
+        """The log."""
+        return self._run.logs / self.file
+
     def open(self) -> Source | None:
         """The log; None if there is none. Raises RemoteError for what is not a log, and OSError."""
-        path = self._run.logs / self.file
         try:
-            descriptor = open_log(str(path), self._root, self._follow_links)
+            descriptor = open_log(str(self.path), self._root, self._follow_links)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return Source(descriptor, self.relative_path)
@@ -163,7 +167,7 @@ class LogIndex:
     @property
     def relative_path(self) -> str:
         """Path of the log relative to the root, as cursors have it."""
-        path = self._run.logs / self.file
+        path = self.path
         return str(path.relative_to(self._root) if path.is_relative_to(self._root) else path)
 
     def count(self, table: str) -> int:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from remote.index.lines import MISSING, read_line
+from remote.index.completions import read_completion
+from remote.index.lines import MISSING
 from remote.index.rollouts import FLAGS, OTHER_REASON, Sample
 from remote.protocol import RemoteError
 from remote.protocol.index import IGNORE_CASE, SEARCHED
@@ -47,7 +48,7 @@ class Candidate:
         if field == "reason" and self.sample[8] != OTHER_REASON:
             return self._reason
         if self._row is None:
-            self._row = read_line(self.line) or {}
+            self._row = read_completion(self.line) or {}
         value = self._row.get(field)
         return None if value is None else str(value)
 

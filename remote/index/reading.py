@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_train.run_dir.formats import current_row
-from remote.index.lines import MAX_LINE, number, read_line, shown
+from remote.index.completions import read_completion
+from remote.index.lines import MAX_LINE, number, shown
 from remote.index.log_index import Ranges, Source, range_end
 from remote.index.rollouts import FLAGS, Reasons, Sample, read_sample
 
@@ -53,11 +53,10 @@ class Lines:
 def full_row(offset: int, line: bytes | None, characters: int) -> dict[str, Any]:
     """A sample with its texts, each of at most so many characters. Raises ValueError."""
     reasons = Reasons([])
-    row = read_line(line) if line is not None else None
+    row = read_completion(line) if line is not None else None
     sample = read_sample(offset, line or b"", reasons)
     if row is None or sample is None:
         raise ValueError("the line cannot be read")
-    row = current_row(row)
     found = {"offset": offset, **sample_row(sample, reasons.list)}
     for name in ("prompt", "completion"):
         text = row.get(name)
@@ -93,7 +92,7 @@ def prompts(samples: list[Sample], lines: Lines) -> list[dict[str, Any]]:
     found: dict[int, str] = {}
     for offset, _, group, *_ in samples:
         if group >= 0 and group not in found:
-            row = read_line(lines.at(offset) or b"")
+            row = read_completion(lines.at(offset) or b"")
             text = row.get("prompt") if row else None
             found[group] = text[-LONGEST_PROMPT:] if isinstance(text, str) else ""
     texts = [text for text in found.values() if text]

@@ -14,10 +14,11 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir.formats import current_row
-from remote.index.lines import MISSING, number, read_line, step_of
+from remote.index.completions import read_completion
+from remote.index.lines import MISSING, number, step_of
 from remote.index.log_index import LogIndex
 from remote.index.store import MAX_BYTES
 from remote.protocol import RemoteError
@@ -113,10 +114,9 @@ def read_sample(offset: int, line: bytes, reasons: Reasons) -> Sample | None:
                 offset, int(step), int(group), int(sample), _value(reward), _value(advantage), int(length), bits,
                 number_,
             )  # fmt: skip
-    row = read_line(line)
+    row = read_completion(line)
     if row is None or (found := step_of(row)) is None:
         return None
-    row = current_row(row)
     bits = 0
     for place, flag in enumerate(FLAGS):
         value = row.get(flag)
@@ -268,6 +268,16 @@ class RolloutIndex(LogIndex):
     def samples(self, first: int, end: int) -> list[Sample]:
         """Rows. Raises NoIndex."""
         return list(zip(*(self.read("samples", name, first, end) for name, _ in COLUMNS), strict=True))
+
+
+class EvaluationIndex(RolloutIndex):
+    """The index of the ``completions.jsonl`` of an evaluated step; its "run" is that step's folder."""
+
+    file = "completions.jsonl"
+
+    @property
+    def path(self) -> Path:
+        return self._run.path / self.file
 
 
 def _counted(tables: dict[str, Any], samples: int, segments: int) -> dict[str, Any]:

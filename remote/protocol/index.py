@@ -51,6 +51,8 @@ Offset: TypeAlias = Annotated[int, Rule("an integer from 0 to 2^62", lambda valu
 Offsets: TypeAlias = Annotated[
     list[Offset], Rule(f"a list of at most {MAX_OFFSETS} offsets", lambda value: len(value) <= MAX_OFFSETS)
 ]
+Folder: TypeAlias = Annotated[str, Rule("at most 1,000 characters", lambda value: len(value) <= 1_000)]
+"""Of an evaluated step, relative to the root: its ``completions.jsonl`` is read; "" = the run's ``rollouts.jsonl``."""
 State: TypeAlias = Annotated[str, Rule("'whole' or 'coarse'", lambda value: value in ("whole", "coarse"))]
 Share: TypeAlias = Annotated[float, Rule("a number from 0 to 1", lambda value: 0 <= value <= 1)]
 Hash: TypeAlias = Annotated[str, Rule("a hash", lambda value: (len(value) <= 64 and value.isalnum()) or not value)]
@@ -102,12 +104,14 @@ class RolloutStepsRequest:
     run: Text
     low: int | None = None
     high: int | None = None
+    folder: Folder = ""
 
 
 @dataclass(frozen=True)
 class RolloutStepRequest:
     run: Text
     step: int
+    folder: Folder = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,7 @@ class SamplesRequest:
     offsets: Offsets
     characters: Annotated[int, Rule("an integer from 0 to 131,072", lambda value: 0 <= value <= 131_072)] = 32_768
     """Maximum of each text; a longer prompt keeps its end, another text its beginning."""
+    folder: Folder = ""
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,7 @@ class SearchRolloutsRequest:
     before: Offset | None = None
     """``next`` of the previous page."""
     limit: Annotated[int, Rule("an integer from 1 to 1,000", lambda value: 1 <= value <= 1_000)] = 200
+    folder: Folder = ""
 
 
 # ---------------------------------------------------------------------------------------------------------- replies

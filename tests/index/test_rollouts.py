@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_train.run_dir.files import to_json
 from remote.index import answers, log_index, rollout_answers
 from remote.index import rollouts as index
 from remote.protocol import RemoteError
@@ -274,3 +275,41 @@ def test_a_prompt_is_told_from_the_others(tmp_path: Path) -> None:
     assert [text.strip() for text in found] == [questions[0], questions[1], questions[2][:200].strip()]
     log.write_text(completion(1, 0, 0, prompt="x" * 300) + completion(1, 1, 0, prompt="short"))
     assert [len(row["prompt"]) for row in box.ask("rollout_step", step=1)["groups"]] == [200, 5]
+
+
+def evaluated(index: int, sample: int, correct: bool, **fields: Any) -> str:
+    """A line of an evaluation's completions."""
+    row = {
+        "step": 10, "index": index, "sample": sample, "question": f"{index} + 1?", "gold": "2", "seed": 2**63 - 1,
+        "completion": "<answer>3</answer>", "length": 4, "truncated": False, "answer": "3", "correct": correct,
+        "flexible": correct, "formatted": True, "reason": "wrong", "score": None, "metrics": {"hacking/x": 0.0},
+        "facts": {},
+    }  # fmt: skip
+    return to_json({**row, **fields}) + "\n"
+
+
+def test_an_evaluation_has_the_same_answers(tmp_path: Path, box: Box) -> None:
+    make_run(tmp_path)
+    folder = "eval_runs/one_sums/step_10_sums"
+    file = tmp_path / folder / "completions.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "".join(evaluated(i, s, i == s) for i in range(3) for s in range(2)) + evaluated(9, 0, True, score=7)
+    )
+    found = box.ask("rollout_step", step=10, folder=folder)
+    rows = [(row["group"], row["sample"], row["reward"], row["correct"]) for row in found["samples"]]
+    assert rows == [(i, s, float(i == s), i == s) for i in range(3) for s in range(2)] + [(9, 0, 7.0, True)]
+    assert [row["prompt"] for row in found["groups"]] == ["0 + 1?", "1 + 1?", "2 + 1?", "9 + 1?"]
+    (row,) = box.ask("samples", offsets=[0], folder=folder)["samples"]
+    assert (row["prompt"], row["answer"], row["rewards"]) == ("0 + 1?", "3", {"hacking/x": 0.0})
+    found = box.ask("search_rollouts", where=["and", ["correct", "=", True], ["prompt", "~", "^1"]], folder=folder)
+    assert [(row["group"], row["sample"]) for row in found["matches"]] == [(1, 1)]
+    file.write_text(evaluated(5, 0, True))  # it was evaluated again
+    assert [row["group"] for row in box.ask("rollout_step", step=10, folder=folder)["samples"]] == [5]
+    for outside in ("../elsewhere", "/etc", "eval_runs/../../x"):
+        with pytest.raises(RemoteError) as refused:
+            box.ask("rollout_step", step=10, folder=outside)
+        assert refused.value.code == "bad_path"
+    with pytest.raises(RemoteError) as refused:
+        box.ask("rollout_step", step=10, folder="eval_runs/one_sums/step_20_sums")
+    assert refused.value.code == "no_step"

@@ -54,9 +54,9 @@ class Reading:
                 ends = {name: value for name, value in (("low", key.low), ("high", key.high)) if value is not None}
                 rollouts.steps.answer(key, self._ask("rollout_steps", **ends))
                 found = True
-            others = [one["offset"] for one in self.reader.group.samples] if self.reader.group else []
+            others = self.reader.group.samples if self.reader.group else []
             if (texts := rollouts.texts_request(self.reader.shown, others)) is not None:
-                rollouts.answer_texts(texts, self._ask("samples", offsets=list(texts[0]), characters=texts[1]))
+                rollouts.answer_texts(texts, self._ask("samples", offsets=list(texts[1]), characters=texts[2]))
                 found = True
             if self.reader.search is not None and (page := self.reader.search.request()) is not None:
                 params = {name: value for name, value in page[1].items() if name != "run"}

@@ -19,7 +19,9 @@ async def rollouts(session: Session) -> RolloutsScreen:
     """Turn to the rollouts and wait for a sample."""
     await session.press("3")
     screen = session.app.views.rollouts
-    await session.until(lambda: screen.reader and screen.reader.rollouts.text((screen.reader.shown or [None])[0]))
+    await session.until(
+        lambda: screen.reader and screen.reader.shown and screen.reader.rollouts.text(screen.reader.shown[0])
+    )
     return screen
 
 
@@ -85,10 +87,16 @@ async def test_a_crosshair_opens_its_step(start: Start) -> None:
 
 
 async def test_two_samples_against_each_other(start: Start) -> None:
-    async with start(wait="87/200") as session:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        ends = ("so 2", "so 3")
+        rows = [{**rollout_rows(1)[i], "completion": f"One and one, {end}", "reward": i} for i, end in enumerate(ends)]
+        client.files[LOG] = jsonl(rows)
+
+    async with start(script, wait="87/200") as session:
         screen = await rollouts(session)
         await session.press("l", "l", "space", "j", "d")
-        text = await session.until_text("against", "same beginning: ")
+        text = await session.until_text("sample 1 against 0", "same beginning: 16 characters")
         assert text.count("reward") >= 3
         await session.press("escape")
         await session.until(lambda: screen.reader and not screen.reader.is_beside)
@@ -284,3 +292,52 @@ async def test_another_run_has_its_own_place(start: Start) -> None:
         await session.until(lambda: session.app.store.selected == RUN)
         await session.press("3")
         await session.until(lambda: screen.reader and at(screen)[0] == 85)
+
+
+def evaluated_box(client: FakeClient) -> None:
+    """A box whose run lost problem 2 and gained problem 1 from step 10 to step 20."""
+    learning_box(client)
+    for step, right in ((10, (0, 2, 3)), (20, (0, 1, 3))):
+        rows = [
+            {
+                "step": step, "index": index, "sample": 0, "question": f"What is {index} + 1?", "gold": str(index + 1),
+                "completion": f"<think>at {step}</think><answer>{index + 1}</answer>", "length": 5, "truncated": False,
+                "answer": str(index + 1), "correct": index in right, "flexible": True, "formatted": True,
+                "reason": "ok" if index in right else "wrong", "score": None, "metrics": {}, "facts": {},
+            }
+            for index in range(4)
+        ]  # fmt: skip
+        client.files[f"eval_runs/{RUN}_addition/step_{step}_addition/completions.jsonl"] = jsonl(rows)
+
+
+async def test_what_a_checkpoint_lost(start: Start) -> None:
+    async with start(evaluated_box, wait="87/200") as session:
+        screen = await rollouts(session)
+        await session.press("F")
+        assert "an evaluation has what one checkpoint gets right" in session.notifications()
+        await session.until(lambda: session.app.store.shown_at is not None)
+        await session.press("v")
+        await session.until_text("evaluation of addition", "step 20 · problems", "4 problems", "2 evaluated")
+        await session.press("F")
+        await session.until_text("lost against step 10", "What is 2 + 1?", "1 of 4 problems", "before")
+        await session.press("l", "d")
+        await session.until_text("sample 0 against 0 of step 10", "✖ wrong", "✔ right")
+        await session.press("escape", "F")
+        await session.until_text("gained against step 10", "What is 1 + 1?")
+        await session.press("F", "G")
+        await session.until_text("4 problems")
+        await session.until(lambda: at(screen)[1] == 3)
+        await session.press("h", "j")
+        await session.until(lambda: at(screen) == (10, 3, 0), "the same problem at the other checkpoint")
+        await session.press("v")
+        await session.until(lambda: at(screen)[0] == 87)
+
+
+async def test_a_run_without_evaluations(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client).answers["show_run"] = {"run": RUN, "checkpoints": [], "evaluations": []}
+
+    async with start(script, wait="87/200") as session:
+        await rollouts(session)
+        await session.press("v")
+        assert "no evaluated checkpoint" in session.notifications()
