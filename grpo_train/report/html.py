@@ -109,7 +109,7 @@ class _Writer:
         if gaps:
             notes.append(f"{gaps:,} not finite")
         last = "  ".join(
-            f"{letter} {number(float(c.smooth[-1]))}".strip() for letter, c in chart.curves if len(c.smooth)
+            f"{letter}\u00a0{number(float(c.smooth[-1]))}".strip() for letter, c in chart.curves if len(c.smooth)
         )
         return (
             f'<figure tabindex="0" data-chart="{len(self._charts) - 1}">'

@@ -43,7 +43,7 @@
           place = x;
           words.push(first === last ? `step ${first.toLocaleString("en-US")}:` : `steps ${first.toLocaleString("en-US")}–${last.toLocaleString("en-US")}:`);
         }
-        words.push(`${each.letter} ${shown(each.mean[at])}`.trim());
+        words.push(`${each.letter}\u00a0${shown(each.mean[at])}`.trim());
         if (each.low && each.low[at] !== each.high[at]) words.push(`(${shown(each.low[at])} to ${shown(each.high[at])})`);
       }
       if (place === null) continue;

@@ -19,6 +19,8 @@ from grpo_train.report.train_log import Floats
 
 WIDTH, HEIGHT = 360, 168
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 10, 20
+LETTER = 10
+"""Height and width of a letter."""
 LOGARITHMIC = 1000
 """Largest value by smallest, from which the axis is logarithmic."""
 
@@ -62,7 +64,8 @@ def chart_svg(chart: Chart) -> str:
             f'<text class="event" x="{at}" y="{TOP - 2}" text-anchor="middle">{event.letter}</text>'
         )
     alone = len(chart.curves) == 1
-    for place, (letter, curve) in enumerate(curves):
+    letters: list[tuple[str, float, float]] = []
+    for letter, curve in curves:
         xs = x.at(curve.x)
         if alone:
             outline = [*zip(xs, y.at(curve.high), strict=True), *zip(xs[::-1], y.at(curve.low)[::-1], strict=True)]
@@ -77,10 +80,8 @@ def chart_svg(chart: Chart) -> str:
                 f'<path class="line {series}" d="{_path([*zip(xs, ys, strict=True)])}" transform="scale(.1)"/>'
             )
         if letter:
-            parts.append(
-                f'<text class="letter {series}" x="{min(xs[-1] + 3, WIDTH - 9):.1f}" '
-                f'y="{ys[-1] + 4 - 3 * (place % 2):.1f}">{letter}</text>'
-            )
+            letters.append((letter, float(xs[-1]), float(ys[-1])))
+    parts += _letters(letters)
     parts += [_crosses(x.at(curve.gaps)) for _, curve in chart.curves if len(curve.gaps)]
     parts.append(f'<line class="cross" x1="0" x2="0" y1="{TOP}" y2="{HEIGHT - BOTTOM}" visibility="hidden"/>')
     label = escape(f"{chart.name} over steps {chart.first:,} to {chart.last:,}")
@@ -118,6 +119,20 @@ def points_svg(points: Points) -> str:
             )
     label = escape(f"{points.name} over steps {points.first:,} to {points.last:,}, with 95 % intervals")
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+
+
+def _letters(ends: Sequence[tuple[str, float, float]]) -> list[str]:
+    """The letters of curves at their ends (letter, x, y), one below the other where they would overlap."""
+    placed: list[tuple[str, float, float]] = []
+    for letter, x, y in sorted(ends, key=lambda end: end[2]):
+        beside = [known for _, at, known in placed if abs(at - x) < LETTER]
+        placed.append((letter, x, max([y, *(known + LETTER for known in beside)])))
+    over = max((y for _, _, y in placed), default=0) - (HEIGHT - BOTTOM)
+    return [
+        f'<text class="letter {_series_class(letter)}" x="{min(x + 3, WIDTH - 9):.1f}" '
+        f'y="{y + 4 - max(0.0, over):.1f}">{letter}</text>'
+        for letter, x, y in placed
+    ]
 
 
 def x_places(chart: Chart, steps: Floats) -> list[float]:

@@ -76,10 +76,10 @@ def test_crosshair_follows_the_pointer(two_runs: Path, tmp_path: Path, browser: 
     )
     left, top, width, height = box
     browser.move(left + width * 0.2, top + height / 2)
-    assert browser.run(OUTPUTS)[0].startswith("step 1: A ")
+    assert browser.run(OUTPUTS)[0].startswith("step 1: A\xa0")
     browser.move(left + width * 0.9, top + height / 2)
-    assert browser.run(OUTPUTS)[0].startswith("step 2: A ")
-    assert " B " in browser.run(OUTPUTS)[0]
+    assert browser.run(OUTPUTS)[0].startswith("step 2: A\xa0")
+    assert " B\xa0" in browser.run(OUTPUTS)[0]
 
 
 def test_hostile_texts_do_nothing(first: RunDir, tmp_path: Path, browser: Browser) -> None:
