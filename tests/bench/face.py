@@ -1,11 +1,18 @@
-"""Startup time of the app: ``python tests/bench/face.py``. Medians of five runs, relative to a bare Textual app."""
+"""The app's speed: ``python tests/bench/face.py [FOLDER]``. Frames and keys are ratios to a bare Textual app, taken in
+turn with it; long logs to ``json.loads``, all in the same call.
+
+Makes 200 small runs and one of 100,000 steps (198 MB) in FOLDER (kept) or a temporary one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import json
 import os
 import pty
 import select
+import shutil
 import statistics
 import struct
 import subprocess
@@ -13,73 +20,227 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-RUNS = 5
-BARE = "from textual.app import App\nfrom textual.widgets import Static\nclass A(App):\n def compose(self):\n"
-BARE += "  yield Static('press n')\nA().run()"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.bench.index import METRICS, cpu, loads, row, write_run
 
-def first_frame(command: list[str], home: str, mark: bytes) -> float:
-    """Seconds from the start of a process until ``mark`` is on its terminal (120 x 40)."""
-    began = time.perf_counter()
-    pid, terminal = pty.fork()
-    if pid == 0:
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        os.environ.update(HOME=home, XDG_CACHE_HOME=home, XDG_CONFIG_HOME=home, TERM="xterm-256color")
-        os.execv(command[0], command)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    seen = b""
-    while mark not in seen:
-        ready, _, _ = select.select([terminal], [], [], 20)
-        assert ready, f"no {mark!r} within 20 s: {seen[-400:]!r}"
-        seen += os.read(terminal, 65_536)
-    taken = time.perf_counter() - began
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    os.close(terminal)
-    return taken
+TURNS = 5
+BARE = """
+from textual.app import App
+from textual.widgets import Static
+class Bare(App):
+    BINDINGS = [("question_mark", "echo", "")]
+    def compose(self):
+        yield Static("press n", id="text")
+    def action_echo(self):
+        self.query_one("#text").update("echoed")
+Bare().run()
+"""
+FOLLOWED_S = 20.0
 
 
-def import_time(module: str) -> float:
-    """Seconds that importing ``module`` adds to the start of an interpreter."""
-    times = []
-    for code in (f"import {module}", ""):
-        runs = []
-        for _ in range(RUNS):
-            began = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True)
-            runs.append(time.perf_counter() - began)
-        times.append(statistics.median(runs))
-    return times[0] - times[1]
+class Terminal:
+    """A program on a terminal of 120 x 40."""
+
+    def __init__(self, command: list[str], home: str) -> None:
+        self.began = time.perf_counter()
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+            os.environ.update(HOME=home, XDG_CACHE_HOME=home, XDG_CONFIG_HOME=home, TERM="xterm-256color")
+            os.execv(command[0], command)
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+
+    def until(self, mark: bytes) -> float:
+        """Seconds until ``mark`` is written, from the start of the program or the last key."""
+        seen = b""
+        while mark not in seen:
+            ready, _, _ = select.select([self.terminal], [], [], 30)
+            assert ready, f"no {mark!r}: {seen[-400:]!r}"
+            assert time.perf_counter() < self.began + 60, f"no {mark!r}: {seen[-400:]!r}"
+            seen += os.read(self.terminal, 65_536)
+        return time.perf_counter() - self.began
+
+    def press(self, key: bytes, mark: bytes) -> float:
+        """Seconds from a key until ``mark`` is written."""
+        self.rest(1.0)
+        self.began = time.perf_counter()
+        os.write(self.terminal, key)
+        return self.until(mark)
+
+    def rest(self, seconds: float) -> None:
+        """Read what the program still writes."""
+        until = time.perf_counter() + seconds
+        while (left := until - time.perf_counter()) > 0:
+            if select.select([self.terminal], [], [], left)[0]:
+                os.read(self.terminal, 65_536)
+
+    def close(self) -> None:
+        os.kill(self.pid, 9)
+        os.waitpid(self.pid, 0)
+        os.close(self.terminal)
+
+
+def frames(folder: Path) -> None:
+    """The first frame, the list of 200 runs, and the help screen."""
+    home, app = str(folder / "home"), str(Path(sys.executable).with_name("grpo-tui"))
+    many = folder / "many"
+    for number in range(200):
+        write_run(many, f"small_{number:03}", 10, METRICS[:4])
+    bare = [sys.executable, "-c", BARE]
+    kept = [app, "--root", str(many), "--no-cache"]
+    cases = {
+        "bare": (bare, b"press n"),
+        "first frame": ([app, "--root", str(folder / "empty"), "--no-cache"], b"connecting to"),
+        "list of 200 runs": (kept, b"small_"),
+        "list of 200 runs, kept by the laptop": ([*kept[:-1]], b"small_"),
+    }
+    times: dict[str, list[float]] = {name: [] for name in [*cases, "? in bare Textual", "? to the help screen"]}
+    for turn in range(TURNS + 1):
+        for name, (command, mark) in cases.items():
+            terminal = Terminal(command, home)
+            taken = terminal.until(mark)
+            if not turn and "kept" in name:
+                terminal.rest(8)  # it fills the cache
+            key = {"bare": "? in bare Textual", "list of 200 runs": "? to the help screen"}.get(name)
+            if turn:  # the first turn compiles and fills caches
+                times[name].append(taken)
+                if key:
+                    times[key].append(terminal.press(b"?", b"echoed" if name == "bare" else b" keys "))
+            terminal.close()
+    seconds = {name: statistics.median(taken) for name, taken in times.items()}
+    aims = dict(zip(cases, ("", "1.2", "1.5", ""), strict=True))
+    for name, aim in aims.items():
+        row(f"{name} / first frame of bare Textual", f"{seconds[name] / seconds['bare']:.2f}", aim)
+    keys = seconds["? in bare Textual"], seconds["? to the help screen"]
+    row("? to the help screen / its echo in bare Textual", f"{keys[1] / keys[0]:.1f}  ({keys[1] * 1e3:.0f} ms)", "4")
+
+
+# ---------------------------------------------------------------------------------- the app in a process of its own
+
+
+def agent_of(pid: int) -> int:
+    """The agent that a process started, on this machine."""
+    children = [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
+    return children[0]
+
+
+async def shares(
+    seconds: float, agent: int, each: Callable[[], None] = lambda: None, every: float = 1.0
+) -> list[float]:
+    """Shares of a core that this process and the agent use, in per cent, while ``each`` is called."""
+    began, own, its = time.perf_counter(), time.process_time(), cpu(agent)
+    while time.perf_counter() - began < seconds:
+        each()
+        await asyncio.sleep(every)
+    wall = time.perf_counter() - began
+    return [100 * (time.process_time() - own) / wall, 100 * (cpu(agent) - its) / wall]
+
+
+async def app_figures(root: Path, run: str) -> dict[str, Any]:
+    """What opening, following and comparing cost the app."""
+    from grpo_tui.app import GrpoApp
+    from grpo_tui.options import Options
+    from remote.boxes import Box
+    from remote.protocol.frames import Decoder
+
+    received = 0
+    feed = Decoder.feed
+
+    def counted(decoder: Decoder, data: bytes) -> list[dict[str, Any]]:
+        nonlocal received
+        received += len(data)
+        return feed(decoder, data)
+
+    Decoder.feed = counted  # type: ignore[method-assign]
+    app = GrpoApp(Options(Box("local", kind="local", root=str(root))))
+    app.animation_level = "none"
+    figures: dict[str, Any] = {}
+    async with app.run_test(size=(120, 40)) as pilot:
+
+        async def until(condition: Callable[[], Any]) -> None:
+            while not condition():
+                await pilot.pause(0.01)
+
+        store = app.store
+        await until(lambda: store.runs)
+        agent = agent_of(os.getpid())
+        figures["idle"] = await shares(FOLLOWED_S, agent)
+        began, used, before = time.perf_counter(), time.process_time(), received
+        app.select_when_listed(run)
+        await until(lambda: store.logs is not None and store.logs.run == run and store.logs.rows.last is not None)
+        figures["last values"] = time.perf_counter() - began
+        curves = store.curves["home"]
+        await until(lambda: curves.is_answered and not curves.is_coarse and curves.curves)
+        figures["whole"] = time.perf_counter() - began
+        figures["cpu"] = time.process_time() - used
+        await pilot.pause(1)
+        figures["bytes"] = received - before
+        log = root / "training_runs" / run / "logs" / "train_log.jsonl"
+        size, step = log.stat().st_size, 200_000
+
+        def grow() -> None:
+            nonlocal step
+            step += 1
+            values = ", ".join(f'"{metric}": {step % 7}' for metric in METRICS)
+            with log.open("a") as file:
+                file.write(f'{{"step": {step}, "time": "2026-11-22T08:00:00.000Z", {values}, "health": []}}\n')
+
+        figures["follow 1"] = await shares(FOLLOWED_S, agent, grow, 1.0)
+        figures["follow 4"] = await shares(FOLLOWED_S, agent, grow, 0.25)
+        os.truncate(log, size)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    figures["peak"] = int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) // 1024
+    return figures
+
+
+def opened(root: Path, run: str) -> dict[str, Any]:
+    """The figures of an app in a process of its own."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(root.parent / "state"), "HOME": str(root.parent / "home")}
+    command = [sys.executable, __file__, "--app", str(root), run]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def long_run(folder: Path) -> None:
+    """A run of 100,000 steps beside 200 small ones, opened and followed."""
+    log = write_run(folder / "many", "long", 100_000, METRICS)
+    shutil.rmtree(folder / "many" / ".grpo", ignore_errors=True)
+    wall, used = loads(log)
+    row(f"json.loads over {log.stat().st_size / 1e6:.0f} MB", f"{wall:.2f} s, CPU {used:.2f} s")
+    for state in ("never indexed", "indexed"):
+        figures = opened(folder / "many", "long")
+        row(f"last values, {state}", f"{figures['last values']:.2f} s", "0.5 s")
+        if state == "indexed":
+            row("whole curves, indexed", f"{figures['whole']:.2f} s", "0.3 s")
+        else:
+            row("whole curves, never indexed / json.loads", f"{figures['whole'] / wall:.2f}", "2.5")
+        row("  CPU of the app / CPU of json.loads", f"{figures['cpu'] / used:.2f}")
+    row("  bytes over the link", f"{figures['bytes'] / 1e6:.2f} MB", "1 MB")
+    for name, aim in (("idle", "2 + 1 %"), ("follow 1", "2.5 %"), ("follow 4", "4 %")):
+        title = "idle, 201 runs listed" if name == "idle" else f"followed live, {name[-1]} row(s) a second"
+        row(f"{title}: CPU of app + agent", "{:.1f} + {:.1f} %".format(*figures[name]), aim)
+    row("peak memory of the app", f"{figures['peak']} MiB", "120 MiB")
 
 
 def main() -> None:
-    """Print the measurements."""
-    app = str(Path(sys.executable).with_name("grpo-tui"))
-    with tempfile.TemporaryDirectory() as home:
-        commands = {
-            "bare Textual, first frame": ([sys.executable, "-c", BARE], b"press n"),
-            "grpo-tui, first frame": ([app, "--root", f"{home}/root"], b"launch"),
-            "grpo-tui, connected to this machine": ([app, "--root", f"{home}/root"], b"no runs yet"),
-        }
-        seconds = {
-            name: statistics.median(first_frame(command, home, mark) for _ in range(RUNS))
-            for name, (command, mark) in commands.items()
-        }
-    bare = seconds["bare Textual, first frame"]
-    for name, value in seconds.items():
-        print(f"{name:<40} {value:6.2f} s   {value / bare:4.2f} x bare")
-    for module in (
-        "grpo_tui",
-        "grpo_tui.model.store",
-        "grpo_tui.app",
-        "remote",
-        "remote.client",
-        "remote.transports.ssh",
-        "paramiko",
-    ):
-        print(f"{'import ' + module:<40} {import_time(module) * 1000:6.0f} ms")
+    """Print the figures."""
+    if len(sys.argv) > 1 and sys.argv[1] == "--app":
+        print(json.dumps(asyncio.run(app_figures(Path(sys.argv[2]), sys.argv[3]))))
+        return
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
+    print(f"load {os.getloadavg()[0]:.1f}")
+    try:
+        frames(folder)
+        long_run(folder)
+    finally:
+        if len(sys.argv) == 1:
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
