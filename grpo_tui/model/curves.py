@@ -28,6 +28,8 @@ MOST_LIVE = 256
 """Rows that arrived since an answer before the box is asked again …"""
 LIVE_SHARE = 0.02
 """… or this share of the rows in the answer, whichever is more."""
+DRAW_S = 0.9
+"""Rows that arrive faster are drawn together: a picture of four charts costs as much as a hundred rows."""
 LIVE_KEPT = 20_000
 """Rows that are drawn beside an answer, where the box gives no newer one."""
 MIN_AVERAGED = 12
@@ -166,6 +168,9 @@ class Curves:
         self._failed_at: float | None = None
         self._rows = 0
         self._live = 0
+        self._is_ahead = False
+        """Whether rows were taken since the version changed."""
+        self._drawn_at = -DRAW_S
         self._next: int | None = None
         """Index of the next row of the log to take; None before the first answer."""
         self._generation = 0
@@ -288,11 +293,14 @@ class Curves:
             self._next += 1
             if row is not None and (x := _x_of(row, self.window.x)) is not None:
                 self._take(x, row)
+                self._is_ahead = True
+        if self._is_ahead and self._now() - self._drawn_at >= DRAW_S:
+            self._is_ahead, self._drawn_at = False, self._now()
+            self.version += 1
 
     def _take(self, x: float, row: Row) -> None:
         self.last = x if self.last is None else max(self.last, x)
         self._live += 1
-        self.version += 1
         for name, curve in self.curves.items():
             if (value := to_float(row.fields.get(name))) is not None:
                 curve.append(x, value)

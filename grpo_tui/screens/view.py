@@ -128,7 +128,7 @@ class ViewScreen(Screen[None]):
         if self._recomposing or not self.is_mounted or not self.query("#keys"):
             return
         self.update()
-        for widget in self.query("*").results(Widget):
+        for widget in self.walk_children():
             if isinstance(widget, StoreView):
                 widget.tick()
 

@@ -11,7 +11,6 @@ from typing import ClassVar, Protocol
 from rich.text import Text
 from textual import events
 from textual.content import Content
-from textual.geometry import Size
 from textual.strip import Strip
 
 from grpo_tui.model.store import Store
@@ -180,8 +179,7 @@ class LinesPanel(ScrollPanel):
         self._first, self._end = first, end
         self._setting = True
         try:
-            # A width of 1 prevents a horizontal scrollbar: lines are truncated.
-            self.virtual_size = Size(1, end - first)
+            self.set_lines(end - first)
             height = self.scrollable_content_region.height
             bottom = max(0, end - first - height)
             if self._anchor is not None:

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual import events
-from textual.geometry import Size
 from textual.strip import Strip
 
 from grpo_tui.widgets.panel import ScrollPanel
@@ -76,7 +75,7 @@ class ListPanel(ScrollPanel):
     # what all lists do ---------------------------------------------------------------------------------
 
     def content_changed(self) -> None:
-        self.virtual_size = Size(1, self.count + self.head + self.foot)
+        self.set_lines(self.count + self.head + self.foot)
         self.show_cursor()
         self.refresh()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.content import Content
+from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.widget import Widget
 
@@ -23,6 +25,7 @@ TONES = {
 """Theme color of each tone."""
 
 
+@functools.lru_cache(256)
 def toned(freshness: Freshness) -> Content:
     """An age for a frame."""
     color = "$grpo-faint" if freshness.tone == "live" else TONES[freshness.tone]
@@ -122,6 +125,20 @@ class ScrollPanel(StoreView, ScrollView, can_focus=True):
 
     DEFAULT_CLASSES = "panel"
     BINDINGS: ClassVar = [(key, f"vi('{key}')") for key in "jkgG"]
+
+    def set_lines(self, count: int) -> None:
+        """Say how many lines there are, once per change.
+
+        Setting ``virtual_size`` lays out the whole screen, on every new line of a log; that is needed only where the
+        scrollbar appears or goes. A width of 1 prevents a horizontal one: lines are cut.
+        """
+        size, height = Size(1, count), self.scrollable_content_region.height
+        if height < 1 or (count > height) != self.show_vertical_scrollbar:
+            self.virtual_size = size
+        elif size != self.virtual_size:
+            self.set_reactive(Widget.virtual_size, size)
+            if self.show_vertical_scrollbar:
+                self.vertical_scrollbar.window_virtual_size = count
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "vi":
