@@ -10,6 +10,7 @@ from grpo_tui.widgets.lines_panel import LinesPanel
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Start, logs_of
 from tests.tui.fake import (
+    DEFAULT_ANSWERS,
     LOGS,
     RUN,
     FakeClient,
@@ -199,8 +200,10 @@ async def test_long_error_summary_is_shown_in_full(start: Start) -> None:
     def script(client: FakeClient) -> None:
         why = "model.backbone 'nosuchmodel' is not a model directory, hub id or preset; " * 2 + "END"
         client.runs = [summary("r1", "crashed", error={"summary": why})]
+        client.answers["show_run"] = {**DEFAULT_ANSWERS["show_run"](client, {"run": "r1"}), "checkpoints": []}
 
     async with start(script) as session:
+        await session.until(lambda: session.app.store.shown_at is not None)
         screen = await session.until_text("model.backbone", "END")
         assert "press r" not in screen
 

@@ -10,7 +10,7 @@ from tests.tui.fake import LOGS, FakeClient, jsonl, learning_box, train_rows
 async def test_new_lines_do_not_move_the_reader(start: Start) -> None:
     async with start(wait="87/200") as session:
         panel = session.app.screen.query_one("#log", LinesPanel)
-        await session.until(lambda: panel.scroll_offset.y > 0)
+        await session.until(lambda: panel._end == 87)
         await session.focus(panel)
         await session.press("pageup", "pageup")
         await session.until(lambda: panel._anchor is not None)
@@ -28,7 +28,7 @@ async def test_dropped_lines_do_not_move_the_reader(start: Start, monkeypatch: p
     monkeypatch.setattr("grpo_tui.model.run_logs.ROWS_KEPT", 100)
     async with start(wait="87/200") as session:
         panel = session.app.screen.query_one("#log", LinesPanel)
-        await session.until(lambda: panel.scroll_offset.y > 0)
+        await session.until(lambda: panel._end == 87)
         await session.focus(panel)
         await session.press("pageup")
         await session.until(lambda: panel._anchor is not None)
