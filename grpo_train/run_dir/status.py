@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.commit import commit_of
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, utc_now
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
@@ -100,7 +101,7 @@ class StatusWriter:
             raise RunDirError(
                 f"another process is writing {self._file}; is the run still active?", code="run_is_live"
             ) from error
-        written_by = {**asdict(identity()), "version": VERSION, "format": FORMAT}
+        written_by = {**asdict(identity()), "version": VERSION, "format": FORMAT, "commit": commit_of()}
         self.fields: dict[str, Any] = {**(read_json(self._file) or {}), **written_by, **fixed}
 
     def update(self, **fields: Any) -> None:

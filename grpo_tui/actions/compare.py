@@ -98,6 +98,11 @@ def next_table(app: GrpoApp) -> None:
     app.views.compare.next_table()
 
 
+def copy(app: GrpoApp) -> None:
+    """Copy the focused table, or the values of the focused chart."""
+    app.views.compare.copy()
+
+
 def open_run(app: GrpoApp) -> None:
     """Open the charts of the highlighted run."""
     if (run := app.views.compare.current) is not None:

@@ -96,6 +96,7 @@ ACTIONS: tuple[Action, ...] = (
         scope="compare",
     ),
     Action("next_table", "t", "table", "Compare", compare.next_table, scope="compare"),
+    Action("copy_comparison", "y", "copy", "Compare", compare.copy, scope="compare"),
     Action("open_run", "enter", "charts", "Compare", compare.open_run, scope="compare"),
     Action("log_open", "enter", "open", "Logs", logs.open_row, scope="logs"),
     Action("log_search", "slash", "search", "Logs", logs.search, scope="logs"),

@@ -191,7 +191,7 @@ class Comparison:
         if not found:
             return None
         low, high = min(low for low, _ in found), max(high for _, high in found)
-        return (low, high) if high > low else (low - 1, high + 1)
+        return (low, high) if high > low else (low - 1, low + 1)
 
     @property
     def version(self) -> object:

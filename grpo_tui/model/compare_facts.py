@@ -15,6 +15,7 @@ MAX_KEYS = 2_000
 MAX_DEPTH = 16
 MAX_VALUE = 200
 CODE = "code"
+COMMIT_LENGTH = 7
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def facts_of(run: str, reply: Mapping[str, Any]) -> Facts:
         config["starting weights"] = _text(weights)
     version, commit = status.get("version"), status.get("commit")
     if version or commit:
-        config[CODE] = _text(" ".join(str(part)[:40] for part in (version, commit) if part))
+        config[CODE] = _text(" ".join(str(part) for part in (version, str(commit or "")[:COMMIT_LENGTH]) if part))
     return Facts(config, problem, _accuracies(run, reply.get("evaluations") or ()))
 
 

@@ -64,7 +64,7 @@ class AboutComparison(Line):
                 "   [$warning]▲ $count marked runs are left out: at most $most[/]",
                 count=str(comparison.left_out), most=str(len(LETTERS)),
             )  # fmt: skip
-        return [text, *self._legend(width)]
+        return [text.truncate(width, ellipsis=True), *self._legend(width)]
 
     def _legend(self, width: int) -> list[Content]:
         comparison = self._compare.comparison
@@ -255,6 +255,14 @@ class CompareScreen(ViewScreen):
         if (run := self.current) is not None:
             self.store.marks.toggle(run.name)
             self.tick()
+
+    def copy(self) -> None:
+        """Copy the focused table, or the values of the focused chart."""
+        focused = self.focused
+        if isinstance(focused, CompareChart):
+            self.grpo.copy(focused.values_text(), f"{focused.metric}: the values of {len(self.comparison.runs)} runs")
+        elif isinstance(focused, ComparePanel):
+            self.grpo.copy(focused.text(), "the table")
 
     # panels --------------------------------------------------------------------------------------------
 

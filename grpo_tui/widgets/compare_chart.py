@@ -126,7 +126,8 @@ class CompareChart(CurveChart):
         everything = list(itertools.chain.from_iterable(shown.values()))
         if ends is None or not everything or width < 12 or height < 3:
             return self._empty(width, height, style)
-        below = self._values(width, height // 4) if height >= 6 else []
+        has_values = height >= (6 if self.crosshair is None else 4)
+        below = self._values(width, height // 4) if has_values else []
         view = view_of_marks(everything, *ends)
         rows = height - 1 - len(below)
         labels = self.y_labels(view, rows)
@@ -253,6 +254,10 @@ class CompareChart(CurveChart):
                 lines.append(Text(no_wrap=True))
             lines[-1].append("   " if lines[-1] else "").append_text(part)
         return lines
+
+    def values_text(self) -> str:
+        """The values below the chart, all of them."""
+        return "\n".join(line.plain for line in self._values(10_000, 1))
 
     def _value(self, run: Compared) -> float | None:
         """The value of a run at the crosshair as its line shows it, or the last one."""

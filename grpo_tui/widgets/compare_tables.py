@@ -21,6 +21,8 @@ from grpo_tui.widgets.sources import wrapped
 
 GAP = 2
 MORE = "…"
+WHOLE = 10_000
+"""Cells in which every table fits."""
 WIDEST = 32
 """Cells of a value; a longer one is cut in the middle."""
 
@@ -30,6 +32,11 @@ class ComparePanel(LinesPanel):
 
     def action_browse(self, by: int) -> None:
         self.screen.move_crosshair(by)  # type: ignore[attr-defined]
+
+    def text(self) -> str:
+        """The table with all of its columns."""
+        first, end = self.source.bounds(WHOLE)
+        return "\n".join(self.source.line(index, WHOLE, self.palette).plain.rstrip() for index in range(first, end))
 
     def age(self) -> Content:
         """These are several runs, over or not: only a lost link says that a table may be old."""
@@ -43,13 +50,24 @@ class ComparePanel(LinesPanel):
 
 
 def grid(header: Sequence[Text], rows: Sequence[Sequence[Text]], width: int, palette: Palette) -> list[Text]:
-    """Lines of a table. Columns that do not fit are left out, from the right, and counted in the header."""
-    table = [header, *rows]
-    widths = [min(WIDEST, max(row[i].cell_len for row in table if i < len(row))) for i in range(len(header))]
-    shown, room = len(header), width
+    """Lines of a table with a column per run or, where these do not fit, with a line per run."""
+    lines = _grid([header, *rows], width, palette)
+    if MORE not in lines[0].plain:
+        return lines
+    whole = [row for row in rows if len(row) > 1]
+    turned = [[header[0], *(row[0] for row in whole)]]
+    turned += [[header[i], *(row[i] for row in whole)] for i in range(1, len(header))]
+    return _grid(turned, width, palette)
+
+
+def _grid(table: Sequence[Sequence[Text]], width: int, palette: Palette) -> list[Text]:
+    """Lines of a table. Columns that do not fit are left out, from the right, and counted in the first line."""
+    count = len(table[0])
+    widths = [min(WIDEST, max(row[i].cell_len for row in table if i < len(row))) for i in range(count)]
+    shown, room = count, width
     while shown > 2 and sum(widths[:shown]) + GAP * (shown - 1) > room:
         shown -= 1
-        room = width - GAP - len(_more(len(header) - shown))
+        room = width - GAP - len(_more(count - shown))
     lines = []
     for row in table:
         line = Text(no_wrap=True)
@@ -60,8 +78,8 @@ def grid(header: Sequence[Text], rows: Sequence[Sequence[Text]], width: int, pal
             if i + 1 < shown:
                 line.append(" " * (widths[i] - cell.cell_len + GAP))
         lines.append(line)
-    if shown < len(header):
-        lines[0].append(" " * GAP).append(_more(len(header) - shown), style=palette["muted"])
+    if shown < count:
+        lines[0].append(" " * GAP).append(_more(count - shown), style=palette["muted"])
     return lines
 
 
@@ -271,17 +289,17 @@ class EvaluationsSource(CompareSource):
         header = self.header("step", palette)
         for run in others:
             header.append(Text.assemble(self.letter(run, palette), " − ", self.letter(pin or run, palette)))
-        lines: list[Text] = []
+        rows: list[list[Text]] = []
         for has_spread in (True, False):
             rows = []
             for step in sorted({step for found in results.values() for step in found}, reverse=True):
                 cells = [_accuracy(results[run.name].get(step), has_spread, palette) for run in runs]
                 cells += [self._difference(dataset, run, step, palette) for run in others]
                 rows.append([Text(f"{step:,}"), *cells])
-            lines = grid(header, rows, width, palette)
+            lines = _grid([header, *rows], width, palette)
             if MORE not in lines[0].plain:
-                break
-        return lines
+                return lines
+        return grid(header, rows, width, palette)
 
     @property
     def _keys(self) -> list[tuple[str, str, int]]:

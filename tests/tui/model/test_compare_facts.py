@@ -85,11 +85,12 @@ def test_facts_of_a_run() -> None:
         {"step": "0", "name": "other_model", "accuracy": "0.9"},
     ]
     reply = {
-        "config_text": "run: {seed: 1}", "launch": {"ckpt": "models/x"}, "status": {"version": "0.2.0"},
+        "config_text": "run: {seed: 1}", "launch": {"ckpt": "models/x"},
+        "status": {"version": "0.2.0", "commit": "98ebb0a1" * 5},
         "evaluations": [{"name": "r_gsm8k", "metrics": rows}],
     }  # fmt: skip
     facts = facts_of("r", reply)
-    assert facts.config == {"run.seed": "1", "starting weights": "models/x", "code": "0.2.0"}
+    assert facts.config == {"run.seed": "1", "starting weights": "models/x", "code": "0.2.0 98ebb0a"}
     assert facts.accuracies == {"gsm8k": {10: Accuracy(0.5, pytest.approx(0.1), 40)}}  # type: ignore[arg-type]
     broken = facts_of("r", {"config_text": "a: [", "launch": {}, "status": {}, "evaluations": []})
     assert not broken.config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -153,6 +154,27 @@ async def test_the_mouse_sets_the_crosshair_and_pins(start: Start) -> None:
         await session.until_text("(B pinned)")
         await session.press("colon", *"drop run", "enter")
         await session.until_text("2 runs (A pinned)")
+
+
+async def test_tables_and_values_are_copied(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with start(box, wait="87/200") as session:
+        await compare(session)
+        copied: list[str] = []
+        monkeypatch.setattr(session.app, "copy", lambda text, what: copied.append(text))
+        await session.until_text("B − A", "5.0e-06 ▲")
+        await session.press("y", "t", "y")
+        assert copied[0].startswith("last   A 1.7")
+        assert "optimizer.learning_rate  2.0e-06  5.0e-06 ▲  1.0e-05 ▲" in copied[1]
+
+
+async def test_many_runs_have_a_line_each(start: Start) -> None:
+    async with start(box, size=(104, 40), wait="87/200") as session:
+        screen = await compare(session)
+        rows = [(f"key.of_some_length_{i}", f"value {i} of a key") for i in range(2)]
+        for run in screen.comparison.runs:
+            await session.until(lambda run=run: run.facts is not None)
+            run.facts = replace(run.facts, config={key: f"{value} {run.letter}" for key, value in rows})  # type: ignore
+        await session.until_text("A    value 0 of a key A    ", "B    value 0 of a key B ▲  ")
 
 
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (200, 60)])
