@@ -1,0 +1,71 @@
+"""Whatever a box replies about compared runs, the tables are made."""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_tui.model.compare import Comparison
+from grpo_tui.model.compare_facts import facts_of
+from grpo_tui.model.paired import PairedResults
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.standing import TRACKED
+from grpo_tui.model.store import Store
+from grpo_tui.widgets.braille import Bitmap, plot_marks, ticks, view_of_marks
+from grpo_tui.widgets.compare_tables import CompareSource, ConfigSource, EvaluationsSource, StandingSource
+from grpo_tui.widgets.lines_panel import Palette
+from remote import intake
+from remote.protocol import RemoteError
+from remote.protocol.packed import pack
+from tests.link.test_gate import EXAMPLES, unsafe
+from tests.support.any_json import RESULTS, mutated
+
+SERIES = {
+    **RESULTS["series"], "state": "whole",
+    "series": [
+        {**RESULTS["series"]["series"][0], "metric": name, "columns": pack([array("d", [1.0, 2.0])] * 8)}
+        for name in TRACKED
+    ],
+}  # fmt: skip
+REPLIES = {name: {**RESULTS, "series": SERIES}[name] for name in ("series", "show_run", "compare_evaluations")}
+
+
+@EXAMPLES
+@given(
+    st.sampled_from(sorted(REPLIES)).flatmap(lambda op: st.tuples(st.just(op), mutated([REPLIES[op]]))),
+    st.sampled_from([1e-300, 1.0, -1e15, 1e299]),
+)
+def test_any_value_about_a_compared_run(reply: tuple[str, Any], size: float) -> None:
+    comparison, paired, store = Comparison(), PairedResults(), Store("box", 2.5)
+    comparison.follow(["middle", "last"], {"middle": RunRow("middle", "running", step=9, nproc=10**15)})
+    comparison.show(["kl"], 2)
+    received = {op: intake.reply(op, {"ok": True, "result": result}) for op, result in REPLIES.items()}
+    with suppress(RemoteError):  # it was refused; the others stay
+        received[reply[0]] = intake.reply(reply[0], {"ok": True, "result": reply[1]})
+    for run in comparison.runs:
+        run.curves.request()
+        for row in received["series"]["series"]:
+            if "columns" in row:
+                row["columns"].smooth[0] = row["columns"].sum[0] = size
+        run.curves.take(received["series"])
+        run.facts = facts_of("middle", received["show_run"])
+    paired.request(comparison.pin, comparison.runs)
+    paired.answer(received["compare_evaluations"])
+    if (ends := comparison.ends) is not None:
+        assert ends[0] < ends[1]
+        for run in comparison.runs:
+            for curve in run.curves.curves.values():
+                view = view_of_marks(curve.marks, *ends)
+                plot_marks(Bitmap(20, 5), view, curve.marks)
+                ticks(view.y_low, view.y_high, 3)
+    sources: list[CompareSource] = [
+        StandingSource(store, comparison), ConfigSource(store, comparison, "u"),
+        EvaluationsSource(store, comparison, paired),
+    ]  # fmt: skip
+    for source in sources:
+        for width in (20, 200):
+            assert not unsafe("".join(line.plain for line in source.layout(width, Palette())))
