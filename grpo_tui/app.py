@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from textual import events
@@ -20,7 +19,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_tui import background, clipboard, unanswered
+from grpo_tui import background, clipboard, downloads, unanswered
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
@@ -319,11 +318,7 @@ class GrpoApp(App[None]):
 
     def _save_screenshot(self) -> None:
         """Save to the downloads folder, or the home directory without one, once the palette is off the screen."""
-        import platformdirs
-
-        downloads = Path(platformdirs.user_downloads_dir())
-        folder = downloads if downloads.is_dir() else Path.home()
-        self.set_timer(0.2, lambda: self.deliver_screenshot(path=str(folder)))
+        self.set_timer(0.2, lambda: self.deliver_screenshot(path=str(downloads.folder())))
 
     def _fatal_error(self) -> None:
         """Exit with a traceback."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpo_tui import downloads
 from grpo_tui.model.formatting import byte_size
 from remote.protocol import RemoteError
 from remote.protocol.logs import MAX_BYTES
@@ -34,7 +33,7 @@ async def save_part(app: GrpoApp, run: str, path: str, middle: int, size: int) -
             if not reply["data"]:
                 break  # it was truncated
             data += reply["data"]
-        file = free_name(folder(), f"{run}-{path.rpartition('/')[2]}")
+        file = downloads.new_file(f"{run}-{path.rpartition('/')[2]}")
         file.write_bytes(data)
     except RemoteError as error:
         app.warn(f"{error.message} {error.hint}", title="not saved")
@@ -48,22 +47,3 @@ async def save_part(app: GrpoApp, run: str, path: str, middle: int, size: int) -
         whole = f"scp {shlex.quote(f'{app.store.box}:{root}/{path}')} ."
         detail += f" has {byte_size(end - start)} about the cursor, of {byte_size(size)}; all of it: {whole}"
     app.receipt(f"saved: {path.rpartition('/')[2]}, {byte_size(len(data))}", detail)
-
-
-def folder() -> Path:
-    """The downloads folder, or the home directory without one."""
-    import platformdirs
-
-    downloads = Path(platformdirs.user_downloads_dir())
-    return downloads if downloads.is_dir() else Path.home()
-
-
-def free_name(place: Path, name: str) -> Path:
-    """A file that does not exist yet, of a name that is one on this machine."""
-    plain = "".join(character if character.isalnum() or character in "._-+=" else "_" for character in name)[-120:]
-    stem, dot, ending = plain.lstrip(".").partition(".")
-    for number in range(1, 1_000):
-        file = place / f"{stem}{f'-{number}' if number > 1 else ''}{dot}{ending}"
-        if not os.path.lexists(file):
-            return file
-    raise FileExistsError(17, "too many files of this name", str(file))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_tui import downloads
 from grpo_tui.model.export import header_of, lines_of, pages, request_of, steps_between
 from grpo_tui.model.formatting import one_line
 from remote.protocol import RemoteError
@@ -32,27 +32,11 @@ class Range:
     """On the axis ``x``."""
 
 
-def folder() -> Path:
-    """The downloads folder, or the home directory without one."""
-    import platformdirs
-
-    downloads = Path(platformdirs.user_downloads_dir())
-    return downloads if downloads.is_dir() else Path.home()
-
-
-def new_file(stem: str, suffix: str) -> Path:
-    """A path in the downloads folder at which there is no file."""
-    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in stem)[:120].lstrip(".") or "run"
-    names = (safe if number == 1 else f"{safe}-{number}" for number in range(1, 10_000))
-    return next(path for name in names if not os.path.lexists(path := folder() / f"{name}{suffix}"))
-
-
 async def save_charts(app: GrpoApp, wanted: Range, svg: str, say: Callable[[str], None]) -> None:
     """Save the CSV of a range at full resolution, and its charts as SVG. ``say`` shows how far it is; "" at the end."""
     try:
         first, last = await _steps(app, wanted)
-        stem = f"{wanted.run}_{first}-{last}"
-        table = new_file(stem, ".csv")
+        table = downloads.new_file(f"{wanted.run}_{first}-{last}.csv")
         rows = await _save_table(app, wanted, first, last, table, say)
         picture = table.with_suffix(".svg")
         picture.write_text(svg, encoding="utf-8")

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.run_dir.files import to_float, to_json
-from grpo_tui import export
+from grpo_tui import downloads
 from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.model.curves import Curve
 from grpo_tui.model.export import header_of, lines_of, pages, request_of, steps_between
@@ -88,11 +88,11 @@ def test_a_name_is_not_a_formula() -> None:
 
 
 def test_files_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "folder", lambda: tmp_path)
-    first = export.new_file("run/../x\n", ".csv")
+    monkeypatch.setattr(downloads, "folder", lambda: tmp_path)
+    first = downloads.new_file("../run\n/x.csv")
     assert first.parent == tmp_path
     first.touch()
-    second = export.new_file("run/../x\n", ".csv")
+    second = downloads.new_file("../run\n/x.csv")
     assert second.name == f"{first.stem}-2.csv"
 
 

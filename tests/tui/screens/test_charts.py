@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from grpo_tui import export
 from grpo_tui.screens.charts import ChartsScreen
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.metrics_panel import MetricsPanel
@@ -156,7 +155,7 @@ async def test_a_box_that_refuses(start: Start) -> None:
 def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "downloads"
     folder.mkdir()
-    monkeypatch.setattr(export, "folder", lambda: folder)
+    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: folder)
     return folder
 
 

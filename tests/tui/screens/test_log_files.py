@@ -187,7 +187,7 @@ async def test_a_long_line_is_cut_and_says_so(start: Start) -> None:
 
 
 async def test_lines_are_copied_and_files_saved(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("grpo_tui.download.folder", lambda: tmp_path)
+    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: tmp_path)
     async with start(long_box, wait="87/200") as session:
         await logs(session)
         await session.press("y")
