@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import os
 import sys
@@ -65,6 +66,7 @@ class GrpoApp(App[None]):
     TITLE = "grpo-tui"
     CSS_PATH = [f"styles/{name}.tcss" for name in STYLES]  # noqa: RUF012
     AUTO_FOCUS = None
+    COMMANDS = App.COMMANDS | {lambda: importlib.import_module("grpo_tui.finder").Finder}
 
     def __init__(
         self,

@@ -52,6 +52,10 @@ class ChartsView:
         self.shown = shown
         return True
 
+    def put_first(self, name: str, logged: Iterable[str]) -> None:
+        """Show a metric in the first chart: a small terminal has room for two."""
+        self.shown = [name, *(one for one in self.metrics(logged) if one != name)][:MOST_SHOWN]
+
     def move(self, name: str, by: int, logged: Iterable[str]) -> None:
         """Move a shown metric earlier (-1) or later (+1)."""
         shown = self.metrics(logged)

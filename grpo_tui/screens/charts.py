@@ -243,6 +243,12 @@ class ChartsScreen(ViewScreen):
             self.app.notify(f"{MOST_SHOWN} charts are shown; hide one first", severity="warning")
         self.tick()
 
+    def show_metric(self, name: str) -> None:
+        """Show a metric in the first chart, under the cursor."""
+        self.view.put_first(name, [str(row["name"]) for row in self.store.metrics.rows])
+        self.tick()
+        self.call_after_refresh(lambda: self.query_one(MetricsPanel).go_to(name))
+
     def move_metric(self, by: int) -> None:
         """Move the metric under the cursor in the order of the charts."""
         names = [str(row["name"]) for row in self.store.metrics.rows]

@@ -80,6 +80,13 @@ class MetricsPanel(ListPanel):
         self._cursor = index
         self._land(1 if by > 0 else -1)
 
+    def go_to(self, name: str) -> None:
+        """Put the cursor on a metric."""
+        self.tick()
+        self._cursor = next((index for index, line in enumerate(self._lines) if line.name == name), self._cursor)
+        self.show_cursor()
+        self.refresh()
+
     def _land(self, direction: int) -> None:
         """Move the cursor off a heading."""
         for way in (direction, -direction):

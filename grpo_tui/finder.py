@@ -1,0 +1,98 @@
+"""What the command palette finds besides commands: runs, metrics, steps, boxes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from textual.command import Hit, Hits, Provider
+from textual.content import Content
+from textual.types import IgnoreReturnCallbackType
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+MOST = 20
+"""Finds of each kind: a box may list 10,000 runs."""
+_STEP = re.compile(r"(?:step )?\s*(\d[\d,]*)")
+
+
+class Find(NamedTuple):
+    """Something to go to."""
+
+    name: str
+    help: str
+    go: IgnoreReturnCallbackType
+
+
+class Finder(Provider):
+    """Finds by parts of the name, in any order."""
+
+    @property
+    def grpo(self) -> GrpoApp:
+        return cast("GrpoApp", self.app)
+
+    async def startup(self) -> None:
+        """Read boxes.yaml once for each palette."""
+        from remote.boxes import BoxesError, load_boxes
+
+        try:
+            boxes = await asyncio.to_thread(load_boxes, self.grpo.options.boxes_file)
+        except BoxesError:
+            boxes = []  # the list of boxes says why
+        current = self.grpo.connection.box.name
+        self._boxes = [box for box in boxes if box.name != current]
+
+    async def search(self, query: str) -> Hits:
+        words, matcher = query.lower().split(), self.matcher(query)
+        for finds in (self._steps(query), self._runs(), self._metrics(), self._other_boxes()):
+            found = 0
+            for find in finds:
+                if all(word in find.name.lower() for word in words) or find.name.startswith("step "):
+                    score = max(matcher.match(find.name), 0.5)
+                    yield Hit(score, Content(find.name), find.go, text=find.name, help=find.help.replace("[", r"\["))
+                    found += 1
+                    if found == MOST:
+                        break
+
+    def _steps(self, query: str) -> Iterator[Find]:
+        match = _STEP.fullmatch(query.strip())
+        if match and self.grpo.store.run is not None:
+            step = int(match[1].replace(",", "")[:15] or 0)
+            yield Find(f"step {step:,}", "the charts at this step", partial(go_to_step, self.grpo, step))
+
+    def _runs(self) -> Iterator[Find]:
+        for row in self.grpo.store.runs or ():
+            yield Find(f"run {row.name}", row.shown_state, partial(go_to_run, self.grpo, row.name))
+
+    def _metrics(self) -> Iterator[Find]:
+        for row in self.grpo.store.metrics.rows:
+            name = str(row["name"])
+            yield Find(f"metric {name}", "its chart", partial(go_to_metric, self.grpo, name))
+
+    def _other_boxes(self) -> Iterator[Find]:
+        for box in self._boxes:
+            go = partial(self.grpo.work, "action boxes", partial(self.grpo.use_box, box))
+            yield Find(f"box {box.name}", box.host or "this machine", go)
+
+
+def go_to_run(app: GrpoApp, name: str) -> None:
+    """Select a run; the view stays."""
+    if app.home.filter:
+        app.home.set_filter("")
+    app.select_when_listed(name)
+
+
+def go_to_step(app: GrpoApp, step: int) -> None:
+    """Put the crosshair of the charts on a step."""
+    app.views.show("charts")
+    app.views.charts.view.crosshair = float(step)
+
+
+def go_to_metric(app: GrpoApp, name: str) -> None:
+    """Show a metric among the charts, with the cursor on it."""
+    app.views.show("charts")
+    app.views.charts.show_metric(name)
