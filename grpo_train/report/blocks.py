@@ -30,11 +30,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; ``numeric``: columns of numbers."""
+    """Rows of cells; ``numeric``: columns of numbers; ``prose``: the last column holds sentences."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     numeric: frozenset[int] = frozenset()
+    prose: bool = False
 
 
 @dataclass(frozen=True)

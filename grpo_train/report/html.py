@@ -152,4 +152,7 @@ def _table(table: Table) -> str:
         return f"<tr>{''.join(cell(tag, column, text) for column, text in enumerate(cells))}</tr>"
 
     body = "".join(row("td", cells) for cells in table.rows)
-    return f'<div class="table"><table><thead>{row("th", table.head)}</thead><tbody>{body}</tbody></table></div>\n'
+    kind = ' class="prose"' if table.prose else ""
+    return (
+        f'<div class="table"><table{kind}><thead>{row("th", table.head)}</thead><tbody>{body}</tbody></table></div>\n'
+    )

@@ -259,13 +259,13 @@ def _health(run: RunReport) -> Iterator[Block]:
     rows = [
         [
             {"alarm": "▲ alarm", "warning": "△ warning"}.get(each.level, each.level),
-            percent(each.steps / max(run.log.rows, 1)),
-            f"{each.first:,}–{each.last:,}" if each.first != each.last else f"{each.first:,}",
+            f"{percent(each.steps / max(run.log.rows, 1))} of steps",
+            f"steps {each.first:,}–{each.last:,}" if each.first != each.last else f"step {each.first:,}",
             each.message,
         ]
         for each in conditions
     ]
-    yield Table(["level", "of the steps", "first–last", "latest message"], rows, frozenset({1, 2}))
+    yield Table(["level", "share", "from–to", "latest message"], rows, frozenset({1, 2}), prose=True)
 
 
 def _completions(run: RunReport) -> Iterator[Block]:
