@@ -87,7 +87,7 @@ class CompareChart(CurveChart):
 
     def _link(self) -> Content:
         if self.store.connected:
-            return Content.from_markup("[$grpo-faint]smoothed[/]" if self.comparison.smoothed_steps else "")
+            return Content.from_markup("[$text-muted]smoothed[/]" if self.comparison.smoothed_steps else "")
         return Content.from_markup("[$error]link lost[/]")
 
     def _loading(self) -> Content | None:

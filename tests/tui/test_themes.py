@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_tui.charts import RUN_LOOKS
 from grpo_tui.chosen_theme import chosen_theme
 from grpo_tui.themes import THEMES
 from tests.tui.conftest import Start
@@ -64,3 +65,10 @@ def contrast(one: str, other: str) -> float:
 def test_labels_can_be_read(theme: object) -> None:
     variables, background = theme.variables, theme.background  # type: ignore[attr-defined]
     assert contrast(variables["grpo-muted"], background) >= 4.5
+    assert all(contrast(variables[f"run-{look.id}"], background) >= 4.5 for look in RUN_LOOKS)
+
+
+def test_compared_runs_differ_in_every_way() -> None:
+    for theme in THEMES:
+        assert len({theme.variables[f"run-{look.id}"] for look in RUN_LOOKS}) == len(RUN_LOOKS)
+    assert len({look.marker for look in RUN_LOOKS}) == len({look.letter for look in RUN_LOOKS}) == len(RUN_LOOKS)
