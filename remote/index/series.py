@@ -68,8 +68,11 @@ class Average:
     def add(self, values: Sequence[float]) -> None:
         """Add finite values."""
         value, rate = self.value, self.rate
-        for new in values:
-            value += rate * (new - value)
+        if rate == 1:
+            value = values[-1] if values else value
+        else:
+            for new in values:
+                value += rate * (new - value)
         self.value = value
         self.count += len(values)
 
@@ -150,7 +153,7 @@ def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
         steps = (bounds[-1] - bounds[0]) // AUTOMATIC_SHARE
     rows = []
     for metric in request.metrics:
-        average = Average(steps)
+        average = Average(0 if metric in (STEP, TIME) else steps)
         columns = reduce(snapshot.column(metric), axis, bounds, average)
         at = snapshot.stats(metric).last_row
         rows.append(

@@ -67,6 +67,7 @@ class SeriesRequest:
 
     run: Text
     metrics: Names
+    """``:step`` and ``:time`` are the step and the time of each row, which are not smoothed."""
     x: Axis = "step"
     """``time``: seconds since the epoch."""
     low: Bound | None = None

@@ -19,7 +19,7 @@ from grpo_tui.app import GrpoApp
 from grpo_tui.model.compare import LETTERS
 from grpo_tui.options import Options
 from remote.boxes import Box
-from tests.bench.index import METRICS, Bench, row, write_run
+from tests.bench.index import METRICS, Bench, cpu, row, write_run
 
 RUNS, STEPS = 20, 50_000
 
@@ -33,11 +33,12 @@ def indexed(root: Path) -> None:
     for name in names:
         bench.whole("series", name, metrics=["reward"])
     params = {"metrics": ["reward", "grad_norm", ":step", ":time", "num_tokens", "time/step"], "width": 240}
-    began, size = time.perf_counter(), 0
+    began, size, before = time.perf_counter(), 0, sum(map(cpu, bench.pids()))
     for name in names:
         bench.ask("series", name, smoothing=1_200, **params)
         size += bench.bytes
     row(f"{RUNS} runs, indexed: what the view asks", f"{time.perf_counter() - began:.2f} s", "1 s")
+    row("  processor time of the box for it", f"{sum(map(cpu, bench.pids())) - before:.2f} s", "1 s")
     row("  bytes of the replies", f"{size / 1e3:.0f} kB", "1 MB")
     bench.close()
 
@@ -49,7 +50,7 @@ def memory() -> int:
 
 
 async def opened(root: Path) -> dict[str, float]:
-    """Open the view in an app without a terminal: seconds from the key to the whole picture, memory."""
+    """Open the view in an app without a terminal: what it takes from the key to the whole picture."""
     app = GrpoApp(Options(Box("local", kind="local", root=str(root))))
     async with app.run_test(size=(120, 40)) as pilot:
         while not app.store.runs:
@@ -57,7 +58,7 @@ async def opened(root: Path) -> dict[str, float]:
         before = memory()
         for run in app.store.runs[: len(LETTERS)]:
             app.store.marks.toggle(run.name)
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         await pilot.press("6")
         runs = app.views.compare.comparison.runs
         while not runs or not all(run.curves.track for run in runs):
@@ -66,7 +67,8 @@ async def opened(root: Path) -> dict[str, float]:
         app.tick()
         await pilot.pause()
         taken = time.perf_counter() - began
-        return {"seconds": taken, "runs": len(runs), "before": before, "after": memory()}
+        used = time.process_time() - used
+        return {"seconds": taken, "used": used, "runs": len(runs), "before": before, "after": memory()}
 
 
 def main() -> None:
@@ -84,6 +86,7 @@ def main() -> None:
             found = json.loads(done.stdout.strip().rpartition("\n")[2])
             aim = "1 s" if state == "indexed" else ""
             row(f"{found['runs']} runs in the app, from the key on, {state}", f"{found['seconds']:.2f} s", aim)
+            row("  processor time of the app", f"{found['used']:.2f} s")
             row("  memory of the app, before and with them", f"{found['before']}, {found['after']} MiB", "150 MiB")
     finally:
         if len(sys.argv) == 1:

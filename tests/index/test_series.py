@@ -85,6 +85,19 @@ def test_automatic_smoothing_is_a_share_of_the_range(tmp_path: Path) -> None:
     assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=20)["smoothing"] == 0
 
 
+def test_the_steps_of_other_axes_can_be_asked(tmp_path: Path) -> None:
+    """What a comparison is made from: on any axis, each column's step and time, not smoothed."""
+    directory, box = make_run(tmp_path), Box(tmp_path, tmp_path / "cache")
+    rows = [
+        f'{{"step": {step}, "time": "2026-11-22T08:00:0{step}Z", "num_tokens": {10 * step}}}' for step in range(1, 6)
+    ]
+    (directory / "train_log.jsonl").write_text("\n".join(rows) + "\n")
+    reply = box.whole("series", metrics=[":step", ":time"], x="tokens", width=2, smoothing=50)
+    step, time_ = (row["columns"] for row in reply["series"])
+    assert (list(step.min), list(step.max), list(step.smooth)) == ([1, 3], [2, 5], [2, 5])
+    assert time_.max[1] - time_.min[0] == 4
+
+
 def test_a_coarse_reply_says_so_and_has_the_last_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_index, "USUAL", 20_000)
     log, box = make_run(tmp_path) / "train_log.jsonl", Box(tmp_path, tmp_path / "cache")
