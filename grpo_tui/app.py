@@ -28,6 +28,7 @@ from grpo_tui.announcements import EndWatch, Pace, end_notice
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.chosen_theme import chosen_theme, remember_theme
 from grpo_tui.model.answer_cache import AnswerCache
+from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
@@ -51,7 +52,7 @@ from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
 TICK_S = 0.25
-STYLES = ("app", "home", "charts", "rollouts", "logs", "compare", "dialogs")
+STYLES = ("app", "home", "charts", "rollouts", "logs", "box", "compare", "dialogs")
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 
@@ -143,6 +144,11 @@ class GrpoApp(App[None]):
             return
         if not await self.show_dialog(DemoSetupScreen(root, self._make_model_command)):
             self.exit()
+
+    @property
+    def history(self) -> BoxHistory:
+        """What the box's GPUs did since the app looks."""
+        return self._refresher.history
 
     @property
     def home(self) -> HomeScreen:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.formatting import one_line
 from remote.events import Link
 from remote.protocol import RemoteError
@@ -32,9 +33,12 @@ class Refresher:
     def __init__(self, app: GrpoApp) -> None:
         self._app = app
         self._shown_key: object = None
+        self.history = BoxHistory()
+        """What the box's GPUs did since the app looks, in any view."""
 
     def tick(self) -> None:
         """Request what is due."""
+        self.history.take(self._app.store)
         if self._app.store.connected:
             self._refresh_shown()
             self._refresh_curves()

@@ -10,6 +10,7 @@ from grpo_tui.screens.view import ViewScreen
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
+    from grpo_tui.screens.box import BoxScreen
     from grpo_tui.screens.charts import ChartsScreen
     from grpo_tui.screens.compare import CompareScreen
     from grpo_tui.screens.logs import LogsScreen
@@ -47,6 +48,12 @@ class Views:
         from grpo_tui.screens.compare import CompareScreen
 
         return self._make(CompareScreen)
+
+    @property
+    def box(self) -> BoxScreen:
+        from grpo_tui.screens.box import BoxScreen
+
+        return self._make(BoxScreen)
 
     @property
     def logs(self) -> LogsScreen:

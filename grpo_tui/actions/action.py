@@ -12,7 +12,7 @@ from grpo_tui.model.store import Store
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
-GROUPS = ("Runs", "Views", "Home", "Charts", "Rollouts", "Logs", "Compare", "Boxes", "Program")
+GROUPS = ("Runs", "Views", "Home", "Charts", "Rollouts", "Logs", "Box", "Compare", "Boxes", "Program")
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,19 @@ class Action:
     opens_form: bool = False
     """Whether keys that are pressed until its form is open belong to the form."""
     scope: str = ""
-    """The view in which it exists; "" = every view."""
+    """The view in which it exists; "" = every view …"""
+    not_in: str = ""
+    """… but this one, where its key does something like it."""
 
     def is_in(self, view: str) -> bool:
         """Whether it exists in a view."""
-        return self.scope in ("", view)
+        return self.scope in ("", view) and view != self.not_in
+
+    def shares_a_view(self, other: Action) -> bool:
+        """Whether both exist in some view."""
+        if self.scope and other.scope:
+            return self.scope == other.scope
+        return (self.scope or other.scope) not in (self.not_in or None, other.not_in or None)
 
     @property
     def help(self) -> str:

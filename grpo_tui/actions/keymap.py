@@ -31,7 +31,7 @@ def with_keymap(keymap: Mapping[str, str], actions: tuple[Action, ...] = ACTIONS
             if not key:
                 raise KeymapError(f"{action.id}: empty key; remove the line to keep the default")
             for other in owners.setdefault(key, []):
-                if "" in (other.scope, action.scope) or other.scope == action.scope:
+                if action.shares_a_view(other):
                     raise KeymapError(f"key '{key}' is assigned to both {other.id} and {action.id}")
             owners[key].append(action)
     return changed

@@ -11,6 +11,10 @@ DISCONNECTED = "not connected to the box; runs continue"
 NO_RUN = "no run selected"
 
 
+def disconnected(situation: Situation) -> str:
+    return "" if situation.store.connected else DISCONNECTED
+
+
 def not_writable(situation: Situation) -> str:
     if situation.readonly:
         return READONLY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_tui.actions import boxes, charts, compare, forms, home, logs, program, reasons, rollouts, runs, view
+from grpo_tui.actions import box, boxes, charts, compare, forms, home, logs, program, reasons, rollouts, runs, view
 from grpo_tui.actions.action import Action
 
 ACTIONS: tuple[Action, ...] = (
@@ -10,7 +10,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("stop", "s", "stop", "Runs", runs.stop, reasons.not_stoppable),
     Action("eval", "e", "eval", "Runs", forms.evaluate, reasons.not_evaluable, opens_form=True),
     Action("resume", "r", "resume", "Runs", forms.resume, reasons.not_resumable, opens_form=True),
-    Action("attach", "a", "attach", "Runs", runs.attach, reasons.not_attachable),
+    Action("attach", "a", "attach", "Runs", runs.attach, reasons.not_attachable, not_in="box"),
     Action("kill", "K", "kill", "Runs", runs.kill, reasons.not_killable, dangerous=True),
     Action("boxes", "b", "boxes", "Boxes", boxes.choose_box),
     Action("reconnect", "c", "reconnect", "Boxes", boxes.reconnect, reasons.connected, in_bar=False),
@@ -18,6 +18,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("charts", "2", "charts", "Views", view.show_charts),
     Action("rollouts", "3", "rollouts", "Views", view.show_rollouts),
     Action("logs", "4", "logs", "Views", view.show_logs),
+    Action("box", "5", "box", "Views", view.show_box),
     Action("compare", "6", "compare", "Views", view.show_compare),
     Action("mark", "space", "mark", "Home", runs.mark, reasons.no_run, scope="home"),
     Action("unmark_all", "u", "unmark all", "Home", runs.unmark_all, reasons.no_marks, in_bar=False, scope="home"),
@@ -108,6 +109,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("log_wrap", "w", "wrap", "Logs", logs.wrap, scope="logs"),
     Action("log_copy", "y", "copy", "Logs", logs.copy, scope="logs"),
     Action("log_save", "E", "save", "Logs", logs.save, scope="logs"),
+    Action("window_shorter", "plus", "zoom in", "Box", box.shorter, scope="box"),
+    Action("window_longer", "minus", "zoom out", "Box", box.longer, scope="box"),
+    Action("attach_session", "a", "attach", "Box", box.attach, reasons.disconnected, scope="box"),
+    Action("box_zoom", "enter,z", "full screen", "Box", box.zoom, scope="box"),
     Action("palette", "colon,ctrl+p", "command", "Program", program.show_palette),
     Action("help", "question_mark,f1", "help", "Program", program.show_help),
     Action("quit", "q", "quit", "Program", program.quit_app),

@@ -134,21 +134,24 @@ async def _send_kill(app: GrpoApp, target: str, **params: str) -> None:
 
 async def attach(app: GrpoApp) -> None:
     """Attach to the tmux session of the run; detach to return here."""
+    row = app.store.run
+    if sessions := app.store.sessions_of(row.name) if row else []:
+        await attach_to(app, sessions[0])
+
+
+async def attach_to(app: GrpoApp, session: str) -> None:
+    """Attach to a tmux session; detach to return here."""
     from grpo_tui.screens.dialog import AttachScreen
 
-    row = app.store.run
-    sessions = app.store.sessions_of(row.name) if row else []
-    if not sessions:
-        return
     try:
-        handover = await asyncio.to_thread(tmux.plan, app.connection.box, sessions[0])
+        handover = await asyncio.to_thread(tmux.plan, app.connection.box, session)
     except Exception as error:  # no OpenSSH, an alias that does not resolve, …
         app.show_error("cannot attach", str(error))
         return
-    screen = AttachScreen(sessions[0], app.store.box, shlex.join(handover.argv), handover.detach, handover.note)
+    screen = AttachScreen(session, app.store.box, shlex.join(handover.argv), handover.detach, handover.note)
     if await app.show_dialog(screen):
         code, problem = app.run_in_terminal(handover.argv, f"to return: {handover.detach}")
         if problem:
             app.show_error("cannot attach", problem)
         elif code:
-            app.warn(f"tmux exited with code {code}", title=f"attach to {sessions[0]}")
+            app.warn(f"tmux exited with code {code}", title=f"attach to {session}")

@@ -23,6 +23,11 @@ def show_rollouts(app: GrpoApp) -> None:
     app.views.show("rollouts")
 
 
+def show_box(app: GrpoApp) -> None:
+    """Show the machine: GPUs over time, disks, sessions, checks."""
+    app.views.show("box")
+
+
 def show_compare(app: GrpoApp) -> None:
     """Compare the marked runs."""
     app.views.show("compare")

@@ -38,6 +38,11 @@ class BoxClock:
             self._skews[0] = (skew_s, self._skews[0][1])
         self._skew_s, self._own = skew_s, own
 
+    @property
+    def skew_s(self) -> float:
+        """Seconds to add to a time on the box's clock to get this machine's."""
+        return self._skew_s
+
     def age(self, at: float | None) -> float | None:
         """Seconds since a time on the box's clock, by the clock that the box had when it wrote it."""
         if at is None:

@@ -219,6 +219,11 @@ class Store:
         """Seconds since a time on the box's clock."""
         return self._clock.age(at)
 
+    @property
+    def skew_s(self) -> float:
+        """Seconds to add to a time on the box's clock to get this machine's."""
+        return self._clock.skew_s
+
     def row_age(self, row: RunRow) -> float | None:
         """Age in seconds of the newest data of a run."""
         logged = row.logged_at

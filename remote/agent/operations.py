@@ -29,7 +29,7 @@ from grpo_train.run_dir import (
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.run import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
-from remote.agent import doctor, index, jobs, weights
+from remote.agent import doctor, host, index, jobs, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
 from remote.agent.run_facts import run_facts
@@ -205,7 +205,7 @@ def capture_pane(box: BoxContext, request: CapturePaneRequest) -> CapturePaneRep
 
 INDEXED = (
     "series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts", "log_files",
-    "read_log", "search_log", "log_bytes",
+    "read_log", "search_log", "log_bytes", "gpu_history",
 )  # fmt: skip
 """The operations that the process of indexes answers."""
 HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
@@ -221,6 +221,7 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "check_weights": weights.check_weights,
     "list_sessions": list_sessions,
     "capture_pane": capture_pane,
+    "box_facts": host.box_facts,
     **{op: index.handler(op) for op in INDEXED},
     "launch": jobs.launch,
     "resume": jobs.resume,

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from grpo_train.run_dir import list_evaluations
 from remote.agent.log_file import open_log, resolve_log
+from remote.index.gpu_history import gpu_history
 from remote.index.levels import Levels, levels_of
 from remote.index.log_index import Source
 from remote.index.log_scan import LineCount, Matches, Scan, line_start
@@ -49,6 +50,7 @@ class LogAnswers:
             "read_log": self._read,
             "search_log": self._search,
             "log_bytes": self._bytes,
+            "gpu_history": gpu_history,
         }
 
     @property

@@ -13,6 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.host import (
+    BoxFactsReply,
+    BoxFactsRequest,
+    GpuHistoryReply,
+    GpuHistoryRequest,
+    unpack_gpu_history,
+)
 from remote.protocol.index import (
     MetricsReply,
     MetricsRequest,
@@ -373,6 +380,8 @@ OPERATIONS: dict[str, Operation] = {
         Operation("read_log", ReadLogRequest, ReadLogReply),
         Operation("search_log", SearchLogRequest, SearchLogReply),
         Operation("log_bytes", LogBytesRequest, LogBytesReply, unpack=unpack_bytes),
+        Operation("box_facts", BoxFactsRequest, BoxFactsReply),
+        Operation("gpu_history", GpuHistoryRequest, GpuHistoryReply, unpack=unpack_gpu_history),
         Operation("launch", LaunchRequest, LaunchReply, changes_state=True),
         Operation("resume", ResumeRequest, ResumeReply, changes_state=True),
         Operation("evaluate", EvaluateRequest, JobReply, changes_state=True),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from grpo_train.run_dir.files import parse_time
+from remote.protocol.host import DiskRow, GpuHistoryRow
 from remote.protocol.intake import Rule
 from remote.protocol.logs import LogFile, LogLine
 
@@ -427,6 +428,8 @@ ROWS: dict[str, RowKind] = {
     "groups": RowKind(GroupRow, "group", lambda name, reason: {"group": None, UNREADABLE: reason}),
     "files": RowKind(LogFile, "path", lambda name, reason: {"path": name, UNREADABLE: reason}, unique=True),
     "lines": RowKind(LogLine, "offset", _unreadable_place),
+    "disks": RowKind(DiskRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
+    "histories": RowKind(GpuHistoryRow, "index", lambda name, reason: {"index": -1, UNREADABLE: reason}),
     "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": name, "kind": UNREADABLE}),
 }
 """The lists of replies and topics, by their key."""

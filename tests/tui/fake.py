@@ -371,6 +371,7 @@ INDEXED = (
     "read_log",
     "search_log",
     "log_bytes",
+    "gpu_history",
 )
 
 
@@ -392,6 +393,7 @@ DEFAULT_ANSWERS: dict[str, Any] = {
     "list_configs": {"configs": [{"name": "onbox.yaml"}], "folder": "/elsewhere"},
     "read_config": lambda client, params: {"name": params["name"], "text": "run:\n  total_steps: 5\n"},
     "doctor": {"checks": [], "ok": True},
+    "box_facts": lambda client, params: reply("box_facts", {"ok": True, "result": FACTS}),
 }
 
 
@@ -431,6 +433,14 @@ def learning_box(client: FakeClient, live: str = RUN, steps: int = 87) -> FakeCl
     return client
 
 
+FACTS = {
+    "cpu_percent": 14.0, "cpu_count": 26, "memory_used_mib": 62_464.0, "memory_total_mib": 1_048_576.0,
+    "uptime_s": 33_120.0,
+    "disks": [
+        {"path": "/data", "what": "root", "used": 588e9, "total": 1000e9},
+        {"path": "/", "what": "system", "used": 199e9, "total": 200e9},
+    ],
+}  # fmt: skip
 GPUS = [
     {
         "index": 0, "name": "NVIDIA H200", "utilization_percent": 94.0, "memory_used_mib": 114_700.0,

@@ -1,0 +1,34 @@
+"""Actions in the box view: the window of time, sessions, zoom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grpo_tui.actions.runs import attach_to
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+
+def shorter(app: GrpoApp) -> None:
+    """Show a shorter time, of which more can be seen."""
+    app.views.box.change_window(-1)
+
+
+def longer(app: GrpoApp) -> None:
+    """Show a longer time, at most the whole life of the box."""
+    app.views.box.change_window(1)
+
+
+def zoom(app: GrpoApp) -> None:
+    """Let the focused panel fill the screen, or restore it."""
+    app.views.box.zoom()
+
+
+async def attach(app: GrpoApp) -> None:
+    """Attach to the session under the cursor; detach to return here."""
+    session = app.views.box.session
+    if session:
+        await attach_to(app, session)
+    else:
+        app.warn("this box has no tmux session")

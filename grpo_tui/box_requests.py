@@ -1,0 +1,51 @@
+"""The requests of the box view. No Textual."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from grpo_tui.model.box_view import COLUMNS, MAX_SESSIONS
+from remote.protocol import RemoteError
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+    from grpo_tui.model.box_view import BoxView
+
+
+async def refresh_facts(app: GrpoApp, view: BoxView) -> None:
+    """Request processor, memory and disks."""
+    view.asked_at = asyncio.get_running_loop().time() if view.facts is None else None
+    try:
+        view.take_facts(await app.request("box_facts", timeout=15.0), app.store.now())
+    except RemoteError as error:
+        view.fail(error.message)
+    app.views.shown.tick()
+
+
+async def fill_history(app: GrpoApp, view: BoxView) -> None:
+    """Request what the GPUs did, from the logs of the runs of that time."""
+    store = app.store
+    low, high = view.ends(store)
+    skew_s = store.skew_s
+    replies = []
+    for run in view.runs(store):
+        params = {"run": run, "low": low - skew_s, "high": high - skew_s, "columns": COLUMNS}
+        try:
+            replies.append(await app.request("gpu_history", timeout=30.0, **params))
+        except RemoteError:
+            continue  # its samples are missing, which the chart shows
+    view.history.fill(replies, skew_s)
+    view.version += 1
+
+
+async def refresh_last_lines(app: GrpoApp, view: BoxView) -> None:
+    """Request the last line of each session."""
+    for session in [str(row["name"]) for row in app.store.sessions[:MAX_SESSIONS]]:
+        try:
+            text = str((await app.request("capture_pane", timeout=15.0, session=session, lines=20)).get("text", ""))
+        except RemoteError:
+            continue  # it ended just now
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        view.lines[session] = lines[-1] if lines else ""
+        view.version += 1

@@ -1,0 +1,127 @@
+"""What the GPUs and the processor of a box did: this program's own samples, and those of runs. No Textual."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_tui.model.store import Store
+from remote.protocol.host import NO_VALUE
+from remote.protocol.rows import UNREADABLE
+
+EVERY_S = 2.0
+KEPT = 20_000
+"""Own samples: 11 hours."""
+IDLE = 5.0
+"""Use in percent below which a GPU is idle."""
+FIELDS = ("utilization_percent", "memory_used_mib", "power_w", "temperature_c")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One GPU at one time; unknown values are None."""
+
+    at: float
+    """On this machine's clock."""
+    use: float | None
+    memory_mib: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass
+class BoxHistory:
+    """Samples by GPU, and when the link was lost."""
+
+    own: dict[int, deque[Sample]] = field(default_factory=dict)
+    filled: dict[int, list[Sample]] = field(default_factory=dict)
+    """From the logs of runs, for the window that is shown."""
+    cpu: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    memory: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    disks: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)
+    lost: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1_000))
+    """Begin and end of each time without a link."""
+    began: float | None = None
+    _sampled_at: float = 0.0
+    _lost_since: float | None = None
+    _idle_since: dict[int, float] = field(default_factory=dict)
+
+    def take(self, store: Store) -> None:
+        """Sample the GPUs as they are known now. The box sends only what changed: without news they are as before."""
+        now = store.now()
+        if self.began is None and store.connected:
+            self.began = now
+        if not store.connected:
+            if self._lost_since is None and self.began is not None:
+                self._lost_since = now
+            return
+        if self._lost_since is not None:
+            self.lost.append((self._lost_since, now))
+            self._lost_since = None
+        if now - self._sampled_at < EVERY_S or store.topic_problem("gpu") or store.gpus is None:
+            return
+        self._sampled_at = now
+        for gpu in store.gpus:
+            if UNREADABLE not in gpu and (index := gpu.get("index")) is not None:
+                values = [gpu.get(name) for name in FIELDS]
+                self.own.setdefault(int(index), deque(maxlen=KEPT)).append(Sample(now, *values))
+                if values[0] is not None and values[0] < IDLE:
+                    self._idle_since.setdefault(int(index), now)
+                else:
+                    self._idle_since.pop(int(index), None)
+
+    def facts(self, reply: Mapping[str, Any], now: float) -> None:
+        """Take a reply to ``box_facts``."""
+        if (percent := reply.get("cpu_percent")) is not None:
+            self.cpu.append((now, percent))
+        used, total = reply.get("memory_used_mib"), reply.get("memory_total_mib")
+        if used is not None and total:
+            self.memory.append((now, 100 * used / total))
+        for disk in reply.get("disks", ()):
+            if UNREADABLE not in disk and "used" in disk:
+                self.disks.setdefault(disk["path"], deque(maxlen=KEPT)).append((now, disk["used"]))
+
+    def fill(self, replies: Sequence[Mapping[str, Any]], skew_s: float) -> None:
+        """Take replies to ``gpu_history``; times are turned to this machine's clock."""
+        self.filled = {}
+        for reply in replies:
+            for row in reply["histories"]:
+                if UNREADABLE in row:
+                    continue
+                known = self.filled.setdefault(int(row["index"]), [])
+                for at, *values in zip(*row["columns"], strict=True):
+                    read = [None if value == NO_VALUE else value for value in values]
+                    insort(known, Sample(at + skew_s, *read), key=lambda sample: sample.at)
+
+    def samples(self, index: int, low: float, high: float) -> list[Sample]:
+        """A GPU's samples in a range, in order: those of runs where there are no own ones."""
+        own = [sample for sample in self.own.get(index, ()) if low <= sample.at <= high]
+        starts = [sample.at for sample in own]
+        found = list(own)
+        for sample in self.filled.get(index, ()):
+            if low <= sample.at <= high:
+                place = bisect_left(starts, sample.at)
+                near = [abs(starts[at] - sample.at) for at in (place - 1, place) if 0 <= at < len(starts)]
+                if not near or min(near) > 3 * EVERY_S:
+                    found.append(sample)
+        return sorted(found, key=lambda sample: sample.at)
+
+    def lost_within(self, low: float, high: float, now: float) -> list[tuple[float, float]]:
+        """The times without a link in a range."""
+        open_one = [(self._lost_since, now)] if self._lost_since is not None else []
+        spans = [(max(low, begin), min(high, end)) for begin, end in [*self.lost, *open_one]]
+        return [span for span in spans if span[0] < span[1]]
+
+    def idle_for(self, index: int, now: float) -> float:
+        """Seconds since a GPU was last seen in use; 0 if it is in use."""
+        return max(0.0, now - self._idle_since.get(index, now))
+
+    def pace(self, path: str) -> float | None:
+        """Bytes a second by which a disk fills, over at least ten minutes; None if that is not known."""
+        samples = self.disks.get(path)
+        if not samples or samples[-1][0] - samples[0][0] < 600:
+            return None
+        return (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])

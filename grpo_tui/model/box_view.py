@@ -1,0 +1,125 @@
+"""What the box view shows: the window of time, the machine's facts, the sessions. No Textual."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_train.run_dir.display import duration
+from grpo_tui.model.box_history import BoxHistory
+from grpo_tui.model.formatting import money
+from grpo_tui.model.store import Store
+
+WINDOWS = (600, 1_800, 7_200, 21_600, 86_400, 0)
+"""Seconds; 0 = the whole life of the box."""
+FACTS_S = 2.0
+FILL_S = 60.0
+LINES_S = 5.0
+"""Interval between requests for the last lines of the sessions."""
+MAX_RUNS = 8
+"""Runs whose samples are requested for one window."""
+MAX_SESSIONS = 20
+COLUMNS = 240
+IDLE_TOLD_S = 300.0
+"""An idle GPU is pointed out from then on."""
+
+
+@dataclass
+class BoxView:
+    """The view of one box."""
+
+    history: BoxHistory
+    window: int = 7_200
+    facts: Mapping[str, Any] | None = None
+    facts_at: float = 0.0
+    problem: str = ""
+    lines: dict[str, str] = field(default_factory=dict)
+    """The last line of each session."""
+    version: int = 0
+    asked_at: float | None = None
+    _due: dict[str, float] = field(default_factory=dict)
+    _filled: object = None
+
+    def is_due(self, what: str, every_s: float, now: float | None = None) -> bool:
+        """Whether a request is due; it counts as sent."""
+        now = time.monotonic() if now is None else now
+        if now < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now + every_s
+        return True
+
+    def zoom(self, by: int) -> str:
+        """A longer (+1) or a shorter (-1) window; returns its name."""
+        place = WINDOWS.index(self.window) + by
+        self.window = WINDOWS[min(len(WINDOWS) - 1, max(0, place))]
+        self._due.pop("fill", None)
+        self.version += 1
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """The window in words."""
+        names = {600: "last 10 minutes", 1_800: "last 30 minutes", 7_200: "last 2 hours", 21_600: "last 6 hours"}
+        return names.get(self.window, "last 24 hours" if self.window else "the whole life of the box")
+
+    def ends(self, store: Store) -> tuple[float, float]:
+        """The range of time on this machine's clock."""
+        now = store.now()
+        if self.window:
+            return now - self.window, now
+        uptime = self.facts.get("uptime_s") if self.facts else None
+        began = now - uptime if uptime else self.history.began or now - 600
+        return min(began, now - 600), now
+
+    def runs(self, store: Store) -> list[str]:
+        """The runs that may have samples in the window, the newest first."""
+        seconds = self.ends(store)[1] - self.ends(store)[0]
+        found = []
+        for row in store.runs or ():
+            age = 0.0 if row.is_live else store.age(row.updated_at)
+            if row.layout == "run" and not row.is_unreadable and age is not None and age < seconds:
+                found.append(row.name)
+        return found[:MAX_RUNS]
+
+    def take_facts(self, reply: Mapping[str, Any], now: float) -> None:
+        """Take a reply to ``box_facts``."""
+        self.facts, self.facts_at, self.problem, self.asked_at = reply, now, "", None
+        self.history.facts(reply, now)
+        self.version += 1
+
+    def fail(self, message: str) -> None:
+        self.problem, self.asked_at = message, None
+        self.version += 1
+
+    def idle(self, store: Store) -> list[str]:
+        """``GPU 1 idle for 22 min: $0.46 at this price``, for each that has been idle for long."""
+        gpus = [gpu for gpu in store.gpus or () if gpu.get("index") is not None]
+        told = []
+        for gpu in gpus:
+            seconds = self.history.idle_for(int(gpu["index"]), store.now())
+            if seconds >= IDLE_TOLD_S:
+                price = store.price_per_hour
+                share = None if price is None else price / len(gpus) * seconds / 3600
+                cost = f": {money(share)}, its share of the price" if share is not None else ""
+                told.append(f"GPU {int(gpu['index'])} idle for {duration(seconds)}{cost}")
+        return told
+
+
+def what_of(session: Mapping[str, Any], runs: Iterable[str]) -> str:
+    """What a session is: ``training``, ``evaluation`` or ``not ours``."""
+    run = session.get("run") or (session["name"] if session["name"] in runs else "")
+    if not run:
+        return "not ours"
+    return "evaluation" if str(session["name"]).startswith("eval_") else "training"
+
+
+def state_of(session: Mapping[str, Any]) -> str:
+    """``running``, ``done``, or how it failed."""
+    if not session.get("dead"):
+        return "running"
+    if session.get("signal"):
+        return f"killed by {session['signal']}"
+    status = session.get("exit_status")
+    return "done" if not status else f"failed ({status:.0f})"

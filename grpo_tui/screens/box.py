@@ -1,0 +1,151 @@
+"""Box: what the machine does and did: GPUs over time, processor, memory, disks, sessions, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import ClassVar
+
+from textual.containers import Container, Horizontal
+from textual.content import Content
+from textual.widget import Widget
+
+from grpo_tui.actions.action import Action
+from grpo_tui.box_requests import fill_history, refresh_facts, refresh_last_lines
+from grpo_tui.model.box_view import FACTS_S, FILL_S, LINES_S, BoxView
+from grpo_tui.model.store import Store
+from grpo_tui.screens.view import ViewScreen, bindings_of
+from grpo_tui.widgets.box_charts import GpuChart, MachinePanel
+from grpo_tui.widgets.box_panels import ChecksPanel, DisksPanel, SessionsPanel
+from grpo_tui.widgets.gpu import GPUS_SHOWN
+from grpo_tui.widgets.panel import Line, Panel
+
+SLOTS = {"-wide": 8, "-medium": 4, "-narrow": 2}
+"""Charts of GPUs that a terminal of each width has room for; one of few rows has half of them."""
+
+
+LEAST_ROWS = 22
+"""Rows of a terminal that has room for processor, memory and disks."""
+
+
+class AboutBox(Line):
+    """One line: the window, and what idles for money."""
+
+    def __init__(self, store: Store, screen: BoxScreen, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._box = screen
+
+    def state(self) -> object:
+        return (self.render(), self.size.width)
+
+    def render(self) -> Content:
+        view = self._box.view
+        text = Content.from_markup("[bold $primary]box[/]   $window", window=view.name)
+        if idle := view.idle(self.store):
+            text += Content.from_markup("   [$warning]▲ $idle[/]", idle="   ▲ ".join(idle))
+        hidden = len(self.store.gpus or ()) - self._box.shown_gpus
+        if hidden > 0:
+            text += Content.from_markup("   [$text-muted]$hidden more GPUs on a larger terminal[/]", hidden=str(hidden))
+        return text
+
+
+class NoGpu(Panel):
+    """In place of the charts on a machine without a GPU."""
+
+    def state(self) -> object:
+        return (self.store.versions["gpu"], self.store.versions["link"], self.size)
+
+    def refresh_titles(self) -> None:
+        self.set_titles("gpu")
+
+    def render(self) -> Content:
+        if self.store.gpus is None:
+            return Content.from_markup("[$text-muted]no samples yet[/]")
+        cores = (self.store.host or {}).get("cpu_count")
+        device = f"; runs use its {cores:.0f} CPU cores" if cores else "; runs use the CPU"
+        note = self.store.gpu_note or "no GPU on this box"
+        return Content.from_markup("$note[$text-muted]$device[/]", note=note, device=device)
+
+
+class BoxScreen(ViewScreen):
+    """The machine that is selected."""
+
+    NAME = "box"
+    MAIN = "#sessions"
+    BINDINGS: ClassVar = bindings_of("box")
+
+    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
+        super().__init__(store, actions, readonly)
+        self._view: BoxView | None = None
+        self.shown_gpus = 0
+
+    @property
+    def view(self) -> BoxView:
+        history = self.grpo.history
+        if self._view is None or self._view.history is not history:
+            self._view = BoxView(history)
+        return self._view
+
+    @property
+    def session(self) -> str:
+        """Name of the session under the cursor."""
+        return self.query_one(SessionsPanel).current
+
+    def panels(self) -> Iterable[Widget]:
+        store = self.store
+
+        def view() -> BoxView:
+            return self.view
+
+        yield AboutBox(store, self, id="about")
+        yield Container(*(GpuChart(store, view, id=f"gpu-{slot}") for slot in range(max(SLOTS.values()))), id="gpus")
+        yield NoGpu(store, id="no-gpu", classes="panel")
+        yield Horizontal(MachinePanel(store, view, id="machine"), DisksPanel(store, view, id="disks"), id="middle")
+        yield SessionsPanel(store, view, id="sessions")
+        yield ChecksPanel(store, id="checks", classes="panel")
+
+    def update(self) -> None:
+        """Choose the charts that fit."""
+        size = next((name for name in SLOTS if self.has_class(name)), "-medium")
+        slots = SLOTS[size] // (2 if self.has_class("-short") else 1)
+        indexes = sorted({int(gpu["index"]) for gpu in self.store.gpus or () if gpu.get("index") is not None})
+        shown = indexes[: min(slots, GPUS_SHOWN)]
+        self.shown_gpus = len(shown)
+        for chart, index in zip(self.query(GpuChart), [*shown, *[-1] * SLOTS["-wide"]], strict=False):
+            chart.display = index >= 0
+            chart.index = index
+        self.query_one("#gpus").display = bool(shown)
+        self.query_one("#no-gpu").display = not shown
+        self.query_one("#middle").display = self.size.height >= LEAST_ROWS
+        self.query_one("#gpus").set_class(len(shown) == 1, "-one")
+
+    def request_data(self) -> None:
+        """Request what is due: facts, samples of runs, last lines of sessions."""
+        app, view = self.grpo, self.view
+        if view.is_due("facts", FACTS_S):
+            app.work("box facts", partial(refresh_facts, app, view))
+        if self.store.gpus and view.is_due("fill", FILL_S):
+            app.work("gpu history", partial(fill_history, app, view))
+        if self.store.sessions and view.is_due("lines", LINES_S):
+            app.work("last lines", partial(refresh_last_lines, app, view))
+
+    def change_window(self, by: int) -> None:
+        """Show a longer (+1) or a shorter (-1) time."""
+        self.view.zoom(by)
+        self.request_data()
+        self.tick()
+
+    def zoom(self) -> None:
+        """Let the focused panel fill the screen, or restore it."""
+        if self.maximized is not None:
+            self.minimize()
+        elif isinstance(self.focused, Panel | SessionsPanel):
+            self.maximize(self.focused, container=False)
+        self.call_after_refresh(self.tick)
+
+    def back(self) -> bool:
+        """One step out: the full-screen panel; returns False if there is none."""
+        if self.maximized is None:
+            return False
+        self.zoom()
+        return True

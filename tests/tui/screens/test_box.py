@@ -1,0 +1,142 @@
+"""The box view: GPUs over time, machine, disks, sessions, checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grpo_tui.screens.box import BoxScreen
+from grpo_tui.screens.dialog import AttachScreen
+from grpo_tui.widgets.box_charts import GpuChart
+from remote.events import Link, LinkChanged
+from remote.protocol import RemoteError
+from tests.tui.conftest import Session, Start
+from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, at, jsonl, learning_box
+
+IDLE = {**GPUS[0], "index": 1, "utilization_percent": 0.0, "memory_used_mib": 3.0, "power_w": 78.0, "processes": []}
+
+
+def gpu_rows(minutes: int = 100) -> list[dict[str, Any]]:
+    """What the supervisor wrote every minute."""
+    return [
+        {"step": 1, "time": at(60.0 * ago), **{key: gpu[key] for key in gpu if key != "processes"}}
+        for ago in range(minutes, 0, -1)
+        for gpu in (GPUS[0], IDLE)
+    ]
+
+
+def gpu_box(client: FakeClient) -> None:
+    """A box with two GPUs, one of which is idle, and sessions that are ours and not."""
+    learning_box(client)
+    client.gpus = [GPUS[0], IDLE]
+    client.files[f"{LOGS}/gpu.jsonl"] = jsonl(gpu_rows())
+    client.sessions += [
+        {"name": "notebook", "dead": False, "created": int(NOW) - 32_400, "attached": 1},
+        {"name": f"eval_{RUN}", "run": RUN, "dead": True, "exit_status": 1, "created": int(NOW) - 7_800},
+    ]
+    client.answers["capture_pane"] = lambda client, params: {
+        "session": params["session"], "text": f"first\nlast of {params['session']}\n\n",
+    }  # fmt: skip
+    client.answers["doctor"] = {
+        "checks": [
+            {"name": "engine", "ok": True, "detail": "0.2.0"},
+            {"name": "shared memory", "ok": False, "detail": "/dev/shm has 8 MiB", "hint": "give it more"},
+        ],
+        "ok": False,
+    }
+
+
+async def box(session: Session, *texts: str) -> BoxScreen:
+    await session.press("5")
+    await session.until_text("CPU 14 %", *texts)
+    return session.app.views.box
+
+
+async def test_the_machine_is_seen_at_once(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        await box(session, "last 2 hours", "GPU 0 · use %  94", "GPU 1 · use %  0")
+        text = await session.until_text("memory 112/140 GiB", "612 W", "61 °C", f"{RUN} (pid 4242)", "no process")
+        assert "memory 61/1024 GiB" in text
+        assert "588 GB of 1.0 TB" in text
+        assert "99 % ▲" in text or "100 % ▲" in text
+        await session.until_text("notebook", "not ours", "failed (1)", "last of notebook", f"last of {RUN}")
+        await session.until_text("▲ shared memory /dev/shm has 8 MiB  give it more", "✔ engine 0.2.0")
+
+
+async def test_history_comes_from_the_logs_of_runs(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        screen = await box(session)
+        await session.until(lambda: len(screen.view.history.filled.get(0, ())) > 80, "samples of the run")
+        chart = next(iter(screen.query(GpuChart)))
+        await session.until(lambda: chart.render_line(0).text.count("⣿") + chart.render_line(1).text.count("⣿") > 20)
+        await session.press("plus", "plus")
+        await session.until_text("last 10 minutes")
+        await session.press(*["minus"] * 6)
+        await session.until_text("the whole life of the box")
+        low, high = screen.view.ends(session.app.store)
+        assert high - low == 33_120
+
+
+async def test_an_idle_gpu_costs_money(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        screen = await box(session)
+        history = screen.view.history
+        await session.until(lambda: 1 in history._idle_since, "a sample")
+        history._idle_since[1] = NOW - 22 * 60
+        await session.until_text("▲ GPU 1 idle for 22 m: $0.46, its share of the price")
+
+
+async def test_a_lost_link_is_a_band(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        screen = await box(session)
+        screen.view.history.lost.append((NOW - 3_600, NOW - 3_000))
+        screen.view.history.filled.clear()
+        screen.view.version += 1
+        await session.until_text("░░░")
+        session.client.on_event(LinkChanged(Link.LOST, "gone"))
+        await session.until_text("link lost")
+
+
+async def test_attach_is_to_the_session_under_the_cursor(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        await box(session, "notebook")
+        await session.press("down", "a")
+        await session.until(lambda: isinstance(session.app.screen, AttachScreen))
+        assert session.app.screen.session == "notebook"  # type: ignore[attr-defined]
+
+
+async def test_no_gpu_says_so(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await box(session, "no GPU on this box; runs use its 2 CPU cores")
+        assert not [chart for chart in screen.query(GpuChart) if chart.display]
+        await session.press("tab", "enter")
+        await session.until(lambda: screen.maximized is not None)
+        await session.press("escape")
+        await session.until(lambda: screen.maximized is None)
+        await session.press("escape")
+        assert session.app.views.name == "home"
+
+
+async def test_a_refusal_keeps_the_rest(start: Start) -> None:
+    def refuse(client: FakeClient, params: dict[str, Any]) -> None:
+        raise RemoteError("io", "the disk does not answer")
+
+    def script(client: FakeClient) -> None:
+        gpu_box(client)
+        client.answers["box_facts"] = refuse
+
+    async with start(script, wait="87/200") as session:
+        await session.press("5")
+        await session.until_text("the disk does not answer", "GPU 0 · use %  94", "notebook")
+
+
+@pytest.mark.parametrize(("size", "gpus"), [((60, 15), 1), ((80, 24), 1), ((200, 60), 2)])
+async def test_every_size(start: Start, size: tuple[int, int], gpus: int) -> None:
+    async with start(gpu_box, size=size, wait="87/200") as session:
+        await session.press("5")
+        await session.until_text("GPU 0")
+        screen = session.app.views.box
+        assert len([chart for chart in screen.query(GpuChart) if chart.display]) == gpus
+        assert all(chart.size.height >= 3 for chart in screen.query(GpuChart) if chart.display)
+        assert screen.query_one("#middle").display is (size[1] > 20)
