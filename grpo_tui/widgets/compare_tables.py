@@ -218,7 +218,11 @@ class ConfigSource(CompareSource):
         lines.append(Text(""))
         same = count - len(found)
         verb = "hides them" if self.comparison.shows_all else "shows all"
-        text = f"{same} keys are the same   {self._key} {verb}" if found else f"all {count} keys are the same"
+        text = (
+            f"{same} {'key is' if same == 1 else 'keys are'} the same   {self._key} {verb}"
+            if found
+            else f"all {count} keys are the same"
+        )
         lines.append(Text(text, style=palette["muted"]))
         if missing := [run for run in runs if run.facts is None and not run.facts_problem]:
             lines.append(Text(f"asking the box about {letters(missing)} …", style=palette["muted"]))
