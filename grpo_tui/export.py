@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from grpo_tui import downloads
-from grpo_tui.model.export import header_of, lines_of, pages, request_of, steps_between
+from grpo_tui.model.export import cell_of, header_of, lines_of, pages, request_of, steps_between
 from grpo_tui.model.formatting import one_line
 from remote.protocol import RemoteError
 
@@ -65,20 +66,52 @@ async def _steps(app: GrpoApp, wanted: Range) -> tuple[int, int]:
 async def _save_table(
     app: GrpoApp, wanted: Range, first: int, last: int, file: Path, say: Callable[[str], None]
 ) -> int:
-    """Write the CSV, a page at a time; returns its rows. Nothing is left of one that is not whole."""
+    """Write the CSV; returns its rows."""
+    with _whole(file) as out:
+        out.write(header_of(wanted.metrics))
+        return await _write(app, wanted, first, last, "", out, say)
+
+
+async def save_runs(app: GrpoApp, ranges: Sequence[Range], say: Callable[[str], None]) -> None:
+    """Save every step of several runs, with the same metrics, as one CSV; its first column is the run."""
+    try:
+        file, rows = downloads.new_file(f"{ranges[0].run}_and_{len(ranges) - 1}_more.csv"), 0
+        with _whole(file) as out:
+            out.write(f"run,{header_of(ranges[0].metrics)}")
+            for each in ranges:
+                first, last = steps_between(each.low, each.high)
+                rows += await _write(app, each, first, last, f"{cell_of(each.run)},", out, say)
+        app.receipt(f"saved {rows:,} steps of {len(ranges)} runs", str(file))
+    except RemoteError as error:
+        app.warn(f"{error.message}; E tries again", "not saved")
+    except (OSError, ValueError) as error:
+        app.warn(one_line(str(error)), "not saved")
+    finally:
+        say("")
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[TextIO]:
+    """A new file to write; nothing is left of one that is not whole."""
     part = file.with_name(f".{file.name}.part")
-    rows = 0
     try:
         with part.open("x", encoding="utf-8", newline="") as out:
-            out.write(header_of(wanted.metrics))
-            for start, end in pages(wanted.metrics, first, last):
-                say(f"saving, {100 * (start - first) // (last - first + 1)} %")
-                for line in lines_of(await _page(app, wanted, start, end, say), start):
-                    out.write(line)
-                    rows += 1
+            yield out
         part.rename(file)
     finally:
         part.unlink(missing_ok=True)
+
+
+async def _write(
+    app: GrpoApp, wanted: Range, first: int, last: int, prefix: str, out: TextIO, say: Callable[[str], None]
+) -> int:
+    """Write the lines of a run, a page at a time; returns their number."""
+    rows = 0
+    for start, end in pages(wanted.metrics, first, last):
+        say(f"saving, {100 * (start - first) // (last - first + 1)} %")
+        for line in lines_of(await _page(app, wanted, start, end, say), start):
+            out.write(prefix + line)
+            rows += 1
     return rows
 
 

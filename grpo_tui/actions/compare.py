@@ -103,6 +103,11 @@ def copy(app: GrpoApp) -> None:
     app.views.compare.copy()
 
 
+def export(app: GrpoApp) -> None:
+    """Save every step of the compared runs as CSV, on this machine."""
+    app.views.compare.export()
+
+
 def open_run(app: GrpoApp) -> None:
     """Open the charts of the highlighted run."""
     if (run := app.views.compare.current) is not None:

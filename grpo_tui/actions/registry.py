@@ -98,6 +98,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("next_table", "t", "table", "Compare", compare.next_table, scope="compare"),
     Action("copy_comparison", "y", "copy", "Compare", compare.copy, scope="compare"),
+    Action("export_comparison", "E", "export", "Compare", compare.export, scope="compare"),
     Action("open_run", "enter", "charts", "Compare", compare.open_run, scope="compare"),
     Action("log_open", "enter", "open", "Logs", logs.open_row, scope="logs"),
     Action("log_search", "slash", "search", "Logs", logs.search, scope="logs"),

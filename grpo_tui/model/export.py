@@ -34,7 +34,16 @@ def request_of(run: str, metrics: Sequence[str], first: int, last: int) -> dict[
 
 def header_of(metrics: Sequence[str]) -> str:
     """The first line."""
-    return _line(["step", *(f"'{name}" if name.startswith(FORMULA) else name for name in metrics)])
+    return _line(["step", *map(_text, metrics)])
+
+
+def cell_of(text: str) -> str:
+    """A text as one cell of a line."""
+    return _line([_text(text)]).removesuffix("\n")
+
+
+def _text(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def lines_of(reply: Mapping[str, Any], first: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from textual.widget import Widget
 
 from grpo_tui import comparing
 from grpo_tui.actions.action import Action
+from grpo_tui.export import Range, save_runs
 from grpo_tui.model.charts_view import DEFAULT, MOST_SHOWN, smoothing_label
 from grpo_tui.model.compare import LETTERS, Compared, Comparison
 from grpo_tui.model.curves import MetricTable
@@ -59,6 +60,8 @@ class AboutComparison(Line):
         ]
         for name, value in parts:
             text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)
+        if self._compare.saving:
+            text += Content.from_markup("   [$secondary]$text[/]", text=self._compare.saving)
         if comparison.left_out:
             text += Content.from_markup(
                 "   [$warning]▲ $count marked runs are left out: at most $most[/]",
@@ -123,6 +126,8 @@ class CompareScreen(ViewScreen):
         """The pinned run, and the metrics that it logs."""
         self.drawn: list[str] = []
         """The metrics in the charts."""
+        self.saving = ""
+        """How far an export is; "" without one."""
 
     @property
     def is_comparing(self) -> bool:
@@ -263,6 +268,21 @@ class CompareScreen(ViewScreen):
             self.grpo.copy(focused.values_text(), f"{focused.metric}: the values of {len(self.comparison.runs)} runs")
         elif isinstance(focused, ComparePanel):
             self.grpo.copy(focused.text(), "the table")
+
+    def export(self) -> None:
+        """Save every step of the compared runs, with the metrics in the charts, as CSV."""
+        tracks = [(run.name, run.curves.track) for run in self.comparison.runs]
+        metrics = tuple(dict.fromkeys(("num_tokens", *self.drawn)))
+        ranges = [Range(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]
+        if self.saving or len(ranges) < len(tracks):
+            self.grpo.warn(self.saving or "wait until all curves are whole", "not saved")
+        else:
+            self.grpo.work("export", partial(save_runs, self.grpo, ranges, self.say_saving))
+
+    def say_saving(self, text: str) -> None:
+        """Show how far an export is."""
+        self.saving = text
+        self.tick()
 
     # panels --------------------------------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,6 +167,23 @@ async def test_tables_and_values_are_copied(start: Start, monkeypatch: pytest.Mo
         await session.press("y", "t", "y")
         assert copied[0].startswith("last   A 1.7")
         assert "optimizer.learning_rate  2.0e-06  5.0e-06 ▲  1.0e-05 ▲" in copied[1]
+
+
+async def test_all_steps_of_the_runs_are_saved(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: tmp_path)
+    async with start(box, wait="87/200") as session:
+        screen = await compare(session)
+        await session.until(lambda: screen.drawn == ["reward", "grad_norm"])
+        await session.press("E")
+        await session.until(lambda: "saved 199 steps of 3 runs" in session.notifications())
+        (file,) = tmp_path.glob("*.csv")
+        head, *lines = csv.reader(file.read_text().splitlines())
+        assert head == ["run", "step", "num_tokens", "reward", "grad_norm"]
+        wanted = [(run, row) for run in STEPS for row in rows_of(run)]
+        assert [(line[0], int(line[1]), float(line[3])) for line in lines] == [
+            (run, row["step"], row["reward"]) for run, row in wanted
+        ]
+        assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 async def test_many_runs_have_a_line_each(start: Start) -> None:
