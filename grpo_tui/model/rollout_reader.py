@@ -77,8 +77,15 @@ class RolloutReader:
     def shown(self) -> list[Place]:
         """The samples whose texts are shown."""
         first = [] if self.sample is None else [self.rollouts.place(self.sample)]
-        both = self.is_beside and self.marked is not None and self.marked not in first
-        return [*first, self.marked] if both and self.marked is not None else first
+        other = self._counterpart or self.marked
+        return [*first, other] if self.is_beside and other is not None and other not in first else first
+
+    @property
+    def _counterpart(self) -> Place | None:
+        """The same problem at the reference step; None without one."""
+        page, group = self.rollouts.page_of(self.rollouts.reference), self.group
+        found = [one for one in page.groups if one.number == group.number] if page and group else []
+        return self.rollouts.place(found[0].samples[0]) if found else None
 
     def is_match(self, sample: Sample) -> bool:
         return self.search is not None and sample["offset"] in self.search.offsets
@@ -229,14 +236,15 @@ class RolloutReader:
             self.version += 1
 
     def toggle_beside(self) -> str:
-        """Show the marked sample beside this one, or no longer. Without a mark, it is one of the group with another
-        reward, else the next one. Returns why there is none."""
+        """Show another sample beside this one, or no longer: the same problem at the reference step, else the marked
+        one. Without a mark, one of the group with another reward, else the next one, is marked. Returns why there is
+        none."""
         if self.is_beside:
             self.is_beside = False
         elif self.sample is None:
             return "no sample to show"
         else:
-            if self.marked is None or self.is_marked(self.sample):
+            if self._counterpart is None and (self.marked is None or self.is_marked(self.sample)):
                 other = self._other()
                 if other is None:
                     return "the group has one sample; mark another one with space"
@@ -246,9 +254,7 @@ class RolloutReader:
         return ""
 
     def _other(self) -> Sample | None:
-        one, group, page = self.sample, self.group, self.rollouts.page_of(self.rollouts.reference)
-        if page is not None and group is not None:  # the same problem at the reference step
-            return next((other.samples[0] for other in page.groups if other.number == group.number), None)
+        one = self.sample
         others = [sample for sample in (self.group.samples if self.group else []) if sample is not one]
         unlike = [sample for sample in others if one is not None and sample.get("reward") != one.get("reward")]
         return next(iter(unlike or others), None)

@@ -263,6 +263,9 @@ class RolloutsScreen(ViewScreen):
 
     def search_file(self) -> None:
         """Search the whole file, or the shown step again; without a filter, ask for one."""
+        if self.reader is not None and self.reader.rollouts.evaluation:
+            self.grpo.warn("each evaluated step has its own file")
+            return
         self.choices.is_whole_file = not self.choices.is_whole_file
         if self.choices.is_whole_file and not self.choices.filter:
             self.show_filter()

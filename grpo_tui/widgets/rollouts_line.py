@@ -37,10 +37,12 @@ class RolloutsLine(Line):
                                             asked=f"{reader.rollouts.asked:,}")  # fmt: skip
             elif reader.follows and not reader.rollouts.evaluation:
                 text += Content.from_markup("[$text-muted] (following)[/]")
-        label = order_label(choices.order, choices.is_reversed)
         if reader.flips:
-            label = f"what was {reader.flips} against step {reader.rollouts.reference or 0:,}"
-        text += Content.from_markup("   [$text-muted]groups by[/] $order", order=label)
+            against = f"{reader.flips} against step {reader.rollouts.reference or 0:,}"
+            text += Content.from_markup("   [$text-muted]problems[/] $against", against=against)
+        else:
+            label = order_label(choices.order, choices.is_reversed)
+            text += Content.from_markup("   [$text-muted]groups by[/] $order", order=label)
         if choices.filter:
             where = " in the whole file" if reader.searches_file else ""
             text += Content.from_markup(
