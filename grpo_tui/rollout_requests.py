@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from grpo_tui.model.rollout_steps import Key as StepsKey
     from grpo_tui.model.rollouts import Rollouts, TextsKey
 
-REST_S = 0.06
+REST_S = 0.04
 """The cursor, or a filter that is typed, rests this long before anything is requested; a worker is cancelled until
 then."""
 

@@ -49,6 +49,8 @@ class RolloutsLine(Line):
                 "   [$warning]/$filter[/][$text-muted]$where[/]", filter=choices.filter, where=where
             )
         count = Content.from_markup("[$text-muted]$count[/]", count=self._count(reader))
+        if not self.store.connected:
+            count = Content.from_markup("[$error]$link[/]  ", link=self.store.link_label()[0].partition(",")[0]) + count
         gap = self.size.width - 2 - text.cell_length - count.cell_length
         return text + Content(" " * gap) + count if gap > 0 else text
 

@@ -8,6 +8,7 @@ import pytest
 from textual.widgets import Input
 
 from grpo_tui.screens.rollouts import RolloutsScreen
+from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import LOGS, RUN, FakeClient, jsonl, learning_box, rollout_rows
@@ -343,3 +344,19 @@ async def test_a_run_without_evaluations(start: Start) -> None:
         await rollouts(session)
         await session.press("v")
         assert "no evaluated checkpoint" in session.notifications()
+
+
+async def test_a_lost_link_keeps_what_is_known(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await rollouts(session)
+        asked = len(session.client.asked)
+        session.client.on_event(LinkChanged(Link.LOST, "broken pipe", retry_in_s=30.0))
+        await session.until(lambda: not session.app.store.connected)
+        await session.until(lambda: session.text().count("link lost") == 2, "the header and the line")
+        await session.until_text("think", "expected")
+        await session.press("j")
+        await session.until_text("not connected to the box")
+        assert at(screen)[0] == 86
+        assert len(session.client.asked) == asked
+        session.client.on_event(LinkChanged(Link.CONNECTED, latency_ms=12.0))
+        await session.until(lambda: _groups(screen), "the samples")
