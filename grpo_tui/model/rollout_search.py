@@ -87,7 +87,7 @@ class RolloutSearch:
                     self.steps[int(row["step"])] += 1
         self.searched, self._before = reply["searched"], reply["next"]
         self.is_done = self._before is None
-        self.is_coarse = self.is_done and reply["state"] != "whole"
+        self.is_coarse = self.is_done and self.step is None and reply["state"] != "whole"
         self._turn += 1  # a page without a match ends where it began
         self.version += 1
 

@@ -20,7 +20,7 @@
   ones, and a step is found all the same.
 - With ``folder``, the folder of an evaluated step, they answer from its ``completions.jsonl``: a group is a problem.
 - ``search_rollouts`` has pages of about 0.25 s, newest first: pass ``next`` as ``before`` until it is None; to cancel,
-  ask for no further page. While ``coarse``, only what is indexed is searched.
+  ask for no further page. While ``coarse``, only what is indexed is searched, but a step is searched in whole.
 - An error has one of the codes ``no_run``, ``no_step``, ``bad_request`` (a condition), ``bad_path``, ``timeout``,
   ``index_failed`` (retry), ``no_index`` (no folder accepts it) and ``too_large``.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from remote.index.log_index import Source
@@ -138,23 +139,16 @@ def search(
     condition = compiled(request.where)
     matches: list[dict[str, Any]] = []
     searched, following = 1.0, None
-    if source is not None and index.rows:
-        spans = [(0, index.rows)]
-        if request.step is not None:
-            parts = [segment for segment in index.segments() if segment.step == request.step]
-            spans = [(part.first, part.first + part.samples) for part in parts]
-        total = sum(end - first for first, end in spans)
-        end = index.rows
-        if request.before is not None:
-            end = bisect_left(index.read("samples", "offset", 0, index.rows), request.before)
-        left = sum(max(0, min(last, end) - first) for first, last in spans)
-        for sample, line in _backwards(index, source, spans, end):
+    if source is not None:
+        found = _unindexed_rows if request.step is not None and not index.whole else _indexed_rows
+        total, left, rows, reasons = found(index, source, request)
+        for sample, line in rows:
             reason = sample[8]
-            one = Candidate(sample, index.header["reasons"][reason - 2] if reason > 1 else None, line)
+            one = Candidate(sample, reasons[reason - 2] if reason > 1 else None, line)
             left -= 1
             if condition(one):
                 excerpt = {"excerpt": one.excerpt} if one.excerpt else {}
-                matches.append({**sample_row(sample, index.header["reasons"]), **excerpt})
+                matches.append({**sample_row(sample, reasons), **excerpt})
             if left and (len(matches) >= request.limit or not goes_on()):
                 following = sample[0]
                 break
@@ -162,7 +156,41 @@ def search(
     return {**_common(index, source), "matches": matches, "searched": searched, "next": following}
 
 
-def _backwards(index: RolloutIndex, source: Source, spans: list[tuple[int, int]], end: int) -> Any:
+Rows = Iterator[tuple[Sample, Callable[[], "bytes | None"]]]
+"""Samples, the last one first, and how to read the line of each."""
+
+
+def _indexed_rows(
+    index: RolloutIndex, source: Source, request: SearchRolloutsRequest
+) -> tuple[int, int, Rows, list[str]]:
+    """What a search examines: how many samples in all, on this page and the next ones, these, and their reasons."""
+    spans = [(0, index.rows)] if index.rows else []
+    if request.step is not None:
+        parts = [segment for segment in index.segments() if segment.step == request.step]
+        spans = [(part.first, part.first + part.samples) for part in parts]
+    end = index.rows
+    if request.before is not None:
+        end = bisect_left(index.read("samples", "offset", 0, index.rows), request.before)
+    total = sum(last - first for first, last in spans)
+    left = sum(max(0, min(last, end) - first) for first, last in spans)
+    return total, left, _backwards(index, source, spans, end), index.header["reasons"]
+
+
+def _unindexed_rows(
+    index: RolloutIndex, source: Source, request: SearchRolloutsRequest
+) -> tuple[int, int, Rows, list[str]]:
+    """The same for a step of a file that is not indexed to its end."""
+    assert request.step is not None
+    found = _unindexed_step(index, source, request.step)
+    if found is None or found[0] != request.step:
+        return 0, 0, iter(()), []
+    rows = [row for row in found[3] if request.before is None or row[0] < request.before]
+    lines = Lines(source)
+    pairs = ((row, partial(lines.at, row[0], backwards=True)) for row in reversed(rows))
+    return len(found[3]), len(rows), pairs, found[4]
+
+
+def _backwards(index: RolloutIndex, source: Source, spans: list[tuple[int, int]], end: int) -> Rows:
     """Samples before a row, the last one first, and how to read the line of each."""
     lines = Lines(source)
     for first, last in reversed(spans):
@@ -170,7 +198,7 @@ def _backwards(index: RolloutIndex, source: Source, spans: list[tuple[int, int]]
         while last > first:
             start = max(first, last - SEARCH_ROWS)
             for sample in reversed(index.samples(start, last)):
-                yield sample, lambda offset=sample[0]: lines.at(offset, backwards=True)
+                yield sample, partial(lines.at, sample[0], backwards=True)
             last = start
 
 

@@ -313,3 +313,25 @@ def test_an_evaluation_has_the_same_answers(tmp_path: Path, box: Box) -> None:
     with pytest.raises(RemoteError) as refused:
         box.ask("rollout_step", step=10, folder="eval_runs/one_sums/step_20_sums")
     assert refused.value.code == "no_step"
+
+
+def test_a_step_is_searched_before_the_index_is_whole(
+    log: Path, box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(box: Box, **params: Any) -> list[Any]:
+        pages, before = [], {}
+        while True:
+            reply = box.ask("search_rollouts", where=["reward", "=", 1.0], limit=2, **params, **before)
+            pages.append((reply["matches"], reply["searched"]))
+            if reply["next"] is None:
+                return [reply["state"], *pages]
+            before = {"before": reply["next"]}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_index, "USUAL", 1_000)
+        patch.setattr(answers, "BUDGET_S", 0.0)
+        coarse = {step: found(Box(tmp_path, tmp_path / f"cache{step}"), step=step) for step in (1, 3, 4, 5)}
+    box.whole("rollout_steps")
+    for step, pages in coarse.items():
+        assert pages[0] == "coarse"
+        assert pages[1:] == found(box, step=step)[1:]
