@@ -62,7 +62,8 @@ class Finder(Provider):
         match = _STEP.fullmatch(query.strip())
         if match and self.grpo.store.run is not None:
             step = int(match[1].replace(",", "")[:15] or 0)
-            yield Find(f"step {step:,}", "the charts at this step", partial(go_to_step, self.grpo, step))
+            where = "its completions" if self.grpo.views.name == "rollouts" else "the charts at this step"
+            yield Find(f"step {step:,}", where, partial(go_to_step, self.grpo, step))
 
     def _runs(self) -> Iterator[Find]:
         for row in self.grpo.store.runs or ():
@@ -87,7 +88,10 @@ def go_to_run(app: GrpoApp, name: str) -> None:
 
 
 def go_to_step(app: GrpoApp, step: int) -> None:
-    """Put the crosshair of the charts on a step."""
+    """Show the completions of a step in the rollouts; elsewhere, put the crosshair of the charts on it."""
+    if app.views.name == "rollouts":
+        app.views.rollouts.go_to_step(step)
+        return
     app.views.show("charts")
     app.views.charts.view.crosshair = float(step)
 

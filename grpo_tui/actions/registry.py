@@ -65,6 +65,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("side_by_side", "d", "two", "Rollouts", rollouts.side_by_side, scope="rollouts"),
     Action("wrap_sample", "w", "wrap", "Rollouts", rollouts.wrap, scope="rollouts"),
     Action("copy_sample", "y", "copy", "Rollouts", rollouts.copy, scope="rollouts"),
+    Action("export_samples", "E", "export", "Rollouts", rollouts.export, reasons.no_run, scope="rollouts"),
     Action("next_evaluation", "v", "evaluation", "Rollouts", rollouts.next_evaluation, scope="rollouts"),
     Action("next_flips", "F", "lost/gained", "Rollouts", rollouts.next_flips, scope="rollouts"),
     Action("whole_prompt", "p", "prompt", "Rollouts", rollouts.prompt, scope="rollouts"),

@@ -93,6 +93,11 @@ def copy(app: GrpoApp) -> None:
     app.views.rollouts.copy_sample()
 
 
+def export(app: GrpoApp) -> None:
+    """Save the listed samples as CSV, on this machine."""
+    app.views.rollouts.export()
+
+
 def zoom(app: GrpoApp) -> None:
     """Let the focused pane fill the screen."""
     app.views.rollouts.zoom()

@@ -12,11 +12,14 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
+from grpo_tui import downloads
 from grpo_tui.actions.action import Action
+from grpo_tui.model.formatting import one_line
 from grpo_tui.model.query import QueryError
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
 from grpo_tui.model.rollout_search import RolloutSearch
 from grpo_tui.model.rollout_steps import EvaluationSteps, evaluated_steps, evaluation_names
+from grpo_tui.model.sample_table import listed, sample_table
 from grpo_tui.model.store import Store
 from grpo_tui.rollout_requests import refresh_search, refresh_step, refresh_steps, refresh_texts
 from grpo_tui.screens.view import ViewScreen, bindings_of
@@ -318,6 +321,23 @@ class RolloutsScreen(ViewScreen):
         number = "" if row.get("sample") is None else f" {row['sample']}"
         self.grpo.copy(f"{row.get('prompt', '')}{row['completion']}", f"sample{number} of step {reader.step:,}")
 
+    def export(self) -> None:
+        """Save the listed samples as CSV on this machine."""
+        reader = self.reader
+        samples = listed(reader) if reader is not None else []
+        if reader is None or not samples:
+            self.grpo.warn("nothing to save: no sample is listed")
+            return
+        what = "matches" if reader.searches_file and reader.search is not None else f"step_{reader.step}"
+        try:
+            file = downloads.new_file(f"{reader.rollouts.evaluation or reader.rollouts.run}_{what}.csv")
+            with file.open("x", encoding="utf-8", newline="") as out:
+                out.write(sample_table(samples))
+        except OSError as error:
+            self.grpo.warn(one_line(str(error)), "not saved")
+            return
+        self.grpo.receipt(f"saved {len(samples):,} sample{'' if len(samples) == 1 else 's'}", str(file))
+
     # the lines below -----------------------------------------------------------------------------------
 
     def ask_for_step(self) -> None:
@@ -335,8 +355,13 @@ class RolloutsScreen(ViewScreen):
     def _go_to(self, event: Input.Submitted) -> None:
         digits = "".join(character for character in event.value if character.isdecimal())[:15]
         self._close_go_to()
-        if digits and self.reader is not None:
-            self.reader.go_to_step(int(digits))
+        if digits:
+            self.go_to_step(int(digits))
+
+    def go_to_step(self, step: int) -> None:
+        """Show a step, or the last one before it that has completions."""
+        if self.reader is not None:
+            self.reader.go_to_step(step)
         self.moved()
 
     @property

@@ -162,3 +162,12 @@ def boxes_file(tmp_path: Path) -> Path:
     file = tmp_path / "boxes.yaml"
     file.write_text("boxes:\n  - name: h200-a\n    host: 192.0.2.10\n  - name: h200-b\n    host: 192.0.2.11\n")
     return file
+
+
+@pytest.fixture
+def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that files are saved into."""
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: folder)
+    return folder

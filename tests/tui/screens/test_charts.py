@@ -151,14 +151,6 @@ async def test_a_box_that_refuses(start: Start) -> None:
         await session.until_text("no folder accepts the index")
 
 
-@pytest.fixture
-def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "downloads"
-    folder.mkdir()
-    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: folder)
-    return folder
-
-
 async def test_the_charts_are_saved(start: Start, downloads: Path) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)

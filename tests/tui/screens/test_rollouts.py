@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,6 +166,10 @@ async def test_any_step_by_its_number(start: Start) -> None:
         await session.press("number_sign", *"5,000", "enter")
         await session.until_text("the last one with completions at 5,000")
         assert at(screen)[0] == 87
+        await session.press("colon", *"step 82")
+        await session.until_text("its completions")
+        await session.press("enter")
+        await session.until(lambda: at(screen)[0] == 82 and session.app.views.name == "rollouts")
 
 
 async def test_new_steps_are_followed(start: Start) -> None:
@@ -360,3 +365,25 @@ async def test_a_lost_link_keeps_what_is_known(start: Start) -> None:
         assert len(session.client.asked) == asked
         session.client.on_event(LinkChanged(Link.CONNECTED, latency_ms=12.0))
         await session.until(lambda: _groups(screen), "the samples")
+
+
+async def test_samples_are_saved(start: Start, downloads: Path) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        rows = [{**row, "reason": "=1+1"} for row in rollout_rows(5)]
+        client.files[LOG] = jsonl(rollout_rows(4) + rows)
+
+    async with start(script, wait="87/200") as session:
+        screen = await rollouts(session)
+        await session.press("E")
+        await session.until((downloads / f"{RUN}_step_5.csv").exists, "the file")
+        table = (downloads / f"{RUN}_step_5.csv").read_text().splitlines()
+        assert table[0].startswith("step,group,sample,reward")
+        assert len(table) == 9
+        assert all(line.startswith("5,") and line.endswith(",'=1+1") for line in table[1:])
+        await session.press("slash", *"reward=2", "enter", "ctrl+f")
+        await session.until(lambda: screen.search and screen.search.step is None and screen.search.is_done)
+        await session.press("E")
+        await session.until((downloads / f"{RUN}_matches.csv").exists, "the file")
+        right = [row for step in (5, 4) for row in rollout_rows(step) if row["reward"] == 2.0]
+        assert len((downloads / f"{RUN}_matches.csv").read_text().splitlines()) == 1 + len(right)
