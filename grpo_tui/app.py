@@ -26,14 +26,15 @@ from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
 from grpo_tui.announcements import EndWatch, Pace, end_notice
 from grpo_tui.attach import RunForeground, call_in_foreground
-from grpo_tui.chosen_theme import chosen_theme, remember_theme
 from grpo_tui.model.answer_cache import AnswerCache
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from grpo_tui.options import Options
+from grpo_tui.preferences import Preferences
 from grpo_tui.recall import Recall
+from grpo_tui.remember import Memory
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
 from grpo_tui.views import Views
@@ -87,7 +88,8 @@ class GrpoApp(App[None]):
         self.unanswered = unanswered.UnansweredRequests()
         for theme in THEMES:
             self.register_theme(theme)
-        wanted = os.environ.get("TEXTUAL_THEME") or chosen_theme()
+        self.preferences = Preferences.load(options.fresh)
+        wanted = os.environ.get("TEXTUAL_THEME") or self.preferences.theme
         # Textual starts with TEXTUAL_THEME, which it does not know yet, and applies a theme only if the name changes.
         self.theme = LIGHT.name
         self.theme = DARK.name
@@ -96,6 +98,8 @@ class GrpoApp(App[None]):
         self._cache = AnswerCache(options.cache, now=now) if options.cache is not None else None
         self._set_box(options.box)
         self.views = Views(self)
+        self.memory = Memory(self, self.preferences)
+        self.memory.restore()
 
     def _set_box(self, box: Box) -> None:
         self.store = Store(box.name, box.price_per_hour, self._now)
@@ -117,7 +121,7 @@ class GrpoApp(App[None]):
 
     def on_mount(self) -> None:
         self.set_keymap(dict(self.options.keymap))
-        self.theme_changed_signal.subscribe(self, lambda theme: remember_theme(theme.name))
+        self.theme_changed_signal.subscribe(self, lambda theme: setattr(self.preferences, "theme", theme.name))
         self.set_interval(TICK_S, self.tick)
         self.call_after_refresh(self._start)
 
@@ -179,6 +183,7 @@ class GrpoApp(App[None]):
         """Request what is due, and update what is shown."""
         if self.home.is_mounted:
             self._refresher.tick()
+            self.memory.tick()
             self.recall.tick()
             self.views.shown.tick()
 
@@ -196,6 +201,7 @@ class GrpoApp(App[None]):
             self.show_error("internal error", message, where)
 
     def on_unmount(self) -> None:
+        self.preferences.save()
         self.connection.close()
 
     # which run -------------------------------------------------------------------------------------------
@@ -208,8 +214,7 @@ class GrpoApp(App[None]):
             self._select(self._awaited_run)
             self._awaited_run = None
         elif store.selected not in names:
-            live = store.live_runs()
-            self._select(live[0].name if live else names[0] if names else None)
+            self._select(self.memory.run_to_select())
         for row in self._pace.first(self._ends.ended_runs()):
             self._announce_end(row)
         self.connection.follow_selected()

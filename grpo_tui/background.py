@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.model.box_history import BoxHistory
+from grpo_tui.model.checkpoints import checkpoint_views
 from grpo_tui.model.formatting import one_line
 from remote.events import Link
 from remote.protocol import RemoteError
@@ -15,7 +16,9 @@ from remote.protocol import RemoteError
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
     from grpo_tui.model.curves import Curves
+    from grpo_tui.model.needs import Need, Needs
     from grpo_tui.model.run_facts import RunFacts
+    from grpo_tui.model.trends import Trends
     from remote.events import QuestionAsked
 
 OUTPUT_LINES = 6
@@ -106,6 +109,21 @@ async def refresh_run_facts(app: GrpoApp, facts: RunFacts, params: dict[str, Any
         facts.answer(params, await app.request("run_facts", timeout=30.0, **params))
     except RemoteError as error:
         facts.fail(error.message)
+
+
+async def refresh_trend(app: GrpoApp, trends: Trends, params: dict[str, Any]) -> None:
+    """Request the reward of a run in the list, in a few columns."""
+    try:
+        trends.answer(await app.request("series", timeout=60.0, **params))
+    except RemoteError:
+        trends.fail()
+
+
+async def ask_resume_step(app: GrpoApp, needs: Needs, need: Need) -> None:
+    """Request where a resume of a failed run continues."""
+    with suppress(RemoteError):  # then it is not said
+        views = checkpoint_views(need.run, await app.request("show_run", timeout=15.0, run=need.run))
+        needs.answered(need.key, max((view.step or 0 for view in views if view.is_complete), default=0))
 
 
 async def refresh_metrics(app: GrpoApp, run: str) -> None:

@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--config-dir", metavar="DIR", help="directory of the training configs to offer")
     options.add_argument("--demo", action="store_true", help="train a tiny model on this machine within minutes")
     options.add_argument("--no-cache", action="store_true", help="keep no list and no curves of a box on this machine")
+    options.add_argument("--fresh", action="store_true", help="ignore what the last start remembered, and keep it")
     options.add_argument("--readonly", action="store_true", help="watch only: change nothing on the box")
     options.add_argument(
         "--version", action="version", version=f"grpo-tui {VERSION} (format {FORMAT})", help="print the version"
@@ -69,7 +70,8 @@ def _user_files() -> str:
 
 
 def choose_box(arguments: argparse.Namespace) -> Box:
-    """The box to connect to first. Raises BoxesError."""
+    """The box to connect to first: the one asked for, else that of the last start. Raises BoxesError."""
+    from grpo_tui.preferences import Preferences
     from remote.boxes import Box, find_box, load_boxes
 
     boxes = load_boxes(arguments.boxes)
@@ -81,7 +83,8 @@ def choose_box(arguments: argparse.Namespace) -> Box:
     elif arguments.root:
         box = _this_machine(boxes, arguments.root)
     else:
-        box = boxes[0]
+        last = Preferences.load(arguments.fresh).box
+        box = next((box for box in boxes if box.name == last), boxes[0])
     return _overridden(box, arguments.host, arguments.root)
 
 
@@ -142,8 +145,9 @@ def app_options(arguments: argparse.Namespace) -> Options:
     if arguments.demo:
         root = Path(arguments.root).expanduser().absolute() if arguments.root else demo.demo_root()
         return Options(
-            demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, columns, cache=cache
-        )
+            demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, columns, cache=cache,
+            fresh=arguments.fresh,
+        )  # fmt: skip
     again = partial(reload_box, arguments=arguments)
     return Options(
         choose_box(arguments),
@@ -156,6 +160,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
         again,
         arguments.root or "",
         cache,
+        arguments.fresh,
     )
 
 

@@ -26,9 +26,10 @@ class Options:
     """The current entry of boxes.yaml for a box; the box itself without one. Raises BoxesError."""
     root: str = ""
     """``--root``; "" if it is not given."""
-
     cache: Path | None = None
     """Folder for the answers of boxes that are kept; None = none are."""
+    fresh: bool = False
+    """Whether what was remembered is neither used nor changed."""
 
     @property
     def demo(self) -> bool:

@@ -36,6 +36,7 @@ OUTCOMES = {
     "evaluate": "evaluation of {run} started",
     "stop": "{run}: stop requested",
     "kill": "{run} killed",
+    "note": "note on {run} kept",
 }
 
 

@@ -58,6 +58,15 @@ def error(row: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     raise _wrong(key, value, "an object with a 'summary'")
 
 
+def alarm(row: Mapping[str, Any]) -> str | None:
+    """Message of the first alarm in the health of a step; None without one. What is malformed is not an alarm."""
+    health = row.get("health")
+    for record in health if isinstance(health, list) else ():
+        if isinstance(record, dict) and record.get("level") == "alarm" and isinstance(record.get("message"), str):
+            return " ".join(str(record["message"]).split())[:MAX_TEXT]
+    return None
+
+
 def _wrong(key: str, value: Any, wanted: str) -> Unreadable:
     given = f"{value!r:.40}" if isinstance(value, (str, int, float)) else type_name(value)
     return Unreadable(f"'{key}' must be {wanted}, not {given}")

@@ -29,6 +29,7 @@ from grpo_train.run_dir.files import (
 )
 from grpo_train.run_dir.formats import current_row
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
+from grpo_train.run_dir.notes import read_note
 from grpo_train.run_dir.owners import foreign_owner, not_readable, not_stoppable
 from grpo_train.run_dir.safe_json import (
     MAX_FILE_BYTES,
@@ -336,6 +337,7 @@ class RunDir:
                 "step": fields.integer(last, "step") or 0,
                 "reward": fields.number(last, "reward"),
                 "step_seconds": fields.number(last, "time/step"),
+                "alarm": fields.alarm(last),
                 "logged_at": fields.text(last, "time") or (utc_from(log.stat().st_mtime) if log.exists() else None),
             }
         with fields.of(self.launch_file):
@@ -362,6 +364,7 @@ class RunDir:
                 "nproc": fields.integer(status, "nproc"),
                 "device": fields.text(status, "device"),
                 "stop_asked": self.stop_requested(),
+                "note": read_note(self.path),
             }
 
 

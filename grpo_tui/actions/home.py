@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from grpo_tui.model.run_columns import KNOWN
+from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
@@ -44,6 +45,28 @@ async def choose_columns(app: GrpoApp) -> None:
         await asyncio.to_thread(write_columns, chosen)
     except OSError as error:
         app.warn(str(error), title="the columns are not kept")
+
+
+async def note(app: GrpoApp) -> None:
+    """Put a note on the run; an empty one removes it."""
+    from grpo_tui.screens.list_dialogs import NoteScreen
+
+    if (row := app.store.run) is None:
+        return
+    text = await app.show_dialog(NoteScreen(row.name, row.note))
+    if text is None or text == row.note:
+        return
+    try:
+        reply = await app.request("note", run=row.name, text=text)
+    except RemoteError as error:
+        app.show_error(f"cannot keep the note on {row.name}", error.message, error.hint)
+        return
+    app.receipt(f"{row.name}: note {'kept' if reply.get('note') else 'removed'}")
+
+
+def dismiss(app: GrpoApp) -> None:
+    """Dismiss the entry under the cursor of what needs you."""
+    app.home.dismiss_need()
 
 
 def full_names(app: GrpoApp) -> None:

@@ -51,6 +51,12 @@ def not_killable(situation: Situation) -> str:
     return "" if situation.store.evaluation_sessions(run.name) else why_not_killable(situation.store, run)
 
 
+def not_notable(situation: Situation) -> str:
+    if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
+        return reason
+    return "" if run.layout == "run" else "runs of the older layout can only be evaluated"
+
+
 def not_evaluable(situation: Situation) -> str:
     return not_writable(situation) if situation.marked else _not_evaluable_run(situation)
 

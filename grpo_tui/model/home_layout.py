@@ -48,7 +48,7 @@ def _stacked(width: int, rows: int, runs: int, error: int, summary: int, needs: 
     left -= failed
     left -= summary
     columns = 2 if width >= 70 else 1
-    log = left - max(6, min(8, left // 2)) if left >= 11 else 0
+    log = left - max(6, min(8, left // 2)) if left >= 10 else 0
     charts = left - log
     if failed and left < 14:  # the console says more than a curve
         charts, log = 0, left

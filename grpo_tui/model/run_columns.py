@@ -14,13 +14,15 @@ from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import SHORT, base_name
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
+from grpo_tui.model.trends import CELLS, Trends
 
 VALUE_WIDTH = 8
 """Cells of a metric."""
 TEXT_WIDTH = 18
 """Maximum cells of a config value or a state."""
 DATASET_WIDTH = 12
-DEFAULT = ("state", "step", "eta", "reward", "held_out", "took", "cost", "age")
+NOTE_WIDTH = 30
+DEFAULT = ("state", "step", "eta", "reward", "trend", "held_out", "took", "cost", "age")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Cells:
 
     store: Store
     facts: RunFacts
+    trends: Trends
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,17 @@ def _steps(cells: Cells, row: RunRow) -> str:
 
 
 def _reward(cells: Cells, row: RunRow) -> str:
-    text = metric_value(row.reward)
-    return text if len(text) < VALUE_WIDTH else compact_number(row.reward, VALUE_WIDTH - 1)
+    """The smoothed reward with its direction; until the box has sent it, that of the last step."""
+    trend = cells.trends.of(row.name)
+    value = row.reward if trend is None or trend.last is None else trend.last
+    text = metric_value(value)
+    text = text if len(text) < VALUE_WIDTH else compact_number(value, VALUE_WIDTH - 1)
+    return f"{text} {trend.arrow if trend is not None and trend.arrow else ' '}"
+
+
+def _curve(cells: Cells, row: RunRow) -> str:
+    trend = cells.trends.of(row.name)
+    return "" if trend is None else trend.curve
 
 
 def _held_out(cells: Cells, row: RunRow) -> str:
@@ -81,25 +93,27 @@ KNOWN = {
     for column in (
         Column("name", "name", 0, lambda c, r: r.name, lambda c, r: r.name.lower(), is_left=True),
         Column(
-            "state", "state", 3, lambda c, r: state_label(r.shown_state, r.host)[1][:TEXT_WIDTH], _state_order,
+            "state", "state", 4, lambda c, r: state_label(r.shown_state, r.host)[1][:TEXT_WIDTH], _state_order,
             is_left=True,
         ),
         Column("step", "step", 0, _steps, lambda c, r: progress.step_of(c.store, r)),
         Column(
-            "eta", "ETA", 4, lambda c, r: short_duration(progress.eta(c.store, r)),
+            "eta", "ETA", 5, lambda c, r: short_duration(progress.eta(c.store, r)),
             lambda c, r: progress.eta(c.store, r), 6,
         ),
-        Column("reward", "reward", 1, _reward, lambda c, r: r.reward, VALUE_WIDTH - 1),
+        Column("reward", "reward", 1, _reward, lambda c, r: r.reward, VALUE_WIDTH + 1),
+        Column("trend", "trend", 7, _curve, lambda c, r: None, CELLS, is_left=True),
         Column(
-            "held_out", "held-out", 5, _held_out, lambda c, r: r.held_out.accuracy if r.held_out else None, is_left=True
+            "held_out", "held-out", 6, _held_out, lambda c, r: r.held_out.accuracy if r.held_out else None, is_left=True
         ),
         Column(
-            "took", "took", 8, lambda c, r: short_duration(progress.took(c.store, r)),
+            "took", "took", 9, lambda c, r: short_duration(progress.took(c.store, r)),
             lambda c, r: progress.took(c.store, r), 6,
         ),
-        Column("cost", "cost $", 7, _cost, lambda c, r: progress.cost(c.store, r)),
-        Column("age", "age", 6, lambda c, r: short_age(c.store.row_age(r)), lambda c, r: c.store.row_age(r), 4),
-        Column("start", "start", 9, _started, lambda c, r: r.launched_at, 11),
+        Column("cost", "cost $", 8, _cost, lambda c, r: progress.cost(c.store, r)),
+        Column("age", "age", 3, lambda c, r: short_age(c.store.row_age(r)), lambda c, r: c.store.row_age(r), 4),
+        Column("note", "note", 11, lambda c, r: r.note[:NOTE_WIDTH], lambda c, r: r.note or None, is_left=True),
+        Column("start", "start", 10, _started, lambda c, r: r.launched_at, 11),
     )
 }  # fmt: skip
 """The columns that every run has, besides the metrics and config keys."""

@@ -15,6 +15,7 @@ SHORT = {"task": "task.name", "model": "model.backbone", "lr": "optimizer.learni
 FIELDS: dict[str, Callable[[Cells, RunRow], Any]] = {
     "state": lambda cells, row: row.shown_state,
     "name": lambda cells, row: row.name,
+    "note": lambda cells, row: row.note,
     "device": lambda cells, row: row.device,
     "error": lambda cells, row: str(row.error.get("summary") or ""),
     "restarts": lambda cells, row: row.restarts,
@@ -38,7 +39,7 @@ def _holds(leaf: Leaf, cells: Cells, row: RunRow) -> bool:
     if isinstance(leaf, Word):
         word = leaf.text.lower()
         task = cells.facts.config(row.name, "task.name")
-        return word in f"{row.name} {row.shown_state} {task or ''}".lower()
+        return word in f"{row.name} {row.shown_state} {task or ''} {row.note}".lower()
     return holds(leaf, value_of(cells, row, leaf.field))
 
 

@@ -12,6 +12,7 @@ from grpo_tui.model.run_filter import fields_of, passes
 from grpo_tui.model.run_names import Names, short_names
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
+from grpo_tui.model.trends import Trends
 
 MEASURED = 400
 """Rows whose texts decide how wide a column is."""
@@ -47,6 +48,7 @@ class RunList:
     mistake: QueryError | None = None
     """Why ``filter`` cannot be read; the last one that could be read stays."""
     facts: RunFacts = field(default_factory=RunFacts)
+    trends: Trends = field(default_factory=Trends)
     names: Names = field(default_factory=Names)
     rows: Sequence[RunRow] = ()
     version: int = 0
@@ -57,7 +59,8 @@ class RunList:
 
     def forget(self) -> None:
         """Forget what belongs to a box."""
-        self.facts, self.names, self.rows, self._made_of, self._named = RunFacts(), Names(), (), None, None
+        self.facts, self.trends, self.names, self.rows = RunFacts(), Trends(), Names(), ()
+        self._made_of = self._named = None
 
     def set_filter(self, text: str) -> None:
         """Apply a filter. A mistake in it leaves the list as it is."""
@@ -77,7 +80,7 @@ class RunList:
         runs = store.runs or []
         if len(self.facts.configs) > len(runs):
             self.facts.keep(row.name for row in runs)
-        cells = Cells(store, self.facts)
+        cells = self.cells(store)
         self.rows = self._sorted([row for row in runs if passes(self._query, cells, row)], cells)
         named = (self.facts.version, frozenset(row.name for row in self.rows))
         if named != self._named:
@@ -103,6 +106,10 @@ class RunList:
         known.sort(key=lambda pair: pair[0], reverse=order.descending)
         return [row for _, row in known] + [row for found, row in keyed if found is None or found != found]
 
+    def cells(self, store: Store) -> Cells:
+        """Where the columns read."""
+        return Cells(store, self.facts, self.trends)
+
     def name(self, run: str) -> str:
         """A run's name in the list."""
         return run if self.full_names else self.names.short.get(run, run)
@@ -127,5 +134,5 @@ class RunList:
         return found
 
 
-ALWAYS = ("state", "step", "reward", "age")
+ALWAYS = ("state", "step", "reward", "trend", "age")
 """Columns that keep their place while no run has a value."""

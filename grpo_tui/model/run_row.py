@@ -46,6 +46,9 @@ class RunRow:
     started: str = ""
     """When its newest supervisor started: a resume may have changed its configuration."""
     held_out: HeldOut | None = None
+    alarm: str = ""
+    """The alarm of its last step."""
+    note: str = ""
 
     @property
     def shown_state(self) -> str:
@@ -89,6 +92,8 @@ class RunRow:
             device=row.get("device") or "",
             launched_at=_time(row.get("launched_at")),
             started=row.get("started_at") or "",
+            alarm=row.get("alarm") or "",
+            note=row.get("note") or "",
             held_out=HeldOut(held["accuracy"], held["dataset"], int(held["step"])) if held else None,
         )
 

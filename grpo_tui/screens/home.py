@@ -11,10 +11,11 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from grpo_tui.actions.action import Action
-from grpo_tui.background import refresh_run_facts
+from grpo_tui.background import ask_resume_step, refresh_run_facts, refresh_trend
 from grpo_tui.charts import CHARTS
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.home_layout import NARROW, Layout, layout
+from grpo_tui.model.needs import Need, Needs
 from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_list import RunList
 from grpo_tui.model.store import Store
@@ -24,6 +25,7 @@ from grpo_tui.widgets.error_panel import ErrorPanel
 from grpo_tui.widgets.gpu import GpuPanel
 from grpo_tui.widgets.health import HealthSource
 from grpo_tui.widgets.lines_panel import LinesPanel
+from grpo_tui.widgets.needs import NeedsPanel
 from grpo_tui.widgets.notice import Notice
 from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
@@ -47,6 +49,7 @@ class HomeScreen(ViewScreen):
         self._noticed: bool | None = None
         self._layout: Layout | None = None
         self._gpu_rows = 0
+        self._needs: Needs | None = None
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
@@ -65,9 +68,13 @@ class HomeScreen(ViewScreen):
         yield RunsPanel(store, self.runs, id="runs")
         yield Horizontal(
             Vertical(ErrorPanel(store, id="error"), SummaryPanel(store, self._facts, id="summary"), charts, id="left"),
-            Container(
-                LinesPanel(store, logs, id="log"),
-                LinesPanel(store, [CompletionSource(store)], id="completion"),
+            Vertical(
+                NeedsPanel(store, lambda: self.needs, id="needs"),
+                Container(
+                    LinesPanel(store, logs, id="log"),
+                    LinesPanel(store, [CompletionSource(store)], id="completion"),
+                    id="texts",
+                ),
                 id="right",
             ),
             id="body",
@@ -84,11 +91,18 @@ class HomeScreen(ViewScreen):
         self.query_one(Notice).launch_hint = hint
 
     def box_changed(self) -> None:
-        self._noticed = self._layout = None
+        self._noticed = self._layout = self._needs = None
         self.runs.forget()
 
     def _facts(self) -> RunFacts:
         return self.runs.facts
+
+    @property
+    def needs(self) -> Needs:
+        """What needs the user on this box."""
+        if self._needs is None:
+            self._needs = Needs(self.grpo.memory.look())
+        return self._needs
 
     def _curves(self) -> Curves | None:
         return self.store.curves.get("home")
@@ -97,6 +111,19 @@ class HomeScreen(ViewScreen):
         """Request configurations and metrics that names, columns and filter need."""
         if (params := self.runs.facts.request(self.store.runs or ())) is not None:
             self.grpo.work("run facts", partial(refresh_run_facts, self.grpo, self.runs.facts, params))
+        self._request_trend()
+        if (need := self.needs.to_ask()) is not None:
+            self.grpo.work(f"resume step of {need.run}", partial(ask_resume_step, self.grpo, self.needs, need))
+
+    def _request_trend(self) -> None:
+        """Request the curve of a run on the screen, one after the other, after the curves of the selected run."""
+        curves = self._curves()
+        has_column = {"reward", "trend"} & set(self.runs.columns)
+        if not has_column or (curves is not None and not curves.is_answered):
+            return
+        on_screen = [row for panel in self.query(RunsPanel) for row in panel.on_screen]
+        if (params := self.runs.trends.request(on_screen)) is not None:
+            self.grpo.work("trend", partial(refresh_trend, self.grpo, self.runs.trends, params))
 
     def update(self) -> None:
         notice = self.query_one(Notice)
@@ -109,6 +136,7 @@ class HomeScreen(ViewScreen):
             if not wanted and self.focused is None:
                 self.query_one(RunsPanel).focus()
         self.runs.update(self.store)
+        self.needs.update(self.store, self.runs.names.short, self.grpo.key("resume"), self.grpo.key("eval"))
         self._place()
         if (curves := self._curves()) is not None:
             shown = [chart for chart in self.query(CurveChart) if chart.display]
@@ -128,6 +156,7 @@ class HomeScreen(ViewScreen):
             runs=len(self.runs.rows),
             error=error.lines_wanted() if error.wanted else 0,
             summary=summary_lines,
+            needs=2 * len(self.needs.entries),
         )
         if found == self._layout and gpu_rows == self._gpu_rows:
             return
@@ -140,8 +169,10 @@ class HomeScreen(ViewScreen):
             self.query_one(RunsPanel): found.runs,
         }
         charts, left, right = self.query_one("#charts"), self.query_one("#left"), self.query_one("#right")
+        texts, needs = self.query_one("#texts"), self.query_one(NeedsPanel)
+        rows[needs] = found.needs
         rows[charts] = found.charts
-        if not found.log and self.focused is not None and right in self.focused.ancestors:
+        if not found.log and self.focused is not None and texts in self.focused.ancestors:
             self.query_one(RunsPanel).focus()  # Textual would choose another panel
         for panel, height in rows.items():
             panel.display = height > 0
@@ -151,7 +182,8 @@ class HomeScreen(ViewScreen):
         charts.styles.grid_size_columns = found.chart_columns
         left.display = bool(found.error or found.summary or found.charts)
         left.styles.height = found.error + found.summary + found.charts if found.is_stacked else "1fr"
-        right.display = found.log > 0
+        texts.display = found.log > 0
+        right.display = found.log > 0 or found.needs > 0
         self.query_one("#completion").display = found.completion
         hidden = {COMPLETION} if found.completion else {ROLLOUTS} if not found.is_stacked else set()
         self.query_one("#log", LinesPanel).hide_tabs(frozenset(hidden))
@@ -192,8 +224,30 @@ class HomeScreen(ViewScreen):
         """From the list, the charts of the run under the cursor; else the focused panel on the whole screen."""
         if self.maximized is None and isinstance(self.focused, RunsPanel):
             self.grpo.views.show("charts")
+        elif self.maximized is None and isinstance(self.focused, NeedsPanel) and (need := self.focused.current):
+            self.open_need(need)
         else:
             self.zoom()
+
+    # what needs the user -------------------------------------------------------------------------------
+
+    def open_need(self, need: Need) -> None:
+        """Select the run of an entry, and give the keys to the list; of a GPU, show the box."""
+        if need.run:
+            self.runs.set_filter("")
+            self.grpo.select_when_listed(need.run)
+            self.query_one(RunsPanel).focus()
+        elif any(action.scope == "box" for action in self.registry):
+            self.grpo.views.show("box")
+
+    def on_needs_panel_opened(self, event: NeedsPanel.Opened) -> None:
+        self.open_need(event.need)
+
+    def dismiss_need(self) -> None:
+        """Dismiss the entry under the cursor."""
+        if (need := self.query_one(NeedsPanel).current) is not None:
+            self.needs.dismiss(need.key)
+            self.tick()
 
     # zoom ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Dialogs of the list of runs: what it is sorted by, and its columns."""
+"""Dialogs of the list of runs: what it is sorted by, its columns, a note."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from textual.events import Key
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from grpo_train.run_dir.notes import MAX_NOTE
 from grpo_tui.model.run_columns import column
 from grpo_tui.model.run_list import Order
 from grpo_tui.screens.dialog import Dialog
@@ -140,3 +141,29 @@ class ColumnsScreen(Dialog[tuple[str, ...]]):
     def chosen(self, button: str) -> None:
         if self.columns:
             self.dismiss(tuple(self.columns))
+
+
+class NoteScreen(Dialog[str]):
+    """Dismissed with the note."""
+
+    def __init__(self, run: str, note: str) -> None:
+        super().__init__()
+        self.heading, self.note = f"note on {run}", note
+
+    def compose_body(self) -> ComposeResult:
+        yield Input(self.note, id="note", max_length=MAX_NOTE, compact=True)
+        text = "a file in the run's directory; the filter finds it · enter: keep · empty: remove"
+        yield Static(Content.from_markup("[$grpo-muted]$text[/]", text=text), classes="message")
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Cancel", id="cancel", compact=True)
+        yield Button("Keep", id="keep", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def on_input_submitted(self) -> None:
+        self.chosen("keep")
+
+    def chosen(self, button: str) -> None:
+        self.dismiss(" ".join(self.query_one(Input).value.split()))

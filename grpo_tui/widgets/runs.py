@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -14,6 +15,7 @@ from grpo_tui.model.formatting import padded, short_age, shortened
 from grpo_tui.model.run_columns import Cells, Column
 from grpo_tui.model.run_list import Order, RunList
 from grpo_tui.model.run_names import stamp_of
+from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
 from grpo_tui.model.table import GAP, Sized, fit
 from grpo_tui.widgets.list_panel import ListPanel
@@ -61,7 +63,7 @@ class RunsPanel(ListPanel):
 
     @property
     def cells(self) -> Cells:
-        return Cells(self.store, self.runs.facts)
+        return self.runs.cells(self.store)
 
     def state(self) -> object:
         runs, store, top = self.runs, self.store, round(self.scroll_offset.y)
@@ -69,7 +71,8 @@ class RunsPanel(ListPanel):
         ages = tuple(short_age(store.row_age(row)) for row in shown)
         tones = tuple(store.row_tone(row) for row in shown)
         return (
-            runs.version, runs.columns, runs.order, runs.full_names, store.versions["runs"], store.versions["link"],
+            runs.version, runs.trends.version, runs.columns, runs.order, runs.full_names, store.versions["runs"],
+            store.versions["link"],
             store.selected, self.cursor, store.step, runs.filter, top, ages, tones, self.size, self.app.theme,
             self.has_focus, tuple(store.marks),
         )  # fmt: skip
@@ -139,6 +142,12 @@ class RunsPanel(ListPanel):
         self._rest = None
         if self._under_cursor is not None and self._under_cursor != self.store.selected:
             self.post_message(self.RunChosen(self._under_cursor))
+
+    @property
+    def on_screen(self) -> Sequence[RunRow]:
+        """The runs on the screen."""
+        top = round(self.scroll_offset.y)
+        return self.runs.rows[top : top + max(0, self.scrollable_content_region.height - self.head - self.foot)]
 
     def settle(self) -> str | None:
         """The run that is to be selected because the cursor has moved to it, once; None if it has not moved."""

@@ -17,6 +17,9 @@ from grpo_tui.widgets.health import LABEL, HealthLine
 from grpo_tui.widgets.panel import Line, StoreView
 from grpo_tui.widgets.stage_bar import StageBar
 
+ALWAYS = 3
+"""Lines that are always there."""
+
 
 def _labeled(label: str, text: Content) -> Content:
     return Content.from_markup("[$text-muted]$label[/]", label=f"{label:<{LABEL}}") + text
@@ -83,6 +86,20 @@ class CheckpointsLine(Line):
         return _labeled("checkpoints", text)
 
 
+class NoteLine(Line):
+    """The note on the run."""
+
+    def state(self) -> object:
+        return (self.note, self.size)
+
+    @property
+    def note(self) -> str:
+        return self.store.run.note if self.store.run else ""
+
+    def render(self) -> Content:
+        return _labeled("note", Content(self.note)).truncate(max(1, self.size.width), ellipsis=True)
+
+
 class SummaryPanel(StoreView, Vertical):
     """The lines in one frame. Where there is no room for it, a warning or an alarm in one line."""
 
@@ -94,24 +111,28 @@ class SummaryPanel(StoreView, Vertical):
         yield ModelLine(self.store, self._facts)
         yield StageBar(self.store, id="stages")
         yield CheckpointsLine(self.store)
+        yield NoteLine(self.store)
         yield HealthLine(self.store, id="health")
 
     def lines_wanted(self, is_line: bool) -> int:
         """Rows of content."""
         logs = self.store.logs
-        if logs is None or not logs.health.is_logged:
-            return 0 if is_line else 3
+        has_health = logs is not None and logs.health.is_logged
         if is_line:
-            return int(logs.health.tone != "muted")
-        return 3 + self.query_one(HealthLine).lines()
+            return int(logs is not None and logs.health.tone != "muted")
+        note = int(bool(self.query_one(NoteLine).note))
+        return ALWAYS + note + (self.query_one(HealthLine).lines() if has_health else 0)
 
     def show_as(self, lines: int, is_line: bool) -> None:
         """Show all lines in a frame, or the health alone without one."""
         self.set_class(is_line, "-line")
+        note, health = self.query_one(NoteLine), self.query_one(HealthLine)
         for line in self.query(Line):
-            line.display = not is_line if not isinstance(line, HealthLine) else is_line or lines > 3
-            if isinstance(line, HealthLine):
-                line.styles.height = lines if is_line else max(1, lines - 3)
+            line.display = not is_line
+        note.display = not is_line and bool(note.note)
+        rows = lines if is_line else lines - ALWAYS - int(note.display)
+        health.display = rows > 0
+        health.styles.height = max(1, rows)
 
     def state(self) -> object:
         return None

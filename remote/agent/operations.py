@@ -29,7 +29,7 @@ from grpo_train.run_dir import (
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.run import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
-from remote.agent import doctor, host, index, jobs, weights
+from remote.agent import doctor, host, index, jobs, notes, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
 from remote.agent.run_facts import run_facts
@@ -228,4 +228,5 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "evaluate": jobs.evaluate,
     "stop": jobs.stop,
     "kill": jobs.kill,
+    "note": notes.note,
 }

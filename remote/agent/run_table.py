@@ -16,6 +16,7 @@ from typing import Any
 
 from grpo_train.run_dir import LIVE_STATES, RunDir, list_older_runs
 from grpo_train.run_dir.errors import code_of
+from grpo_train.run_dir.notes import NOTE
 from grpo_train.run_dir.owners import not_readable
 from grpo_train.run_dir.root import is_run
 from grpo_train.run_dir.run import unreadable_row
@@ -137,7 +138,14 @@ def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _signature(run: RunDir) -> tuple[Any, ...]:
     """Inode, size and time of each file that the summary is made of."""
     found: list[Any] = []
-    for path in (run.status_file, run.logs / "train_log.jsonl", run.stop_file, run.launch_file, run.events_file):
+    for path in (
+        run.status_file,
+        run.logs / "train_log.jsonl",
+        run.stop_file,
+        run.launch_file,
+        run.events_file,
+        run.path / NOTE,
+    ):
         try:
             facts = path.stat()
             found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from grpo_train.run_dir.notes import MAX_NOTE
 from remote.protocol.host import (
     BoxFactsReply,
     BoxFactsRequest,
@@ -65,6 +66,7 @@ Others: TypeAlias = Annotated[
 Steps: TypeAlias = Annotated[list[int], Rule("a list of at most 64 steps", lambda value: len(value) <= 64)]
 NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
 Row: TypeAlias = dict[str, Any]
+Note: TypeAlias = Annotated[str, Rule(f"a text of at most {MAX_NOTE} characters", lambda value: len(value) <= MAX_NOTE)]
 MAX_FACTS = 100
 """Runs of one ``run_facts`` request."""
 Runs: TypeAlias = Annotated[
@@ -186,6 +188,17 @@ class EvaluateRequest:
 @dataclass(frozen=True)
 class StopRequest:
     run: Text
+    by: str = ""
+    idempotency_key: str = ""
+    recall: bool = False
+
+
+@dataclass(frozen=True)
+class NoteRequest:
+    """A note on a run, in place of its last one; an empty text removes it."""
+
+    run: Text
+    text: Note = ""
     by: str = ""
     idempotency_key: str = ""
     recall: bool = False
@@ -320,6 +333,12 @@ class StopReply(_StopReply, total=False):
     """What differs from an ordinary stop: a full disk."""
 
 
+class NoteReply(TypedDict):
+    run: str
+    note: str
+    """As it is kept, on one line."""
+
+
 class _KillReply(TypedDict):
     left: list[int]
     """Processes that even SIGKILL did not end."""
@@ -387,5 +406,6 @@ OPERATIONS: dict[str, Operation] = {
         Operation("evaluate", EvaluateRequest, JobReply, changes_state=True),
         Operation("stop", StopRequest, StopReply, changes_state=True),
         Operation("kill", KillRequest, KillReply, changes_state=True),
+        Operation("note", NoteRequest, NoteReply, changes_state=True),
     )
 }

@@ -147,6 +147,8 @@ class RunSummary(_Run, total=False):
     device: Label | None
     stop_asked: bool
     held_out: HeldOut | None
+    alarm: str | None
+    note: str
 
 
 class _RunFacts(TypedDict):

@@ -21,7 +21,7 @@ def test_the_agent_handles_exactly_the_table() -> None:
 
 def test_which_operations_change_state() -> None:
     changing = {name for name, operation in OPERATIONS.items() if operation.changes({})}
-    assert changing == {"launch", "resume", "evaluate", "stop", "kill"}
+    assert changing == {"launch", "resume", "evaluate", "stop", "kill", "note"}
     assert not any(operation.changes({"dry_run": True}) for operation in OPERATIONS.values())
 
 

@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from grpo_train.config.loading import dump_config, load_config
 from grpo_train.run_dir import create_run
 from grpo_train.run_dir.files import to_json
+from grpo_train.run_dir.notes import NOTE
 from remote.agent import held_out
 from remote.agent.config_values import MAX_TEXT, config_values
 from remote.agent.context import BoxContext
+from remote.agent.notes import note
 from remote.agent.run_facts import run_facts
 from remote.agent.run_table import RunTable
 from remote.intake import reply
 from remote.protocol import Settings
-from remote.protocol.operations import RunFactsRequest
+from remote.protocol.operations import NoteRequest, RunFactsRequest
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.floats(-1e9, 1e9), st.text(max_size=30),
@@ -89,3 +91,24 @@ def test_the_list_has_the_newest_held_out_accuracy(box: BoxContext, monkeypatch:
     assert table.rows()[0]["held_out"] == {"accuracy": 0.75, "dataset": "gsm8k", "step": 20}
     (folder / held_out.TABLE).write_text("rubbish")
     assert "held_out" not in table.rows()[0]
+
+
+def test_notes_and_alarms_are_in_the_list(box: BoxContext) -> None:
+    run = create_run(box.root, {"config_text": ""}, "a")
+    table = RunTable(box)
+    assert table.rows()[0]["note"] == ""
+    assert note(box, NoteRequest("a", "  best\nso far ", idempotency_key="k")) == {"run": "a", "note": "best so far"}
+    assert table.rows()[0]["note"] == "best so far"
+    assert note(box, NoteRequest("a", "again", idempotency_key="k"))["note"] == "best so far", "one key, one change"
+    (run.path / NOTE).write_bytes(b"\xff" * 4_000)
+    assert table.rows()[0]["note"] == "", "too long for a note: the run is read all the same"
+    note(box, NoteRequest("a"))
+    assert not (run.path / NOTE).exists()
+    run.logs.mkdir(exist_ok=True)
+    health = [
+        {"level": "warning", "message": "w"},
+        {"level": "alarm", "message": 3},
+        {"level": "alarm", "message": "no"},
+    ]
+    (run.logs / "train_log.jsonl").write_text(to_json({"step": 1, "health": health}) + "\n")
+    assert table.rows()[0]["alarm"] == "no"

@@ -375,6 +375,14 @@ INDEXED = (
 )
 
 
+def _note(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    for row in client.runs:
+        if row["run"] == params["run"]:
+            row["note"] = params["text"]
+    client.report()
+    return {"run": params["run"], "note": params["text"]}
+
+
 def _run_facts(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     """Configuration and last metrics of the runs that ``client.facts`` has, through the gate."""
     rows = [{"run": run, **client.facts.get(run, {})} for run in params["runs"]]
@@ -390,6 +398,7 @@ DEFAULT_ANSWERS: dict[str, Any] = {
     "resume": _resume,
     "stop": lambda client, params: {"run": params["run"], "state": "running"},
     "kill": lambda client, params: {"run": params.get("run"), "state": "killed", "left": []},
+    "note": _note,
     "list_configs": {"configs": [{"name": "onbox.yaml"}], "folder": "/elsewhere"},
     "read_config": lambda client, params: {"name": params["name"], "text": "run:\n  total_steps: 5\n"},
     "doctor": {"checks": [], "ok": True},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.charts import RUN_LOOKS
-from grpo_tui.chosen_theme import chosen_theme
+from grpo_tui.preferences import Preferences
 from grpo_tui.themes import THEMES
 from tests.tui.conftest import Start
 
@@ -44,7 +44,7 @@ async def test_a_chosen_theme_is_remembered(start: Start) -> None:
     async with start(wait="87/200") as session:
         assert session.app.theme == "grpo-dark"
         session.app.theme = "grpo-light"
-        await session.until(lambda: chosen_theme() == "grpo-light")
+        await session.until(lambda: Preferences.load().theme == "grpo-light")
     async with start(wait="87/200") as session:
         assert session.app.theme == "grpo-light"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +12,8 @@ from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import short_names
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.table import GAP, Sized, fit
+from grpo_tui.model.trends import Trends, trend_of
+from remote.protocol.index import Columns
 
 STAMPS = ("run_2026-11-20_22-10-41", "run_2026-11-20_18-02-07", "run_2026-11-19_09-30-00")
 names = st.one_of(st.sampled_from(STAMPS), st.text("ab-_", min_size=1, max_size=8))
@@ -100,3 +104,33 @@ def test_each_run_is_asked_for_once() -> None:
     assert facts.request(rows) is None
     clock[0] += 10
     assert facts.request(rows) is not None
+
+
+def test_trends_are_asked_for_one_by_one() -> None:
+    clock = [0.0]
+    trends = Trends(lambda: clock[0])
+    rows = [row("a", step=5), row("b", step=7), row("new", step=0)]
+    first = trends.request(rows)
+    assert first is not None
+    assert first["run"] == "a"
+    assert trends.request(rows) is None, "one is in flight"
+    trends.answer({"state": "coarse", "series": []})
+    assert trends.of("a") is None, "a coarse curve is not shown"
+    second = trends.request(rows)
+    assert second is not None
+    assert second["run"] == "b"
+    trends.fail()
+    clock[0] += 2
+    assert (trends.request(rows) or {})["run"] == "a"
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=16, max_size=16))
+def test_a_curve_fills_its_cells(values: list[float | None]) -> None:
+    smooth = array("d", [0.0 if value is None else value for value in values])
+    count = array("d", [float(value is not None) for value in values])
+    columns = Columns(smooth, smooth, smooth, smooth, smooth, count, array("d", [0.0] * 16), smooth)
+    found = trend_of({"metric": "reward", "columns": columns, "average": 0.5, "weight": 0.5})
+    assert len(found.curve) == (8 if any(count) else 0)
+    assert found.last == 1.0
+    for cell, text in enumerate(found.curve):
+        assert (text == " ") is not any(count[2 * cell : 2 * cell + 2])

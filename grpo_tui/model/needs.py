@@ -1,0 +1,167 @@
+"""What needs the user: runs that failed or finished since the last look, alarms, idle GPUs. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_train.run_dir.display import duration
+from grpo_tui.model.formatting import money, one_line
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.store import Store
+
+FIRST_LOOK_S = 86_400.0
+"""The first look at a box shows what happened in this time."""
+OLDEST_S = 7 * 86_400.0
+"""What happened earlier is left out, dismissed or not."""
+MOST = 100
+IDLE_S = 600.0
+"""A GPU that is idle for this long needs the user."""
+IDLE_PERCENT = 5.0
+SUMMARY_LENGTH = 300
+GLYPHS = {"bad": "✖", "warn": "▲", "good": "✔"}
+
+
+@dataclass(frozen=True)
+class Need:
+    """One entry: what happened, and what to do about it."""
+
+    key: str
+    """Names the event: once dismissed, it does not come back."""
+    at: float
+    """Seconds since the epoch on this machine's clock."""
+    tone: str
+    """``bad``, ``warn`` or ``good``."""
+    run: str
+    """"" for a GPU."""
+    text: str
+    detail: str
+    then: str = ""
+    """What a key would do; it stays where the detail is too long."""
+
+
+@dataclass
+class Look:
+    """What is kept of the looks at a box."""
+
+    since: float
+    """Earlier events are not shown."""
+    dismissed: set[str] = field(default_factory=set)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"since": self.since, "dismissed": sorted(self.dismissed)}
+
+    @classmethod
+    def from_json(cls, found: Any, now: float) -> Look:
+        """Of a kept one; a new look without it, or where it is damaged."""
+        try:
+            return cls(float(found["since"]), {str(key) for key in found["dismissed"]})
+        except (KeyError, TypeError, ValueError):
+            return cls(now - FIRST_LOOK_S)
+
+
+class Needs:
+    """The entries of one box, newest first."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self.entries: list[Need] = []
+        self.asked: dict[str, int | None] = {}
+        """Key of a failed run's entry to the step that a resume continues from; None while the box is asked."""
+        self._idle: dict[int, float] = {}
+        """GPU to the time since when it is idle."""
+        self._made_of: object = None
+
+    def update(self, store: Store, names: Mapping[str, str], resume: str, evaluate: str) -> None:
+        """Make the entries anew if anything changed. ``names`` are the short ones; the others are keys."""
+        self._sample(store)
+        minute = int(store.now() // 60)
+        idle = tuple(sorted(self._idle.items()))
+        made_of = (
+            id(store), store.versions["runs"], store.versions["sessions"], idle, minute, len(self.look.dismissed),
+            tuple(self.asked.items()), len(names),
+        )  # fmt: skip
+        if made_of == self._made_of or store.runs is None:
+            return
+        self._made_of = made_of
+        found = [*self._ended(store, names, resume, evaluate), *self._alarms(store, names), *self._gpus(store)]
+        since = max(self.look.since, store.now() - OLDEST_S)
+        found = [need for need in found if need.at >= since and need.key not in self.look.dismissed]
+        self.entries = sorted(found, key=lambda need: -need.at)[:MOST]
+
+    def dismiss(self, key: str) -> None:
+        """Remove an entry for good."""
+        self.look.dismissed.add(key)
+        self.entries = [need for need in self.entries if need.key != key]
+        self._made_of = None
+
+    def to_ask(self) -> Need | None:
+        """A failed run whose checkpoints are not known yet; it is asked for then."""
+        need = next((one for one in self.entries if one.tone == "bad" and one.run and one.key not in self.asked), None)
+        if need is not None:
+            self.asked[need.key] = None
+        return need
+
+    def answered(self, key: str, step: int) -> None:
+        """The newest complete checkpoint of a failed run; 0 without one."""
+        self.asked[key] = step
+
+    def _ended(self, store: Store, names: Mapping[str, str], resume: str, evaluate: str) -> Iterable[Need]:
+        for row in store.runs or ():
+            if not row.is_over or row.layout != "run":
+                continue
+            age = store.age(row.updated_at)
+            if age is None:
+                continue
+            key, at, name = f"{row.state} {row.name} {row.started}", store.now() - age, names.get(row.name, row.name)
+            if row.state in ("crashed", "lost"):
+                why = one_line(str(row.error.get("summary") or ""))[:SUMMARY_LENGTH]
+                text = f"{name} crashed at step {row.step}" if row.state == "crashed" else f"{name} is lost"
+                yield Need(key, at, "bad", row.name, text, why, self._resumes(key, row, resume))
+            elif row.state == "finished" and not _is_evaluated(store, row):
+                detail = "its last checkpoint is not evaluated"
+                yield Need(key, at, "good", row.name, f"{name} finished", detail, f"{evaluate} evaluates it")
+
+    def _resumes(self, key: str, row: RunRow, resume: str) -> str:
+        step = self.asked.get(key)
+        if step is None:
+            return ""
+        return f"{resume} resumes at {step}" if step else "no complete checkpoint to resume from"
+
+    def _alarms(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
+        for row in store.live_runs():
+            if row.alarm and (age := store.row_age(row)) is not None:
+                name = names.get(row.name, row.name)
+                words = "".join(c for c in row.alarm.partition(":")[0] if not c.isdigit())
+                key = f"alarm {row.name} {row.started} {words}"
+                yield Need(key, store.now() - age, "bad", row.name, f"{name} at step {row.step}", one_line(row.alarm))
+
+    def _sample(self, store: Store) -> None:
+        """Note since when each GPU is idle: no process on it, and nearly no use."""
+        now, seen = store.gpu_at, set()
+        for gpu in store.gpus or ():
+            index, use = gpu.get("index"), gpu.get("utilization_percent")
+            if not isinstance(index, (int, float)):
+                continue
+            if use is not None and use < IDLE_PERCENT and not gpu.get("processes"):
+                seen.add(int(index))
+                self._idle.setdefault(int(index), now)
+        self._idle = {index: at for index, at in self._idle.items() if index in seen}
+
+    def _gpus(self, store: Store) -> Iterable[Need]:
+        count = len(store.gpus or ())
+        for index, at in self._idle.items():
+            idle = store.gpu_at - at
+            if idle < IDLE_S:
+                continue
+            price = store.price_per_hour
+            share = "" if price is None else f"{money(price / count * idle / 3600)} at this price"
+            yield Need(
+                f"gpu {index} {at:.0f}", at + IDLE_S, "warn", "", f"GPU {index} idle for {duration(idle)}", share
+            )
+
+
+def _is_evaluated(store: Store, row: RunRow) -> bool:
+    """Whether the last checkpoint of a finished run is evaluated, or being evaluated."""
+    return bool(store.evaluation_sessions(row.name)) or (row.held_out is not None and row.held_out.step >= row.step)

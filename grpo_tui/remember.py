@@ -1,0 +1,70 @@
+"""What the app keeps for its next start: box, run, view, order and names of the list, dismissed entries. No Textual."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grpo_tui.model.needs import Look
+from grpo_tui.model.run_list import Order
+from grpo_tui.preferences import Preferences
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+EVERY_TICKS = 8
+"""A change is written after at most this many ticks."""
+
+
+class Memory:
+    """Compares what is shown with the preferences, and writes them."""
+
+    def __init__(self, app: GrpoApp, preferences: Preferences) -> None:
+        self._app, self.preferences = app, preferences
+        self._last_view = preferences.view
+        """The view of the last start until it is shown; "" afterwards."""
+        self._ticks = 0
+
+    def restore(self) -> None:
+        """Show the list of runs as it was."""
+        preferences, runs = self.preferences, self._app.home.runs
+        if preferences.order:
+            runs.order = Order(preferences.order, preferences.descending)
+        runs.full_names = preferences.full_names
+
+    def run_to_select(self) -> str | None:
+        """The run of the last start, else a live one, else the newest."""
+        store = self._app.store
+        names = [row.name for row in store.runs or ()]
+        last = self.preferences.runs.get(self.box)
+        if last in names:
+            return last
+        live = store.live_runs()
+        return live[0].name if live else names[0] if names else None
+
+    @property
+    def box(self) -> str:
+        """Names the list of runs: a box may have several roots."""
+        box = self._app.connection.box
+        return f"{box.name} {box.root}".strip()
+
+    def look(self) -> Look:
+        """What is kept of the looks at the box."""
+        return Look.from_json(self.preferences.looks.get(self.box), self._app.store.now())
+
+    def tick(self) -> None:
+        """Show the last view once there is a run for it, and note what is shown now."""
+        app, preferences, runs = self._app, self.preferences, self._app.home.runs
+        if app.store.run is None:
+            return
+        if (view := self._last_view) and app.views.name == "home":
+            self._last_view = ""
+            if any(action.scope == view for action in app.actions):
+                app.views.show(view)
+        preferences.order, preferences.descending = runs.order.column, runs.order.descending
+        preferences.full_names = runs.full_names
+        preferences.box, preferences.view = app.store.box, app.views.name
+        preferences.runs[self.box] = app.store.selected or ""
+        preferences.looks[self.box] = app.home.needs.look.to_json()
+        self._ticks += 1
+        if self._ticks % EVERY_TICKS == 0:
+            preferences.save()
