@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from grpo_train.run_dir.files import to_float
 from grpo_tui.model.run_columns import KNOWN
 from remote.protocol import RemoteError
 
@@ -34,7 +35,7 @@ async def choose_columns(app: GrpoApp) -> None:
 
     runs = app.home.runs
     row = app.store.logs.rows.last if app.store.logs else None
-    logged = sorted(row.fields) if row else []
+    logged = sorted(name for name, value in row.fields.items() if to_float(value) is not None) if row else []
     others = [*list(KNOWN)[1:], *logged, *runs.facts.keys()]
     chosen = await app.show_dialog(ColumnsScreen(runs.columns, list(dict.fromkeys(others))))
     if chosen is None:

@@ -26,7 +26,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("sort", "o", "sort", "Home", home.sort, reasons.no_list, scope="home"),
     Action("columns", "O", "columns", "Home", home.choose_columns, reasons.no_list, in_bar=False, scope="home"),
     Action("full_names", "w", "full names", "Home", home.full_names, reasons.no_list, in_bar=False, scope="home"),
-    Action("note", "t", "note", "Home", home.note, reasons.not_notable, scope="home"),
+    Action("note", "t", "note", "Home", home.note, reasons.not_notable, in_bar=False, scope="home"),
     Action("dismiss", "d", "dismiss", "Home", home.dismiss, in_bar=False, scope="home"),
     Action("open", "enter", "open", "Home", home.open_focused, scope="home"),
     Action("zoom", "z", "zoom", "Home", view.zoom, in_bar=False, scope="home"),

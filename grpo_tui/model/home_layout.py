@@ -10,6 +10,8 @@ WIDE = 170
 FRAME = 2
 LIST_SHARE = 0.45
 LIST_LEAST = 5
+CHART_FIT = 4
+"""Least rows of a panel with its frame."""
 CHART_LEAST = 7
 """Rows of a chart and its frame from which there may be two, one above the other."""
 
@@ -46,6 +48,8 @@ def _stacked(width: int, rows: int, runs: int, error: int, summary: int, needs: 
     left -= need
     failed = min(FRAME + min(error, 3 if rows < 30 else 8), left) if error else 0
     left -= failed
+    if failed and left < CHART_FIT:  # not even a line of a log
+        failed, left = failed + left - summary, summary
     left -= summary
     columns = 2 if width >= 70 else 1
     log = left - max(6, min(8, left // 2)) if left >= 10 else 0
@@ -71,4 +75,4 @@ def _beside(width: int, rows: int, runs: int, error: int, summary: int, needs: i
     lines = min(2, max(1, charts // CHART_LEAST)) if charts else 0
     need = min(FRAME + needs, max(FRAME + 2, below * 2 // 5)) if needs else 0
     log = below - need
-    return Layout(listed, failed, about, charts, columns, columns * lines, need, log, width >= WIDE or log >= 20)
+    return Layout(listed, failed, about, charts, columns, columns * lines, need, log, width >= WIDE or log >= 16)

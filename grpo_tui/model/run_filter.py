@@ -10,7 +10,7 @@ from grpo_tui.model.run_columns import KNOWN, Cells, fact_value
 from grpo_tui.model.run_row import RunRow
 
 HOUR = 3600.0
-SHORT = {"task": "task.name", "model": "model.backbone", "lr": "optimizer.learning_rate", "accuracy": "held_out"}
+SHORT = {"task": "task.name", "model": "model.backbone", "lr": "optimizer.learning_rate"}
 """Other names of fields."""
 FIELDS: dict[str, Callable[[Cells, RunRow], Any]] = {
     "state": lambda cells, row: row.shown_state,

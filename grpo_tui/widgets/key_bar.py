@@ -17,7 +17,9 @@ class KeyBar(Line):
         super().__init__(store, id=id)
         self.readonly, self.view = readonly, view
         shown = [action for action in actions if action.in_bar and action.is_in(view) and action.group != "Views"]
-        self.actions = sorted(shown, key=lambda action: action.scope != view)  # what only this view has, first
+        # what only this view has, first; on Home, where runs are chosen, what can be done with them
+        first = [one for one in shown if one.group == "Runs"] if view == "home" else []
+        self.actions = first + sorted((one for one in shown if one not in first), key=lambda one: one.scope != view)
         self._spans: list[tuple[int, int, str]] = []
 
     def state(self) -> object:

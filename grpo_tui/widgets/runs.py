@@ -182,6 +182,8 @@ class RunsPanel(ListPanel):
         return int(has_room and bool(self.runs.names.same or self.runs.names.short))
 
     def empty(self) -> Text:
+        if self.runs.mistake is not None:
+            return Text(" no runs match the last filter without a mistake")
         return Text(f" no runs match /{self.runs.filter}" if self.store.runs else "")
 
     def head_line(self, y: int, width: int) -> Text:

@@ -304,8 +304,7 @@ async def test_a_curve_that_is_not_whole_says_so(start: Start) -> None:
         screen = await session.until_text("coarse, 34 %")
         assert "↗" not in screen
         del session.client.answers["series"]
-        await session.until_text("↗")
-        assert "coarse" not in session.text()
+        await session.until(lambda: "coarse" not in session.text() and "reward  1.709 ↗" in session.text())
 
 
 async def test_vi_keys_move(start: Start) -> None:
@@ -363,3 +362,27 @@ async def test_a_panel_that_is_not_seen_takes_no_key(start: Start) -> None:
         await session.focus(log)
         await session.pilot.resize_terminal(60, 15)
         await session.until(lambda: session.app.focused is session.app.home.query_one("#runs"))
+
+
+async def test_a_mistake_keeps_the_last_list(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("slash", *"reward>1.5 step<90")
+        await session.until_text("1 of 4")
+        await session.press("space", "(")
+        await session.until_text("^ a condition is missing after '('")
+        assert [row.name for row in session.app.home.runs.rows] == [RUN], "the last good list"
+        await session.press("escape")
+        await session.until(lambda: len(session.app.home.runs.rows) == 4)
+
+
+async def test_the_filter_reads_metrics_and_config(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        for row, rate, kl in zip(client.runs, (1e-6, 2e-6, 3e-6), (0.1, 0.2, 0.3), strict=False):
+            client.facts[row["run"]] = {"config": {"optimizer.learning_rate": rate}, "metrics": {"kl": kl}}
+
+    async with start(script, wait="87/200") as session:
+        for text, count in (("lr>=2e-6", 2), ("kl<0.15 or kl>0.25", 2), ("not (state:crashed or lr=1e-6)", 2)):
+            await session.press("slash", *text)
+            await session.until_text(f"{count} of 4")
+            await session.press("escape")

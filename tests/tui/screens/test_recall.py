@@ -33,7 +33,7 @@ async def test_a_known_run_is_shown_before_the_link(start: Start, tmp_path: Path
     with sqlite3.connect(tmp_path / FILE) as file:
         file.execute("UPDATE answers SET at = at - 7200")
 
-    async with start(silent, cache=tmp_path) as session:
+    async with start(silent, cache=tmp_path, fresh=True) as session:
         await session.until_text("as it was 2 h", "run_2026-11-20_22", "step_20 .710", RUN, NOT_READ)
         await session.until(lambda: session.app.store.curves["home"].curves, "the curves")
         assert session.app.store.curves["home"].recalled_at == NOW - 7_200
