@@ -93,7 +93,7 @@ class RunRow:
             launched_at=_time(row.get("launched_at")),
             started=row.get("started_at") or "",
             alarm=row.get("alarm") or "",
-            note=row.get("note") or "",
+            note=" ".join((row.get("note") or "").split()),
             held_out=HeldOut(held["accuracy"], held["dataset"], int(held["step"])) if held else None,
         )
 

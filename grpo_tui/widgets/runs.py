@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.content import Content
 from textual.message import Message
@@ -248,7 +249,8 @@ class RunsPanel(ListPanel):
             elif column.id == "age" and (age_tone := store.row_tone(row)) in ("warn", "bad"):
                 style = styles[age_tone]
             text.append(" " * GAP)
-            text.append(padded(found, cells) if column.is_left else found.rjust(cells), style=style)
+            room = " " * (cells - cell_len(found))
+            text.append(found + room if column.is_left else room + found, style=style)
         return text
 
     def _columns(self, width: int) -> tuple[list[tuple[Column, int]], int]:

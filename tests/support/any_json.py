@@ -77,7 +77,8 @@ ROW: dict[str, Any] = {
     "run": "middle", "state": "crashed", "host": "", "layout": "run", "step": 3, "total_steps": 9, "reward": 0.5,
     "step_seconds": 1.5, "logged_at": "2026-11-22T08:00:00Z", "started_at": None, "updated_at": "2026-11-22T08:00:00Z",
     "run_seconds": 60.0, "stage": "train", "exit_code": 1, "restarts": 0, "nproc": 2, "device": "CPU",
-    "stop_asked": False,
+    "stop_asked": False, "launched_at": "2026-11-22T08:00:00Z", "note": "best", "alarm": "loss is NaN",
+    "held_out": {"accuracy": 0.5, "dataset": "x", "step": 3},
     "error": {"code": "internal", "summary": "boom", "rank": 1, "signal": "SIGKILL", "console_tail": ["a", "b"]},
 }  # fmt: skip
 FIRST = {"run": "first", "state": "running", "step": 1}
@@ -117,6 +118,14 @@ RESULTS: dict[str, dict[str, Any]] = {
         ],
         "problems": ["step_2 of last is damaged"],
     },
+    "run_facts": {
+        "facts": [
+            {"run": "middle", "config": {"run.seed": 1, "task.name": "x", "a.b": None}, "metrics": {"kl": "NaN"}},
+            {"run": "last", "config": {"run.seed": 2.5, "a.b": True}, "metrics": {}},
+        ],
+        "same": {"model.backbone": "m"},
+    },
+    "note": {"run": "middle", "note": "best"},
     "list_configs": {"configs": [{"name": "a.yaml", "size": 1, "modified": "2026-11-22T08:00:00Z"}], "folder": "/f"},
     "read_config": {"name": "a.yaml", "text": "run: {}\n"},
     "list_tasks": {"tasks": {"addition": "sums", "mbpp": "programs"}},
