@@ -201,7 +201,7 @@ class GrpoApp(App[None]):
             self.show_error("internal error", message, where)
 
     def on_unmount(self) -> None:
-        self.preferences.save()
+        self.memory.end()
         self.connection.close()
 
     # which run -------------------------------------------------------------------------------------------

@@ -53,18 +53,28 @@ class Memory:
 
     def tick(self) -> None:
         """Show the last view once there is a run for it, and note what is shown now."""
-        app, preferences, runs = self._app, self.preferences, self._app.home.runs
+        app = self._app
         if app.store.run is None:
             return
         if (view := self._last_view) and app.views.name == "home":
             self._last_view = ""
             if any(action.scope == view for action in app.actions):
                 app.views.show(view)
+        self._note()
+        self._ticks += 1
+        if self._ticks % EVERY_TICKS == 0:
+            self.preferences.save()
+
+    def end(self) -> None:
+        """The app ends."""
+        if self._app.store.run is not None:
+            self._note()
+        self.preferences.save()
+
+    def _note(self) -> None:
+        app, preferences, runs = self._app, self.preferences, self._app.home.runs
         preferences.order, preferences.descending = runs.order.column, runs.order.descending
         preferences.full_names = runs.full_names
         preferences.box, preferences.view = app.store.box, app.views.name
         preferences.runs[self.box] = app.store.selected or ""
         preferences.looks[self.box] = app.home.needs.look.to_json()
-        self._ticks += 1
-        if self._ticks % EVERY_TICKS == 0:
-            preferences.save()
