@@ -14,7 +14,7 @@ from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import SHORT, base_name
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
-from grpo_tui.model.trends import CELLS, Trends
+from grpo_tui.model.trends import ARROWS, CELLS, Trends
 
 VALUE_WIDTH = 8
 """Cells of a metric."""
@@ -56,11 +56,20 @@ def _steps(cells: Cells, row: RunRow) -> str:
 
 def _reward(cells: Cells, row: RunRow) -> str:
     """The smoothed reward with its direction; until the box has sent it, that of the last step."""
-    trend = cells.trends.of(row.name)
-    value = row.reward if trend is None or trend.last is None else trend.last
+    trend, value = cells.trends.of(row.name), _smoothed(cells, row)
     text = metric_value(value)
     text = text if len(text) < VALUE_WIDTH else compact_number(value, VALUE_WIDTH - 1)
     return f"{text} {trend.arrow if trend is not None and trend.arrow else ' '}"
+
+
+def _smoothed(cells: Cells, row: RunRow) -> float | None:
+    trend = cells.trends.of(row.name)
+    return row.reward if trend is None or trend.last is None else trend.last
+
+
+def _direction(cells: Cells, row: RunRow) -> int | None:
+    trend = cells.trends.of(row.name)
+    return ARROWS.index(trend.arrow) if trend is not None and trend.arrow else None
 
 
 def _curve(cells: Cells, row: RunRow) -> str:
@@ -101,8 +110,8 @@ KNOWN = {
             "eta", "ETA", 5, lambda c, r: short_duration(progress.eta(c.store, r)),
             lambda c, r: progress.eta(c.store, r), 6,
         ),
-        Column("reward", "reward", 1, _reward, lambda c, r: r.reward, VALUE_WIDTH + 1),
-        Column("trend", "trend", 7, _curve, lambda c, r: None, CELLS, is_left=True),
+        Column("reward", "reward", 1, _reward, _smoothed, VALUE_WIDTH + 1),
+        Column("trend", "trend", 7, _curve, _direction, CELLS, is_left=True),
         Column(
             "held_out", "held-out", 6, _held_out, lambda c, r: r.held_out.accuracy if r.held_out else None, is_left=True
         ),

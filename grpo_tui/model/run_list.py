@@ -73,7 +73,8 @@ class RunList:
     def update(self, store: Store) -> None:
         """Choose and sort the rows, if anything changed."""
         self.facts.wanted = self._metrics()
-        made_of = (id(store), store.versions["runs"], self._query, self.order, self.facts.version)
+        trends = self.trends.version if self.order.column in ("reward", "trend") else 0
+        made_of = (id(store), store.versions["runs"], self._query, self.order, self.facts.version, trends)
         if made_of == self._made_of:
             return
         self._made_of = made_of

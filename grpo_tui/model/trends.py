@@ -20,6 +20,7 @@ AGAIN_S = 15.0
 COARSE_S = 1.0
 """… and while the box makes its index."""
 MOST_KEPT = 2_000
+ARROWS = ("↘", "→", "↗")
 FLAT = 0.07
 """Share of its range that a curve rises or falls over its last quarter before it counts as a trend."""
 _BITS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))

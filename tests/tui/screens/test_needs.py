@@ -108,6 +108,8 @@ async def test_the_list_shows_trends(start: Start) -> None:
         trend = session.app.home.runs.trends.of(RUN)
         assert trend is not None
         await session.until_text(f"{trend.last:.3f} {trend.arrow}", trend.curve)
+        session.app.home.sort_by("trend")
+        assert session.app.home.runs.rows[0].name == RUN, "the only one with a direction"
 
 
 async def test_choices_are_remembered(start: Start) -> None:
