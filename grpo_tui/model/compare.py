@@ -195,8 +195,13 @@ class Comparison:
 
     @property
     def version(self) -> object:
+        """A value that differs whenever a curve does, or which run is pinned or current."""
+        return self.curves_version, self.pinned, self.current
+
+    @property
+    def curves_version(self) -> object:
         """A value that differs whenever a curve does."""
-        return tuple((run.name, run.place, run.curves.version) for run in self.runs), self.pinned, self.current
+        return tuple((run.name, run.place, run.curves.version) for run in self.runs), self.x
 
     # configuration and evaluations ---------------------------------------------------------------------
 

@@ -42,12 +42,22 @@ class AboutComparison(Line):
     def __init__(self, store: Store, screen: CompareScreen, *, id: str) -> None:
         super().__init__(store, id=id)
         self._compare = screen
+        self._lines_of: tuple[object, list[Content]] = (None, [])
 
     def state(self) -> object:
-        return (self.render(), self.size.width)
+        comparison = self._compare.comparison
+        return (
+            self.size.width, comparison.version, comparison.smoothing, comparison.smoothed_steps, comparison.left_out,
+            self._compare.saving, self._compare.has_class("-short"),
+        )  # fmt: skip
 
     def lines(self, width: int) -> list[Content]:
-        """The lines that fit into ``width``."""
+        """The lines that fit into ``width``; made once for each state."""
+        if (key := (width, self.state())) != self._lines_of[0]:
+            self._lines_of = (key, self._lines(width))
+        return self._lines_of[1]
+
+    def _lines(self, width: int) -> list[Content]:
         comparison = self._compare.comparison
         pin = comparison.pin
         text = Content.from_markup("[bold $primary]compare[/]")

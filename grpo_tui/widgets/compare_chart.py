@@ -44,7 +44,6 @@ class RunLine(NamedTuple):
     run: Compared
     bitmap: Bitmap
     marks: list[Mark]
-    style: Style
 
 
 class CompareChart(CurveChart):
@@ -59,6 +58,9 @@ class CompareChart(CurveChart):
     def __init__(self, store: Store, comparison: Comparison, *, id: str) -> None:
         super().__init__(store, lambda: None, id=id)
         self.comparison = comparison
+        self._marks_of: tuple[object, list[tuple[Compared, list[Mark]]]] = (None, [])
+        self._lines_of: tuple[object, list[RunLine]] = (None, [])
+        """What a move of the crosshair does not change."""
 
     def state(self) -> object:
         return (
@@ -120,10 +122,11 @@ class CompareChart(CurveChart):
         ]
 
     def _draw(self, width: int, height: int) -> list[Strip]:
-        style, ends = self.rich_style, self.comparison.ends
-        self._view = None
-        shown = {run.name: self._marks(run) for run in self._drawn()}
-        everything = list(itertools.chain.from_iterable(shown.values()))
+        style, key = self.rich_style, (self.comparison.curves_version, self.metric, self.is_log)
+        if key != self._marks_of[0]:
+            self._marks_of = (key, [(run, self._marks(run)) for run in self._drawn()])
+        self._view, ends, shown = None, self.comparison.ends, self._marks_of[1]
+        everything = list(itertools.chain.from_iterable(marks for _, marks in shown))
         if ends is None or not everything or width < 12 or height < 3:
             return self._empty(width, height, style)
         has_values = height >= (6 if self.crosshair is None else 4)
@@ -136,9 +139,11 @@ class CompareChart(CurveChart):
         if columns < 4:
             return self._empty(width, height, style)
         self._view = view
-        lines = [self._line_of(run, shown[run.name], view, columns, rows) for run in self._drawn()]
+        if (key, columns, rows) != self._lines_of[0]:
+            lines = [self._line_of(run, marks, view, columns, rows) for run, marks in shown]
+            self._lines_of = ((key, columns, rows), lines)
         axis = style + self.get_component_rich_style("chart--axis")
-        cells = self._cells(lines, view, columns, rows, style)
+        cells = self._cells(self._lines_of[1], view, columns, rows, style)
         strips = []
         for row in range(rows):
             label = labels.get(row, "")
@@ -169,7 +174,7 @@ class CompareChart(CurveChart):
         pattern = PATTERNS.get(run.look.line) if run.curves.smoothing else None  # a raw peak is never left out
         if pattern:
             bitmap.keep_columns(pattern)
-        return RunLine(run, bitmap, marks, self._style_of(run))
+        return RunLine(run, bitmap, marks)
 
     def _cells(self, lines: list[RunLine], view: View, columns: int, rows: int, style: Style) -> list[list[Segment]]:
         """The plot: the pinned run on top, then the current one; markers on the lines, letters at their ends."""
@@ -181,26 +186,30 @@ class CompareChart(CurveChart):
                 cells_of_row[cross] = mark
         top = [self.comparison.current, self.comparison.pinned]
         lines = sorted(lines, key=lambda line: top.index(line.run.name) if line.run.name in top else -1)
+        styles = {line.run.name: self._style_of(line.run) for line in lines}
         for line in lines:
+            style = styles[line.run.name]
             for row, cells_of_row in enumerate(cells):
                 for column, character in enumerate(line.bitmap.text(row)):
                     if character != " ":
-                        cells_of_row[column] = Segment(character, line.style)
-            self._put_markers(line, cells, view)
+                        cells_of_row[column] = Segment(character, style)
+            self._put_markers(line, style, cells, view)
         taken: set[tuple[int, int]] = set()
         for line in reversed(lines):
-            self._put_letter(line, cells, view, taken)
+            self._put_letter(line, styles[line.run.name], cells, view, taken)
         return cells
 
-    def _put_markers(self, line: RunLine, cells: list[list[Segment]], view: View) -> None:
+    def _put_markers(self, line: RunLine, style: Style, cells: list[list[Segment]], view: View) -> None:
         rows, columns = len(cells), len(cells[0])
         wanted = range(MARKED_EVERY // 2 + 5 * line.run.place % MARKED_EVERY, columns, MARKED_EVERY)
         places = {column_of(mark.x, view, columns): mark for mark in line.marks}
         for column in wanted:
             if (mark := places.get(column)) is not None:
-                cells[row_of(mark.last, view, rows)][column] = Segment(line.run.look.marker, line.style)
+                cells[row_of(mark.last, view, rows)][column] = Segment(line.run.look.marker, style)
 
-    def _put_letter(self, line: RunLine, cells: list[list[Segment]], view: View, taken: set[tuple[int, int]]) -> None:
+    def _put_letter(
+        self, line: RunLine, style: Style, cells: list[list[Segment]], view: View, taken: set[tuple[int, int]]
+    ) -> None:
         """The letter of a run behind its last value, with the sign of its state if it failed."""
         if not line.marks:
             return
@@ -217,7 +226,7 @@ class CompareChart(CurveChart):
                 if 0 <= y < rows and not places & taken:
                     taken |= places
                     for i, character in enumerate(text):
-                        cells[y][column + i] = Segment(character, line.style + Style(bold=True))
+                        cells[y][column + i] = Segment(character, style + Style(bold=True))
                     return
 
     def x_labels(self, view: View, count: int) -> list[tuple[float, str]]:
