@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.run_row import RunRow
-from remote.protocol.operations import MAX_FACTS
+from remote.protocol.listed_runs import MAX_FACTS
 from remote.protocol.rows import UNREADABLE
 
 MOST_RUNS = 2_000

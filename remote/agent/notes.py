@@ -6,7 +6,7 @@ from grpo_train.run_dir import open_run
 from grpo_train.run_dir.notes import write_note
 from remote.agent.context import BoxContext
 from remote.agent.once import Record, once
-from remote.protocol.operations import NoteReply, NoteRequest
+from remote.protocol.listed_runs import NoteReply, NoteRequest
 
 
 @once

@@ -10,7 +10,7 @@ from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from remote.agent.config_values import Value, config_values
 from remote.agent.context import BoxContext
-from remote.protocol.operations import RunFactsReply, RunFactsRequest
+from remote.protocol.listed_runs import RunFactsReply, RunFactsRequest
 
 
 def run_facts(box: BoxContext, request: RunFactsRequest) -> RunFactsReply:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.notes import MAX_NOTE
 from remote.protocol.host import (
     BoxFactsReply,
     BoxFactsRequest,
@@ -24,7 +23,6 @@ from remote.protocol.host import (
 from remote.protocol.index import (
     MetricsReply,
     MetricsRequest,
-    Names,
     RolloutStepReply,
     RolloutStepRequest,
     RolloutStepsReply,
@@ -41,6 +39,7 @@ from remote.protocol.index import (
     unpack_series,
 )
 from remote.protocol.intake import Rule
+from remote.protocol.listed_runs import NoteReply, NoteRequest, RunFactsReply, RunFactsRequest
 from remote.protocol.logs import (
     LogBytesReply,
     LogBytesRequest,
@@ -53,7 +52,6 @@ from remote.protocol.logs import (
     unpack_bytes,
 )
 from remote.protocol.messages import RemoteError
-from remote.protocol.rows import ConfigValue
 
 MAX_COMPARED = 32
 """Runs that one is compared with."""
@@ -66,12 +64,6 @@ Others: TypeAlias = Annotated[
 Steps: TypeAlias = Annotated[list[int], Rule("a list of at most 64 steps", lambda value: len(value) <= 64)]
 NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
 Row: TypeAlias = dict[str, Any]
-Note: TypeAlias = Annotated[str, Rule(f"a text of at most {MAX_NOTE} characters", lambda value: len(value) <= MAX_NOTE)]
-MAX_FACTS = 100
-"""Runs of one ``run_facts`` request."""
-Runs: TypeAlias = Annotated[
-    list[Text], Rule(f"a list of at most {MAX_FACTS} names", lambda value: len(value) <= MAX_FACTS)
-]
 
 
 # --------------------------------------------------------------------------------------------------------- requests
@@ -95,15 +87,6 @@ class CompareEvaluationsRequest:
     others: Others
     steps: Steps = field(default_factory=list)
     """Empty = all that are evaluated."""
-
-
-@dataclass(frozen=True)
-class RunFactsRequest:
-    """Configuration, and last values of metrics, of several runs."""
-
-    runs: Runs
-    metrics: Names = field(default_factory=list)
-    config: bool = True
 
 
 @dataclass(frozen=True)
@@ -194,17 +177,6 @@ class StopRequest:
 
 
 @dataclass(frozen=True)
-class NoteRequest:
-    """A note on a run, in place of its last one; an empty text removes it."""
-
-    run: Text
-    text: Note = ""
-    by: str = ""
-    idempotency_key: str = ""
-    recall: bool = False
-
-
-@dataclass(frozen=True)
 class KillRequest:
     """Ends ``run``, or an evaluation by its ``session``."""
 
@@ -258,13 +230,6 @@ class CompareEvaluationsReply(TypedDict):
     """ComparisonRow."""
     problems: list[str]
     """Why a step is not compared."""
-
-
-class RunFactsReply(TypedDict):
-    facts: list[Row]
-    """RunFacts; a run that cannot be read is left out."""
-    same: dict[str, ConfigValue]
-    """What is the same in the configuration of all of them, which their rows leave out."""
 
 
 class ListConfigsReply(TypedDict):
@@ -331,12 +296,6 @@ class _StopReply(TypedDict):
 class StopReply(_StopReply, total=False):
     note: str
     """What differs from an ordinary stop: a full disk."""
-
-
-class NoteReply(TypedDict):
-    run: str
-    note: str
-    """As it is kept, on one line."""
 
 
 class _KillReply(TypedDict):

@@ -10,37 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.files import parse_time
+from remote.protocol.fields import Count, Label, Metric, Name, Quantity, Time
 from remote.protocol.host import DiskRow, GpuHistoryRow
 from remote.protocol.intake import Rule
 from remote.protocol.logs import LogFile, LogLine
+from remote.protocol.run_rows import RunFacts, RunSummary
 
-NAME_LENGTH = 255
 UNREADABLE = "unreadable"
 """State of a run, and code of its error, that cannot be read."""
-SPECIAL = ("NaN", "Infinity", "-Infinity")
-"""How the logs write numbers that JSON lacks."""
-
-
-def _is_label(value: str) -> bool:
-    return len(value) <= NAME_LENGTH and value.isprintable()
-
-
-def _is_time(value: str) -> bool:
-    try:
-        parse_time(value)
-    except (ValueError, OverflowError, OSError):
-        return not value
-    return True
-
-
-Label: TypeAlias = Annotated[str, Rule(f"at most {NAME_LENGTH} printable characters", _is_label)]
-Name: TypeAlias = Annotated[str, Rule(f"1 to {NAME_LENGTH} printable characters", lambda v: bool(v) and _is_label(v))]
-Quantity: TypeAlias = Annotated[float, Rule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
-Count: TypeAlias = Annotated[float, Rule("a number from 0 to 10^15", lambda value: 0 <= value <= 1e15)]
-Metric: TypeAlias = float | Annotated[str, Rule("NaN or Infinity", lambda value: value in SPECIAL)]
-ConfigValue: TypeAlias = Label | float | bool | None
-Time: TypeAlias = Annotated[str, Rule("a time such as 2026-11-22T08:30:00Z", _is_time)]
 
 
 # ---------------------------------------------------------------------------------------------------------- frames
@@ -101,66 +78,6 @@ class HostFacts(TypedDict, total=False):
 
 
 # ------------------------------------------------------------------------------------------------------------ rows
-
-
-class RunError(TypedDict, total=False):
-    """Why a run failed."""
-
-    code: Label
-    summary: str
-    rank: Count | None
-    signal: Label | None
-    console_tail: list[str]
-
-
-class HeldOut(TypedDict):
-    """Result of the last checkpoint of a run that was evaluated."""
-
-    accuracy: float
-    dataset: Label
-    step: Count
-
-
-class _Run(TypedDict):
-    run: Name
-    state: Label
-
-
-class RunSummary(_Run, total=False):
-    """A row of :meth:`grpo_train.run_dir.RunDir.summary`."""
-
-    host: Label | None
-    layout: Label
-    step: Count | None
-    total_steps: Count | None
-    reward: Metric | None
-    step_seconds: Metric | None
-    logged_at: Time | None
-    updated_at: Time | None
-    launched_at: Time | None
-    started_at: Time | None
-    run_seconds: Quantity | None
-    stage: Label | None
-    error: RunError | str | None
-    restarts: Count | None
-    nproc: Count | None
-    device: Label | None
-    stop_asked: bool
-    held_out: HeldOut | None
-    alarm: str | None
-    note: str
-
-
-class _RunFacts(TypedDict):
-    run: Name
-
-
-class RunFacts(_RunFacts, total=False):
-    """A run of a ``run_facts`` reply."""
-
-    config: dict[str, ConfigValue]
-    """``section.key`` to value."""
-    metrics: dict[str, Metric]
 
 
 class _Session(TypedDict):

@@ -22,7 +22,7 @@ from remote.agent.run_facts import run_facts
 from remote.agent.run_table import RunTable
 from remote.intake import reply
 from remote.protocol import Settings
-from remote.protocol.operations import NoteRequest, RunFactsRequest
+from remote.protocol.listed_runs import NoteRequest, RunFactsRequest
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.floats(-1e9, 1e9), st.text(max_size=30),

@@ -1,0 +1,67 @@
+"""The rows of runs: of the list, and of what is asked about runs in it. Any field may be missing except the name."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from remote.protocol.fields import ConfigValue, Count, Label, Metric, Name, Quantity, Time
+
+
+class RunError(TypedDict, total=False):
+    """Why a run failed."""
+
+    code: Label
+    summary: str
+    rank: Count | None
+    signal: Label | None
+    console_tail: list[str]
+
+
+class HeldOut(TypedDict):
+    """Result of the last checkpoint of a run that was evaluated."""
+
+    accuracy: float
+    dataset: Label
+    step: Count
+
+
+class _Run(TypedDict):
+    run: Name
+    state: Label
+
+
+class RunSummary(_Run, total=False):
+    """A row of :meth:`grpo_train.run_dir.RunDir.summary`."""
+
+    host: Label | None
+    layout: Label
+    step: Count | None
+    total_steps: Count | None
+    reward: Metric | None
+    step_seconds: Metric | None
+    logged_at: Time | None
+    updated_at: Time | None
+    launched_at: Time | None
+    started_at: Time | None
+    run_seconds: Quantity | None
+    stage: Label | None
+    error: RunError | str | None
+    restarts: Count | None
+    nproc: Count | None
+    device: Label | None
+    stop_asked: bool
+    held_out: HeldOut | None
+    alarm: str | None
+    note: str
+
+
+class _RunFacts(TypedDict):
+    run: Name
+
+
+class RunFacts(_RunFacts, total=False):
+    """A run of a ``run_facts`` reply."""
+
+    config: dict[str, ConfigValue]
+    """``section.key`` to value."""
+    metrics: dict[str, Metric]
