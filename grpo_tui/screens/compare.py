@@ -17,6 +17,7 @@ from grpo_tui.model.charts_view import DEFAULT, MOST_SHOWN, smoothing_label
 from grpo_tui.model.compare import LETTERS, Compared, Comparison
 from grpo_tui.model.curves import MetricTable
 from grpo_tui.model.paired import PairedResults
+from grpo_tui.model.run_names import short_names
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.compare_chart import CompareChart, legend
@@ -48,7 +49,7 @@ class AboutComparison(Line):
         comparison = self._compare.comparison
         return (
             self.size.width, comparison.version, comparison.smoothing, comparison.smoothed_steps, comparison.left_out,
-            self._compare.saving, self._compare.has_class("-short"),
+            self._compare.saving, self._compare.has_class("-short"), [id(run.facts) for run in comparison.runs],
         )  # fmt: skip
 
     def lines(self, width: int) -> list[Content]:
@@ -85,9 +86,11 @@ class AboutComparison(Line):
         most = 1 if self._compare.has_class("-short") else LEGEND_LINES
         a_line = -(-count // most)
         room = max(6, width // min(count, max(a_line, 3)) - len("A  ●━   ") - 3)
+        configs = {run.name: run.facts.config for run in comparison.runs if run.facts is not None}
+        names = short_names([run.name for run in comparison.runs], configs).short
         lines = [Content()]
         for run in comparison.runs:
-            name = short_name(run.name, min(32, room))
+            name = short_name(names.get(run.name) or run.name, min(32, room))
             part = legend(run, name, run.name == comparison.pinned, run.name == comparison.current)
             if lines[-1].cell_length + 3 + part.cell_length > width and lines[-1]:
                 if len(lines) == most:
