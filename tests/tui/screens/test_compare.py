@@ -188,9 +188,10 @@ async def test_many_runs_have_a_line_each(start: Start) -> None:
     async with start(box, size=(104, 40), wait="87/200") as session:
         screen = await compare(session)
         rows = [(f"key.of_some_length_{i}", f"value {i} of a key") for i in range(2)]
+        await session.until(lambda: all(run.facts is not None for run in screen.comparison.runs))
         for run in screen.comparison.runs:
-            await session.until(lambda run=run: run.facts is not None)
-            run.facts = replace(run.facts, config={key: f"{value} {run.letter}" for key, value in rows})  # type: ignore
+            assert run.facts is not None
+            run.facts = replace(run.facts, config={key: f"{value} {run.letter}" for key, value in rows})
         await session.until_text("A    value 0 of a key A    ", "B    value 0 of a key B ▲  ")
 
 
