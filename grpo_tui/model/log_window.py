@@ -290,6 +290,8 @@ class LogWindow:
     def _append(self, lines: list[Line], reply: Mapping[str, Any]) -> None:
         if self._asked.get("after") == 0:  # it asked only for what is known of the whole
             self.is_last = self.is_last and reply["size"] == self.end
+            if reply["size"] != self.end and self.lines and self.lines[-1].is_open:
+                self.end = self.lines.pop().offset  # there is more of it now
             if self.is_exact is False and not lines:
                 self.first_number = self._renumbered(reply)
             return

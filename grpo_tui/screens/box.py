@@ -115,6 +115,7 @@ class BoxScreen(ViewScreen):
             chart.display = index >= 0
             chart.index = index
         self.query_one("#gpus").display = bool(shown)
+        self.query_one("#sessions").set_class(not shown, "-all-room")
         self.query_one("#no-gpu").display = not shown
         self.query_one("#middle").display = self.size.height >= LEAST_ROWS
         self.query_one("#gpus").set_class(len(shown) == 1, "-one")

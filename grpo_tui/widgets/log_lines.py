@@ -150,7 +150,7 @@ class LogLinesPanel(ScrollPanel):
         rows: list[tuple[int, Text]] = []
         for index in range(window.top, len(window.lines)):
             text = self._text(window.lines[index])
-            parts = wrapped(text, room) if wraps else [text]
+            parts = wrapped(text, room) if wraps else [_from_match(text, window.lines[index], room)]
             rows += [(index, part) for part in parts]
             if len(rows) >= height:
                 break
@@ -205,3 +205,10 @@ class LogLinesPanel(ScrollPanel):
             counted = "" if window.leveled >= 1 else f" in the {100 * window.leveled:.0f} % that are examined so far"
             return f"no {'errors' if window.level == 'error' else 'warnings'}{counted}"
         return "the file is empty"
+
+
+def _from_match(text: Text, line: Line, room: int) -> Text:
+    """A line whose first match would be cut off, from shortly before the match on."""
+    if not line.marks or line.marks[0][1] < room or len(line.text) <= room:
+        return text
+    return Text("…", no_wrap=True) + text[max(0, line.marks[0][0] - room // 3) :]

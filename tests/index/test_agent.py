@@ -192,3 +192,13 @@ def test_a_log_that_cannot_be_read_is_reported(log: Path, agent: RawAgent) -> No
     assert ask(agent, "metrics", run="one")["rows"] == 0
     log.write_text(lines(1, 7))
     assert ask(agent, "metrics", run="one")["rows"] == 7
+
+
+def test_files_are_read_and_searched(agent: RawAgent, log: Path) -> None:
+    files = ask(agent, "log_files", run="one")["files"]
+    assert [file["path"] for file in files] == [LOG]
+    assert ask(agent, "read_log", run="one", path=LOG, line=200, after=1)["lines"][0]["text"].startswith('{"step": 200')
+    found = ask(agent, "search_log", run="one", path=LOG, pattern="reward.*99}")
+    assert (found["total"], found["searched"]) == (3, 1)
+    assert ask(agent, "log_bytes", run="one", path=LOG, count=8)["data"] == b'{"step":'
+    assert ask(agent, "box_facts")["disks"]

@@ -186,6 +186,17 @@ async def test_a_long_line_is_cut_and_says_so(start: Start) -> None:
         await session.until(lambda: session.text().count("xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx │") > 12, "wrapped")
 
 
+async def test_a_match_far_to_the_right_is_seen(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        client.files[CONSOLE] = b"a" * 500 + b" needle " + b"b" * 500 + b"\nlast\n"
+
+    async with start(script, wait="87/200") as session:
+        await logs(session, "line 2 of 2")
+        await session.press("slash", *"needle", "enter")
+        await session.until_text("…aaaa", "aaa needle bbb", "match 1 of 1")
+
+
 async def test_lines_are_copied_and_files_saved(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("grpo_tui.downloads.folder", lambda: tmp_path)
     async with start(long_box, wait="87/200") as session:
