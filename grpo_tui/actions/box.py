@@ -20,6 +20,12 @@ def longer(app: GrpoApp) -> None:
     app.views.box.change_window(1)
 
 
+def next_quantity(app: GrpoApp) -> None:
+    """Chart use, memory, power or temperature of the GPUs."""
+    app.views.box.view.next_quantity()
+    app.views.box.tick()
+
+
 def zoom(app: GrpoApp) -> None:
     """Let the focused panel fill the screen, or restore it."""
     app.views.box.zoom()

@@ -115,6 +115,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("log_save", "E", "save", "Logs", logs.save, scope="logs"),
     Action("window_shorter", "plus", "zoom in", "Box", box.shorter, scope="box"),
     Action("window_longer", "minus", "zoom out", "Box", box.longer, scope="box"),
+    Action("gpu_quantity", "m", "use or memory", "Box", box.next_quantity, scope="box"),
     Action("attach_session", "a", "attach", "Box", box.attach, reasons.disconnected, scope="box"),
     Action("box_zoom", "enter,z", "full screen", "Box", box.zoom, scope="box"),
     Action("palette", "colon,ctrl+p", "command", "Program", program.show_palette),

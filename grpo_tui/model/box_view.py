@@ -26,12 +26,35 @@ IDLE_TOLD_S = 300.0
 """An idle GPU is pointed out from then on."""
 
 
+@dataclass(frozen=True)
+class Quantity:
+    """What the charts of the GPUs show."""
+
+    name: str
+    unit: str
+    field: str
+    """Of a Sample …"""
+    key: str
+    """… and of a GPU as the box sends it."""
+    scale: float = 1.0
+    """Of its unit."""
+
+
+QUANTITIES = (
+    Quantity("use", "%", "use", "utilization_percent"),
+    Quantity("memory", "GiB", "memory_mib", "memory_used_mib", 1 / 1024),
+    Quantity("power", "W", "power_w", "power_w"),
+    Quantity("temperature", "°C", "temperature_c", "temperature_c"),
+)
+
+
 @dataclass
 class BoxView:
     """The view of one box."""
 
     history: BoxHistory
     window: int = 7_200
+    shown: Quantity = QUANTITIES[0]
     facts: Mapping[str, Any] | None = None
     facts_at: float = 0.0
     problem: str = ""
@@ -57,6 +80,11 @@ class BoxView:
         self._due.pop("fill", None)
         self.version += 1
         return self.name
+
+    def next_quantity(self) -> None:
+        """Turn to the next quantity."""
+        self.shown = QUANTITIES[(QUANTITIES.index(self.shown) + 1) % len(QUANTITIES)]
+        self.version += 1
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -91,11 +92,11 @@ class TimeChart(Panel):
     def part(self, name: str) -> Any:
         return self.rich_style + self.get_component_rich_style(f"box--{name}")
 
-    def plot(self, points: Points, width: int, rows: int, labels: tuple[str, str]) -> list[Strip]:
+    def plot(self, points: Points, width: int, rows: int, labels: tuple[str, str], top: float = 100.0) -> list[Strip]:
         """A plot with an axis on its left, ``rows`` high; a time without a link is a band."""
         low, high = self._view().ends(self.store)
         columns = max(1, width - MARGIN)
-        bitmap = bars([point for point in points if low <= point[0] <= high], low, high, columns, rows)
+        bitmap = bars([point for point in points if low <= point[0] <= high], low, high, columns, rows, top)
         band = self._band(low, high, columns)
         strips = []
         for row in range(rows):
@@ -132,10 +133,11 @@ class GpuChart(TimeChart):
 
     def refresh_titles(self) -> None:
         gpu = self.gpu
-        use = gpu.get("utilization_percent") if gpu else None
-        title = Content.from_markup("GPU $index · use %", index=str(self.index))
-        if use is not None:
-            title += Content.from_markup("  [bold $foreground]$use[/]", use=f"{use:.0f}")
+        shown = self._view().shown
+        value = gpu.get(shown.key) if gpu else None
+        title = Content.from_markup("GPU $index · $what", index=str(self.index), what=f"{shown.name} {shown.unit}")
+        if value is not None:
+            title += Content.from_markup("  [bold $foreground]$value[/]", value=f"{value * shown.scale:.0f}")
         self.set_titles(title, toned(self.store.gpu_freshness()))
 
     def draw(self, width: int, height: int) -> list[Strip]:
@@ -143,10 +145,22 @@ class GpuChart(TimeChart):
         samples = self.history.samples(self.index, low, high)
         below = self._below(samples)
         rows = max(1, height - 1 - len(below))
-        strips = self.plot([(one.at, one.use) for one in samples if one.use is not None], width, rows, ("100", "0"))
+        shown = self._view().shown
+        values = [(one.at, getattr(one, shown.field)) for one in samples]
+        points = [(at, value * shown.scale) for at, value in values if value is not None]
+        top = self._top(points)
+        strips = self.plot(points, width, rows, (f"{top:.0f}", "0"), top)
         axis = " " * MARGIN + time_axis(low, high, max(1, width - MARGIN))
         strips.append(Strip([Segment(axis, self.part("axis"))]).adjust_cell_length(width, self.rich_style))
         return [*strips, *(self.text(line, width) for line in below)][:height]
+
+    def _top(self, points: Points) -> float:
+        """The highest value of the axis."""
+        shown, gpu = self._view().shown, self.gpu or {}
+        if shown.name == "memory" and gpu.get("memory_total_mib"):
+            return float(gpu["memory_total_mib"]) * shown.scale
+        highest = max((value for _, value in points), default=0.0)
+        return max(100.0, 100.0 * math.ceil(highest / 100))
 
     def _below(self, samples: list[Sample]) -> list[Content]:
         gpu = self.gpu

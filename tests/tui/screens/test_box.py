@@ -78,6 +78,19 @@ async def test_history_comes_from_the_logs_of_runs(start: Start) -> None:
         assert high - low == 33_120
 
 
+async def test_memory_power_and_temperature_are_charted(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        await box(session, "GPU 0 · use %  94")
+        for text in (
+            "GPU 0 · memory GiB  112",
+            "GPU 1 · power W  78",
+            "GPU 0 · temperature °C  61",
+            "GPU 0 · use %  94",
+        ):
+            await session.press("m")
+            await session.until_text(text)
+
+
 async def test_an_idle_gpu_costs_money(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async with start(gpu_box, wait="87/200") as session:
         screen = await box(session)

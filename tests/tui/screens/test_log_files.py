@@ -80,7 +80,7 @@ async def test_any_line_is_reached(start: Start) -> None:
         await session.until(lambda: "'none' is neither the number of a line" in session.notifications())
         known = window(session)
         lines = session.app.views.logs.query_one(LogLinesPanel)
-        for _ in range(400):  # faster than they are loaded
+        for _ in range(160):  # faster than they are loaded
             lines.action_move(-10)
         await session.until(lambda: known.current is not None and known.current.offset == 0, "the first line")
         await session.pilot.click("#lines", offset=(20, 3))
