@@ -149,14 +149,14 @@ async def app_figures(root: Path, run: str) -> dict[str, Any]:
     from remote.protocol.frames import Decoder
 
     received = 0
-    feed = Decoder.feed
+    feed = Decoder.feed_sized
 
-    def counted(decoder: Decoder, data: bytes) -> list[dict[str, Any]]:
+    def counted(decoder: Decoder, data: bytes) -> list[tuple[dict[str, Any], int]]:
         nonlocal received
         received += len(data)
         return feed(decoder, data)
 
-    Decoder.feed = counted  # type: ignore[method-assign]
+    Decoder.feed_sized = counted  # type: ignore[method-assign]
     app = GrpoApp(Options(Box("local", kind="local", root=str(root))))
     app.animation_level = "none"
     figures: dict[str, Any] = {}
