@@ -12,8 +12,6 @@ import numpy as np
 
 from grpo_train.report.train_log import Floats, Metric
 
-AUTOMATIC_SHARE = 40
-"""The moving average covers this share of a run's steps."""
 LARGEST = 1e300
 """Values beyond count as not finite: their sums overflow."""
 MAIN = (
@@ -48,11 +46,6 @@ class Curve:
     @property
     def is_smoothed(self) -> bool:
         return not np.array_equal(self.smooth, self.mean)
-
-
-def window_of(steps: int) -> int:
-    """Steps of the moving average for a run of so many steps; 0 = none."""
-    return window if (window := steps // AUTOMATIC_SHARE) > 1 else 0
 
 
 def reduce(metric: Metric, first: float, last: float, width: int, window: int) -> Curve:

@@ -29,6 +29,7 @@ from grpo_train.report.text import number, percent, shorten, shorten_start
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.display import state_label
 from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.smoothing import automatic_steps
 
 COLUMNS = 240
 """Of a curve of one run; those of several runs share twice as many."""
@@ -118,7 +119,7 @@ def _accuracy(step: EvaluatedStep) -> str:
 
 
 def _window(run: RunReport) -> int:
-    return curves.window_of(run.log.last_step - run.log.first_step + 1)
+    return automatic_steps(run.log.last_step - run.log.first_step + 1)
 
 
 def _curve(run: RunReport, name: str, width: int, bounds: tuple[int, int] | None = None) -> Curve | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_tui.model.charts_view import smoothing_label
-
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
@@ -62,13 +60,13 @@ def follow(app: GrpoApp) -> None:
 
 def smooth_less(app: GrpoApp) -> None:
     """Smooth over fewer steps."""
-    app.receipt(f"smoothing: {smoothing_label(app.views.charts.view.smooth(-1), 0)}")
+    app.views.charts.view.smooth(-1, app.views.charts.smoothed_steps)
     app.views.charts.tick()
 
 
 def smooth_more(app: GrpoApp) -> None:
     """Smooth over more steps."""
-    app.receipt(f"smoothing: {smoothing_label(app.views.charts.view.smooth(1), 0)}")
+    app.views.charts.view.smooth(1, app.views.charts.smoothed_steps)
     app.views.charts.tick()
 
 

@@ -70,12 +70,23 @@ class ChartsView:
         self.window, self.crosshair = Window(x=axis, smoothing=self.window.smoothing), None
         return axis
 
-    def smooth(self, by: int) -> int:
-        """More (+1) or less (-1) smoothing; returns its steps."""
-        index = SMOOTHINGS.index(self.window.smoothing) if self.window.smoothing in SMOOTHINGS else 0
-        steps = SMOOTHINGS[min(len(SMOOTHINGS) - 1, max(0, index + by))]
+    def smooth(self, by: int, used: int) -> int:
+        """More (+1) or less (-1) smoothing than the ``used`` steps; returns the steps."""
+        steps = next_smoothing(self.window.smoothing, used, by)
         self.window = Window(self.window.x, self.window.low, self.window.high, self.window.span, steps)
         return steps
+
+
+def next_smoothing(chosen: int, used: int, by: int) -> int:
+    """The next smoothing that is more (+1) or less (-1); beyond both ends it is automatic again.
+
+    ``used``: steps of the moving average now.
+    """
+    steps = used if chosen == AUTOMATIC else chosen
+    found = [one for one in SMOOTHINGS if (one > steps if by > 0 else one < steps)]
+    if not found:
+        return AUTOMATIC
+    return min(found) if by > 0 else max(found)
 
 
 def smoothing_label(chosen: int, used: int) -> str:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from grpo_train.run_dir.smoothing import automatic_steps
 from grpo_tui.charts import RUN_LOOKS, RunLook
+from grpo_tui.model.charts_view import next_smoothing
 from grpo_tui.model.compare_facts import Facts
-from grpo_tui.model.curves import AXES, SMOOTHINGS, Curves, Window
+from grpo_tui.model.curves import AXES, Curves, Window
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.standing import TRACKED, Track, round_down, track_of
+from grpo_tui.model.standing import TRACKED, Track, track_of
 from remote.protocol.index import AUTOMATIC, MAX_WIDTH
 
 LETTERS = tuple(look.letter for look in RUN_LOOKS)
@@ -21,8 +23,6 @@ AGAIN_S = 5.0
 FACTS_S = 30.0
 """… and for the evaluations of any run."""
 FACTS_FAILED_S = 5.0
-AUTOMATIC_SHARE = 40
-"""Automatic smoothing is over this part of the longest run: runs of other lengths are smoothed alike."""
 
 
 class RunCurves(Curves):
@@ -166,13 +166,11 @@ class Comparison:
         if self.smoothing != AUTOMATIC:
             return self.smoothing
         longest = max((run.row.step for run in self.runs if run.row is not None), default=0)
-        steps = int(round_down(longest / AUTOMATIC_SHARE))
-        return steps if steps > 1 else 0
+        return automatic_steps(longest)  # runs of other lengths are smoothed alike
 
     def smooth(self, by: int) -> int:
         """More (+1) or less (-1) smoothing; returns its steps."""
-        index = SMOOTHINGS.index(self.smoothing)
-        self.smoothing = SMOOTHINGS[min(len(SMOOTHINGS) - 1, max(0, index + by))]
+        self.smoothing = next_smoothing(self.smoothing, self.smoothed_steps, by)
         return self.smoothing
 
     def next_axis(self) -> str:

@@ -34,8 +34,8 @@ LIVE_KEPT = 20_000
 """Rows that are drawn beside an answer, where the box gives no newer one."""
 MIN_AVERAGED = 12
 """Minimum values for drawing the moving average over the raw curve."""
-SMOOTHINGS = (0, 5, 20, 50, 200, 1_000, AUTOMATIC)
-"""Steps of the moving average; 0 = off."""
+SMOOTHINGS = (0, 5, 20, 50, 200, 1_000)
+"""Steps of the moving average besides the automatic one; 0 = off."""
 AXES = ("step", "tokens", "time")
 
 

@@ -84,12 +84,19 @@ class ChartsScreen(ViewScreen):
         self.drawn: list[str] = []
         """The metrics in the charts."""
         self._asked: tuple[str, float | None, str] | None = None
+        self._run = ""
+        self._slots = 0
         self.saving = ""
         """How far an export is; "" without one."""
 
     @property
     def curves(self) -> Curves | None:
         return self.store.curves.get("charts")
+
+    @property
+    def smoothed_steps(self) -> int:
+        """Steps of the moving average in the curves."""
+        return self.curves.smoothing if self.curves is not None else 0
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
@@ -108,10 +115,13 @@ class ChartsScreen(ViewScreen):
         )  # fmt: skip
         yield AboutCharts(store, self.view, self, id="about")
         yield Horizontal(
-            MetricsPanel(store, self.view, lambda: store.metrics.rows, id="metrics"),
+            MetricsPanel(store, self.view, lambda: store.metrics.rows, self._row_at_crosshair, id="metrics"),
             Vertical(grid, below, id="right"),
             id="body",
         )
+
+    def _row_at_crosshair(self) -> Mapping[str, Any] | None:
+        return self.step.row if self.view.crosshair is not None else None
 
     def box_changed(self) -> None:
         self.view.crosshair = None
@@ -120,8 +130,8 @@ class ChartsScreen(ViewScreen):
         """Choose the charts that fit, and what their curves are to show."""
         names = [str(row["name"]) for row in self.store.metrics.rows]
         size = next((name for name in SLOTS if self.has_class(name)), "-medium")
-        slots = (SHORT_SLOTS if self.has_class("-short") else SLOTS)[size]
-        self.drawn = self.view.metrics(names)[:slots]
+        self._slots = (SHORT_SLOTS if self.has_class("-short") else SLOTS)[size]
+        self.drawn = self.view.metrics(names)[: self._slots]
         charts = list(self.query(CurveChart))
         for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
             chart.metric = metric
@@ -129,6 +139,10 @@ class ChartsScreen(ViewScreen):
             chart.is_log = metric in self.view.logarithmic
             chart.crosshair = self.view.crosshair
         if (curves := self.curves) is not None:
+            if self._run not in (curves.run, ""):  # a range of steps says nothing about another run
+                self.view.window, self.view.crosshair = self.view.window.whole(), None
+                self.show_step(None)
+            self._run = curves.run
             if curves.window != self.view.window:
                 curves.window = self.view.window
                 curves.version += 1
@@ -241,6 +255,8 @@ class ChartsScreen(ViewScreen):
         names = [str(row["name"]) for row in self.store.metrics.rows]
         if name and not self.view.toggle(name, names):
             self.app.notify(f"{MOST_SHOWN} charts are shown; hide one first", severity="warning")
+        while name in self.view.shown[self._slots :]:  # into the last chart that the terminal has room for
+            self.view.move(name, -1, names)
         self.tick()
 
     def show_metric(self, name: str) -> None:

@@ -31,12 +31,19 @@ class MetricsPanel(ListPanel):
             self.name = name
 
     def __init__(
-        self, store: Store, view: ChartsView, rows: Callable[[], Sequence[Mapping[str, Any]]], *, id: str
+        self,
+        store: Store,
+        view: ChartsView,
+        rows: Callable[[], Sequence[Mapping[str, Any]]],
+        row_at_crosshair: Callable[[], Mapping[str, Any] | None],
+        *,
+        id: str,
     ) -> None:
         super().__init__(store, id=id)
         self.view = view
         self._rows = rows
         self._lines: list[MetricLine] = []
+        self._row_at_crosshair = row_at_crosshair
         self._made_of: object = None
         self._cursor = 0
 
@@ -54,7 +61,10 @@ class MetricsPanel(ListPanel):
         return self._lines[self._cursor].name if self._cursor < len(self._lines) else ""
 
     def state(self) -> object:
-        return (self._lines, self.store.log_version("train_log"), self.size, self.app.theme, self.has_focus)
+        return (
+            self._lines, self.store.log_version("train_log"), self.size, self.app.theme, self.has_focus,
+            id(self._row_at_crosshair()),
+        )  # fmt: skip
 
     def tick(self) -> None:
         rows, view = self._rows(), self.view
@@ -74,6 +84,8 @@ class MetricsPanel(ListPanel):
             title = Content.from_markup("metrics [$warning]/$filter[/]", filter=self.view.filter)
         else:
             title = Content("metrics")
+        if (row := self._row_at_crosshair()) is not None and (step := to_float(row.get("step"))) is not None:
+            title += Content.from_markup(" [$text-muted]at $step[/]", step=f"{step:,.0f}")
         self.set_titles(title, Content.from_markup("[$text-muted]space shows[/]") if self.has_focus else "")
 
     def move_to(self, index: int, by: int) -> None:
@@ -125,10 +137,16 @@ class MetricsPanel(ListPanel):
         return text
 
     def _value(self, name: str) -> str:
-        """The newest value: from the end of the log, which is newer than the box's table."""
+        """The value at the crosshair, else the newest: from the end of the log, which is newer than the box's table."""
+        if (at := self._row_at_crosshair()) is not None:
+            return _short(to_float(at.get(name)))
         row = self.store.logs.rows.last if self.store.logs else None
         value = to_float(row.fields.get(name)) if row else None
         if value is None:
             value = to_float(next((each.get("last") for each in self._rows() if each["name"] == name), None))
-        text = metric_value(value)
-        return text if len(text) <= 7 else compact_number(value, 7)
+        return _short(value)
+
+
+def _short(value: float | None) -> str:
+    text = metric_value(value)
+    return text if len(text) <= 7 else compact_number(value, 7)

@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from grpo_train.run_dir.smoothing import automatic_steps
 from remote.index.lines import MISSING, shown
 from remote.index.snapshot import Snapshot
 from remote.index.train_log import STEP, TIME, finite_of, is_sorted
@@ -15,7 +16,6 @@ from remote.protocol.index import AUTOMATIC, COLUMNS, HUGE, SeriesRequest
 from remote.protocol.packed import pack
 
 AXES = {"step": STEP, "time": TIME, "tokens": "num_tokens"}
-AUTOMATIC_SHARE = 40
 MAX_X = 1e15
 
 
@@ -150,7 +150,7 @@ def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
     bounds = axis.bounds(low, high, request.width)
     steps = request.smoothing
     if steps == AUTOMATIC:
-        steps = (bounds[-1] - bounds[0]) // AUTOMATIC_SHARE
+        steps = automatic_steps(bounds[-1] - bounds[0])
     rows = []
     for metric in request.metrics:
         average = Average(0 if metric in (STEP, TIME) else steps)

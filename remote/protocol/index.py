@@ -24,7 +24,7 @@ MAX_STEPS = 10_000
 """Rows of one ``rollout_steps`` reply."""
 MAX_OFFSETS = 32
 AUTOMATIC = -1
-"""Smoothing over 1/40 of the rows in the range."""
+"""Smoothing as :mod:`grpo_train.run_dir.smoothing` chooses it for the rows in the range."""
 HUGE = 1e300
 """Values from here on count as infinite, as NaN does: they are counted, and left out of the other columns."""
 SEARCHED = {

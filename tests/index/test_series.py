@@ -79,10 +79,11 @@ def test_the_average_continues_with_live_rows(tmp_path: Path) -> None:
 
 def test_automatic_smoothing_is_a_share_of_the_range(tmp_path: Path) -> None:
     log, box = make_run(tmp_path) / "train_log.jsonl", Box(tmp_path, tmp_path / "cache")
-    log.write_text("".join(f'{{"step": {i}, "reward": 1}}\n' for i in range(1, 401)))
-    assert box.whole("series", metrics=["reward"], smoothing=-1)["smoothing"] == 10
-    assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=200)["smoothing"] == 5
-    assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=20)["smoothing"] == 0
+    log.write_text("".join(f'{{"step": {i}, "reward": 1}}\n' for i in range(1, 801)))
+    assert box.whole("series", metrics=["reward"], smoothing=-1)["smoothing"] == 20
+    assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=200)["smoothing"] == 10
+    assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=20)["smoothing"] == 10
+    assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=19)["smoothing"] == 0
 
 
 def test_the_steps_of_other_axes_can_be_asked(tmp_path: Path) -> None:

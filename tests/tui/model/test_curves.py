@@ -258,5 +258,6 @@ def test_metrics_are_shown_hidden_and_moved() -> None:
 
 def test_smoothing_steps() -> None:
     view = ChartsView()
-    assert [view.smooth(-1) for _ in range(7)] == [1_000, 200, 50, 20, 5, 0, 0]
-    assert [view.smooth(1) for _ in range(7)] == [5, 20, 50, 200, 1_000, -1, -1]
+    assert [view.smooth(-1, 46) for _ in range(5)] == [20, 5, 0, -1, 20]
+    view = ChartsView()
+    assert [view.smooth(1, 46) for _ in range(5)] == [50, 200, 1_000, -1, 50]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from grpo_tui.model.formatting import metric_value
 from grpo_tui.screens.charts import ChartsScreen
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.metrics_panel import MetricsPanel
@@ -89,9 +90,9 @@ async def test_axes_and_smoothing(start: Start) -> None:
         await session.until_text("grad_norm  0.211 ", " log")
         await session.press("equals_sign")
         await session.until(lambda: not screen.view.logarithmic)
+        await session.until_text("smoothing: auto (10 steps)")
         await session.press("comma")
-        await session.until(lambda: screen.view.window.smoothing == 1_000, "less smoothing")
-        await session.until_text("smoothing: 1,000 steps")
+        await session.until_text("smoothing: 5 steps")
         await session.press("x", "x")
         await session.until_text("x: time")
         await session.until(lambda: screen.curves and screen.curves.window.x == "time" and screen.curves.is_answered)
@@ -124,10 +125,11 @@ async def test_another_run_keeps_the_choice(start: Start) -> None:
 
     async with start(script, wait="87/200") as session:
         await charts(session)
+        await session.until_text("smoothing: auto (10 steps)")
         await session.press("comma", "1", "down")
         await session.until(lambda: session.app.store.selected != RUN)
         await session.press("2")
-        await session.until_text("smoothing: 1,000 steps", "range: 1–40")
+        await session.until_text("smoothing: 5 steps", "range: 1–40")
 
 
 @pytest.mark.parametrize(("size", "count"), [((80, 24), 2), ((200, 60), 7)])
@@ -217,3 +219,42 @@ async def test_an_export_waits_for_the_index(start: Start, downloads: Path) -> N
         assert not list(downloads.glob("*.csv"))
         is_coarse = False
         await session.until((downloads / f"{RUN}_1-87.svg").exists, "the files")
+
+
+async def test_a_zoom_ends_with_the_run(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        other = client.runs[1]["run"]
+        client.files[f"training_runs/{other}/logs/train_log.jsonl"] = jsonl(train_rows(40))
+
+    async with start(script, wait="87/200") as session:
+        screen = await charts(session)
+        await session.until_text("range: 1–87")
+        await session.press("left", "plus")
+        await session.until(lambda: screen.view.window.low is not None)
+        await session.press("1", "down")
+        await session.until(lambda: session.app.store.selected != RUN)
+        await session.press("2")
+        await session.until_text("range: 1–40")
+        assert screen.view.crosshair is None
+
+
+async def test_the_list_has_the_values_at_the_crosshair(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.until_text("range: 1–87")
+        screen.set_crosshair(41)
+        value = metric_value(train_rows(87)[40]["entropy"])
+        await session.until_text("metrics at 41", value)
+
+
+async def test_a_metric_that_is_shown_has_a_chart(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        hidden = next(str(row["name"]) for row in session.app.store.metrics.rows if row["name"] not in screen.drawn)
+        for _ in range(2):
+            screen.toggle_metric(hidden)
+            screen.toggle_metric(hidden)
+            screen.toggle_metric(hidden)
+            assert hidden in screen.drawn
+            hidden = next(str(row["name"]) for row in session.app.store.metrics.rows if row["name"] not in screen.drawn)
