@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 DRAIN_S = 0.03
 """Maximum time for one batch of events, so that keys stay responsive."""
 MIN_REST_S = 0.001
+SHARE = 0.25
+"""Of a core that events may take in the long run, beside what the screen takes: a box may send a log without end …"""
+BURST_S = 1.0
+"""… after this many seconds without a rest: a log that ends is there sooner."""
 
 MakeClient = Callable[[Box, Callable[[ClientEvent], None]], "BoxClient"]
 
@@ -47,6 +51,7 @@ class Connection:
         self._followed: str | None = None
         self._follows: dict[int, str] = {}
         self._closed = False
+        self._saved_s, self._drained_at = BURST_S, time.monotonic()
 
     def open(self) -> None:
         """Make and start the client. Blocks: call it on its own thread."""
@@ -77,11 +82,17 @@ class Connection:
     def drain(self, apply: Callable[[ClientEvent], None]) -> float:
         """Apply events that wait; returns the seconds to rest before the next batch, 0 if none is left.
 
-        A box may send a log without end: reading it *must not* take more than half of a core.
+        A box may send a log without end: the app *must not* take more than half of a core for it.
         """
         began = time.monotonic()
+        saved = min(BURST_S, self._saved_s + SHARE * (began - self._drained_at))
         left = self.inbox.drain(DRAIN_S, apply)
-        return max(MIN_REST_S, time.monotonic() - began) if left else 0.0
+        self._drained_at = time.monotonic()
+        spent = self._drained_at - began
+        self._saved_s = max(0.0, saved - spent)
+        if not left:
+            return 0.0
+        return MIN_REST_S if self._saved_s else max(MIN_REST_S, spent * (1 / SHARE - 1))
 
     def take(self, event: ClientEvent) -> None:
         """Apply an event to the store and grant the box credit for its bytes."""

@@ -1,0 +1,34 @@
+"""How much of a core the events of a box may take."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from grpo_tui.model import connection
+from grpo_tui.model.connection import BURST_S, MIN_REST_S, SHARE, Connection
+from grpo_tui.model.store import Store
+from remote.boxes import Box
+
+
+def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    link = Connection(Box("b"), Store("b"), lambda: None, connection.make_box_client)
+
+    def endless(seconds: float, apply: object) -> bool:
+        now[0] += seconds
+        return True
+
+    monkeypatch.setattr(link.inbox, "drain", endless)
+    spent, first = 0.0, link.drain(print)
+    assert first == MIN_REST_S
+    while now[0] < 60:
+        before = now[0]
+        rest = link.drain(print)
+        spent += now[0] - before
+        now[0] += rest
+    assert SHARE * 55 < spent < SHARE * 60 + BURST_S + 0.1
+    now[0] += BURST_S / SHARE
+    assert link.drain(print) == MIN_REST_S
