@@ -273,7 +273,10 @@ class GrpoApp(App[None]):
         if (run := self.home.query_one(RunsPanel).settle()) is not None:
             self._select(run)  # a key acts on the run under the cursor
         action = next(action for action in self.actions if action.id == name)
-        if reason := action.reason(self.situation()):
+        reason = action.reason(self.situation())
+        if action.group == "Runs" and action.id != "launch" and self.views.name == "home" and self.home.hides_selection:
+            reason = f"{self.store.selected} is not in the list; {self.key('back')} shows all runs"
+        if reason:
             self.warn(reason, title=f"{action.label}: not available")
         elif inspect.iscoroutinefunction(action.run):
             if action.opens_form:

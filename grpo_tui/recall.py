@@ -26,6 +26,7 @@ class Recall:
         self._store, box = app.store, app.connection.box
         self._box = f"{box.name}\n{box.root}"  # an address changes, a root is another list of runs
         self._runs_kept = 0.0
+        self._states: dict[str, Any] = {}
         self._asked: dict[str, object] = {}
 
     def keep(self, op: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -34,9 +35,10 @@ class Recall:
             self._cache.put(self._box, op, params, answer)
 
     def keep_runs(self, runs: list[dict[str, Any]]) -> None:
-        """Keep the list of runs."""
-        if time.monotonic() - self._runs_kept >= KEEP_RUNS_S:
-            self._runs_kept = time.monotonic()
+        """Keep the list of runs, at once where a state changed: an end is announced again otherwise."""
+        states = {run["run"]: run.get("state") for run in runs}
+        if time.monotonic() - self._runs_kept >= KEEP_RUNS_S or states != self._states:
+            self._runs_kept, self._states = time.monotonic(), states
             self.keep(RUNS, {}, {"runs": runs})
 
     def keep_curves(self, params: dict[str, Any], answer: dict[str, Any]) -> None:

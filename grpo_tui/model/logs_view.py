@@ -106,7 +106,7 @@ class LogsView:
     def rows(self) -> list[FileRow]:
         """The list, with the levels of the open file below."""
         rows: list[FileRow] = []
-        group = "logs"
+        group, folder = "logs", ""
         for file in self.files:
             if UNREADABLE in file:
                 rows.append(FileRow("note", f"unreadable: {file[UNREADABLE]}"))
@@ -114,7 +114,12 @@ class LogsView:
             if file.get("group", group) != group:
                 group = file["group"]
                 rows += [FileRow("", ""), FileRow("heading", group.removeprefix(f"{self.run}_"))]
-            rows.append(FileRow("file", file.get("name", file["path"]), file["path"], file.get("size")))
+                folder = ""
+            above, _, name = file.get("name", file["path"]).rpartition("/")
+            if above != folder:  # two files of one name differ in their folder, which a narrow list would cut
+                folder = above
+                rows.append(FileRow("heading", f"{folder}/"))
+            rows.append(FileRow("file", name, file["path"], file.get("size")))
         if self.left_off:
             rows.append(FileRow("note", f"{self.left_off:,} more files"))
         if (window := self.window) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_tui.model.query import Comparison, Leaf, Node, Word, holds, leaves, matches
@@ -10,7 +10,7 @@ from grpo_tui.model.run_columns import KNOWN, Cells, fact_value
 from grpo_tui.model.run_row import RunRow
 
 HOUR = 3600.0
-SHORT = {"task": "task.name", "model": "model.backbone", "lr": "optimizer.learning_rate"}
+SHORT = {"held-out": "held_out", "task": "task.name", "model": "model.backbone", "lr": "optimizer.learning_rate"}
 """Other names of fields."""
 FIELDS: dict[str, Callable[[Cells, RunRow], Any]] = {
     "state": lambda cells, row: row.shown_state,
@@ -33,6 +33,12 @@ def fields_of(node: Node) -> set[str]:
     return {SHORT.get(leaf.field, leaf.field) for leaf in leaves(node) if isinstance(leaf, Comparison)} - {
         *FIELDS, *KNOWN
     }  # fmt: skip
+
+
+def missing_fields(node: Node, cells: Cells, rows: Sequence[RunRow]) -> list[str]:
+    """The fields of a filter that none of the runs has."""
+    names = {leaf.field for leaf in leaves(node) if isinstance(leaf, Comparison)}
+    return sorted(name for name in names if all(value_of(cells, row, name) is None for row in rows))
 
 
 def _holds(leaf: Leaf, cells: Cells, row: RunRow) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from grpo_train.run_dir.suggest import nearest
 from grpo_tui.model.query import EVERYTHING, Node, QueryError, parse
 from grpo_tui.model.run_columns import DEFAULT, KNOWN, Cells, Column, column, sort_key
 from grpo_tui.model.run_facts import RunFacts
-from grpo_tui.model.run_filter import fields_of, passes
+from grpo_tui.model.run_filter import FIELDS, SHORT, fields_of, missing_fields, passes
 from grpo_tui.model.run_names import Names, short_names
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
@@ -110,6 +111,15 @@ class RunList:
     def cells(self, store: Store) -> Cells:
         """Where the columns read."""
         return Cells(store, self.facts, self.trends)
+
+    def nothing(self, store: Store) -> str:
+        """Why no run passes the filter."""
+        runs = (store.runs or ())[:MEASURED]
+        if missing := missing_fields(self._query, self.cells(store), runs):
+            known = [*FIELDS, *KNOWN, *SHORT, *self.columns]
+            near = nearest(missing[0], known)
+            return f"no run has {' or '.join(missing)}{f': did you mean {near}?' if near else ''}"
+        return f"no runs match /{self.filter}"
 
     def name(self, run: str) -> str:
         """A run's name in the list."""

@@ -198,7 +198,8 @@ class CompareScreen(ViewScreen):
         if standing.hidden != hidden:
             standing.hide_tabs(hidden)
         lines = self._standing.bounds(max(1, standing.text_width))[1]
-        standing.styles.height = min(MOST_LINES, lines) + 2 if has_room else "2fr"
+        is_whole = standing is self.maximized
+        standing.styles.height = min(MOST_LINES, lines) + 2 if has_room and not is_whole else "2fr"
         if self.is_comparing and self.focused is None:
             self.query_one(self.MAIN).focus()
 

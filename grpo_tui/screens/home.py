@@ -48,7 +48,7 @@ class HomeScreen(ViewScreen):
         self.runs = RunList()
         self._noticed: bool | None = None
         self._layout: Layout | None = None
-        self._gpu_rows = 0
+        self._laid_for: tuple[int, Widget | None] = (0, None)
         self._needs: Needs | None = None
 
     def panels(self) -> Iterable[Widget]:
@@ -158,10 +158,10 @@ class HomeScreen(ViewScreen):
             summary=summary_lines,
             needs=2 * len(self.needs.entries),
         )
-        if found == self._layout and gpu_rows == self._gpu_rows:
+        if found == self._layout and (gpu_rows, self.maximized) == self._laid_for:
             return
         summary.show_as(summary_lines, is_narrow)
-        self._layout, self._gpu_rows = found, gpu_rows
+        self._layout, self._laid_for = found, (gpu_rows, self.maximized)
         rows: dict[Widget, int] = {
             gpu: gpu_rows,
             error: found.error,
@@ -176,7 +176,7 @@ class HomeScreen(ViewScreen):
             self.query_one(RunsPanel).focus()  # Textual would choose another panel
         for panel, height in rows.items():
             panel.display = height > 0
-            panel.styles.height = height
+            panel.styles.height = "1fr" if panel is self.maximized else height
         for index, chart in enumerate(self.query(CurveChart)):
             chart.display = index < found.chart_count
         charts.styles.grid_size_columns = found.chart_columns
@@ -284,6 +284,12 @@ class HomeScreen(ViewScreen):
     @property
     def filter(self) -> str:
         return self.runs.filter
+
+    @property
+    def hides_selection(self) -> bool:
+        """Whether the filter leaves out the selected run: no key may act on what cannot be seen."""
+        panel = self.query_one(RunsPanel)
+        return bool(self.runs.filter) and panel.cursor < 0 and not self.store.marks
 
     def set_filter(self, text: str) -> None:
         self.runs.set_filter(text)

@@ -262,9 +262,13 @@ class LogsScreen(ViewScreen):
         view = self.view
         if view is None or view.window is None:
             return
-        line = view.window.current
-        middle = line.offset if line is not None else view.window.size
-        await save_part(self.grpo, view.run, view.window.path, middle, view.window.size)
+        path, line = view.window.path, view.window.current
+        known = next((file.get("size") for file in view.files if file.get("path") == path), None)
+        size = view.window.size or int(known or 0)  # it may not be read yet
+        if not size:
+            self.grpo.warn(f"{view.name(path)} is empty, or not read yet", title="not saved")
+            return
+        await save_part(self.grpo, view.run, path, line.offset if line is not None else size, size)
 
     # the line of text ----------------------------------------------------------------------------------
 

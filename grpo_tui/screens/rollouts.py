@@ -122,9 +122,10 @@ class RolloutsScreen(ViewScreen):
         if isinstance(steps, EvaluationSteps):
             steps.set(evaluated_steps(self.store.shown, key[1]))
 
-    @staticmethod
-    def _set_height(widget: Widget, height: int) -> None:
-        if widget.styles.height is None or widget.styles.height.value != height:
+    def _set_height(self, widget: Widget, height: int) -> None:
+        if widget is self.maximized:
+            widget.styles.height = "1fr"
+        elif widget.styles.height is None or widget.styles.height.value != height:
             widget.styles.height = height
 
     def moved(self) -> None:

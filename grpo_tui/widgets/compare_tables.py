@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.text import Text
 from textual.content import Content
@@ -133,12 +133,12 @@ class StandingSource(CompareSource):
         unit = "CPU" if devices == {"CPU"} else "GPU"
         rows = []
         for line in table(tracks, shares, self.store.price_per_hour, unit):
-            best = max((value for value in line.values if value is not None), default=None)
+            best = _only([value for value in line.values if value is not None], max)
             cells = [self._value(value, value == best, palette) for value in line.values]
             rows.append([Text(line.label), *cells])
         if (reward := goal(tracks)) is not None:
             steps = [track.reaches(reward) if track is not None else None for track in tracks]
-            first = min((step for step in steps if step is not None), default=None)
+            first = _only([step for step in steps if step is not None], min)
             cells = [Text("–") if at is None else self._count(at, at == first, palette) for at in steps]
             rows += [[Text("")], [Text(f"steps to reward {compact_number(reward)}"), *cells]]
         rows.append([Text("now" if any(run.row and run.row.is_live for run in runs) else "final")])
@@ -344,3 +344,9 @@ def _share(value: float) -> str:
     """``.412``"""
     text = f"{value:.3f}"
     return text[1:] if text.startswith("0.") else text
+
+
+def _only(values: list[float], best: Callable[[list[float]], float]) -> float | None:
+    """The best value, if one run alone has it."""
+    found = best(values) if values else None
+    return found if values.count(found) == 1 else None  # type: ignore[arg-type]

@@ -185,7 +185,7 @@ class RunsPanel(ListPanel):
     def empty(self) -> Text:
         if self.runs.mistake is not None:
             return Text(" no runs match the last filter without a mistake")
-        return Text(f" no runs match /{self.runs.filter}" if self.store.runs else "")
+        return Text(f" {self.runs.nothing(self.store)}" if self.store.runs else "")
 
     def head_line(self, y: int, width: int) -> Text:
         return self._about_names(width) if y < 0 else self._heading(width)
