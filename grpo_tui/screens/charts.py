@@ -253,7 +253,8 @@ class ChartsScreen(ViewScreen):
         """Show or hide the metric under the cursor."""
         name = name or self.query_one(MetricsPanel).current
         names = [str(row["name"]) for row in self.store.metrics.rows]
-        if name and not self.view.toggle(name, names):
+        is_out_of_sight = name in self.view.shown and name not in self.drawn
+        if name and not is_out_of_sight and not self.view.toggle(name, names):
             self.app.notify(f"{MOST_SHOWN} charts are shown; hide one first", severity="warning")
         while name in self.view.shown[self._slots :]:  # into the last chart that the terminal has room for
             self.view.move(name, -1, names)

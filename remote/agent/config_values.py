@@ -34,13 +34,13 @@ def config_values(text: str) -> dict[str, Value]:
         indent = len(line) - len(rest)
         if not rest or rest.startswith("#") or len(found) >= MAX_KEYS:
             continue
+        if deeper_than is not None and indent > deeper_than:  # also where it looks like an item: a text goes on
+            broken.add(last)
+            continue
         if rest.startswith("- ") and path and indent >= path[-1][0]:
             last = ".".join(name for _, name in path)
             lists.setdefault(last, []).append(rest[2:])
             deeper_than = indent
-            continue
-        if deeper_than is not None and indent > deeper_than:
-            broken.add(last)
             continue
         if (match := _KEY.fullmatch(rest)) is None:
             continue

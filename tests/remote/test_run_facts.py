@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_train.config.loading import dump_config, load_config
@@ -33,6 +33,7 @@ values = st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(keys,
 
 
 @settings(max_examples=60)
+@example({"a": {"a": "\n- 0"}})
 @given(st.dictionaries(keys, st.dictionaries(keys, values, max_size=5), max_size=4))
 def test_what_is_read_is_what_yaml_reads(config: dict[str, dict[str, Any]]) -> None:
     """Values may be left out, but none is wrong."""
