@@ -51,7 +51,7 @@ class Connection:
         self._followed: str | None = None
         self._follows: dict[int, str] = {}
         self._closed = False
-        self._saved_s, self._drained_at = BURST_S, time.monotonic()
+        self._saved_s, self._drained_at, self._rests_until = BURST_S, time.monotonic(), 0.0
 
     def open(self) -> None:
         """Make and start the client. Blocks: call it on its own thread."""
@@ -80,19 +80,22 @@ class Connection:
         return self.client.request(op, timeout, **params)
 
     def drain(self, apply: Callable[[ClientEvent], None]) -> float:
-        """Apply events that wait; returns the seconds to rest before the next batch, 0 if none is left.
+        """Apply events that wait; returns the seconds after which to call it again, 0 if it need not be.
 
         A box may send a log without end: the app *must not* take more than half of a core for it.
         """
         began = time.monotonic()
+        if began < self._rests_until:
+            return self._rests_until - began
         saved = min(BURST_S, self._saved_s + SHARE * (began - self._drained_at))
         left = self.inbox.drain(DRAIN_S, apply)
         self._drained_at = time.monotonic()
         spent = self._drained_at - began
         self._saved_s = max(0.0, saved - spent)
-        if not left:
-            return 0.0
-        return MIN_REST_S if self._saved_s else max(MIN_REST_S, spent * (1 / SHARE - 1))
+        if not self._saved_s:  # also if none is left: the box sends the next ones at once
+            self._rests_until = self._drained_at + spent * (1 / SHARE - 1)
+            return max(MIN_REST_S, self._rests_until - self._drained_at)
+        return MIN_REST_S if left else 0.0
 
     def take(self, event: ClientEvent) -> None:
         """Apply an event to the store and grant the box credit for its bytes."""

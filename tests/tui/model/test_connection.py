@@ -12,18 +12,20 @@ from grpo_tui.model.store import Store
 from remote.boxes import Box
 
 
-def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("left", [True, False])
+def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPatch, left: bool) -> None:
+    """Whether or not a batch takes all that has arrived."""
     now = [0.0]
     monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now[0]))
     link = Connection(Box("b"), Store("b"), lambda: None, connection.make_box_client)
 
     def endless(seconds: float, apply: object) -> bool:
         now[0] += seconds
-        return True
+        return left
 
     monkeypatch.setattr(link.inbox, "drain", endless)
     spent, first = 0.0, link.drain(print)
-    assert first == MIN_REST_S
+    assert first == (MIN_REST_S if left else 0.0)
     while now[0] < 60:
         before = now[0]
         rest = link.drain(print)
@@ -31,4 +33,4 @@ def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPat
         now[0] += rest
     assert SHARE * 55 < spent < SHARE * 60 + BURST_S + 0.1
     now[0] += BURST_S / SHARE
-    assert link.drain(print) == MIN_REST_S
+    assert link.drain(print) == first
