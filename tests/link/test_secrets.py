@@ -133,7 +133,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
         with Terminal(words, box.environment) as screen:
             for question, answer in code:
                 answer_question(screen, question, answer)
-            screen.wait_for("grpo-tui │ h200", "stopped", timeout=30)
+            screen.wait_for("grpo-tui │ h200", "stopped", " ms", timeout=30)  # the list may be a kept one
             _crash(screen, evidence)
         yield evidence
 
