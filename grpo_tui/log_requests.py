@@ -45,7 +45,7 @@ async def refresh_lines(app: GrpoApp, window: LogWindow, ticket: int, params: di
 
 
 async def refresh_search(app: GrpoApp, search: LogSearch, params: dict[str, Any], is_live: bool) -> None:
-    """Request what a search has found so far, which lets it go on."""
+    """Request what a search has found so far; the box continues it then."""
     try:
         search.answer(await app.request("search_log", timeout=TIMEOUT_S, **params), is_live)
     except RemoteError as error:

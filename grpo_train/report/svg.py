@@ -142,7 +142,7 @@ def x_places(chart: Chart, steps: Floats) -> list[float]:
 
 
 def ticks(low: float, high: float, wanted: int) -> list[float]:
-    """About so many round numbers between two."""
+    """About ``wanted`` round numbers between two."""
     span = high - low
     if not (math.isfinite(span) and span > 0):
         return [low]

@@ -7,9 +7,9 @@ SHARE = 40
 LEAST = 10
 """… and over no fewer: single steps of a short run differ by chance …"""
 LEAST_ROWS = 2 * LEAST
-"""… if there are so many."""
+"""… where the range has at least this many rows."""
 
 
 def automatic_steps(rows: int) -> int:
-    """Steps of the moving average for a range of so many rows; 0 = none."""
+    """Steps of the moving average for a range of ``rows`` rows; 0 = none."""
     return max(LEAST, rows // SHARE) if rows >= LEAST_ROWS else 0

@@ -25,7 +25,7 @@ class Asking:
         return self._since is not None
 
     def has_rested(self, seconds: float) -> bool:
-        """Whether nothing is in flight, and the last reply is so many seconds old."""
+        """Whether no request is in flight and the last reply is older than this many seconds."""
         return self._since is None and (self._ended_at is None or self._now() - self._ended_at >= seconds)
 
     def begin(self, key: object, every: float | None = None) -> bool:

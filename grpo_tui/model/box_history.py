@@ -97,7 +97,7 @@ class BoxHistory:
                     insort(known, Sample(at + skew_s, *read), key=lambda sample: sample.at)
 
     def samples(self, index: int, low: float, high: float) -> list[Sample]:
-        """A GPU's samples in a range, in order: those of runs where there are no own ones."""
+        """A GPU's samples in a range, in order: the app's own, and those of runs where it has none."""
         own = [sample for sample in self.own.get(index, ()) if low <= sample.at <= high]
         starts = [sample.at for sample in own]
         found = list(own)

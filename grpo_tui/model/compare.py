@@ -89,7 +89,7 @@ class Comparison:
         self.runs: list[Compared] = []
         """In the order of their letters."""
         self.left_out = 0
-        """Marked runs for which there is no letter."""
+        """Marked runs beyond the number of letters."""
         self.pinned = ""
         """Name of the run that the others are compared with."""
         self.current = ""
@@ -123,7 +123,7 @@ class Comparison:
             self.current = self.pinned
 
     def forget(self) -> None:
-        """The runs belong to a box that is no longer shown."""
+        """Forget the runs: another box is shown."""
         self.runs, self.pinned, self.current, self.crosshair = [], "", "", None
 
     def run(self, name: str) -> Compared | None:

@@ -43,7 +43,7 @@ class LogSearch:
     version: int = 0
     asked_at: float | None = None
     wants: int = 0
-    """So many matches further on is the one to be shown; negative: before; 0: none is."""
+    """Distance to the match to show, in matches; negative: backward; 0: none is to be shown."""
     is_new: bool = True
     """Whether the nearest match is to be shown, the first time."""
     _next_at: float = 0.0

@@ -113,7 +113,7 @@ class LogWindow:
 
     @property
     def is_exact(self) -> bool:
-        """Whether numbers are no estimates."""
+        """Whether line numbers are exact."""
         return self.counted >= 1
 
     @property

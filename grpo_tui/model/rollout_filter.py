@@ -6,10 +6,10 @@ words, which are searched in prompt and completion regardless of case.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any
 
+from grpo_train.run_dir.suggest import did_you_mean
 from grpo_tui.model.query import And, Comparison, Node, Not, Or, QueryError, Word, leaves, parse
 from remote.protocol.index import IGNORE_CASE, SEARCHED
 
@@ -89,8 +89,7 @@ def _comparison(one: Comparison) -> list[Any]:
         if operator not in ("=", "!=", "~"):
             raise QueryError(f"{name} is a text: compare it with = != ~ :", one.column)
         return [name, operator, one.value]
-    near = difflib.get_close_matches(name, FIELDS, 1)
-    raise QueryError(f"unknown field{f'; did you mean {near[0]}?' if near else ': ' + ', '.join(FIELDS)}", one.column)
+    raise QueryError(f"unknown field; {did_you_mean(name, FIELDS)}", one.column)
 
 
 def _size(where: list[Any]) -> int:

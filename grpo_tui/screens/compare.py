@@ -314,14 +314,6 @@ class CompareScreen(ViewScreen):
         at = next((i for i, table in enumerate(tables) if table.has_focus), -1)
         tables[(at + 1) % len(tables)].focus()
 
-    def zoom(self) -> None:
-        """Let the focused chart or table fill the screen, or restore it."""
-        if self.maximized is not None:
-            self.minimize()
-        elif self.focused is not None and self.focused.has_class("panel"):
-            self.maximize(self.focused, container=False)
-        self.call_after_refresh(self.tick)
-
     def back(self) -> bool:
         """One step out: the full-screen panel, the crosshair; returns False if there was none."""
         if self.maximized is not None:

@@ -249,16 +249,6 @@ class HomeScreen(ViewScreen):
             self.needs.dismiss(need.key)
             self.tick()
 
-    # zoom ----------------------------------------------------------------------------------------------
-
-    def zoom(self) -> None:
-        """Zoom the focused panel, or restore it."""
-        if self.maximized is not None:
-            self.minimize()
-        elif self.focused is not None and self.focused.has_class("panel"):
-            self.maximize(self.focused, container=False)
-        self.call_after_refresh(self.tick)
-
     def back(self) -> bool:
         """Restore the zoomed panel, else clear the filter."""
         if self.maximized is not None:

@@ -132,6 +132,14 @@ class ViewScreen(Screen[None]):
             if isinstance(widget, StoreView):
                 widget.tick()
 
+    def zoom(self) -> None:
+        """Let the focused panel fill the screen, or restore it."""
+        if self.maximized is not None:
+            self.minimize()
+        elif self.focused is not None and self.focused.has_class("panel"):
+            self.maximize(self.focused, container=False)
+        self.call_after_refresh(self.tick)
+
     # filter --------------------------------------------------------------------------------------------
 
     def show_filter(self) -> None:

@@ -388,17 +388,6 @@ async def test_the_filter_reads_metrics_and_config(start: Start) -> None:
             await session.press("escape")
 
 
-async def test_no_key_acts_on_a_run_out_of_sight(start: Start) -> None:
-    async with start(wait="87/200") as session:
-        session.app.home.set_filter("no such run")
-        await session.until_text("no runs match /no such run")
-        await session.press("K")
-        await session.until(lambda: f"{RUN} is not in the list" in session.notifications())
-        assert not session.client.asked_for("kill")
-        await session.press("escape")
-        await session.until_text("87/200")
-
-
 @pytest.mark.parametrize(
     ("text", "said"), [("rewrd>1", "no run has rewrd: did you mean reward?"), ("foo=1", "no run has foo")]
 )

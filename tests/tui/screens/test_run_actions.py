@@ -138,3 +138,14 @@ async def test_long_message_scrolls(start: Start) -> None:
         await session.until_text("the way out")
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+
+
+async def test_no_key_acts_on_a_run_out_of_sight(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        session.app.home.set_filter("no such run")
+        await session.until_text("no runs match /no such run")
+        await session.press("K")
+        await session.until(lambda: f"{RUN} is not in the list" in session.notifications())
+        assert not session.client.asked_for("kill")
+        await session.press("escape")
+        await session.until_text("87/200")
