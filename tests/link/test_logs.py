@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import secrets
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 from grpo_tui.model.lines import LineSplitter
 from remote.boxes import Box
 from remote.events import BoxGreeted, LogFailed, LogRotated
+from remote.transports.local import LocalTransport
 from tests.support.agent import RawAgent, Recorder, connected, eventually
 from tests.support.logs import LogReader, run_histories, run_storm
 
@@ -445,14 +445,16 @@ def test_a_swapped_link_never_leads_out(shared: RawAgent, folder: Path, outside:
 # many logs ----------------------------------------------------------------------------------------------
 
 
+class FewFiles(LocalTransport):
+    """An agent with a process limit of 64 open files."""
+
+    def command(self) -> list[str]:
+        return ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", *super().command()]
+
+
 def test_more_logs_than_descriptors(tmp_path: Path) -> None:
-    """A process limit of 64: 32 files stay open, and the others are followed all the same."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-    try:
-        agent = RawAgent(tmp_path)  # inherits the limit
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    """32 files stay open, and the others are followed all the same."""
+    agent = RawAgent(tmp_path, FewFiles({"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}))
     try:
         logs = [tmp_path / f"log{i}" for i in range(100)]
         for log in logs:

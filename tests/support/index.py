@@ -83,7 +83,7 @@ def columns_of(rows: list[Row], metric: str, low: float, high: float, width: int
     for row in rows:
         found, at = to_float(row.get(metric)), to_float(row.get(x))
         if found is not None and abs(found) < HUGE:
-            value, weight = value + rate * (found - value), weight + rate * (1 - weight)
+            value, weight = (1 - rate) * value + rate * found, (1 - rate) * weight + rate
         if found is not None and at is not None and abs(at) <= 1e15 and low <= at <= high:
             placed.append((at, found, value / weight if weight else 0.0))
     for at, found, smoothed in sorted(placed, key=lambda one: one[0]):
