@@ -40,6 +40,7 @@ lint: $(STAMP)
 	.venv/bin/lint-imports
 
 soak: $(STAMP)
+	$(PYTEST) $(PARALLEL) -m hypothesis --hypothesis-profile=search tests
 	$(PYTEST) --timeout=3600 -s tests/soak
 
 bench: $(STAMP)

@@ -20,9 +20,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 for variable in ("LOCALFS_ROOT", "GRPO_RUN_ID", "GRPO_PARENT_PID"):
     os.environ.pop(variable, None)
 
-# Examples may take long: tests assert behavior, never speed.
-settings.register_profile("grpo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("grpo")
+# Examples may take long: tests assert behavior, never speed. A change is judged by the same examples on every machine;
+# `make soak` searches for new ones.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1_000)
+settings.register_profile("same", settings.get_profile("search"), derandomize=True, max_examples=100)
+settings.load_profile("same")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

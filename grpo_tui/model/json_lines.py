@@ -39,10 +39,13 @@ def _of_cut(text: str) -> list[str]:
         except (ValueError, RecursionError):
             return [*rows, text[place:]] if rows and place < len(text) else rows
         try:
-            value, place = decode(text, after)
+            value, end = decode(text, after)
         except (ValueError, RecursionError):
             begun = _begun_text(text[after:])
             return [*rows, *(_rows({key: begun}, 0) if begun is not None else [text[place:]])]
+        if isinstance(value, (int, float)) and text[end : end + 1] not in (",", "}", " "):
+            return [*rows, text[place:]]  # digits or an exponent may be missing
+        place = end
         rows += _rows({key: value}, 0)
 
 

@@ -16,8 +16,7 @@ import pytest
 from grpo_tui.model.lines import LineSplitter
 from remote.boxes import Box
 from remote.events import BoxGreeted, LogFailed, LogRotated
-from remote.transports.local import LocalTransport
-from tests.support.agent import RawAgent, Recorder, connected, eventually
+from tests.support.agent import RawAgent, Recorder, Unwatched, connected, eventually
 from tests.support.logs import LogReader, run_histories, run_storm
 
 HEAD = b"the same first lines\n" * 400
@@ -445,7 +444,7 @@ def test_a_swapped_link_never_leads_out(shared: RawAgent, folder: Path, outside:
 # many logs ----------------------------------------------------------------------------------------------
 
 
-class FewFiles(LocalTransport):
+class FewFiles(Unwatched):
     """An agent with a process limit of 64 open files."""
 
     def command(self) -> list[str]:

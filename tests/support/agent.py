@@ -109,12 +109,19 @@ def agents(folder: Path) -> list[int]:
     return found
 
 
+class Unwatched(LocalTransport):
+    """A transport of an agent that nobody pings: it waits long for the next frame."""
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--silence", "600"]
+
+
 class RawAgent:
     """An agent driven frame by frame."""
 
     def __init__(self, root: Path, transport: LocalTransport | None = None, **settings: Any) -> None:
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(root)}
-        self.transport = transport or LocalTransport(environment)
+        self.transport = transport or Unwatched(environment)
         self.transport.open()
         self.frames: list[dict[str, Any]] = []
         self._decoder = Decoder()

@@ -33,6 +33,8 @@ def test_a_text_cannot_steer_the_terminal() -> None:
 def test_a_cut_text_shows_what_there_is() -> None:
     assert fields('{"step": 1, "text": "abc\\u00') == ["step: 1", "text: abc"]
     assert fields('{"step": 1, "list": [1, 2') == ["step: 1", '"list": [1, 2']
+    assert fields('{"step": 1, "loss": 1.5e+') == ["step: 1", '"loss": 1.5e+']
+    assert fields('{"step": 1, "tokens": 12') == ["step: 1", '"tokens": 12']
 
 
 @given(OBJECTS, st.integers(0, 200), st.booleans())
