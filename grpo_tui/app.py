@@ -17,10 +17,11 @@ from typing import Any
 from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.message import Message
+from textual.notifications import Notify
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_tui import background, clipboard, downloads, unanswered
+from grpo_tui import background, clipboard, downloads, toasts, unanswered
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
@@ -332,6 +333,14 @@ class GrpoApp(App[None]):
     def warn(self, message: str, title: str = "") -> None:
         self.notify(message, title=title, severity="warning", timeout=4, markup=False)
 
+    def _draw_charts_in(self, characters: str) -> None:
+        self.preferences.charts = characters
+        self.tick()
+
+    def on_notify(self, event: Notify) -> None:
+        if not toasts.make_room(self._notifications, event.notification):
+            event.prevent_default()
+
     def _save_screenshot(self) -> None:
         """Save to the downloads folder, or the home directory without one, once the palette is off the screen."""
         self.set_timer(0.2, lambda: self.deliver_screenshot(path=str(downloads.folder())))
@@ -360,6 +369,8 @@ class GrpoApp(App[None]):
             title = f"{action.label}: {action.help}"  # the palette searches titles alone
             yield SystemCommand(title, text, lambda name=action.id: self.run_worker(self.action_act(name)))
         yield SystemCommand("theme", "Choose the color theme", self.action_change_theme)
+        other, why = ("braille", "finer") if self.preferences.in_blocks else ("blocks", "for a font without braille")
+        yield SystemCommand(f"charts: {other}", f"Draw charts in {other}: {why}", lambda: self._draw_charts_in(other))
         yield SystemCommand("screenshot", "Save a screenshot (SVG)", self._save_screenshot)
 
     def run_in_terminal(self, argv: list[str], note: str) -> tuple[int, str]:

@@ -28,6 +28,8 @@ class Preferences:
     """The choices of the last start."""
 
     theme: str = ""
+    charts: str = "braille"
+    """What charts are drawn in: ``braille`` or ``blocks``."""
     box: str = ""
     view: str = ""
     order: str = ""
@@ -42,6 +44,10 @@ class Preferences:
     def __post_init__(self) -> None:
         self._is_kept = True
         self._written = ""
+
+    @property
+    def in_blocks(self) -> bool:
+        return self.charts == "blocks"
 
     @classmethod
     def load(cls, fresh: bool = False) -> Preferences:

@@ -15,6 +15,7 @@ from grpo_tui.model.box_history import BoxHistory, Sample
 from grpo_tui.model.box_view import BoxView
 from grpo_tui.model.formatting import gibibytes, one_line, short_age
 from grpo_tui.model.store import Freshness, Store
+from grpo_tui.widgets.blocks import bars_in_blocks
 from grpo_tui.widgets.braille import Bitmap
 from grpo_tui.widgets.panel import Panel, toned
 from grpo_tui.widgets.waiting import waiting
@@ -102,7 +103,8 @@ class TimeChart(Panel):
         for row in range(rows):
             label = labels[0] if row == 0 else labels[1] if row == rows - 1 else ""
             segments = [Segment(f"{label:>{MARGIN - 1}}" + ("┤" if label else "│"), self.part("axis"))]
-            for column, cell in enumerate(bitmap.text(row)):
+            text = bitmap.text(row)
+            for column, cell in enumerate(bars_in_blocks(text) if self.in_blocks else text):
                 is_lost = cell == " " and column in band
                 segments.append(Segment(LOST if is_lost else cell, self.part("lost" if is_lost else "bars")))
             strips.append(Strip(segments, width).simplify())

@@ -121,7 +121,6 @@ class SessionsPanel(ListPanel):
         cells = (what_of(session, {row.name for row in self.store.runs or ()}), state_of(session), short_age(age))
         name = max(16, min(40, width // 3))
         text = Text(no_wrap=True)
-        text.append("▌" if index == self.cursor else " ")
         text.append(f"{shortened(str(session['name']), name):<{name}}  ")
         for cell, (_, size) in zip(cells, COLUMNS, strict=True):
             text.append(f"{cell:<{size}}  ", style="" if cell != "not ours" else muted)

@@ -190,7 +190,7 @@ class CompareChart(CurveChart):
         for line in lines:
             style = styles[line.run.name]
             for row, cells_of_row in enumerate(cells):
-                for column, character in enumerate(line.bitmap.text(row)):
+                for column, character in enumerate(self.glyphs(line.bitmap, row)):
                     if character != " ":
                         cells_of_row[column] = Segment(character, style)
             self._put_markers(line, style, cells, view)

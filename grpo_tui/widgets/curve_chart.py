@@ -20,6 +20,7 @@ from grpo_tui.charts import CHARTS
 from grpo_tui.model.curves import MIN_AVERAGED, Curve, Curves, Mark
 from grpo_tui.model.formatting import compact_number, metric_value, power_labels, tick_labels
 from grpo_tui.model.store import Store
+from grpo_tui.widgets.blocks import lines_in_blocks
 from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, plot_marks, row_of, ticks, view_of_marks
 from grpo_tui.widgets.panel import Panel
 
@@ -155,7 +156,7 @@ class CurveChart(Panel):
         width, height = self.size
         key = (
             self.state(), width, height, self.smoothed, self.is_log, self.crosshair, self.metric, self.app.theme,
-            self.has_focus,
+            self.has_focus, self.in_blocks,
         )  # fmt: skip
         if key != self._key:
             self._key, self._strips = key, self._draw(width, height)
@@ -188,7 +189,7 @@ class CurveChart(Panel):
         for row in range(rows):
             label = labels.get(row, "")
             segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), styles["axis"])]
-            top, bottom = over.text(row), under.text(row)
+            top, bottom = self.glyphs(over, row), self.glyphs(under, row)
             for column in range(columns):
                 if row == rows - 1 and column in gaps:
                     segments.append(Segment("×", styles["gap"]))
@@ -202,6 +203,10 @@ class CurveChart(Panel):
         if rows < height:
             strips.append(self._axis(view, margin, columns, styles["axis"]))
         return strips
+
+    def glyphs(self, bitmap: Bitmap, row: int) -> str:
+        """A row of a bitmap, in the characters that the user chose."""
+        return lines_in_blocks(bitmap.text(row)) if self.in_blocks else bitmap.text(row)
 
     def y_labels(self, view: View, rows: int) -> dict[int, str]:
         """Row to number, on the y axis."""

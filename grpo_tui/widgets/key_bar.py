@@ -76,14 +76,15 @@ class ViewBar(Line):
         return self.size.width
 
     def render(self) -> Content:
-        parts, column = [Content(" ")], 1
+        parts, column = [], 1
         self._spans = []
         for action in self.actions:
-            tone = "bold $primary" if action.id == self.view else "$grpo-muted"
+            is_shown = action.id == self.view
+            tone = "bold $primary" if is_shown else "$grpo-muted"
             key = key_label(action.keys[0])
             part = Content.from_markup(f"[bold $accent]$key[/] [{tone}]$label[/]", key=key, label=action.label)
             self._spans.append((column, column + part.cell_length, action.id))
-            parts += [part, Content("   ")]
+            parts += [Content.from_markup("[$primary]▸[/]" if is_shown else " "), part, Content("  ")]
             column += part.cell_length + 3
         return Content.assemble(*parts)
 

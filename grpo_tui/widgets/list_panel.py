@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.segment import Segment
 from rich.text import Text
 from textual import events
 from textual.strip import Strip
@@ -12,12 +13,14 @@ from grpo_tui.widgets.panel import ScrollPanel
 
 PAGE = 10
 ALL = 10**9
+CURSOR, CURSOR_BLURRED = "▌", "▏"
+"""Beside the line under the cursor: a color alone is not seen everywhere."""
 
 
 class ListPanel(ScrollPanel):
     """One line per entry, painted only where it is seen: any number of entries costs the same."""
 
-    COMPONENT_CLASSES: ClassVar = {"list--cursor", "list--cursor-blurred", "list--muted"}
+    COMPONENT_CLASSES: ClassVar = {"list--cursor", "list--cursor-blurred", "list--mark", "list--muted"}
     BINDINGS: ClassVar = [
         ("up", "move(-1)"),
         ("down", "move(1)"),
@@ -90,7 +93,7 @@ class ListPanel(ScrollPanel):
         at = event.get_content_offset_capture(self)
         height = self.scrollable_content_region.height
         if not self.head <= at.y < height - self.foot:
-            self.head_clicked(at.y if at.y < self.head else at.y - height, at.x)
+            self.head_clicked(at.y if at.y < self.head else at.y - height, at.x - 1)
             return
         index = self.index_at(at.y)
         if 0 <= index < self.count:
@@ -113,7 +116,8 @@ class ListPanel(ScrollPanel):
 
     def render_line(self, y: int) -> Strip:
         width, height = self.scrollable_content_region.size
-        index = self.index_at(y)
+        width -= 1  # the first cell is the cursor's
+        index, mark = self.index_at(y), Segment(" ")
         style = self.rich_style
         if y < self.head or y >= height - self.foot:
             text = self.head_line(y if y < self.head else y - height, width)
@@ -123,6 +127,9 @@ class ListPanel(ScrollPanel):
         else:
             if index == self.cursor:
                 style += self.get_component_rich_style("list--cursor" if self.has_focus else "list--cursor-blurred")
+                tone = self.get_component_rich_style("list--mark", partial=True)
+                mark = Segment(CURSOR if self.has_focus else CURSOR_BLURRED, tone)
             text = self.line(index, width)
         text.truncate(width, overflow="ellipsis", pad=True)
-        return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style).apply_style(style)
+        segments = [mark, *text.render(self.app.console)]
+        return Strip(segments).adjust_cell_length(width + 1, style).apply_style(style)

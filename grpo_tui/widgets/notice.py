@@ -8,6 +8,7 @@ from typing import Any
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration
+from grpo_tui.widgets.blocks import lines_in_blocks
 from grpo_tui.widgets.panel import Line
 from remote.events import Link
 
@@ -76,7 +77,8 @@ class Notice(Line):
         message, (width, height) = self._message(), self.size
         parts = []
         if message.curve and height >= 9:
-            parts.append(Content.from_markup(f"[$grpo-faint]{_CURVE}[/]\n\n"))
+            curve = lines_in_blocks(_CURVE) if self.in_blocks else _CURVE
+            parts.append(Content.from_markup(f"[$grpo-faint]{curve}[/]\n\n"))
         headline = Content.from_markup(f"[bold {message.tone}]$headline[/]", headline=message.headline)
         text = [Content.assemble(*parts, headline), *([message.text] if message.text else [])]
         if not message.keys:

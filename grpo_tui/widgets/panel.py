@@ -63,7 +63,7 @@ class StoreView(_Base):
         if not self.display or not self.is_attached:
             return
         self.refresh_titles()
-        state = self.state()
+        state = (self.state(), self.in_blocks)
         if state != self._seen:
             self._seen = state
             self.content_changed()
@@ -78,6 +78,11 @@ class StoreView(_Base):
     def age(self) -> Content:
         """Age of the data of the selected run."""
         return toned(self.store.freshness())
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether charts are drawn in block characters instead of braille."""
+        return cast("GrpoApp", self.app).preferences.in_blocks
 
     def key(self, action: str) -> str:
         """Text of the key of an action, as the user has set it."""

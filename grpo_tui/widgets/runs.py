@@ -19,6 +19,7 @@ from grpo_tui.model.run_names import stamp_of
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
 from grpo_tui.model.table import GAP, Sized, fit
+from grpo_tui.widgets.blocks import bars_in_blocks
 from grpo_tui.widgets.list_panel import ListPanel
 from grpo_tui.widgets.panel import TONES, toned
 
@@ -243,6 +244,8 @@ class RunsPanel(ListPanel):
         text.append(padded(name, name_width), style="bold" if row.is_live else "")
         for column, cells in columns:
             found = shortened(column.text(self.cells, row), cells)
+            if column.id == "trend" and self.in_blocks:
+                found = bars_in_blocks(found)
             style = "" if row.is_live else muted
             if column.id == "state":
                 style = styles[tone]

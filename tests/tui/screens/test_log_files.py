@@ -104,7 +104,7 @@ async def test_levels_are_counted_and_shown_alone(start: Start) -> None:
         await session.until_text("only warnings", "▲ UserWarning: slow")
         await session.press("o")
         await session.until_text("only errors", "✖ ValueError: first", "✖ ValueError: second")
-        assert "step" not in session.text().partition("╭─ console.log")[2].partition("│ ▌✖")[0]
+        assert "step" not in session.text().partition("┏━ console.log")[2].partition("┃ ▌✖")[0]
         session.client.append(CONSOLE, b"ok\nTypeError: third\n")
         await session.until_text("TypeError: third", f"errors{3:>17}")
         await session.press("escape")
@@ -183,7 +183,7 @@ async def test_a_long_line_is_cut_and_says_so(start: Start) -> None:
         sizes = [params.get("characters", 2_000) for params in session.client.asked_for("read_log")]
         assert max(sizes) == 64_000
         await session.press("w")
-        await session.until(lambda: session.text().count("xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx │") > 12, "wrapped")
+        await session.until(lambda: session.text().count("xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx ┃") > 12, "wrapped")
 
 
 async def test_a_match_far_to_the_right_is_seen(start: Start) -> None:

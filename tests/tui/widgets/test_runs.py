@@ -39,10 +39,10 @@ async def test_many_steps_do_not_break_the_columns(start: Start, size: tuple[int
     async with start(script, size=size, wait="98765/100000") as session:
         steps = ("87/200", "98765/100000", "40000/1000000")
         await session.until_text(*steps[: 2 if size[1] < 20 else 3])
-        rows = [line for line in session.text().splitlines() if line.startswith("│")]
+        rows = [line for line in session.text().splitlines() if line.startswith("┃")]  # it has the focus
         lines = [next((line for line in rows if text in line), "") for text in steps[: 2 if size[1] < 20 else 3]]
         (end,) = {line.index(text) + len(text) for line, text in zip(lines, steps, strict=False)}
-        assert all("…" not in line[end : line.index("│", 1)] for line in lines)
+        assert all("…" not in line[end : line.index("┃", 1)] for line in lines)
 
 
 async def test_names_show_what_differs(start: Start) -> None:

@@ -1,0 +1,140 @@
+"""Held keys in every list, and terminals of any size in every view while data arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from textual import events
+
+from grpo_tui.widgets.list_panel import ListPanel
+from tests.tui.conftest import Session, Start
+from tests.tui.fake import LOGS, NOW, RUN, FakeClient, jsonl, rollout_rows, summary, train_rows
+from tests.tui.screens.test_box import gpu_box
+from tests.tui.screens.test_compare import box as three_runs
+from tests.tui.screens.test_log_files import window
+
+HELD = 200
+
+
+def full_box(client: FakeClient) -> None:
+    """A box with more of everything than fits on a screen."""
+    gpu_box(client)
+    sessions, gpus = client.sessions, client.gpus
+    three_runs(client)
+    client.gpus = gpus
+    client.runs += [summary(f"old_{index}", "finished", step=200) for index in range(250)]
+    others = [{"name": f"other_{index}", "dead": False, "created": int(NOW) - index} for index in range(250)]
+    client.sessions = [*sessions, *others]
+    client.files[f"{LOGS}/console.log"] = "".join(f"[{line}] one of many\n" for line in range(1, 901)).encode()
+    client.files[f"{LOGS}/rollouts.jsonl"] = jsonl([row for step in range(1, 231) for row in rollout_rows(step, 4)])
+
+
+async def hold(session: Session, key: str, times: int, per_second: float = 0.0) -> None:
+    """Send a key many times, as a terminal does while it is held."""
+    for _ in range(times):
+        session.app.post_message(events.Key(key, None))
+        if per_second:
+            await session.pilot.pause(1 / per_second)
+
+
+LISTS = {
+    "#runs": ("1", 254), "#metrics": ("2", 0), "#steps": ("3", 230), "#groups": ("3", 1), "#samples": ("3", 4),
+    "#files": ("4", 0), "#sessions": ("5", 253),
+}  # fmt: skip
+"""Each list with the key of its view, and its lines if each of them takes the cursor."""
+
+
+@pytest.mark.parametrize("name", LISTS)
+async def test_a_held_key_moves_a_line_each_time(start: Start, name: str) -> None:
+    view, count = LISTS[name]
+    async with start(full_box, wait="87/200") as session:
+        await session.press(view)
+        await session.until(lambda: session.app.screen.query(name), name)
+        panel = session.app.screen.query_one(name, ListPanel)
+        await session.until(lambda: panel.count == count if count else panel.count > 5, "its lines")
+        await session.focus(panel)
+        await session.press("home")
+        first = panel.cursor
+        await hold(session, "down", HELD)
+        last = min(HELD, count - 1) if count else panel.count - 1
+        await session.until(lambda: panel.cursor == last, f"line {last}")
+        by = min(15, last)
+        await hold(session, "up", by, per_second=30)
+        if count:
+            await session.until(lambda: panel.cursor == last - by, f"line {last - by}")
+        await hold(session, "up", HELD)
+        await session.until(lambda: panel.cursor == first, "the first line")
+
+
+SIZES = ((60, 15), (200, 60), (80, 24), (104, 32), (61, 16), (120, 40), (60, 15), (170, 50))
+
+
+def place_in_home(session: Session) -> object:
+    return session.app.store.selected
+
+
+def place_in_charts(session: Session) -> object:
+    view = session.app.views.charts.view
+    return view.crosshair, view.window, tuple(view.shown)
+
+
+def place_in_rollouts(session: Session) -> object:
+    reader = session.app.views.rollouts.reader
+    assert reader is not None
+    return reader.step, reader.group and reader.group.number, reader.sample and reader.sample["sample"]
+
+
+def place_in_logs(session: Session) -> object:
+    known = window(session)
+    return known.path, known.cursor
+
+
+def place_in_box(session: Session) -> object:
+    return session.app.views.box.query_one("#sessions").current  # type: ignore[attr-defined]
+
+
+def place_in_compare(session: Session) -> object:
+    comparison = session.app.views.compare.comparison
+    return comparison.current, [run.name for run in comparison.runs]
+
+
+PLACES: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Session], object]]] = {
+    "home": ((), ("down", "down"), place_in_home),
+    "charts": (("2",), ("left", "left"), place_in_charts),
+    "rollouts": (("3",), ("down", "down", "enter", "enter", "down"), place_in_rollouts),
+    "logs": (("4",), ("up", "up", "up"), place_in_logs),
+    "box": (("5",), ("tab", "tab", "tab", "tab", "tab", "down", "down"), place_in_box),
+    "compare": (("space", "down", "space", "6"), ("down",), place_in_compare),
+}
+"""The keys to a view, the keys to a place in it, and what the place is."""
+READY = {
+    "home": "254", "charts": "range: 1–87", "rollouts": "samples of the group", "logs": "line 900",
+    "box": "CPU 14 %", "compare": "2 runs (A pinned)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("view", PLACES)
+async def test_a_resize_keeps_the_place(start: Start, view: str) -> None:
+    there, within, place = PLACES[view]
+    async with start(full_box, wait="87/200") as session:
+        await session.press(*there)
+        await session.until_text(READY[view])
+        at_first = place(session)
+        for key in within:
+            await session.press(key)
+        await session.until(lambda: place(session) != at_first, "a place")
+        here = place(session)
+        for index, size in enumerate(SIZES):
+            await session.pilot.resize_terminal(*size)
+            client = session.client
+            client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(88 + index)[-1:]))
+            client.append(f"{LOGS}/console.log", b"one more\n")
+            client.runs[0]["step"] = 88 + index
+            client.report()
+            await session.until(lambda step=88 + index: f"{step}/200" in session.text(), "the new step")
+            assert place(session) == here, size
+            lines = session.text().splitlines()
+            assert (len(lines), max(map(len, lines)) <= size[0]) == (size[1], True), size
+        assert session.app.views.name == view
+        assert RUN in [row.name for row in session.app.store.runs or ()]

@@ -1,0 +1,118 @@
+"""Every row of the registry: by key, from the palette and by mouse it runs the same, or says why it does not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from grpo_tui.actions.action import Action, Runner
+from grpo_tui.actions.keymap import with_keymap
+from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.widgets.key_bar import KeyBar, ViewBar
+from tests.tui.conftest import Session, Start
+from tests.tui.fake import RUN
+from tests.tui.screens.test_compare import box
+from tests.tui.test_actions import VIEWS
+
+STOPPED = "run_2026-11-19_09-30-00"
+WIDE = (360, 50)
+"""Room for every key in the key bar."""
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The actions that ran, in place of what they do."""
+    found: list[str] = []
+
+    def recorded(action: Action) -> Runner:
+        def run(app: Any) -> None:
+            found.append(action.id)
+
+        async def run_later(app: Any) -> None:
+            found.append(action.id)
+
+        return run_later if inspect.iscoroutinefunction(action.run) else run
+
+    def keymap(keys: Any) -> tuple[Action, ...]:
+        return tuple(replace(action, run=recorded(action)) for action in with_keymap(keys))
+
+    monkeypatch.setattr("grpo_tui.app.with_keymap", keymap)
+    return found
+
+
+async def show(session: Session, view: str, run: str = RUN) -> None:
+    """Turn to a view, with what it needs."""
+    app = session.app
+    for row in app.store.runs or ():
+        if row.name != STOPPED and view == "compare":
+            app.store.marks.toggle(row.name)
+    app.select_when_listed(run)
+    app.views.show(view)
+    await session.until(lambda: app.screen is app.views.shown and app.screen.query("#keys") and app.screen.focused)
+    await session.until(lambda: app.store.selected == run and app.store.checkpoints())
+
+
+async def does(session: Session, ran: list[str], action: Action, how: str) -> None:
+    """Wait for what an action does now: it runs once, or its reason is shown."""
+    reason = action.reason(session.app.situation())
+    expected = [] if reason else [action.id]
+    said = f"{action.label}: not available {reason}"
+    await session.until(lambda: ran or session.raised, f"{action.id} {how}")
+    assert (ran, session.raised) == (expected, [said] if reason else []), f"{action.id} {how}"
+    ran.clear()
+    session.raised.clear()
+
+
+def actions_in(session: Session, view: str) -> Iterator[Action]:
+    """The actions of a view, as the app has them."""
+    session.raised.clear()
+    yield from (action for action in session.app.actions if action.is_in(view))
+
+
+@pytest.mark.parametrize("run", [RUN, STOPPED])
+@pytest.mark.parametrize("view", VIEWS)
+async def test_each_key_runs_its_action(start: Start, ran: list[str], view: str, run: str) -> None:
+    async with start(box, wait="87/200") as session:
+        await show(session, view, run)
+        for action in actions_in(session, view):
+            for key in action.keys:
+                await session.press(key)
+                await does(session, ran, action, key)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+async def test_the_palette_runs_each_action(start: Start, ran: list[str], view: str) -> None:
+    async with start(box, wait="87/200") as session:
+        await show(session, view)
+        commands = {command.title: command for command in session.app.get_system_commands(session.app.screen)}
+        for action in actions_in(session, view):
+            if action.id == "palette":
+                continue
+            command = commands.pop(f"{action.label}: {action.help}")
+            reason = action.reason(session.app.situation())
+            assert (f"not available: {reason}" if reason else "key: ") in command.help.replace("\\[", "["), action.id
+            command.callback()
+            await does(session, ran, action, "palette")
+        assert {title.partition(":")[0] for title in commands} == {"theme", "charts", "screenshot"}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+async def test_a_click_on_a_key_runs_its_action(start: Start, ran: list[str], view: str) -> None:
+    async with start(box, size=WIDE, wait="87/200") as session:
+        await show(session, view)
+        bars = session.app.screen.query_one(KeyBar), session.app.screen.query_one(ViewBar)
+        places = {name: (bar, start) for bar in bars for start, _, name in bar._spans}
+        for action in actions_in(session, view):
+            if action.in_bar:
+                bar, column = places.pop(action.id)
+                await session.pilot.click(bar, offset=(column, 0))
+                await does(session, ran, action, "click")
+        assert not places
+
+
+def test_the_registry_has_every_view() -> None:
+    assert {action.scope for action in ACTIONS} == {"", *VIEWS}
