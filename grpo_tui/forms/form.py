@@ -231,7 +231,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
         if hint:
             text += Content.from_markup("\n[$grpo-muted]→ $hint[/]", hint=hint)
         self.query_one("#problem", Static).update(text)
-        self.query_one("#command", Static).update(Content.from_markup("[$grpo-faint]–[/]"))
+        self.query_one("#command", Static).update(Content.from_markup("[$grpo-muted]–[/]"))
 
     def _show_summary(self, summary: str) -> None:
         text = Content.from_markup("[$success]✔[/] $summary", summary=summary) if summary else Content()
@@ -243,7 +243,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
         had_focus = button.has_focus
         button.disabled = request is None
         if request is None:
-            self.query_one("#command", Static).update(Content.from_markup("[$grpo-faint]checking …[/]"))
+            self.query_one("#command", Static).update(Content.from_markup("[$grpo-muted]checking …[/]"))
             if had_focus:  # Enter is the screen's while the button is disabled
                 self._refocus_button = True
                 self.set_focus(None)

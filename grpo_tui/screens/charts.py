@@ -30,7 +30,9 @@ from grpo_tui.widgets.step_panel import StepSource
 SLOTS = {"-wide": 9, "-medium": 6, "-narrow": 2}
 """Charts that a terminal of each width has room for …"""
 SHORT_SLOTS = {"-wide": 3, "-medium": 4, "-narrow": 2}
-"""… and one of few rows."""
+"""… and one of few rows …"""
+TINY, TINY_SLOTS = 20, {"-wide": 3, "-medium": 2, "-narrow": 1}
+"""… or of fewer rows than this."""
 ZOOM = 0.5
 PAN = 0.25
 
@@ -130,7 +132,8 @@ class ChartsScreen(ViewScreen):
         """Choose the charts that fit, and what their curves are to show."""
         names = [str(row["name"]) for row in self.store.metrics.rows]
         size = next((name for name in SLOTS if self.has_class(name)), "-medium")
-        self._slots = (SHORT_SLOTS if self.has_class("-short") else SLOTS)[size]
+        slots = TINY_SLOTS if self.size.height < TINY else SHORT_SLOTS if self.has_class("-short") else SLOTS
+        self._slots = slots[size]
         self.drawn = self.view.metrics(names)[: self._slots]
         charts = list(self.query(CurveChart))
         for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):

@@ -18,6 +18,8 @@ from remote.protocol.rows import UNREADABLE
 
 FULL = 0.95
 DAY_S = 86_400
+NOT_BAR = 19
+"""Cells of a disk's line beside its figures and its bar: a short name, its share, gaps."""
 COLUMNS = (("what", 12), ("state", 14), ("since", 7))
 
 
@@ -46,8 +48,9 @@ class DisksPanel(Panel):
             used, total = disk.get("used", 0.0), disk.get("total", 0.0)
             share = used / total if total else 0.0
             figures = f"{byte_size(used)} of {byte_size(total)}"
-            room = max(4, min(30, width // 3))
-            name = shortened(disk["path"], max(6, width - room - len(figures) - 9))
+            room = min(30, width // 3, width - len(figures) - NOT_BAR)
+            room = room if room >= 4 else 0
+            name = shortened(disk["path"], max(6, width - room - len(figures) - 11))
             filled, rest = bar(share, room)
             tone = "$error" if share >= FULL else "$secondary"
             lines.append(

@@ -87,7 +87,7 @@ class HeaderBar(Line):
         if total and room >= 8:
             share = min(1.0, step / total)
             filled = round(share * room)
-            rule = Content.from_markup(f"[{TONES[tone]}]{'━' * filled}[/][$grpo-faint]{'━' * (room - filled)}[/]")
+            rule = Content.from_markup(f"[{TONES[tone]}]{'━' * filled}[/][$grpo-faint]{'─' * (room - filled)}[/]")
             return left + Content("  ") + rule + Content("  ") + right
         return _spread(left, right, width)
 

@@ -97,7 +97,7 @@ class HealthSource(PageSource):
         for one in self.store.logs.health.past if self.store.logs else ():
             text = Text().append(f"{MARKS[one.tone]} {_labeled(one)}", style=palette["muted"])
             if one.steps > 1:
-                text.append(f" · {one.steps} steps since {one.first}", style=palette["faint"])
+                text.append(f" · {one.steps} steps since {one.first}", style=palette["muted"])
             lines += _entry(f"last {one.last}", text, width, palette)
         return lines
 
@@ -113,7 +113,7 @@ class HealthSource(PageSource):
             subfamily, _, name = name.rpartition("/")
             text = one_line(str(value)[:40]) if number is None else metric_value(number)
             entry = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
-            entry.append(text, style=palette["faint"] if number == 0 or number != number else "bold")
+            entry.append(text, style=palette["muted"] if number == 0 or number != number else "bold")
             families.setdefault((one_line(family), one_line(subfamily)), []).append(entry)
         lines: list[Text] = []
         previous = ""

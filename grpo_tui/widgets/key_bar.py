@@ -1,4 +1,7 @@
-"""The last lines: the keys of a view and their actions, and the views. A click does what the key does."""
+"""The last lines: the keys of a view and their actions, and the views. A click does what the key does.
+
+A terminal of few rows has one line: the views are digits at its end.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from textual.content import Content
 from grpo_tui.actions.action import Action, Situation, key_label
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import Line
+
+MARK = "▸"
+"""Before the view that is shown."""
 
 
 class KeyBar(Line):
@@ -20,17 +26,24 @@ class KeyBar(Line):
         # what only this view has, first; on Home, where runs are chosen, what can be done with them
         first = [one for one in shown if one.group == "Runs"] if view == "home" else []
         self.actions = first + sorted((one for one in shown if one not in first), key=lambda one: one.scope != view)
+        self.views = [action for action in actions if action.group == "Views" and action.in_bar]
         self._spans: list[tuple[int, int, str]] = []
 
     def state(self) -> object:
-        return (tuple(bool(reason) for _, reason in self._reasons()), self.size.width)
+        return (tuple(bool(reason) for _, reason in self._reasons()), self.size.width, self.has_views)
+
+    @property
+    def has_views(self) -> bool:
+        """Whether it shows the views: there is no line for them."""
+        return self.screen.has_class("-short")
 
     def _reasons(self) -> list[tuple[Action, str]]:
         situation = Situation(self.store, self.readonly, self.view)
         return [(action, action.reason(situation)) for action in self.actions]
 
     def render(self) -> Content:
-        width = self.size.width
+        views = self._digits() if self.has_views else []
+        width = self.size.width - sum(part.cell_length for part, _ in views)
         reasons = self._reasons()
         gap = 2 if width >= 100 else 1
         needed = sum(len(key_label(a.keys[0])) + 1 + len(a.label) + gap for a in self.actions) + 1
@@ -55,7 +68,26 @@ class KeyBar(Line):
             self._spans.append((column, column + part.cell_length, action.id))
             column += part.cell_length + gap
             parts += [part, Content(" " * gap)]
+        parts.append(Content(" " * (width - column)))
+        column = width
+        for part, view in views:
+            self._spans.append((column, column + part.cell_length, view))
+            column += part.cell_length
+            parts.append(part)
         return Content.assemble(*parts)
+
+    def _digits(self) -> list[tuple[Content, str]]:
+        """The key of each view, and the view; the one that is shown is marked."""
+        return [
+            (
+                Content.from_markup(
+                    f"[{'bold $primary' if view.id == self.view else '$grpo-muted'}]$mark$key[/]",
+                    mark=MARK if view.id == self.view else " ", key=key_label(view.keys[0]),
+                ),
+                view.id,
+            )
+            for view in self.views
+        ]  # fmt: skip
 
     async def on_click(self, event: events.Click) -> None:
         for start, end, action in self._spans:
@@ -84,7 +116,7 @@ class ViewBar(Line):
             key = key_label(action.keys[0])
             part = Content.from_markup(f"[bold $accent]$key[/] [{tone}]$label[/]", key=key, label=action.label)
             self._spans.append((column, column + part.cell_length, action.id))
-            parts += [Content.from_markup("[$primary]▸[/]" if is_shown else " "), part, Content("  ")]
+            parts += [Content.from_markup(f"[$primary]{MARK}[/]" if is_shown else " "), part, Content("  ")]
             column += part.cell_length + 3
         return Content.assemble(*parts)
 

@@ -111,7 +111,7 @@ class LogFilesPanel(ListPanel):
             return Text(row.text, style=muted, no_wrap=True)
         window = view.window if view else None
         is_open = window is not None and (row.path == window.path if row.kind == "file" else row.level == window.level)
-        mark = "▌" if is_open else " "
+        mark = "▸" if is_open else " "
         if row.kind == "level" and row.size is not None and window is not None:
             value = f"{row.size:,}{'+' if window.leveled < 1 else ''}"
         else:

@@ -28,7 +28,7 @@ TONES = {
 @functools.lru_cache(256)
 def toned(freshness: Freshness) -> Content:
     """An age for a frame."""
-    color = "$grpo-faint" if freshness.tone == "live" else TONES[freshness.tone]
+    color = "$grpo-muted" if freshness.tone == "live" else TONES[freshness.tone]
     return Content.from_markup(f"[{color}]$text[/]", text=freshness.text)
 
 

@@ -186,11 +186,11 @@ def completion_page(one: Completion, width: int, palette: Palette) -> list[Text]
 
 
 def _tagged(text: str, palette: Palette) -> Text:
-    """Text with faint tags, a dim thinking part and a bright answer."""
+    """Text with dim tags, a dim thinking part and a bright answer."""
     styled, style, end = Text(), "", 0
     for tag in _TAG.finditer(text):
         styled.append(text[end : tag.start()], style=style)
-        styled.append(tag[0], style=palette["faint"])
+        styled.append(tag[0], style=palette["muted"])
         name = tag[0].strip("</>").lower()
         closing = tag[0].startswith("</")
         style = "" if closing else {"think": palette["think"], "answer": f"bold {palette['answer']}"}.get(name, style)

@@ -40,8 +40,9 @@ class StageBar(Line):
             if width <= 0:
                 break
             used += width
-            label = f" {name} {compact_number(round(seconds, 2))}"
-            label = label if len(label) < width else f" {name}" if len(name) + 1 < width else ""
+            start = "▏" if used > width else " "  # a line between two stages: colors are not seen everywhere
+            label = f"{start}{name} {compact_number(round(seconds, 2))}"
+            label = label if len(label) < width else f"{start}{name}" if len(name) + 1 < width else start.strip()
             color = _COLORS.get(name, "$chart-zero")
             parts.append(Content.from_markup(f"[$background on {color}]$label[/]", label=f"{label:<{width}}"))
         return Content.assemble(*parts)

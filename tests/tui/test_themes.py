@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.charts import RUN_LOOKS
+from grpo_tui.charts import CHARTS, RUN_LOOKS
 from grpo_tui.preferences import Preferences
 from grpo_tui.themes import THEMES
 from tests.tui.conftest import Start
@@ -64,7 +64,12 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
 def test_labels_can_be_read(theme: object) -> None:
     variables, background = theme.variables, theme.background  # type: ignore[attr-defined]
-    assert contrast(variables["grpo-muted"], background) >= 4.5
+    under = [background, theme.surface, theme.panel, variables["grpo-cursor"]]  # type: ignore[attr-defined]
+    tones = [getattr(theme, name) for name in ("primary", "secondary", "accent", "success", "warning", "error")]
+    for tone in [*tones, variables["grpo-muted"], theme.foreground]:  # type: ignore[attr-defined]
+        assert min(contrast(tone, each) for each in under) >= 4.5, tone
+    assert contrast(variables["grpo-faint"], background) >= 3
+    assert all(contrast(variables[f"chart-{chart.id}"], background) >= 3 for chart in CHARTS)
     assert all(contrast(variables[f"run-{look.id}"], background) >= 4.5 for look in RUN_LOOKS)
 
 
