@@ -45,12 +45,12 @@ async def load_into_tmux(text: str, environment: Mapping[str, str] = os.environ)
             "tmux", "load-buffer", "-w", "-", stdin=pipe, stdout=null, stderr=pipe, env=dict(environment)
         )
     except OSError as error:
-        return f"tmux does not pass it on: {error.strerror}"
+        return f"tmux does not forward it: {error.strerror}"
     try:
         _, told = await asyncio.wait_for(tmux.communicate(text.encode(errors="replace")), TMUX_S)
     except asyncio.TimeoutError:
         tmux.kill()
         return "tmux does not answer"
     if tmux.returncode:
-        return f"tmux does not pass it on ({clean(told.decode(errors='replace'), '').strip()[:100]}); it needs tmux 3.2"
+        return f"tmux does not forward it ({clean(told.decode(errors='replace'), '').strip()[:100]}); tmux 3.2 or newer is required"
     return ""

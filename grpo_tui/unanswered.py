@@ -36,7 +36,7 @@ OUTCOMES = {
     "evaluate": "evaluation of {run} started",
     "stop": "{run}: stop requested",
     "kill": "{run} killed",
-    "note": "note on {run} kept",
+    "note": "note on {run} saved",
 }
 
 

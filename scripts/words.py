@@ -2,8 +2,8 @@
 
     make words | less
 
-Strings come from the syntax trees: messages, labels of actions and widgets, docstrings of commands, and the docstrings
-of config/schema.py, which the documentation of the configuration is generated from. Markup and format fields stay.
+Strings come from the syntax trees: messages, labels of actions and widgets, docstrings of commands and actions, and those of
+config/schema.py, which the documentation of the configuration is generated from. Markup and format fields stay.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def strings_of(tree: ast.AST, documented: bool = False) -> Iterator[tuple[int, s
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _is_command(node):
             yield node.lineno, " ".join((ast.get_docstring(node) or "").split())
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _is_action(node):
+            yield node.lineno, (ast.get_docstring(node) or "").partition("\n")[0]
         if isinstance(node, ast.Call) and _name(node) in LABELLED:
             words = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
             yield from ((node.lineno, word) for word in words if isinstance(word, str) and " " not in word)
@@ -76,6 +78,12 @@ def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(annotation is not None and "typer" in ast.unparse(annotation) for annotation in annotations) or any(
         "command" in ast.unparse(decorator) for decorator in node.decorator_list
     )
+
+
+def _is_action(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether the first line of its docstring is the help of an action."""
+    first = node.args.args[0].annotation if len(node.args.args) == 1 else None
+    return first is not None and ast.unparse(first) == "GrpoApp" and not node.name.startswith("_")
 
 
 def _reads_as_words(text: str) -> bool:

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def shorter(app: GrpoApp) -> None:
-    """Show a shorter time, of which more can be seen."""
+    """Show a shorter time range."""
     app.views.box.change_window(-1)
 
 
 def longer(app: GrpoApp) -> None:
-    """Show a longer time, at most the whole life of the box."""
+    """Show a longer time range, up to the whole life of the box."""
     app.views.box.change_window(1)
 
 
@@ -27,7 +27,7 @@ def next_quantity(app: GrpoApp) -> None:
 
 
 def zoom(app: GrpoApp) -> None:
-    """Let the focused panel fill the screen, or restore it."""
+    """Show the focused panel in full screen, or restore it."""
     app.views.box.zoom()
 
 

@@ -29,7 +29,7 @@ def far_right(app: GrpoApp) -> None:
 
 
 def zoom_in(app: GrpoApp) -> None:
-    """Show half of the range, about the crosshair."""
+    """Show half of the range, centered on the crosshair."""
     app.views.charts.zoom_range(0.5)
 
 
@@ -54,7 +54,7 @@ def show_all(app: GrpoApp) -> None:
 
 
 def follow(app: GrpoApp) -> None:
-    """Move the range with the newest step."""
+    """Follow the newest step."""
     app.views.charts.follow()
 
 
@@ -76,7 +76,7 @@ def toggle_log(app: GrpoApp) -> None:
 
 
 def next_axis(app: GrpoApp) -> None:
-    """Turn to the next x axis: steps, tokens, time."""
+    """Switch to the next x axis: steps, tokens, time."""
     app.views.charts.view.next_axis()
     app.views.charts.tick()
 
@@ -103,7 +103,7 @@ def later(app: GrpoApp) -> None:
 
 
 def zoom(app: GrpoApp) -> None:
-    """Let a chart fill the screen."""
+    """Show a chart in full screen."""
     app.views.charts.zoom()
 
 

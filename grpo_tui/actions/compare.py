@@ -29,19 +29,19 @@ def far_right(app: GrpoApp) -> None:
 
 
 def next_run(app: GrpoApp) -> None:
-    """Turn to the next run, which is highlighted."""
+    """Highlight the next run."""
     app.views.compare.comparison.move(1)
     app.views.compare.tick()
 
 
 def previous_run(app: GrpoApp) -> None:
-    """Turn to the previous run."""
+    """Highlight the previous run."""
     app.views.compare.comparison.move(-1)
     app.views.compare.tick()
 
 
 def pin(app: GrpoApp) -> None:
-    """Pin the highlighted run, or the next one: the others are compared with it."""
+    """Pin the highlighted run, or the next one; the others are compared with it."""
     if letter := app.views.compare.comparison.pin_current():
         app.receipt(f"{letter} is pinned")
     app.views.compare.tick()
@@ -53,7 +53,7 @@ def drop(app: GrpoApp) -> None:
 
 
 def next_axis(app: GrpoApp) -> None:
-    """Turn to the next x axis: steps, tokens, time since the start of each run."""
+    """Switch to the next x axis: steps, tokens, time since the start of each run."""
     app.views.compare.comparison.next_axis()
     app.views.compare.tick()
 
@@ -92,7 +92,7 @@ def toggle_all_keys(app: GrpoApp) -> None:
 
 
 def next_table(app: GrpoApp) -> None:
-    """Turn to the next table."""
+    """Show the next table."""
     app.views.compare.next_table()
 
 
@@ -114,5 +114,5 @@ def open_run(app: GrpoApp) -> None:
 
 
 def zoom(app: GrpoApp) -> None:
-    """Let a chart or a table fill the screen."""
+    """Show a chart or a table in full screen."""
     app.views.compare.zoom()

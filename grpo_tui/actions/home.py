@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_focused(app: GrpoApp) -> None:
-    """Open the charts of the run, or what has the focus."""
+    """Open the charts of the run, or the focused panel."""
     app.home.open_focused()
 
 
@@ -45,7 +45,7 @@ async def choose_columns(app: GrpoApp) -> None:
     try:
         await asyncio.to_thread(write_columns, chosen)
     except OSError as error:
-        app.warn(str(error), title="the columns are not kept")
+        app.warn(str(error), title="the columns were not saved")
 
 
 async def note(app: GrpoApp) -> None:
@@ -60,13 +60,13 @@ async def note(app: GrpoApp) -> None:
     try:
         reply = await app.request("note", run=row.name, text=text)
     except RemoteError as error:
-        app.show_error(f"cannot keep the note on {row.name}", error.message, error.hint)
+        app.show_error(f"cannot save the note on {row.name}", error.message, error.hint)
         return
     app.receipt(f"{row.name}: note {'kept' if reply.get('note') else 'removed'}")
 
 
 def dismiss(app: GrpoApp) -> None:
-    """Dismiss the entry under the cursor of what needs you."""
+    """Dismiss the entry under the cursor in the list of what needs you."""
     app.home.dismiss_need()
 
 

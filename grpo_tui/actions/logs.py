@@ -39,8 +39,8 @@ def follow(app: GrpoApp) -> None:
 
 
 def wrap(app: GrpoApp) -> None:
-    """Wrap long lines, or cut them."""
-    app.receipt("long lines are wrapped" if app.views.logs.toggle_wrap() else "long lines are cut")
+    """Wrap or truncate long lines."""
+    app.receipt("long lines are wrapped" if app.views.logs.toggle_wrap() else "long lines are truncated")
 
 
 def next_level(app: GrpoApp) -> None:
@@ -54,5 +54,5 @@ def copy(app: GrpoApp) -> None:
 
 
 async def save(app: GrpoApp) -> None:
-    """Save the file to this machine, or the part of a large one that is about the cursor."""
+    """Save the file to this machine (of a large file, the part around the cursor)."""
     await app.views.logs.save()

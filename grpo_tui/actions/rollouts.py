@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def pane_in(app: GrpoApp) -> None:
-    """Go in: from steps to groups, samples, and the text."""
+    """Go to the next pane: steps, groups, samples, text."""
     app.views.rollouts.move_pane(1)
 
 
@@ -19,7 +19,7 @@ def pane_out(app: GrpoApp) -> None:
 
 
 def next_order(app: GrpoApp) -> None:
-    """Sort the groups by spread, mean, length, or place in the log."""
+    """Sort the groups by spread, mean, length, or log order."""
     app.views.rollouts.next_order()
 
 
@@ -64,17 +64,17 @@ def side_by_side(app: GrpoApp) -> None:
 
 
 def next_evaluation(app: GrpoApp) -> None:
-    """Show the completions of an evaluation, or those of the training."""
+    """Show the completions of an evaluation, or of training."""
     app.views.rollouts.next_evaluation()
 
 
 def next_flips(app: GrpoApp) -> None:
-    """Show what a checkpoint lost or gained against the one before."""
+    """Show the problems that a checkpoint lost or gained since the previous one."""
     app.views.rollouts.next_flips()
 
 
 def wrap(app: GrpoApp) -> None:
-    """Wrap long lines, or cut them (shift+left and shift+right shift them)."""
+    """Wrap or truncate long lines (shift+left and shift+right scroll them)."""
     app.receipt("long lines are wrapped" if app.views.rollouts.toggle_wrap() else "long lines are cut")
 
 
@@ -84,7 +84,7 @@ def prompt(app: GrpoApp) -> None:
 
 
 def follow(app: GrpoApp) -> None:
-    """Show the newest step, and each new one."""
+    """Follow the newest step."""
     app.views.rollouts.follow()
 
 
@@ -99,5 +99,5 @@ def export(app: GrpoApp) -> None:
 
 
 def zoom(app: GrpoApp) -> None:
-    """Let the focused pane fill the screen."""
+    """Show the focused pane in full screen."""
     app.views.rollouts.zoom()

@@ -33,7 +33,7 @@ def unmark_all(app: GrpoApp) -> None:
 
 
 async def stop(app: GrpoApp) -> None:
-    """Stop the run, or all marked ones, after the current step, saved."""
+    """Stop the run, or all marked ones, after the current step and save."""
     if app.situation().marked:
         await marked.stop(app)
         return
@@ -50,7 +50,7 @@ async def stop(app: GrpoApp) -> None:
 
 
 async def kill(app: GrpoApp) -> None:
-    """Kill the run, or all marked ones, now without saving (asks first).
+    """Kill the run, or all marked ones, without saving (asks first).
 
     If the run itself is over, its evaluation is killed.
     """

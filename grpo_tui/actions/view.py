@@ -34,7 +34,7 @@ def show_compare(app: GrpoApp) -> None:
 
 
 def show_logs(app: GrpoApp) -> None:
-    """Show the run's files, of any size."""
+    """Show the run's log files, of any size."""
     app.views.show("logs")
 
 
@@ -49,7 +49,7 @@ def zoom(app: GrpoApp) -> None:
 
 
 def back(app: GrpoApp) -> None:
-    """One step out: the zoomed panel, the filter, the crosshair, then Home."""
+    """Go back one step: zoomed panel, filter, crosshair, then Home."""
     app.views.back()
 
 

@@ -92,7 +92,7 @@ def flat_config(text: str) -> dict[str, str]:
     try:
         for event in yaml.parse(text, Loader=loader):
             if isinstance(event, yaml.AliasEvent):
-                raise ValueError("the configuration has an alias (*NAME), which is not read")
+                raise ValueError("the configuration has an alias (*NAME), which is not supported")
             if isinstance(event, yaml.ScalarEvent):
                 add(event.value)
             elif isinstance(event, yaml.CollectionStartEvent):

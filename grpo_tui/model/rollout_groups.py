@@ -101,7 +101,7 @@ def ordered(groups: Sequence[Group], order: str, is_reversed: bool = False) -> l
 def order_label(order: str, is_reversed: bool) -> str:
     """``spread ↓``: the largest first."""
     if order == "log":
-        return "place in the log, last first" if is_reversed else "place in the log"
+        return "log order, newest first" if is_reversed else "log order"
     return f"{order} {'↓' if DESCENDING[order] is not is_reversed else '↑'}"
 
 
@@ -125,10 +125,10 @@ def histogram(samples: Iterable[Sample]) -> list[tuple[str, int]]:
 
 
 def why(sample: Sample, answer: str | None = None) -> str:
-    """What became of a sample: ``right``, ``wrong: 144``, ``cut off, no answer``, or the reason that was logged."""
+    """What became of a sample: ``right``, ``wrong: 144``, ``truncated, no answer``, or the reason that was logged."""
     reason = str(sample.get("reason") or "").replace("_", " ")
     if sample.get("truncated"):
-        return "cut off" if reason in ("", "ok", "truncated") else f"cut off, {reason}"
+        return "truncated" if reason in ("", "ok", "truncated") else f"truncated, {reason}"
     if reason in ("", "ok"):
         correct = sample.get("correct")
         return "" if correct is None else "right" if correct else "wrong"

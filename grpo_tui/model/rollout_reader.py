@@ -187,7 +187,7 @@ class RolloutReader:
         """Turn to what the step lost against the evaluated step before it, what it gained, or everything; returns why
         that cannot be."""
         if not self.rollouts.evaluation:
-            return "an evaluation has what one checkpoint gets right and another wrong"
+            return "lost and gained problems are shown for evaluations; v turns to one"
         if self.flips == FLIPS[-1]:
             self.flips = ""
         else:

@@ -152,12 +152,12 @@ class NoteScreen(Dialog[str]):
 
     def compose_body(self) -> ComposeResult:
         yield Input(self.note, id="note", max_length=MAX_NOTE, compact=True)
-        text = "a file in the run's directory; the filter finds it · enter: keep · empty: remove"
+        text = "stored in the run's directory; the filter searches it · enter: save · empty: remove"
         yield Static(Content.from_markup("[$grpo-muted]$text[/]", text=text), classes="message")
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Cancel", id="cancel", compact=True)
-        yield Button("Keep", id="keep", variant="primary", compact=True)
+        yield Button("Save", id="keep", variant="primary", compact=True)
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()

@@ -28,8 +28,8 @@ from remote.events import Link
 LEAST_ROWS = 19
 """Rows of a terminal that has room for the line under the cursor."""
 HINTS = {
-    "search": "a regular expression, without a capital letter in both cases; enter searches on the box, esc ends it",
-    "line": "the number of a line, or a share of the file such as 86 %",
+    "search": "a regular expression (lower case matches both cases); enter searches on the box, esc ends the search",
+    "line": "a line number, or a position in the file such as 86 %",
 }
 
 
@@ -75,7 +75,7 @@ class AboutLogs(Line):
 
     def _end(self, window: LogWindow) -> Content:
         if self.store.link.state in (Link.LOST, Link.REFUSED):
-            return Content.from_markup("[$error]no link: these lines are as they were[/]")
+            return Content.from_markup("[$error]not connected; these lines may be out of date[/]")
         if window.follows:
             return Content.from_markup("[$success]following[/]")
         if new := window.new_lines:
@@ -292,7 +292,7 @@ class LogsScreen(ViewScreen):
         if self._asks_for == "search":
             view.find(self._typed)
         elif self._typed and (target := place_of(self._typed)) is None:
-            self.grpo.warn(f"'{self._typed}' is neither the number of a line nor a share such as 86 %")
+            self.grpo.warn(f"'{self._typed}' is neither a line number nor a position such as 86 %")
         elif self._typed and target is not None:
             view.window.go(target)
         self._show()

@@ -111,13 +111,13 @@ class CompareSource(PageSource):
 class StandingSource(CompareSource):
     """The smoothed reward of each run at the same step, tokens, GPU time and cost; how it ended."""
 
-    title, tab = "how they stand at the same", "at the same"
+    title, tab = "reward at the same step, tokens, time and cost", "at the same"
 
     @property
     def note(self) -> str:
         waiting = [run for run in self.comparison.runs if run.curves.track is None and run.curves.is_coarse]
         if waiting and any(run.curves.curves for run in waiting):
-            return f"[$warning]waits for {letters(waiting)}: coarse[/]"
+            return f"[$warning]waiting for {letters(waiting)}: coarse[/]"
         return "[$text-muted]the smoothed reward[/]"
 
     def state(self) -> object:

@@ -185,7 +185,7 @@ class RunsPanel(ListPanel):
 
     def empty(self) -> Text:
         if self.runs.mistake is not None:
-            return Text(" no runs match the last filter without a mistake")
+            return Text(" no runs match the last valid filter")
         return Text(f" {self.runs.nothing(self.store)}" if self.store.runs else "")
 
     def head_line(self, y: int, width: int) -> Text:

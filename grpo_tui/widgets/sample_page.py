@@ -182,7 +182,7 @@ class _Page:
         text = Text("─ ", style=self.palette["muted"], no_wrap=True)
         text.append("  ".join(parts), style=f"bold {self.palette['key']}")
         if row.get("truncated"):
-            text.append(" ── ").append("cut off", style=f"bold {self.palette['warn']}")
+            text.append(" ── ").append("truncated", style=f"bold {self.palette['warn']}")
         text.append(" ")
         return text.append("─" * max(0, width - text.cell_len))
 

@@ -44,7 +44,7 @@ async def test_a_tmux_that_is_gone_is_named(start: Start, monkeypatch: pytest.Mo
         session.app.copy("text", "a line")
         await session.until(lambda: "copied: a line" in session.notifications())
         if shutil.which("tmux"):
-            assert "tmux does not pass it on (error connecting to" in session.notifications()
+            assert "tmux does not forward it (error connecting to" in session.notifications()
 
 
 class OuterTerminal:

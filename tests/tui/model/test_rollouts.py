@@ -193,7 +193,7 @@ def test_groups_are_ordered() -> None:
         [1, 3, 0, 2], [3, 0, 1, 2], [3, 2, 1, 0], [0, 1, 2, 3],
     ]  # fmt: skip
     assert [group.number for group in ordered(groups, "mean", is_reversed=True)] == [0, 1, 3, 2]
-    assert [order_label(order, False) for order in ORDERS] == ["spread ↓", "mean ↑", "length ↓", "place in the log"]
+    assert [order_label(order, False) for order in ORDERS] == ["spread ↓", "mean ↑", "length ↓", "log order"]
     assert histogram(samples) == [("0", 2), ("0.5", 1), ("1", 2), ("2", 1), ("not finite", 1), ("no reward", 1)]
 
 
@@ -215,8 +215,8 @@ def test_any_rewards_are_ordered_and_counted(rewards: list[Any]) -> None:
         ({"reason": "ok", "correct": True}, "right"),
         ({"reason": "wrong", "correct": False}, "wrong: 144"),
         ({"reason": "no_answer_tag"}, "no answer tag"),
-        ({"reason": "truncated", "truncated": True}, "cut off"),
-        ({"reason": "no_answer_tag", "truncated": True}, "cut off, no answer tag"),
+        ({"reason": "truncated", "truncated": True}, "truncated"),
+        ({"reason": "no_answer_tag", "truncated": True}, "truncated, no answer tag"),
         ({"correct": False}, "wrong"),
         ({}, ""),
     ],

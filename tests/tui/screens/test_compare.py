@@ -235,7 +235,7 @@ async def test_what_is_coarse_says_so(start: Start) -> None:
 
     async with start(script, wait="87/200") as session:
         await session.press("space", "down", "space", "6")
-        await session.until_text("coarse, 34 %", "(B)", "waits for B: coarse")
+        await session.until_text("coarse, 34 %", "(B)", "waiting for B: coarse")
 
 
 async def test_a_box_that_refuses(start: Start) -> None:

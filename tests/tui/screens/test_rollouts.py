@@ -109,7 +109,7 @@ async def test_two_samples_against_each_other(start: Start) -> None:
 async def test_groups_are_sorted(start: Start) -> None:
     async with start(wait="87/200") as session:
         await rollouts(session)
-        for key, label in (("o", "mean ↑"), ("O", "mean ↓"), ("o", "length ↓"), ("o", "place in the log")):
+        for key, label in (("o", "mean ↑"), ("O", "mean ↓"), ("o", "length ↓"), ("o", "log order")):
             await session.press(key)
             await session.until_text(f"groups by {label}")
 
@@ -320,7 +320,7 @@ async def test_what_a_checkpoint_lost(start: Start) -> None:
     async with start(evaluated_box, wait="87/200") as session:
         screen = await rollouts(session)
         await session.press("F")
-        assert "an evaluation has what one checkpoint gets right" in session.notifications()
+        assert "lost and gained problems are shown for evaluations" in session.notifications()
         await session.until(lambda: session.app.store.shown_at is not None)
         await session.press("v")
         await session.until_text("evaluation of addition", "step 20 · problems", "4 problems", "2 evaluated")
