@@ -49,12 +49,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
     options.add_argument("--config-dir", metavar="DIR", help="directory of the training configs to offer")
     options.add_argument("--demo", action="store_true", help="train a tiny model on this machine within minutes")
-    options.add_argument(
-        "--no-cache", action="store_true", help="do not cache lists of runs and curves on this machine"
-    )
-    options.add_argument(
-        "--fresh", action="store_true", help="ignore the remembered theme, box, run and view, and leave them unchanged"
-    )
+    options.add_argument("--no-cache", action="store_true", help="cache no runs and curves on this machine")
+    options.add_argument("--fresh", action="store_true", help="ignore and keep what the last start remembered")
     options.add_argument("--readonly", action="store_true", help="watch only: change nothing on the box")
     options.add_argument(
         "--version", action="version", version=f"grpo-tui {VERSION} (format {FORMAT})", help="print the version"

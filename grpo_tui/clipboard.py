@@ -52,5 +52,6 @@ async def load_into_tmux(text: str, environment: Mapping[str, str] = os.environ)
         tmux.kill()
         return "tmux does not answer"
     if tmux.returncode:
-        return f"tmux does not forward it ({clean(told.decode(errors='replace'), '').strip()[:100]}); tmux 3.2 or newer is required"
+        why = clean(told.decode(errors="replace"), "").strip()[:100]
+        return f"tmux does not forward it ({why}); tmux 3.2 or newer is required"
     return ""
