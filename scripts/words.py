@@ -3,7 +3,8 @@
     make words | less
 
 Strings come from the syntax trees: messages, labels of actions and widgets, docstrings of commands and actions,
-and those of config/schema.py, which the documentation of the configuration is generated from. Markup and format fields stay.
+and those of config/schema.py, which the documentation of the configuration is generated from. Markup and format
+fields stay.
 """
 
 from __future__ import annotations

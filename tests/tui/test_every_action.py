@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from textual.command import CommandPalette
 
 from grpo_tui.actions.action import Action, Runner
 from grpo_tui.actions.keymap import with_keymap
@@ -35,7 +36,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         async def run_later(app: Any) -> None:
             found.append(action.id)
 
-        return run_later if inspect.iscoroutinefunction(action.run) else run
+        made: Runner = run_later if inspect.iscoroutinefunction(action.run) else run
+        made.__doc__ = action.run.__doc__
+        return made
 
     def keymap(keys: Any) -> tuple[Action, ...]:
         return tuple(replace(action, run=recorded(action)) for action in with_keymap(keys))
@@ -81,6 +84,11 @@ async def test_each_key_runs_its_action(start: Start, ran: list[str], view: str,
         for action in actions_in(session, view):
             for key in action.keys:
                 await session.press(key)
+                if key == "ctrl+p":  # Textual's own key for it
+                    await session.until(lambda: CommandPalette.is_open(session.app), key)
+                    await session.press("escape")
+                    await session.until(lambda: not CommandPalette.is_open(session.app), "the view")
+                    continue
                 await does(session, ran, action, key)
 
 
@@ -116,3 +124,14 @@ async def test_a_click_on_a_key_runs_its_action(start: Start, ran: list[str], vi
 
 def test_the_registry_has_every_view() -> None:
     assert {action.scope for action in ACTIONS} == {"", *VIEWS}
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24)])
+async def test_a_short_terminal_has_the_views_as_digits(start: Start, ran: list[str], size: tuple[int, int]) -> None:
+    async with start(box, size=size, wait="87/200") as session:
+        assert session.text().splitlines()[-1].endswith("▸1 2 3 4 5 6")
+        places = {name: column for column, _, name in session.app.screen.query_one(KeyBar)._spans}
+        for view in VIEWS:
+            await session.pilot.click("#keys", offset=(places[view] + 1, 0))
+            await session.until(lambda view=view: ran == [view], view)
+            ran.clear()
