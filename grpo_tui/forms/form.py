@@ -43,6 +43,15 @@ class FieldError(Exception):
     """An invalid field: its label and what is wrong."""
 
 
+class Fields(VerticalScroll):
+    """The fields of a form. The one that has the focus stays in sight when what is below them grows."""
+
+    def on_resize(self) -> None:
+        focused = self.screen.focused
+        if focused is not None and self in focused.ancestors:
+            self.scroll_to_widget(focused, animate=False)
+
+
 class RequestScreen(Dialog[dict[str, Any]]):
     """A form that is dismissed with the box's reply to its request."""
 
@@ -131,7 +140,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
     # -----------------------------------------------------------------------------------------------------
 
     def compose_body(self) -> ComposeResult:
-        with VerticalScroll(classes="body fields", can_focus=False):
+        with Fields(classes="body fields", can_focus=False):
             yield from self.compose_fields()
         yield Excerpt("", id="problem")
         yield Excerpt("", id="command", classes="command")

@@ -324,6 +324,11 @@ class MetricTable:
         self._asked_at = self._now()
         return True
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the whole log was read for it."""
+        return not self._is_coarse
+
     def answer(self, reply: Mapping[str, Any]) -> None:
         """Apply the reply to ``metrics``."""
         self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]

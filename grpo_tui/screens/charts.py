@@ -141,6 +141,7 @@ class ChartsScreen(ViewScreen):
             chart.display = bool(metric)
             chart.is_log = metric in self.view.logarithmic
             chart.crosshair = self.view.crosshair
+        charts[0].display = charts[0].display or not self.drawn  # which says why there is none
         if (curves := self.curves) is not None:
             if self._run not in (curves.run, ""):  # a range of steps says nothing about another run
                 self.view.window, self.view.crosshair = self.view.window.whole(), None

@@ -268,6 +268,8 @@ class CurveChart(Panel):
             return "waiting for the first step"
         if curves.problem:
             return curves.problem
+        if not self.metric and store.metrics.is_known:
+            return "no metrics logged"
         return "not logged" if curves.is_answered else "asking the box …" if store.connected else ""
 
     # mouse ---------------------------------------------------------------------------------------------

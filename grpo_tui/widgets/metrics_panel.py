@@ -115,7 +115,9 @@ class MetricsPanel(ListPanel):
             self.post_message(self.Toggled(name))
 
     def empty(self) -> Text:
-        return Text("" if self.view.filter else EMPTY)
+        if self.view.filter:
+            return Text("no metric matches")
+        return Text(EMPTY if self.store.metrics.is_known or not self.store.connected else "asking the box")
 
     def line(self, index: int, width: int) -> Text:
         return self._line(self._lines[index], width)

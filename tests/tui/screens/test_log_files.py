@@ -77,7 +77,7 @@ async def test_any_line_is_reached(start: Start) -> None:
         await session.press("number_sign", *"50 %", "enter")
         await session.until(lambda: abs((window(session).number or 0) - 2_510) < 90, "the middle")
         await session.press("number_sign", *"none", "enter")
-        await session.until(lambda: "'none' is neither the number of a line" in session.notifications())
+        await session.until(lambda: "'none' is neither a line number" in session.notifications())
         known = window(session)
         lines = session.app.views.logs.query_one(LogLinesPanel)
         for _ in range(160):  # faster than they are loaded

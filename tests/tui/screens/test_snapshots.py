@@ -51,11 +51,11 @@ STEADY = 4
 """Ticks without a change after which a screen counts as complete: a panel's new width is asked for at the next tick."""
 
 
-async def _wait(pilot: Pilot[None], ready: Callable[[], object]) -> None:
-    """Wait until a screen is complete and its picture stays the same."""
+async def wait(pilot: Pilot[None], ready: Callable[[], object], steady: int = STEADY) -> None:
+    """Wait until a screen is complete and its picture stays the same over ``steady`` ticks."""
     deadline = time.monotonic() + PATIENCE * 10
-    picture, steady = "", 0
-    while steady < STEADY:
+    picture, same = "", 0
+    while same < steady:
         assert time.monotonic() < deadline
         if not ready():
             await pilot.pause(0.025)
@@ -63,7 +63,7 @@ async def _wait(pilot: Pilot[None], ready: Callable[[], object]) -> None:
         pilot.app.tick()  # type: ignore[attr-defined]
         await pilot.pause(0.1)
         before, picture = picture, pilot.app.export_screenshot()
-        steady = steady + 1 if picture == before else 0
+        same = same + 1 if picture == before else 0
 
 
 def shows_home(pilot: Pilot[None]) -> bool:
@@ -77,7 +77,7 @@ def shows_home(pilot: Pilot[None]) -> bool:
 
 def test_home(snap_compare: Compare) -> None:
     async def ready(pilot: Pilot[None]) -> None:
-        await _wait(pilot, lambda: shows_home(pilot))
+        await wait(pilot, lambda: shows_home(pilot))
 
     assert snap_compare(app(), terminal_size=(120, 40), run_before=ready)
 
@@ -88,10 +88,10 @@ KEYS = {"launch": ["n"], "evaluate": ["e"], "resume": ["down", "down", "down", "
 @pytest.mark.parametrize("form", KEYS)
 def test_form(snap_compare: Compare, form: str) -> None:
     async def ready(pilot: Pilot[None]) -> None:
-        await _wait(pilot, lambda: shows_home(pilot))
+        await wait(pilot, lambda: shows_home(pilot))
         for key in KEYS[form]:
             await pilot.press(key)
             await pilot.pause(0.3)
-        await _wait(pilot, lambda: getattr(pilot.app.screen, "ready", None))
+        await wait(pilot, lambda: getattr(pilot.app.screen, "ready", None))
 
     assert snap_compare(app(), terminal_size=(120, 40), run_before=ready)
