@@ -42,6 +42,7 @@ class Refresher:
     def tick(self) -> None:
         """Request what is due."""
         self.history.take(self._app.store)
+        self._app.home.update_needs()
         if self._app.store.connected:
             self._refresh_shown()
             self._refresh_curves()
@@ -143,7 +144,7 @@ async def refresh_step(app: GrpoApp, run: str, x: float | None, axis: str) -> No
         return
     await asyncio.sleep(CROSSHAIR_S)  # a held key moves it on; this worker is cancelled then
     try:
-        app.views.charts.show_step(await app.request("show_step", timeout=15.0, run=run, at=x, x=axis))
+        app.views.charts.show_step(await app.request("show_step", timeout=15.0, run=run, at=x, x=axis), asked=x)
     except RemoteError as error:
         app.views.charts.show_step(None, error.message)
 

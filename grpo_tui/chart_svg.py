@@ -53,11 +53,12 @@ def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], s
     scaled = [_logarithmic(mark) for mark in marks] if chart.is_log else marks
     view = view_of_marks(scaled, *ends)
     last = chart.curve.last
-    yield f'<text x="{LEFT}" y="20" font-weight="bold" fill="#1d2733">{_escape(chart.metric)}</text>'
-    said = " ".join(filter(None, [metric_value(last) if last is not None else "", "log" if chart.is_log else ""]))
-    yield f'<text x="{WIDTH - RIGHT}" y="20" text-anchor="end" fill="#5d6b7a">{_escape(said)}</text>'
     levels = (log_ticks if chart.is_log else ticks)(view.y_low, view.y_high, 5)
-    texts = power_labels(levels) if chart.is_log else tick_labels(levels)
+    texts, base = (power_labels if chart.is_log else tick_labels)(levels)
+    yield f'<text x="{LEFT}" y="20" font-weight="bold" fill="#1d2733">{_escape(chart.metric)}</text>'
+    about = [metric_value(last) if last is not None else "", "log" if chart.is_log else ""]
+    said = " ".join(filter(None, [*about, f"axis: {base} + …" if base else ""]))
+    yield f'<text x="{WIDTH - RIGHT}" y="20" text-anchor="end" fill="#5d6b7a">{_escape(said)}</text>'
     for level, text in zip(levels, texts, strict=True):
         y = f"{_y(level, view):.1f}"
         yield f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#e2ded2" stroke-width="1"/>'

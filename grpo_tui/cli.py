@@ -66,6 +66,7 @@ def _user_files() -> str:
         f"\nyour files: {folder}/boxes.yaml (see config/boxes.example.yaml)\n"
         f"            {folder}/keymap.yaml (see config/keymap.example.yaml)\n"
         f"            {folder}/columns.yaml (see config/columns.example.yaml)\n"
+        f"            {folder}/alarms.yaml (see config/alarms.example.yaml)\n"
     )
 
 
@@ -130,6 +131,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
     from grpo_train.run_dir.configs import config_folder
     from grpo_tui import demo
     from grpo_tui.actions.keymap import read_keymap
+    from grpo_tui.alarms_file import read_alarms
     from grpo_tui.columns_file import read_columns
     from grpo_tui.options import Options
 
@@ -138,14 +140,14 @@ def app_options(arguments: argparse.Namespace) -> Options:
         raise UserError(f"--demo runs on this machine and cannot be combined with {given}", code="bad_config")
     if arguments.demo and (problem := demo.engine_problem()):
         raise UserError(problem, code="no_engine")
-    keymap, columns = read_keymap(), read_columns()
+    keymap, columns, alarms = read_keymap(), read_columns(), read_alarms()
     config_dir = config_folder(arguments.config_dir) if arguments.config_dir else None
     boxes_file = Path(arguments.boxes) if arguments.boxes else None
     cache = None if arguments.no_cache else Path(platformdirs.user_cache_dir("grpo-tui"))
     if arguments.demo:
         root = Path(arguments.root).expanduser().absolute() if arguments.root else demo.demo_root()
         return Options(
-            demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, columns, cache=cache,
+            demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, columns, alarms, cache=cache,
             fresh=arguments.fresh,
         )  # fmt: skip
     again = partial(reload_box, arguments=arguments)
@@ -157,6 +159,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
         arguments.readonly,
         keymap,
         columns,
+        alarms,
         again,
         arguments.root or "",
         cache,

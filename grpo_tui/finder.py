@@ -1,4 +1,4 @@
-"""What the command palette finds besides commands: runs, metrics, steps, boxes."""
+"""What the command palette finds besides commands: runs, metrics, steps, files of the run, boxes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from textual.command import Hit, Hits, Provider
 from textual.content import Content
 from textual.types import IgnoreReturnCallbackType
+
+from grpo_tui.log_requests import refresh_files
+from grpo_tui.model.formatting import byte_size
+from remote.protocol.rows import UNREADABLE
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
@@ -43,12 +47,13 @@ class Finder(Provider):
             boxes = await asyncio.to_thread(load_boxes, self.grpo.options.boxes_file)
         except BoxesError:
             boxes = []  # the list of boxes says why
+        self._request_files()
         current = self.grpo.connection.box.name
         self._boxes = [box for box in boxes if box.name != current]
 
     async def search(self, query: str) -> Hits:
         words, matcher = query.lower().split(), self.matcher(query)
-        for finds in (self._steps(query), self._runs(), self._metrics(), self._other_boxes()):
+        for finds in (self._steps(query), self._runs(), self._metrics(), self._files(), self._other_boxes()):
             found = 0
             for find in finds:
                 if all(word in find.name.lower() for word in words) or find.name.startswith("step "):
@@ -74,6 +79,22 @@ class Finder(Provider):
             name = str(row["name"])
             yield Find(f"metric {name}", "its chart", partial(go_to_metric, self.grpo, name))
 
+    def _request_files(self) -> None:
+        """Request the files of the run; they are found as soon as they are known."""
+        app, view = self.grpo, self.grpo.views.logs.view
+        is_live = app.store.run is not None and app.store.run.is_live
+        if view is not None and app.store.connected and view.request_files(is_live):
+            app.work("log files", partial(refresh_files, app, view))
+
+    def _files(self) -> Iterator[Find]:
+        view = self.grpo.views.logs.view
+        for file in view.files if view is not None else ():
+            if UNREADABLE not in file:
+                group, size = file.get("group", "logs"), byte_size(file.get("size") or 0)
+                where = f"{size}, of the run" if group == "logs" else f"{size}, of {group}"
+                go = partial(go_to_file, self.grpo, file["path"])
+                yield Find(f"file {file.get('name', file['path'])}", where, go)
+
     def _other_boxes(self) -> Iterator[Find]:
         for box in self._boxes:
             go = partial(self.grpo.work, "action boxes", partial(self.grpo.use_box, box))
@@ -93,7 +114,14 @@ def go_to_step(app: GrpoApp, step: int) -> None:
         app.views.rollouts.go_to_step(step)
         return
     app.views.show("charts")
-    app.views.charts.view.crosshair = float(step)
+    app.views.charts.go_to_step(step)
+
+
+def go_to_file(app: GrpoApp, path: str) -> None:
+    """Open a file of the run in the logs."""
+    if (view := app.views.logs.view) is not None:
+        view.open(path)
+        app.views.show("logs")
 
 
 def go_to_metric(app: GrpoApp, name: str) -> None:

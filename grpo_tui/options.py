@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from grpo_tui.model.alarms import Rule
 from remote.boxes import Box
 
 
@@ -22,6 +23,8 @@ class Options:
     keymap: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     """Columns of the list of runs, of columns.yaml; () = the default ones."""
+    alarms: tuple[Rule, ...] = ()
+    """The rules of alarms.yaml."""
     reload_box: Callable[[Box], Box] = lambda box: box
     """The current entry of boxes.yaml for a box; the box itself without one. Raises BoxesError."""
     root: str = ""

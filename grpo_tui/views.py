@@ -27,6 +27,7 @@ class Views:
         self.home = HomeScreen(app.store, app.actions, app.options.readonly)
         if app.options.columns:
             self.home.runs.columns = app.options.columns
+        self.home.runs.measured = frozenset(rule.metric for rule in app.options.alarms)
         self._made: dict[str, ViewScreen] = {"home": self.home}
         self.name = "home"
         """The view that is shown."""

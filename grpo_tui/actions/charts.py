@@ -18,6 +18,16 @@ def right(app: GrpoApp) -> None:
     app.views.charts.move_crosshair(1)
 
 
+def one_left(app: GrpoApp) -> None:
+    """Move the crosshair to the logged step before."""
+    app.views.charts.step_crosshair(-1)
+
+
+def one_right(app: GrpoApp) -> None:
+    """Move the crosshair to the next logged step."""
+    app.views.charts.step_crosshair(1)
+
+
 def far_left(app: GrpoApp) -> None:
     """Move the crosshair left by ten columns."""
     app.views.charts.move_crosshair(-10)
@@ -26,6 +36,21 @@ def far_left(app: GrpoApp) -> None:
 def far_right(app: GrpoApp) -> None:
     """Move the crosshair right by ten columns."""
     app.views.charts.move_crosshair(10)
+
+
+def go_to_step(app: GrpoApp) -> None:
+    """Put the crosshair on a step by its number."""
+    app.views.charts.ask_for_step()
+
+
+def highest(app: GrpoApp) -> None:
+    """Put the crosshair on the highest value that a chart shows."""
+    app.views.charts.go_to_extreme(True)
+
+
+def lowest(app: GrpoApp) -> None:
+    """Put the crosshair on the lowest value that a chart shows."""
+    app.views.charts.go_to_extreme(False)
 
 
 def zoom_in(app: GrpoApp) -> None:
@@ -75,16 +100,30 @@ def toggle_log(app: GrpoApp) -> None:
     app.views.charts.toggle_log()
 
 
+def toggle_clip(app: GrpoApp) -> None:
+    """Clip the y axis of a chart to the 1st to 99th percentile, or show every point."""
+    app.views.charts.toggle_clip()
+
+
 def next_axis(app: GrpoApp) -> None:
-    """Switch to the next x axis: steps, tokens, time."""
-    app.views.charts.view.next_axis()
+    """Switch to the next x axis: steps, tokens, time, cost."""
+    app.views.charts.view.next_axis(app.store.price_per_hour is not None)
     app.views.charts.tick()
 
 
 def open_rollouts(app: GrpoApp) -> None:
-    """Open the completions of the step at the crosshair."""
-    app.views.rollouts.open_step(app.views.charts.crosshair_step)
-    app.views.show("rollouts")
+    """Open the completions of the step at the crosshair, or the row of the event it was put on."""
+    app.views.charts.open_at_crosshair()
+
+
+def next_event(app: GrpoApp) -> None:
+    """Put the crosshair on the next event: stop, resume, changed config, crash, evaluation."""
+    app.views.charts.choose_event(1)
+
+
+def previous_event(app: GrpoApp) -> None:
+    """Put the crosshair on the previous event."""
+    app.views.charts.choose_event(-1)
 
 
 def toggle_metric(app: GrpoApp) -> None:

@@ -18,6 +18,16 @@ def right(app: GrpoApp) -> None:
     app.views.compare.move_crosshair(1)
 
 
+def one_left(app: GrpoApp) -> None:
+    """Move the crosshair to the step before."""
+    app.views.compare.step_crosshair(-1)
+
+
+def one_right(app: GrpoApp) -> None:
+    """Move the crosshair to the next step."""
+    app.views.compare.step_crosshair(1)
+
+
 def far_left(app: GrpoApp) -> None:
     """Move the crosshair left by ten columns."""
     app.views.compare.move_crosshair(-10)
@@ -53,8 +63,8 @@ def drop(app: GrpoApp) -> None:
 
 
 def next_axis(app: GrpoApp) -> None:
-    """Switch to the next x axis: steps, tokens, time since the start of each run."""
-    app.views.compare.comparison.next_axis()
+    """Switch to the next x axis: steps, tokens, time since the start of each run, cost."""
+    app.views.compare.comparison.next_axis(app.store.price_per_hour is not None)
     app.views.compare.tick()
 
 

@@ -19,7 +19,7 @@ DEFAULT = (
 """Shown first, as far as the run logs them."""
 UNUSUAL = 3.0
 """Robust z-score of the last 20 steps from which a metric is unusual."""
-AXIS_NAMES = {"step": "step", "tokens": "tokens", "time": "time"}
+AXIS_NAMES = {"step": "step", "tokens": "tokens", "time": "time", "seconds": "cost"}
 
 
 @dataclass
@@ -30,6 +30,8 @@ class ChartsView:
     """The chosen metrics, in order; empty: those of DEFAULT that the run logs."""
     window: Window = field(default_factory=Window)
     logarithmic: set[str] = field(default_factory=set)
+    clipped: set[str] = field(default_factory=set)
+    """Metrics whose y axis leaves out the extremes."""
     crosshair: float | None = None
     filter: str = ""
 
@@ -64,9 +66,9 @@ class ChartsView:
             shown.insert(min(len(shown) - 1, max(0, index + by)), shown.pop(index))
             self.shown = shown
 
-    def next_axis(self) -> str:
+    def next_axis(self, has_price: bool) -> str:
         """Turn to the next x axis. The range of another axis means nothing: all is shown."""
-        axis = AXES[(AXES.index(self.window.x) + 1) % len(AXES)]
+        axis = next_axis(self.window.x, has_price)
         self.window, self.crosshair = Window(x=axis, smoothing=self.window.smoothing), None
         return axis
 
@@ -75,6 +77,12 @@ class ChartsView:
         steps = next_smoothing(self.window.smoothing, used, by)
         self.window = Window(self.window.x, self.window.low, self.window.high, self.window.span, steps)
         return steps
+
+
+def next_axis(axis: str, has_price: bool) -> str:
+    """The x axis after another one; without a price of the box there is no cost."""
+    axes = AXES if has_price else [one for one in AXES if AXIS_NAMES[one] != "cost"]
+    return axes[(axes.index(axis) + 1) % len(axes)] if axis in axes else axes[0]
 
 
 def next_smoothing(chosen: int, used: int, by: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +50,8 @@ def checkpoint_views(run: str, reply: dict[str, Any]) -> list[CheckpointView]:
     for evaluation in reply.get("evaluations") or ():
         if reason := evaluation.get("unreadable"):
             views.append(CheckpointView(None, f"evaluation {evaluation['name']} is unreadable: {reason}"))
-        dataset = evaluation["name"].removeprefix(f"{run}_")
-        for row in evaluation.get("metrics") or ():
-            step = row.get("step") or ""
-            if step.isascii() and step.isdigit() and len(step) <= 15:
-                results.setdefault(int(step), []).append(_result(dataset, row))
+    for _, evaluated, result in evaluated_steps(run, reply):
+        results.setdefault(evaluated, []).append(result)
     for checkpoint in reply.get("checkpoints") or ():
         step = None if checkpoint["step"] is None else int(checkpoint["step"])
         evaluations = () if step is None else tuple(results.get(step, ()))
@@ -61,6 +59,16 @@ def checkpoint_views(run: str, reply: dict[str, Any]) -> list[CheckpointView]:
     if 0 in results:
         views.append(CheckpointView(0, "", tuple(results[0])))
     return sorted(views, key=lambda view: (view.step is not None, -(view.step or 0)))
+
+
+def evaluated_steps(run: str, reply: Mapping[str, Any]) -> Iterator[tuple[str, int, EvalResult]]:
+    """Each evaluated step in a ``show_run`` reply: name of the evaluation, step, result."""
+    for evaluation in reply.get("evaluations") or ():
+        dataset = evaluation["name"].removeprefix(f"{run}_")
+        for row in evaluation.get("metrics") or ():
+            step = row.get("step") or ""
+            if step.isascii() and step.isdigit() and len(step) <= 15:
+                yield evaluation["name"], int(step), _result(dataset, row)
 
 
 def _result(dataset: str, row: dict[str, Any]) -> EvalResult:

@@ -8,9 +8,9 @@ from typing import Any
 
 from grpo_train.run_dir.smoothing import automatic_steps
 from grpo_tui.charts import RUN_LOOKS, RunLook
-from grpo_tui.model.charts_view import next_smoothing
+from grpo_tui.model.charts_view import next_axis, next_smoothing
 from grpo_tui.model.compare_facts import Facts
-from grpo_tui.model.curves import AXES, Curves, Window
+from grpo_tui.model.curves import Curves, Window
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.standing import TRACKED, Track, track_of
@@ -32,8 +32,6 @@ class RunCurves(Curves):
         super().__init__(run, now=now)
         self.track: Track | None = None
         """The run along its log, once its curves are whole."""
-        self.axis = ""
-        """The x axis of the curves: another one than the window's until the box has answered."""
         self._logs = RunLogs(run)
         self._step = -1
 
@@ -53,7 +51,6 @@ class RunCurves(Curves):
         version = self.version
         self.answer(reply, self._logs)
         if self.version != version:
-            self.axis = reply["x"]
             self.track = track_of(reply) if not self.is_coarse else None
 
 
@@ -173,9 +170,9 @@ class Comparison:
         self.smoothing = next_smoothing(self.smoothing, self.smoothed_steps, by)
         return self.smoothing
 
-    def next_axis(self) -> str:
+    def next_axis(self, has_price: bool) -> str:
         """Turn to the next x axis."""
-        self.x, self.crosshair = AXES[(AXES.index(self.x) + 1) % len(AXES)], None
+        self.x, self.crosshair = next_axis(self.x, has_price), None
         return self.x
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -36,7 +37,10 @@ MIN_AVERAGED = 12
 """Minimum values for drawing the moving average over the raw curve."""
 SMOOTHINGS = (0, 5, 20, 50, 200, 1_000)
 """Steps of the moving average besides the automatic one; 0 = off."""
-AXES = ("step", "tokens", "time")
+AXES = ("step", "tokens", "time", "seconds")
+"""``seconds`` are shown as their cost, where the box has a price."""
+STEP = ":step"
+"""The metric that is the step of each row, where the axis is another one."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,10 @@ class Mark(NamedTuple):
     smooth: float
     broken: bool
     """Whether a NaN lies between it and the mark before: the line breaks."""
+    rows: float = 1
+    """Finite values."""
+    total: float = 0.0
+    """Sum of the values, of more than one."""
 
 
 class Curve:
@@ -111,7 +119,7 @@ class Curve:
                 self.marks.append(
                     Mark(
                         x, columns.first[index], columns.min[index], columns.max[index], columns.last[index],
-                        columns.smooth[index], self._broken,
+                        columns.smooth[index], self._broken, count, columns.sum[index],
                     )
                 )  # fmt: skip
                 self._broken = gap
@@ -147,6 +155,8 @@ class Curves:
         self.first: float | None = None
         """First and last x of the run."""
         self.last: float | None = None
+        self.axis = ""
+        """The x axis of the curves: another one than the window's until the box has answered."""
         self.smoothing = 0
         """Steps of the moving average in the curves."""
         self.progress = 0.0
@@ -264,7 +274,7 @@ class Curves:
 
     def _take_reply(self, reply: Mapping[str, Any]) -> None:
         self.is_coarse, self.progress = reply["state"] != "whole", reply["progress"]
-        self.first, self.last = reply["first"], reply["last"]
+        self.axis, self.first, self.last = reply["x"], reply["first"], reply["last"]
         self._ends = (reply["low"], reply["high"])
         self.smoothing, self._rows, self._live = reply["smoothing"], reply["rows"], 0
         self.curves = {
@@ -291,19 +301,43 @@ class Curves:
         while self._next < rows.end and self._live < LIVE_KEPT:
             row = rows.get(self._next)
             self._next += 1
-            if row is not None and (x := _x_of(row, self.window.x)) is not None:
+            if row is not None and (x := self._x_of(row)) is not None:
                 self._take(x, row)
                 self._is_ahead = True
         if self._is_ahead and self._now() - self._drawn_at >= DRAW_S:
             self._is_ahead, self._drawn_at = False, self._now()
             self.version += 1
 
+    def _x_of(self, row: Row) -> float | None:
+        if self.axis == "step":
+            return step_of(row.fields)
+        if self.axis == "seconds":
+            took = to_float(row.fields.get("time/step")) or 0.0
+            return (self.last or 0.0) + (took if 0 < took < HUGE else 0.0)
+        return row_time(row.fields) if self.axis == "time" else to_float(row.fields.get("num_tokens"))
+
     def _take(self, x: float, row: Row) -> None:
         self.last = x if self.last is None else max(self.last, x)
         self._live += 1
         for name, curve in self.curves.items():
-            if (value := to_float(row.fields.get(name))) is not None:
+            value = step_of(row.fields) if name == STEP else to_float(row.fields.get(name))
+            if value is not None:
                 curve.append(x, value)
+
+    @property
+    def spacing(self) -> float:
+        """The usual distance of two rows on the axis."""
+        if self.axis == "step" or self.first is None or self.last is None:
+            return 1.0
+        return (self.last - self.first) / max(1, self._rows + self._live - 1)
+
+    def x_of_step(self, step: int) -> float | None:
+        """Where a step is on the axis shown, within a pixel column; None if that is not known, or out of the range."""
+        if self.axis == "step":
+            return float(step)
+        marks = self.curves[STEP].marks if STEP in self.curves else []
+        place = bisect_left(marks, step, key=lambda mark: mark.high)
+        return marks[place].x if place < len(marks) and (place or marks[0].low <= step) else None
 
 
 class MetricTable:
@@ -351,9 +385,3 @@ def _first_from(logs: RunLogs, offset: int) -> int | None:
         index -= 1
     missing = index == rows.first and len(rows) and rows.get(index).offset > offset  # type: ignore[union-attr]
     return None if missing else index
-
-
-def _x_of(row: Row, axis: str) -> float | None:
-    if axis == "step":
-        return step_of(row.fields)
-    return row_time(row.fields) if axis == "time" else to_float(row.fields.get("num_tokens"))

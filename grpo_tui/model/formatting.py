@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 
+LONGEST_TICK = 9
+"""Characters of the number at a tick of an axis whose range is a small part of its values."""
+
 
 def short_age(seconds: float | None) -> str:
     """An age in one unit for a narrow column: ``8s``, ``41m``, ``3h``, ``2d``; ``–`` if unknown."""
@@ -78,19 +81,36 @@ def metric_value(value: float | None) -> str:
     return compact_number(value)
 
 
-def power_labels(levels: list[float]) -> list[str]:
-    """Labels of a logarithmic axis, whose levels are exponents of ten; "" beyond the largest number."""
-    return [compact_number(10.0**level, 6) if abs(level) < 308 else "" for level in levels]
+def power_labels(levels: list[float]) -> tuple[list[str], str]:
+    """As :func:`tick_labels`, of an axis whose levels are exponents of ten; "" beyond the largest number."""
+    values = [10.0**level if abs(level) < 308 else math.inf for level in levels]
+    labels = [compact_number(value, 6) if math.isfinite(value) else "" for value in values]
+    return tick_labels(values) if len(set(labels)) < len(labels) and max(values) < math.inf else (labels, "")
 
 
-def tick_labels(levels: list[float]) -> list[str]:
-    """Labels of an axis: every tick has the number of decimals that the tick distance needs."""
-    if len(levels) < 2 or max(map(abs, levels)) >= 1e4:
-        return [compact_number(level) for level in levels]
+def tick_labels(levels: list[float]) -> tuple[list[str], str]:
+    """Labels of an axis and what is to be added to them, mostly "": every tick has the number of decimals that the tick
+    distance needs."""
+    if len(levels) < 2:
+        return [compact_number(level) for level in levels], ""
     distance = min(high - low for low, high in itertools.pairwise(levels))
-    decimals = next((d for d in range(7) if math.isclose(round(distance * 10**d), distance * 10**d, rel_tol=1e-6)), 7)
-    labels = [f"{level:.{decimals}f}" if abs(level) > distance / 1e6 else "0" for level in levels]
-    return labels if max(map(len, labels)) <= 7 else [compact_number(level) for level in levels]
+    decimals = next((d for d in range(16) if math.isclose(round(distance * 10**d), distance * 10**d, rel_tol=1e-6)), 16)
+    compact = [compact_number(level) for level in levels]
+    exact = [f"{level:.{decimals}f}" if abs(level) > distance / 1e6 else "0" for level in levels]
+    is_large = max(map(abs, levels)) >= 1e4
+    for labels, room in ((exact, 0 if is_large else 7), (compact, 7), (exact, LONGEST_TICK)):
+        if max(map(len, labels)) <= room and len(set(labels)) == len(labels):
+            return labels, ""
+    size = 10.0 ** math.ceil(math.log10(levels[-1] - levels[0]))
+    base = math.floor(levels[0] / size + 1e-6) * size
+    above = [level - base if level - base > distance / 1e3 else 0.0 for level in levels]
+    return ["+" + _without_zeros(f"{each:.3g}") for each in above], f"{base:.15g}"
+
+
+def _without_zeros(text: str) -> str:
+    """``2e-08`` as ``2e-8``."""
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
 
 
 def _scientific(value: float, width: int) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.run_dir.display import duration
-from grpo_tui.model.formatting import money, one_line
+from grpo_train.run_dir.files import to_float
+from grpo_tui.model.alarms import Rule
+from grpo_tui.model.formatting import metric_value, money, one_line
+from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 
@@ -64,8 +67,10 @@ class Look:
 class Needs:
     """The entries of one box, newest first."""
 
-    def __init__(self, look: Look) -> None:
-        self.look = look
+    def __init__(self, look: Look, rules: Sequence[Rule] = (), facts: RunFacts | None = None) -> None:
+        self.look, self._rules, self._facts = look, rules, facts or RunFacts()
+        self._heard: set[str] | None = None
+        """Keys of the alarms that were there already."""
         self.entries: list[Need] = []
         self.asked: dict[str, int | None] = {}
         """Key of a failed run's entry to the step that a resume continues from; None while the box is asked."""
@@ -80,12 +85,13 @@ class Needs:
         idle = tuple(sorted(self._idle.items()))
         made_of = (
             id(store), store.versions["runs"], store.versions["sessions"], idle, minute, len(self.look.dismissed),
-            tuple(self.asked.items()), len(names),
+            tuple(self.asked.items()), len(names), self._measured(store) if self._rules else None,
         )  # fmt: skip
         if made_of == self._made_of or store.runs is None:
             return
         self._made_of = made_of
-        found = [*self._ended(store, names, resume, evaluate), *self._alarms(store, names), *self._gpus(store)]
+        alarms = [*self._alarms(store, names), *self._broken_rules(store, names)]
+        found = [*self._ended(store, names, resume, evaluate), *alarms, *self._gpus(store)]
         since = max(self.look.since, store.now() - OLDEST_S)
         found = [need for need in found if need.at >= since and need.key not in self.look.dismissed]
         self.entries = sorted(found, key=lambda need: -need.at)[:MOST]
@@ -136,6 +142,28 @@ class Needs:
                 words = "".join(c for c in row.alarm.partition(":")[0] if not c.isdigit())
                 key = f"alarm {row.name} {row.started} {words}"
                 yield Need(key, store.now() - age, "bad", row.name, f"{name} at step {row.step}", one_line(row.alarm))
+
+    def _measured(self, store: Store) -> object:
+        """A value that differs whenever a metric may."""
+        return self._facts.version, store.logs.version["train_log"] if store.logs else 0
+
+    def _broken_rules(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
+        for row in store.live_runs() if self._rules else ():
+            logged = store.logs.rows.last if store.logs is not None and row.name == store.selected else None
+            for rule in self._rules:
+                value = (
+                    to_float(logged.fields.get(rule.metric)) if logged else self._facts.metric(row.name, rule.metric)
+                )
+                if rule.is_broken(value) and (age := store.row_age(row)) is not None:
+                    key, name = f"rule {row.name} {row.started} {rule}", names.get(row.name, row.name)
+                    detail = f"{rule.metric} {metric_value(value)}: {rule.words}"
+                    yield Need(key, store.now() - age, "bad", row.name, f"{name} at step {row.step}", detail)
+
+    def new_alarms(self) -> bool:
+        """Whether there are alarms that were not there at the last call; those of the first list are known."""
+        alarms = {need.key for need in self.entries if need.key.startswith(("alarm ", "rule "))}
+        heard, self._heard = self._heard, (self._heard or set()) | alarms
+        return heard is not None and bool(alarms - heard)
 
     def _sample(self, store: Store) -> None:
         """Note since when each GPU is idle: no process on it, and nearly no use."""

@@ -48,6 +48,8 @@ class RunList:
     """The filter as it is typed."""
     mistake: QueryError | None = None
     """Why ``filter`` cannot be read; the last one that could be read stays."""
+    measured: frozenset[str] = frozenset()
+    """Metrics that alarms need, whether a column shows them or not."""
     facts: RunFacts = field(default_factory=RunFacts)
     trends: Trends = field(default_factory=Trends)
     names: Names = field(default_factory=Names)
@@ -95,7 +97,7 @@ class RunList:
         if not self.facts.version:
             return set()
         asked = {*self.columns, self.order.column, *fields_of(self._query)}
-        return {name for name in asked if name not in KNOWN and not self.facts.has_key(name)}
+        return {*self.measured} | {name for name in asked if name not in KNOWN and not self.facts.has_key(name)}
 
     def _sorted(self, rows: list[RunRow], cells: Cells) -> list[RunRow]:
         """In the chosen order; the box lists the newest first. Without a value: last, whatever the direction."""

@@ -12,6 +12,7 @@ from grpo_train.run_dir.files import parse_time, to_float
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.health import Health, records_of
 from grpo_tui.model.lines import LineBuffer, LineSplitter
+from grpo_tui.model.run_events import RunEvents
 from remote.intake import log_row, log_text
 from remote.protocol.index import HUGE
 
@@ -81,6 +82,7 @@ class RunLogs:
     rows: LineBuffer[Row] = field(default_factory=lambda: LineBuffer(ROWS_KEPT, ROWS_WEIGHT))
     completions: LineBuffer[Completion] = field(default_factory=lambda: LineBuffer(COMPLETIONS_KEPT))
     console: LineBuffer[str] = field(default_factory=lambda: LineBuffer(CONSOLE_KEPT))
+    happened: RunEvents = field(default_factory=RunEvents)
     superseded: dict[str, list[Span]] = field(default_factory=dict)
     splitters: dict[str, LineSplitter] = field(default_factory=dict)
     version: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
@@ -102,7 +104,7 @@ class RunLogs:
             self.rows = LineBuffer(ROWS_KEPT, ROWS_WEIGHT)
             self.last_time, self.health, self.health_from = None, Health(), None
         elif log == "events":
-            self.superseded = {}
+            self.superseded, self.happened = {}, RunEvents()
         elif log == "rollouts":
             self.completions = LineBuffer(COMPLETIONS_KEPT)
         else:
@@ -131,6 +133,7 @@ class RunLogs:
                 one = completion_of(offset_of_line, row)
                 self.completions.append(one, sys.getsizeof(one.prompt) + sys.getsizeof(one.text))
             else:
+                self.happened.take(offset_of_line, step_of(row), row_time(row), row)
                 _collect(row, replaced)
         if replaced:
             self._supersede(replaced)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,11 +15,13 @@ from grpo_tui.background import refresh_metrics, refresh_step
 from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.charts import CHARTS
 from grpo_tui.export import Range, save_charts
-from grpo_tui.model.charts_view import MOST_SHOWN, ChartsView, smoothing_label
-from grpo_tui.model.curves import Curves
+from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, smoothing_label
+from grpo_tui.model.curves import STEP
 from grpo_tui.model.formatting import compact_number
+from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
-from grpo_tui.screens.view import ViewScreen, bindings_of
+from grpo_tui.screens.crosshair import CrosshairScreen
+from grpo_tui.screens.view import bindings_of
 from grpo_tui.widgets.curve_chart import CurveChart, axis_label
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.metrics_panel import MetricsPanel
@@ -33,8 +34,6 @@ SHORT_SLOTS = {"-wide": 3, "-medium": 4, "-narrow": 2}
 """… and one of few rows …"""
 TINY, TINY_SLOTS = 20, {"-wide": 3, "-medium": 2, "-narrow": 1}
 """… or of fewer rows than this."""
-ZOOM = 0.5
-PAN = 0.25
 
 
 class AboutCharts(Line):
@@ -49,12 +48,12 @@ class AboutCharts(Line):
 
     def render(self) -> Content:
         view, curves = self.view, self._charts.curves
-        parts = [("x", view.window.x)]
+        parts = [("x", AXIS_NAMES[view.window.x])]
         used = curves.smoothing if curves is not None else 0
         parts.append(("smoothing", smoothing_label(view.window.smoothing, used)))
         if curves is not None and curves.curves:
             ends = [round(end) if view.window.x == "step" else end for end in curves.ends]
-            low, high = (axis_label(end, view.window.x) for end in ends)
+            low, high = (axis_label(end, view.window.x, self.store.price_per_hour) for end in ends)
             which = "all, " if view.window == view.window.whole() else ""
             how = f" ({which}following)" if view.window.follows else ""
             parts.append(("range", f"{low}–{high}{how}"))
@@ -72,17 +71,17 @@ class AboutCharts(Line):
         return text + Content(" " * gap) + count if gap > 0 else text
 
 
-class ChartsScreen(ViewScreen):
+class ChartsScreen(CrosshairScreen):
     """The charts of the selected run."""
 
     NAME = "charts"
     MAIN = "#metrics"
+    GOES_TO_STEPS = True
     FILTER_HINT = "part of a name, a glob with *, or ~regex; enter applies, esc clears"
     BINDINGS: ClassVar = bindings_of("charts")
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
         super().__init__(store, actions, readonly)
-        self.view = ChartsView()
         self.drawn: list[str] = []
         """The metrics in the charts."""
         self._asked: tuple[str, float | None, str] | None = None
@@ -92,17 +91,13 @@ class ChartsScreen(ViewScreen):
         """How far an export is; "" without one."""
 
     @property
-    def curves(self) -> Curves | None:
-        return self.store.curves.get("charts")
-
-    @property
     def smoothed_steps(self) -> int:
         """Steps of the moving average in the curves."""
         return self.curves.smoothing if self.curves is not None else 0
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
-        self.step = StepSource(store, lambda: self.curves)
+        self.step = StepSource(store, lambda: self.curves, self._events_at_crosshair)
         below = LinesPanel(store, [self.step], id="step")
         below.can_focus = False  # its arrow keys are the crosshair's
         grid = Container(
@@ -125,8 +120,15 @@ class ChartsScreen(ViewScreen):
     def _row_at_crosshair(self) -> Mapping[str, Any] | None:
         return self.step.row if self.view.crosshair is not None else None
 
+    def _events_at_crosshair(self) -> tuple[list[RunEvent], str]:
+        """The events at the crosshair, and the key that opens their row."""
+        if self.chosen:
+            return self.chosen, self.grpo.key("open_rollouts")
+        shown = self.step.shown
+        return (self.events.of_step(shown["step"]) if shown is not None else []), ""
+
     def box_changed(self) -> None:
-        self.view.crosshair = None
+        self.view.crosshair, self.chosen = None, []
 
     def update(self) -> None:
         """Choose the charts that fit, and what their curves are to show."""
@@ -136,21 +138,26 @@ class ChartsScreen(ViewScreen):
         self._slots = slots[size]
         self.drawn = self.view.metrics(names)[: self._slots]
         charts = list(self.query(CurveChart))
+        self.events.update(self.store, self.curves)
         for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
             chart.metric = metric
             chart.display = bool(metric)
-            chart.is_log = metric in self.view.logarithmic
+            chart.is_log, chart.is_clipped = metric in self.view.logarithmic, metric in self.view.clipped
             chart.crosshair = self.view.crosshair
+            chart.events = self.events
+            chart.rules = [rule for rule in self.grpo.options.alarms if rule.metric == metric]
+            chart.has_legend = chart is charts[0] or chart is self.maximized
         charts[0].display = charts[0].display or not self.drawn  # which says why there is none
         if (curves := self.curves) is not None:
             if self._run not in (curves.run, ""):  # a range of steps says nothing about another run
-                self.view.window, self.view.crosshair = self.view.window.whole(), None
+                self.view.window, self.view.crosshair, self.chosen = self.view.window.whole(), None, []
                 self.show_step(None)
             self._run = curves.run
             if curves.window != self.view.window:
                 curves.window = self.view.window
                 curves.version += 1
-            curves.show(tuple(self.drawn), max((chart.pixel_columns for chart in charts if chart.display), default=0))
+            metrics = (*self.drawn, *([STEP] if self.view.window.x != "step" else ()))  # of which events have one
+            curves.show(metrics, max((chart.pixel_columns for chart in charts if chart.display), default=0))
 
     def request_data(self) -> None:
         """Request the list of metrics, and the row at the crosshair."""
@@ -164,81 +171,24 @@ class ChartsScreen(ViewScreen):
             self._asked = wanted
             app.work("step", partial(refresh_step, app, *wanted))
 
-    # the range and the crosshair -----------------------------------------------------------------------
+    # the row at the crosshair -------------------------------------------------------------------------
 
-    def _ends(self) -> tuple[float, float] | None:
-        curves = self.curves
-        return curves.ends if curves is not None and curves.curves else None
-
-    def move_crosshair(self, by: int) -> None:
-        """Move the crosshair by columns of the charts; the first press puts it at the newest step."""
-        curves, ends = self.curves, self._ends()
-        if curves is None or ends is None:
-            return
-        width = max(1, curves.width)
-        one = (ends[1] - ends[0]) / width
-        if self.view.window.x == "step":
-            one = max(1.0, one)
-        at = self.view.crosshair
-        self.set_crosshair(ends[1] if at is None else at + by * one)
-
-    def set_crosshair(self, x: float | None) -> None:
-        """Put the crosshair at an x of the run, within the range shown."""
-        ends = self._ends()
-        if x is not None and ends is not None:
-            x = min(ends[1], max(ends[0], x))
-            x = round(x) if self.view.window.x == "step" else x
-        self.view.crosshair = x
-        self.tick()
-
-    def zoom_range(self, factor: float, center: float | None = None) -> None:
-        """Zoom about the crosshair, else about the middle; not wider than the run, not closer than two steps."""
-        curves, ends = self.curves, self._ends()
-        if curves is None or ends is None or curves.first is None or curves.last is None:
-            return
-        if center is None:
-            center = self.view.crosshair if self.view.crosshair is not None else (ends[0] + ends[1]) / 2
-        window = self.view.window.zoomed(ends, min(ends[1], max(ends[0], center)), factor)
-        low, high = max(curves.first, window.low or 0.0), min(curves.last, window.high or 0.0)
-        if self.view.window.x == "step" and high - low < 2 and factor < 1:
-            return
-        everything = low <= curves.first and high >= curves.last
-        self._show(window.whole() if everything else replace(window, low=low, high=high))
-
-    def pan(self, direction: int) -> None:
-        """Move the range by a quarter of its width, within the run."""
-        curves, ends = self.curves, self._ends()
-        if curves is None or ends is None or curves.first is None or curves.last is None:
-            return
-        room = (curves.first - ends[0]) if direction < 0 else (curves.last - ends[1])
-        by = direction * min(PAN * (ends[1] - ends[0]), abs(room))
-        if by:
-            self._show(replace(self.view.window, low=ends[0] + by, high=ends[1] + by, span=None))
-
-    def show_all(self) -> None:
-        """Show the whole run."""
-        self._show(self.view.window.whole())
-
-    def follow(self) -> None:
-        """Keep the width of the range and move it with the newest step."""
-        if (ends := self._ends()) is not None and not self.view.window.follows:
-            self._show(self.view.window.following(ends))
-
-    def _show(self, window: Any) -> None:
-        self.view.window = window
-        self.tick()
-
-    def on_curve_chart_pointed(self, event: CurveChart.Pointed) -> None:
-        self.set_crosshair(event.x)
-
-    def on_curve_chart_scrolled(self, event: CurveChart.Scrolled) -> None:
-        self.zoom_range(ZOOM if event.by > 0 else 1 / ZOOM, event.x)
-
-    def show_step(self, reply: Mapping[str, Any] | None, problem: str = "") -> None:
-        """Show the row at the crosshair."""
+    def show_step(self, reply: Mapping[str, Any] | None, problem: str = "", asked: float | None = None) -> None:
+        """Show the row that is nearest to the x that was ``asked``; the crosshair moves onto it."""
         self.step.shown, self.step.problem = reply, problem
+        curves, view = self.curves, self.view
+        if reply is not None and curves is not None and asked == view.crosshair and reply["state"] == "whole":
+            view.crosshair = reply["x"]
+            self._asked = (curves.run, view.crosshair, view.window.x)
         for panel in self.query("#step").results(LinesPanel):  # none while the view is being composed
             panel.tick()
+
+    def beside_crosshair(self, by: int) -> float | None:
+        shown = self.step.shown
+        if shown is None or shown["x"] != self.view.crosshair:
+            return None
+        beside = shown["next" if by > 0 else "previous"]
+        return shown["x"] if beside is None else beside
 
     @property
     def crosshair_step(self) -> int | None:
@@ -276,11 +226,20 @@ class ChartsScreen(ViewScreen):
         self.view.move(self.query_one(MetricsPanel).current, by, names)
         self.tick()
 
-    def toggle_log(self) -> None:
-        """Turn the logarithmic axis of the focused chart, else of the metric under the cursor, on or off."""
+    @property
+    def metric(self) -> str:
+        """The metric of the focused chart, else the one under the cursor."""
         focused = self.focused
-        name = focused.metric if isinstance(focused, CurveChart) else self.query_one(MetricsPanel).current
-        self.view.logarithmic ^= {name}
+        return focused.metric if isinstance(focused, CurveChart) else self.query_one(MetricsPanel).current
+
+    def toggle_log(self) -> None:
+        """Turn the logarithmic axis of a chart on or off."""
+        self.view.logarithmic ^= {self.metric}
+        self.tick()
+
+    def toggle_clip(self) -> None:
+        """Clip the y axis of a chart to its 1st to 99th percentile, or show all of it."""
+        self.view.clipped ^= {self.metric}
         self.tick()
 
     def export(self) -> None:
@@ -299,8 +258,9 @@ class ChartsScreen(ViewScreen):
             if (curve := curves.curves.get(name)) is not None
         ]
         x = view.window.x
-        title = f"{curves.run}, {x} {axis_label(low, x)}–{axis_label(high, x)}"
-        svg = charts_svg(title, drawings, (low, high), lambda value: axis_label(value, x))
+        label = partial(axis_label, axis=x, price=self.store.price_per_hour)
+        title = f"{curves.run}, {AXIS_NAMES[x]} {label(low)}–{label(high)}"
+        svg = charts_svg(title, drawings, (low, high), label)
         metrics = tuple(self.drawn) if x != "tokens" else tuple(dict.fromkeys(["num_tokens", *self.drawn]))
         app.work("export", partial(save_charts, app, Range(curves.run, metrics, x, low, high), svg, self.say_saving))
 
@@ -324,7 +284,9 @@ class ChartsScreen(ViewScreen):
 
     def back(self) -> bool:
         """One step out: the full-screen chart, the filter, the crosshair; returns False if there was none."""
-        if self.maximized is not None:
+        if self.is_asking:
+            self.close_go_to()
+        elif self.maximized is not None:
             self.zoom()
         elif self.view.filter:
             self.view.filter = ""

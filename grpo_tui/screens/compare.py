@@ -13,7 +13,7 @@ from textual.widget import Widget
 from grpo_tui import comparing
 from grpo_tui.actions.action import Action
 from grpo_tui.export import Range, save_runs
-from grpo_tui.model.charts_view import DEFAULT, MOST_SHOWN, smoothing_label
+from grpo_tui.model.charts_view import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
 from grpo_tui.model.compare import LETTERS, Compared, Comparison
 from grpo_tui.model.curves import MetricTable
 from grpo_tui.model.paired import PairedResults
@@ -66,7 +66,7 @@ class AboutComparison(Line):
             return [text]
         parts = [
             ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
-            ("x: ", comparison.x),
+            ("x: ", AXIS_NAMES[comparison.x]),
             ("smoothing: ", smoothing_label(comparison.smoothing, comparison.smoothed_steps)),
         ]
         for name, value in parts:
@@ -239,6 +239,12 @@ class CompareScreen(ViewScreen):
             one = max(1.0, one)
         at = self.comparison.crosshair
         self.set_crosshair(ends[1] if at is None else at + by * one)
+
+    def step_crosshair(self, by: int) -> None:
+        """Move the crosshair by one step of the pinned run; the first press puts it at the end."""
+        pin, ends, at = self.comparison.pin, self.comparison.ends, self.comparison.crosshair
+        if pin is not None and ends is not None:
+            self.set_crosshair(ends[1] if at is None else at + by * pin.curves.spacing)
 
     def set_crosshair(self, x: float | None) -> None:
         """Put the crosshair at an x."""

@@ -101,7 +101,7 @@ class HomeScreen(ViewScreen):
     def needs(self) -> Needs:
         """What needs the user on this box."""
         if self._needs is None:
-            self._needs = Needs(self.grpo.memory.look())
+            self._needs = Needs(self.grpo.memory.look(), self.grpo.options.alarms, self.runs.facts)
         return self._needs
 
     def _curves(self) -> Curves | None:
@@ -136,12 +136,17 @@ class HomeScreen(ViewScreen):
             if not wanted and self.focused is None:
                 self.query_one(RunsPanel).focus()
         self.runs.update(self.store)
-        self.needs.update(self.store, self.runs.names.short, self.grpo.key("resume"), self.grpo.key("eval"))
         self._place()
         if (curves := self._curves()) is not None:
             shown = [chart for chart in self.query(CurveChart) if chart.display]
             curves.show(tuple(chart.metric for chart in shown), max((one.pixel_columns for one in shown), default=0))
         self._unfocus_hidden()
+
+    def update_needs(self) -> None:
+        """Update what needs the user, in any view; a new alarm rings the terminal's bell."""
+        self.needs.update(self.store, self.runs.names.short, self.grpo.key("resume"), self.grpo.key("eval"))
+        if self.store.runs is not None and self.needs.new_alarms():
+            self.app.bell()
 
     def _place(self) -> None:
         """Give each panel its rows."""

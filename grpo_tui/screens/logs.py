@@ -102,6 +102,7 @@ class LogsScreen(ViewScreen):
         self._asks_for = "search"
         self._typed = ""
         self._whole_line = False
+        self._came_from_charts = False
 
     @property
     def view(self) -> LogsView | None:
@@ -180,6 +181,14 @@ class LogsScreen(ViewScreen):
             view.open(row.path)
         self.query_one("#lines").focus()
         self._show()
+
+    def open_line(self, path: str, offset: int) -> None:
+        """Show the line of a file that begins at an offset, from the charts."""
+        if (view := self.view) is not None:
+            view.open(path)
+            if view.window is not None:
+                view.window.go({"at": offset})
+            self._came_from_charts = True
 
     def open(self) -> None:
         """Enter: open what the list of files points to, or show the line under the cursor on the whole screen."""
@@ -298,7 +307,10 @@ class LogsScreen(ViewScreen):
         self._show()
 
     def back(self) -> bool:
-        """One step out: the whole line, the search, the level; returns False if there was none."""
+        """One step out: the whole line, the search, the level; at last the charts if the view was opened from them.
+
+        Returns False if there was none.
+        """
         view = self.view
         if self.maximized is not None:
             self.minimize()
@@ -306,6 +318,10 @@ class LogsScreen(ViewScreen):
             view.find("")
         elif view is not None and view.window is not None and view.window.level:
             view.show_level("")
+        elif self._came_from_charts:
+            self._came_from_charts = False
+            self.grpo.views.show("charts")
+            return True
         else:
             return False
         self._show()

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
 
-from textual import on
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
-from textual.widgets import Input
 
 from grpo_tui import downloads
 from grpo_tui.actions.action import Action
@@ -36,6 +34,7 @@ class RolloutsScreen(ViewScreen):
     """The completions of the selected run."""
 
     NAME = "rollouts"
+    GOES_TO_STEPS = True
     MAIN = "#steps"
     FILTER_HINT = 'reward<1 truncated text~"wait"; enter applies, esc clears'
     BINDINGS: ClassVar = bindings_of("rollouts")
@@ -75,7 +74,6 @@ class RolloutsScreen(ViewScreen):
             SamplePanel(store, source, reading, id="sample"),
             id="body",
         )
-        yield Input(id="go-to", placeholder="step; enter goes there", restrict="[0-9,_ ]*", compact=True)
 
     def box_changed(self) -> None:
         self._readers.clear()
@@ -199,9 +197,11 @@ class RolloutsScreen(ViewScreen):
     def action_move_pane(self, by: int) -> None:
         self.move_pane(int(by))
 
-    def open_step(self, step: int | None) -> None:
-        """Show a step, from the charts; None: the newest."""
+    def open_step(self, step: int | None, evaluation: str = "") -> None:
+        """Show a step of the training or of an evaluation, from the charts; None: the newest."""
         self._came_from_charts, self._outermost = True, 1
+        if self.store.selected is not None:
+            self._evaluations[self.store.selected] = evaluation
         self._choose_reader()
         if self.reader is not None and step is not None:
             self.reader.go_to_step(step)
@@ -219,8 +219,8 @@ class RolloutsScreen(ViewScreen):
         """One step out: an open line, full screen, the second sample, the filter, the pane; at last the charts if the
         view was opened from them."""
         reader = self.reader
-        if self.query_one("#go-to", Input).display:
-            self._close_go_to()
+        if self.is_asking:
+            self.close_go_to()
         elif self.maximized is not None:
             self.zoom()
         elif reader is not None and reader.is_beside:
@@ -237,14 +237,6 @@ class RolloutsScreen(ViewScreen):
             return False
         self.moved()
         return True
-
-    def zoom(self) -> None:
-        """Let the focused pane fill the screen, or restore it."""
-        if self.maximized is not None:
-            self.minimize()
-        elif self.focused is not None and self.focused.has_class("panel"):
-            self.maximize(self.focused, container=False)
-        self.call_after_refresh(self.tick)
 
     # choices -------------------------------------------------------------------------------------------
 
@@ -340,24 +332,6 @@ class RolloutsScreen(ViewScreen):
         self.grpo.receipt(f"saved {len(samples):,} sample{'' if len(samples) == 1 else 's'}", str(file))
 
     # the lines below -----------------------------------------------------------------------------------
-
-    def ask_for_step(self) -> None:
-        """Show the line that takes the number of a step."""
-        line = self.query_one("#go-to", Input)
-        line.display, line.value = True, ""
-        line.focus()
-
-    def _close_go_to(self) -> None:
-        line = self.query_one("#go-to", Input)
-        line.display = False
-        self.query_one(self.MAIN).focus()
-
-    @on(Input.Submitted, "#go-to")
-    def _go_to(self, event: Input.Submitted) -> None:
-        digits = "".join(character for character in event.value if character.isdecimal())[:15]
-        self._close_go_to()
-        if digits:
-            self.go_to_step(int(digits))
 
     def go_to_step(self, step: int) -> None:
         """Show a step, or the last one before it that has completions."""

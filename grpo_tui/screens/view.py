@@ -44,6 +44,9 @@ class ViewScreen(Screen[None]):
     FILTER_HINT: ClassVar[str] = ""
     """What the filter line takes; "" = the view has none."""
 
+    GOES_TO_STEPS: ClassVar[bool] = False
+    """Whether it has a line that takes the number of a step."""
+
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
     ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,ViewBar,KeyBar"
@@ -73,6 +76,9 @@ class ViewScreen(Screen[None]):
         """Take one step out; returns False if the view is at its outermost."""
         return False
 
+    def go_to_step(self, step: int) -> None:
+        """Show a step, or the nearest one."""
+
     @property
     def filter(self) -> str:
         """The text of the filter."""
@@ -96,6 +102,8 @@ class ViewScreen(Screen[None]):
         if self.FILTER_HINT:
             yield Input(id="filter", placeholder=self.FILTER_HINT, compact=True)
             yield Static(id="mistake")
+        if self.GOES_TO_STEPS:
+            yield Input(id="go-to", placeholder="step; enter goes there", restrict="[0-9,_ ]*", compact=True)
         yield KeyBar(self.store, self.registry, self.readonly, view=self.NAME, id="keys")
         yield ViewBar(self.store, self.registry, view=self.NAME, id="views")
 
@@ -140,6 +148,24 @@ class ViewScreen(Screen[None]):
             self.maximize(self.focused, container=False)
         self.call_after_refresh(self.tick)
 
+    # step ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the line that takes a step is shown."""
+        return self.GOES_TO_STEPS and self.query_one("#go-to", Input).display
+
+    def ask_for_step(self) -> None:
+        """Show the line that takes the number of a step."""
+        line = self.query_one("#go-to", Input)
+        line.display, line.value = True, ""
+        line.focus()
+
+    def close_go_to(self) -> None:
+        """Hide the line that takes a step."""
+        self.query_one("#go-to", Input).display = False
+        self.query_one(self.MAIN).focus()
+
     # filter --------------------------------------------------------------------------------------------
 
     def show_filter(self) -> None:
@@ -167,6 +193,11 @@ class ViewScreen(Screen[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input.id == "filter" and not self.query_one("#mistake").display:
             self._close_filter()
+        elif event.input.id == "go-to":
+            digits = "".join(character for character in event.value if character.isdecimal())[:15]
+            self.close_go_to()
+            if digits:
+                self.go_to_step(int(digits))
 
     def on_key(self, event: events.Key) -> None:
         if self.FILTER_HINT and event.key == "escape" and (line := self.query_one("#filter", Input)).has_focus:

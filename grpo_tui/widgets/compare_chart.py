@@ -20,7 +20,7 @@ from grpo_tui.model.curves import Mark
 from grpo_tui.model.formatting import compact_number, metric_value
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.braille import Bitmap, View, column_of, pixel_of, plot_marks, row_of, ticks, view_of_marks
-from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart, averages, axis_label
+from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart, averages, axis_label, cost
 from grpo_tui.widgets.panel import is_free
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class CompareChart(CurveChart):
             hidden = sum(mark.low <= 0 for run in self._drawn() for mark in run.curves.curves[self.metric].marks)
             text = f", {hidden} columns with values ≤ 0" if hidden else ""
             title += Content.from_markup(" [$text-muted]log$hidden[/]", hidden=text)
+        if self._base:
+            title += Content.from_markup(" [$text-muted]axis: $base + …[/]", base=self._base)
         self.set_titles(title, self._loading() or self._link())
 
     def _link(self) -> Content:
@@ -230,6 +232,8 @@ class CompareChart(CurveChart):
                     return
 
     def x_labels(self, view: View, count: int) -> list[tuple[float, str]]:
+        if self.comparison.x == "seconds":
+            return self.costs(view, count)
         if self.comparison.x != "time":
             return [(at, axis_label(at, self.comparison.x)) for at in ticks(view.x_low, view.x_high, count)]
         unit = next(unit for unit, least in TIME_UNITS if view.x_high - view.x_low >= least)
@@ -242,7 +246,7 @@ class CompareChart(CurveChart):
         """The values at the crosshair, or the last ones, and their differences to the pinned run's."""
         muted = self.get_component_rich_style("chart--axis", partial=True)
         pinned = self._value(pin) if (pin := self.comparison.pin) is not None else None
-        at = "last" if self.crosshair is None else f"at {place_label(self.crosshair, self.comparison.x)}"
+        at = "last" if self.crosshair is None else f"at {self._place(self.crosshair)}"
         parts = [Text(at, style=muted)]
         for run in self.comparison.runs:
             value = self._value(run)
@@ -284,6 +288,9 @@ class CompareChart(CurveChart):
             return None
         return mark.smooth if curves.smoothing else mark.last
 
+    def _place(self, x: float) -> str:
+        return place_label(x, self.comparison.x, self.store.price_per_hour)
+
     def _why_none(self, run: Compared) -> str:
         last, axis = run.curves.last, self.comparison.x
         if self.crosshair is None or last is None or run.curves.axis != axis:
@@ -291,7 +298,7 @@ class CompareChart(CurveChart):
         last -= run.curves.origin
         if self.crosshair <= last:
             return ""
-        return f" ({'ended at' if run.is_over else 'now at'} {place_label(last, axis)})"
+        return f" ({'ended at' if run.is_over else 'now at'} {self._place(last)})"
 
     def _why_empty(self) -> str:
         runs = self.comparison.runs
@@ -327,8 +334,10 @@ def elapsed(seconds: float) -> str:
     return duration(seconds) if seconds else "0"
 
 
-def place_label(x: float, axis: str) -> str:
-    """A place on the x axis in words."""
+def place_label(x: float, axis: str, price: float | None) -> str:
+    """A place on the x axis in words. ``price``: dollars per hour."""
+    if axis == "seconds":
+        return cost(x, price)
     if axis == "time":
         return duration(x)
     return f"{compact_number(x)} tokens" if axis == "tokens" else f"{x:,.0f}"

@@ -17,15 +17,23 @@ from textual.strip import Strip
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.charts import CHARTS
+from grpo_tui.model.alarms import Rule
+from grpo_tui.model.chart_events import ChartEvents, Gap, gaps_of
+from grpo_tui.model.clip import left_out, percentiles
 from grpo_tui.model.curves import MIN_AVERAGED, Curve, Curves, Mark
-from grpo_tui.model.formatting import compact_number, metric_value, power_labels, tick_labels
+from grpo_tui.model.formatting import compact_number, metric_value, money, power_labels, tick_labels
+from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.blocks import lines_in_blocks
 from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, plot_marks, row_of, ticks, view_of_marks
+from grpo_tui.widgets.chart_marks import cut_off, exponents
+from grpo_tui.widgets.chart_signs import Sign, bands_of, legend, signs_of
 from grpo_tui.widgets.panel import Panel
 
 FLAT = 1e-6
 """Relative change below which the trend counts as flat."""
+LEAST_WITH_SIGNS = 7
+"""Rows of a chart that has one for the signs of events; in a lower one they are on the last row of the curve."""
 WAIT_S = 1.0
 """An answer that takes longer shows how long."""
 
@@ -34,7 +42,8 @@ class CurveChart(Panel):
     """One metric of a view's curves."""
 
     COMPONENT_CLASSES: ClassVar = {
-        "chart--raw", "chart--line", "chart--axis", "chart--gap", "chart--empty", "chart--cross",
+        "chart--raw", "chart--line", "chart--axis", "chart--gap", "chart--empty", "chart--cross", "chart--event",
+        "chart--alarm",
     }  # fmt: skip
 
     DEFAULT_CSS = "".join(
@@ -44,11 +53,11 @@ class CurveChart(Panel):
     )
 
     class Pointed(Message):
-        """The user pointed at an x."""
+        """The user pointed at an x, or at the sign of events there."""
 
-        def __init__(self, x: float) -> None:
+        def __init__(self, x: float, events: Sequence[RunEvent] = ()) -> None:
             super().__init__()
-            self.x = x
+            self.x, self.events = x, events
 
     class Scrolled(Message):
         """The user turned the wheel over an x: +1 zooms in, -1 out."""
@@ -71,11 +80,25 @@ class CurveChart(Panel):
         self.metric = metric
         self.smoothed = True
         self.is_log = False
+        self.is_clipped = False
+        """Whether the y axis leaves out the extremes."""
         self.crosshair: float | None = None
+        self.events = ChartEvents()
+        """Of the run; shared by the charts of a view."""
+        self.rules: Sequence[Rule] = ()
+        """The alarms of the metric."""
+        self.has_legend = False
+        """Whether the frame says what the signs mean."""
+        self._signs: tuple[int, dict[int, Sign]] = (-1, {})
+        """The row of signs, and the columns that have one."""
         self._strips: list[Strip] = []
         self._key: tuple[object, ...] = ()
         self._view: View | None = None
         self._margin = 0
+        self._hidden = ""
+        """The points that a clipped axis leaves out."""
+        self._base = ""
+        """What is to be added to the numbers of the y axis."""
         self._trend_of: tuple[object, str] = (None, "")
 
     @property
@@ -85,7 +108,7 @@ class CurveChart(Panel):
 
     def state(self) -> object:
         curves = self._curves()
-        shown = (self.metric, self.is_log, self.crosshair)
+        shown = (self.metric, self.is_log, self.is_clipped, self.crosshair, self.events.version, self.has_legend)
         return (curves.version, curves.run, *shown) if curves is not None else None
 
     @property
@@ -106,7 +129,17 @@ class CurveChart(Panel):
             title += Content.from_markup(" [$text-muted]$trend[/]", trend=self._trend(curve))
         if self.is_log:
             title += Content.from_markup(" [$text-muted]log$hidden[/]", hidden=self._not_positive(curve))
-        self.set_titles(title, self._note(curves) or self.age())
+        if self.is_clipped:
+            title += Content.from_markup(" [$warning]$what[/]", what=self._hidden or "clipped")
+        if self._base:
+            title += Content.from_markup(" [$text-muted]axis: $base + …[/]", base=self._base)
+        below = self._note(curves) or self.age()
+        for rule in self.rules:
+            below = Content.from_markup("[$warning]$words[/]  ", words=rule.words) + below
+        if self.has_legend and (signs := self._signs[1]):
+            words = legend({sign.text for sign in signs.values()}, self.size.width - below.cell_length - 4)
+            below = Content("  ").join([words, below]) if words else below
+        self.set_titles(title, below)
 
     def _last_logged(self) -> float | None:
         """The last value, from the end of the log, while the curve is not there yet."""
@@ -164,43 +197,59 @@ class CurveChart(Panel):
 
     def _draw(self, width: int, height: int) -> list[Strip]:
         curves, curve, style = self._curves(), self.curve, self.rich_style
-        self._view = None
-        marks = self._scaled(curve.marks) if curve is not None else []
-        if curves is None or curve is None or width < 12 or height < 2 or not (marks or len(curve.gaps)):
+        self._view, self._signs = None, (-1, {})
+        if curves is None or curve is None or width < 12 or height < 2:
+            return self._empty(width, height, style)
+        kept, gaps = self._apart(curve.marks, curves.ends, 2 * width)
+        marks = self._scaled(kept)
+        if not marks and not len(curve.gaps):
             return self._empty(width, height, style)
         view = view_of_marks(marks, *curves.ends)
-        rows = height - 1 if height >= 5 else height
+        if self.is_clipped and marks:
+            view = self._clipped(view, curve.marks, marks)
+            marks = cut_off(marks, view)
+        has_row = height >= LEAST_WITH_SIGNS and bool(self.events.placed or len(curve.gaps))
+        rows = height - 1 - has_row if height >= 5 else height
         labels = self.y_labels(view, rows)
         self._margin = margin = max(len(text) for text in labels.values()) + 1
         columns = width - margin
         if columns < 4:
             return self._empty(width, height, style)
         self._view = view
+        signs = signs_of(self.events.placed, curve.gaps, view, columns)
+        self._signs = (rows if has_row else rows - 1, signs)
         raw, smooth = Bitmap(columns, rows), Bitmap(columns, rows)
         plot_marks(raw, view, marks)
         if smoothed := self.smoothed and curves.is_averaged(curve):
-            plot_marks(smooth, view, self._scaled(averages(curve.marks)))
-        names = ("raw", "line", "axis", "gap", "cross")
+            average = self._scaled(averages(kept))
+            plot_marks(smooth, view, cut_off(average, view) if self.is_clipped else average)
+        names = ("raw", "line", "axis", "gap", "cross", "event", "alarm")
         styles = {name: style + self.get_component_rich_style(f"chart--{name}") for name in names}
         over, under = (smooth, raw) if smoothed else (raw, smooth)
-        gaps = {column_of(x, view, columns) for x in curve.gaps}
+        bands = bands_of(gaps, view, columns)
+        limits = self._limits(view, rows)
         cross = None if self.crosshair is None else column_of(self.crosshair, view, columns)
         strips = []
-        for row in range(rows):
-            label = labels.get(row, "")
+        for row in range(rows + has_row):
+            label = labels.get(row, "") if row < rows else ""
             segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), styles["axis"])]
-            top, bottom = self.glyphs(over, row), self.glyphs(under, row)
+            blank = " " * columns
+            top, bottom = (self.glyphs(over, row), self.glyphs(under, row)) if row < rows else (blank, blank)
             for column in range(columns):
-                if row == rows - 1 and column in gaps:
-                    segments.append(Segment("×", styles["gap"]))
+                if row == self._signs[0] and column in signs:
+                    segments.append(Segment(signs[column].text, styles["gap" if signs[column].is_bad else "event"]))
                 elif top[column] != " ":
                     segments.append(Segment(top[column], styles["line"]))
                 elif column == cross:
                     segments.append(Segment("│", styles["cross"]))
+                elif row == rows // 2 and column in bands:
+                    segments.append(Segment(bands[column], styles["axis"]))
+                elif row in limits and bottom[column] == " " and column % 2 == 0:
+                    segments.append(Segment("-", styles["alarm"]))
                 else:
                     segments.append(Segment(bottom[column], styles["raw"]))
             strips.append(Strip(segments, width).simplify())
-        if rows < height:
+        if height >= 5:
             strips.append(self._axis(view, margin, columns, styles["axis"]))
         return strips
 
@@ -208,30 +257,44 @@ class CurveChart(Panel):
         """A row of a bitmap, in the characters that the user chose."""
         return lines_in_blocks(bitmap.text(row)) if self.in_blocks else bitmap.text(row)
 
+    def _limits(self, view: View, rows: int) -> set[int]:
+        """The rows of the alarms' limits, as far as they are within the axis."""
+        limits = [rule.limit for rule in self.rules]
+        if self.is_log:
+            limits = [math.log10(limit) for limit in limits if limit > 0]
+        return {row_of(limit, view, rows) for limit in limits if view.y_low <= limit <= view.y_high}
+
+    def _apart(self, marks: Sequence[Mark], ends: tuple[float, float], pixels: int) -> tuple[Sequence[Mark], list[Gap]]:
+        """The marks, not joined where the run did not train for more than a pixel column, and those gaps."""
+        found = gaps_of(marks, self.events.pauses, ends) if self.events.pauses else []
+        wide = [(place, gap) for place, gap in found if (gap.high - gap.low) * pixels > 2 * (ends[1] - ends[0])]
+        if not wide:
+            return marks, []
+        kept = list(marks)
+        for place, _ in wide:
+            if place < len(kept):
+                kept[place] = kept[place]._replace(broken=True)
+        return kept, [gap for _, gap in wide]
+
+    def _clipped(self, view: View, raw: Sequence[Mark], marks: Sequence[Mark]) -> View:
+        """The view between the percentiles."""
+        low, high = percentiles(raw)
+        if self.is_log:
+            low, high = (math.log10(value) if value > 0 else view.y_low for value in (low, high))
+        view = view_of_marks([Mark(0, low, low, high, high, low, False)], view.x_low, view.x_high)
+        self._hidden = left_out(marks, view.y_low, view.y_high)
+        return view
+
     def y_labels(self, view: View, rows: int) -> dict[int, str]:
         """Row to number, on the y axis."""
         count = max(2, min(6, rows // 2 + 1))
         levels = (log_ticks if self.is_log else ticks)(view.y_low, view.y_high, count)
-        texts = power_labels(levels) if self.is_log else tick_labels(levels)
+        texts, self._base = (power_labels if self.is_log else tick_labels)(levels)
         return {row_of(level, view, rows): text for level, text in zip(levels, texts, strict=True)}
 
     def _scaled(self, marks: Sequence[Mark]) -> Sequence[Mark]:
         """Marks on the axis of the chart: their logarithms, or themselves."""
-        if not self.is_log:
-            return marks
-        positive = [mark for mark in marks if mark.high > 0]
-        floor = min((value for mark in positive for value in mark[1:6] if value > 0), default=1.0)
-
-        def exponent(value: float) -> float:
-            return math.log10(max(value, floor))
-
-        return [
-            Mark(
-                mark.x, exponent(mark.first), exponent(mark.low), exponent(mark.high), exponent(mark.last),
-                exponent(mark.smooth), mark.broken,
-            )
-            for mark in positive
-        ]  # fmt: skip
+        return exponents(marks) if self.is_log else marks
 
     def _axis(self, view: View, margin: int, columns: int, style: Style) -> Strip:
         """Numbers below the curve, as many as fit."""
@@ -250,8 +313,16 @@ class CurveChart(Panel):
     def x_labels(self, view: View, count: int) -> list[tuple[float, str]]:
         """At most ``count`` places on the x axis, each with its label."""
         curves = self._curves()
-        axis = curves.window.x if curves is not None else "step"
+        axis = curves.axis if curves is not None and curves.axis else "step"
+        if axis == "seconds":
+            return self.costs(view, count)
         return [(level, axis_label(level, axis)) for level in ticks(view.x_low, view.x_high, count)]
+
+    def costs(self, view: View, count: int) -> list[tuple[float, str]]:
+        """Round costs on an axis of seconds."""
+        rate = (self.store.price_per_hour or 0.0) / 3600
+        levels = ticks(view.x_low * rate, view.x_high * rate, count) if rate else []
+        return [(level / rate, f"${text}") for level, text in zip(levels, tick_labels(levels)[0], strict=True)]
 
     def _empty(self, width: int, height: int, style: Style) -> list[Strip]:
         blank = Strip.blank(width, style)
@@ -281,8 +352,11 @@ class CurveChart(Panel):
         return view.x_low + (column - self._margin + 0.5) / columns * (view.x_high - view.x_low)
 
     def on_click(self, event: events.Click) -> None:
-        if (x := self._x_at(event.get_content_offset_capture(self).x)) is not None:
-            self.post_message(self.Pointed(x))
+        offset = event.get_content_offset_capture(self)
+        if (x := self._x_at(offset.x)) is not None:
+            row, signs = self._signs
+            sign = signs.get(offset.x - self._margin) if offset.y == row else None
+            self.post_message(self.Pointed(x, sign.events if sign is not None else ()))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._scroll(event, 1)
@@ -301,8 +375,10 @@ def averages(marks: Sequence[Mark]) -> list[Mark]:
     return [mark._replace(first=mark.smooth, low=mark.smooth, high=mark.smooth, last=mark.smooth) for mark in marks]
 
 
-def axis_label(value: float, axis: str) -> str:
-    """A number below a chart; "" for one that would say nothing (half a step)."""
+def axis_label(value: float, axis: str, price: float | None = None) -> str:
+    """A number below a chart; "" for one that would say nothing (half a step). ``price``: dollars per hour."""
+    if axis == "seconds":
+        return cost(value, price)
     if axis == "time":
         return time.strftime("%H:%M", time.localtime(value))
     if axis == "tokens":
@@ -310,3 +386,9 @@ def axis_label(value: float, axis: str) -> str:
     if value != int(value):
         return ""
     return f"{int(value):,}" if abs(value) < 1e6 else compact_number(value)
+
+
+def cost(seconds: float, price: float | None) -> str:
+    """What seconds of the box cost, with two digits also below a cent."""
+    dollars = (price or 0.0) * seconds / 3600
+    return money(dollars) if dollars >= 0.1 or not dollars else f"${dollars:.2g}"

@@ -11,11 +11,14 @@ from grpo_train.run_dir.files import to_float
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.formatting import compact_number, metric_value, one_line
 from grpo_tui.model.health import records_of, tone_of_level
+from grpo_tui.model.run_events import CRASH, RunEvent
 from grpo_tui.model.run_logs import row_time
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.lines_panel import PageSource, Palette
 from grpo_tui.widgets.sources import MARKS, clock, wrapped
 
+MOST_EVENTS = 2
+"""Lines of events."""
 SPIKE = 3.0
 """A value this many times its median in the window is marked."""
 
@@ -25,9 +28,14 @@ class StepSource(PageSource):
 
     title, empty = "step", "← → move the crosshair; a click sets it"
 
-    def __init__(self, store: Store, curves: Callable[[], Curves | None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        curves: Callable[[], Curves | None],
+        events: Callable[[], tuple[list[RunEvent], str]],
+    ) -> None:
         super().__init__(store)
-        self._curves = curves
+        self._curves, self._events = curves, events
         self.shown: Mapping[str, Any] | None = None
         """The reply to ``show_step``."""
         self.problem = ""
@@ -41,6 +49,7 @@ class StepSource(PageSource):
         return (
             self.shown["offset"] if self.shown is not None else None, self.problem,
             curves.metrics if curves is not None else None, curves.run if curves is not None else None,
+            *map(tuple, self._events()),
         )  # fmt: skip
 
     def layout(self, width: int, palette: Palette) -> list[Text]:
@@ -53,7 +62,7 @@ class StepSource(PageSource):
         head.append(f"step {int(self.shown['step']):,}", style="bold")
         if (logged := row_time(dict(row))) is not None:
             head.append(f"  {clock(logged)}", style=palette["muted"])
-        lines = [head, *self._values(row, curves, width, palette)]
+        lines = [head, *self._happened(palette), *self._values(row, curves, width, palette)]
         if groups := _groups(row):
             lines += wrapped(Text(groups, style=palette["muted"]), width)
         for record in records_of(row.get("health")):
@@ -61,6 +70,21 @@ class StepSource(PageSource):
             if tone != "muted":
                 text = Text().append(f"{MARKS[tone]} ", style=palette[tone]).append(record["message"])
                 lines += wrapped(text, width)
+        return lines
+
+    def _happened(self, palette: Palette) -> list[Text]:
+        """A line for each of the last events at the crosshair."""
+        events, key = self._events()
+        lines = []
+        for event in events[-MOST_EVENTS:]:
+            line = Text(no_wrap=True).append(f"{event.sign} ", style=palette["bad" if event.sign == CRASH else "key"])
+            if event.at is not None:
+                line.append(f"{clock(event.at)}  ", style=palette["muted"])
+            lines.append(line.append(event.text))
+        if len(events) > MOST_EVENTS:
+            lines[0].append(f"  ({len(events) - MOST_EVENTS} more before)", style=palette["muted"])
+        if key and lines:
+            lines[-1].append(f"  {key} opens it", style=palette["muted"])
         return lines
 
     def _values(self, row: Mapping[str, Any], curves: Curves, width: int, palette: Palette) -> list[Text]:

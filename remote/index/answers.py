@@ -17,7 +17,7 @@ from remote.index.log_answers import LogAnswers
 from remote.index.log_index import LogIndex, Source
 from remote.index.metrics import metrics
 from remote.index.rollouts import EvaluationIndex, RolloutIndex
-from remote.index.series import AXES, Axis, nearest, series
+from remote.index.series import axis_of, nearest, series
 from remote.index.shelf import Shelf
 from remote.index.snapshot import Probes, Snapshot
 from remote.index.store import NoIndex
@@ -114,7 +114,7 @@ class Answers:
 
     def _show_step(self, index: TrainLogIndex, source: Source | None, request: ShowStepRequest) -> dict[str, Any]:
         snapshot = self._snapshot(index, source)
-        axis, offsets = Axis(snapshot.column(AXES[request.x])), snapshot.column(OFFSET)
+        axis, offsets = axis_of(snapshot, request.x), snapshot.column(OFFSET)
         if source is None or not axis.xs:
             raise RemoteError("no_step", f"{request.run} has not logged a step yet")
         xs = axis.xs

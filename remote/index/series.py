@@ -6,6 +6,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from grpo_train.run_dir.smoothing import automatic_steps
@@ -17,6 +18,26 @@ from remote.protocol.packed import pack
 
 AXES = {"step": STEP, "time": TIME, "tokens": "num_tokens"}
 MAX_X = 1e15
+
+
+def axis_of(snapshot: Snapshot, name: str) -> Axis:
+    """One of X_AXES."""
+    return Axis(_seconds(snapshot) if name == "seconds" else snapshot.column(AXES[name]))
+
+
+def _seconds(snapshot: Snapshot) -> array[float]:
+    """Duration of the steps up to each row; of a log without it, the time since its first row."""
+    took = [value if 0 <= value < HUGE else 0.0 for value in snapshot.column("time/step")]
+    if any(took):
+        if not snapshot.is_whole:  # each row stands for those that are not known
+            steps = snapshot.column(STEP)
+            took = [
+                value * max(1.0, step - before) for value, step, before in zip(took, steps, [0.0, *steps], strict=False)
+            ]
+        return array("d", accumulate(took))
+    times = snapshot.column(TIME)
+    start = min((time for time in times if abs(time) <= MAX_X), default=0.0)
+    return array("d", [time - start if abs(time) <= MAX_X else MISSING for time in times])
 
 
 class Axis:
@@ -141,7 +162,7 @@ def _smoothed(values: array[float], average: Average) -> array[float]:
 
 def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
     """The reply to a ``series`` request, without what all replies have."""
-    axis = Axis(snapshot.column(AXES[request.x]))
+    axis = axis_of(snapshot, request.x)
     xs = axis.xs
     first, last = (xs[0], xs[-1]) if xs else (None, None)
     low = (first or 0.0) if request.low is None else request.low

@@ -35,7 +35,8 @@ SEARCHED = {
 """Fields of a search. Flags are compared with true and false; ``text`` is the prompt and the completion."""
 IGNORE_CASE = "(?ai)"
 """Prefix of a pattern that ignores the case of ASCII letters; a plain word after it is searched fast."""
-X_AXES = ("step", "tokens", "time")
+X_AXES = ("step", "tokens", "time", "seconds")
+"""``time``: seconds since the epoch; ``seconds``: duration of the steps so far, without the time between two stages."""
 UNREADABLE = "unreadable"
 
 Row: TypeAlias = dict[str, Any]
@@ -69,7 +70,6 @@ class SeriesRequest:
     metrics: Names
     """``:step`` and ``:time`` are the step and the time of each row, which are not smoothed."""
     x: Axis = "step"
-    """``time``: seconds since the epoch."""
     low: Bound | None = None
     """First x of the range; None = the run's first."""
     high: Bound | None = None

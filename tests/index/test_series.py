@@ -99,6 +99,30 @@ def test_the_steps_of_other_axes_can_be_asked(tmp_path: Path) -> None:
     assert time_.max[1] - time_.min[0] == 4
 
 
+def test_the_run_time_is_an_axis(tmp_path: Path) -> None:
+    """The steps' durations, without what was superseded, NaN, and the time between two stages."""
+    directory, box = make_run(tmp_path), Box(tmp_path, tmp_path / "cache")
+    rows = [
+        f'{{"step": {step}, "time": "2026-11-22T0{hour}:00:00Z", "time/step": {took}}}\n'
+        for step, hour, took in ((1, 1, "2.5"), (2, 1, '"NaN"'), (3, 1, "4"), (3, 5, "8"), (4, 5, "1"))
+    ]
+    (directory / "train_log.jsonl").write_text("".join(rows))
+    before, lost = len("".join(rows[:2])), len(rows[2])
+    supersede(directory, (before, before + lost))
+    reply = box.whole("series", metrics=[":step"], x="seconds", width=3)
+    assert (reply["x"], reply["first"], reply["last"]) == ("seconds", 2.5, 11.5)
+    shown = box.whole("show_step", at=10.4, x="seconds")
+    assert (shown["step"], shown["x"], shown["previous"], shown["next"]) == (3, 10.5, 2.5, 11.5)
+
+
+def test_without_durations_run_time_is_since_the_first_row(tmp_path: Path) -> None:
+    directory, box = make_run(tmp_path), Box(tmp_path, tmp_path / "cache")
+    rows = [f'{{"step": {step}, "time": "2026-11-22T08:00:0{step}Z"}}\n' for step in range(1, 6)]
+    (directory / "train_log.jsonl").write_text("".join(rows))
+    reply = box.whole("series", metrics=[":step"], x="seconds", width=3)
+    assert (reply["first"], reply["last"]) == (0, 4)
+
+
 def test_a_coarse_reply_says_so_and_has_the_last_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_index, "USUAL", 20_000)
     log, box = make_run(tmp_path) / "train_log.jsonl", Box(tmp_path, tmp_path / "cache")

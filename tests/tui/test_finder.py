@@ -1,4 +1,4 @@
-"""What the command palette finds: runs, metrics, steps and boxes."""
+"""What the command palette finds: runs, metrics, steps, files and boxes."""
 
 from __future__ import annotations
 
@@ -44,6 +44,19 @@ async def test_a_metric_is_found(start: Start) -> None:
         await session.until(lambda: session.app.store.metrics.rows)
         await find(session, "metric clipped", "metric completions/clipped_ratio")
         await session.until(lambda: session.app.views.charts.drawn[:1] == ["completions/clipped_ratio"])
+
+
+async def test_a_file_is_found(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("colon")
+        await session.until(lambda: session.app.views.logs.view and session.app.views.logs.view.files, "the files")
+        await session.press("escape")
+        await find(session, "file console", "file console.log")
+        await session.until(lambda: session.app.views.name == "logs")
+        window = session.app.views.logs.window
+        assert window is not None
+        assert window.path.endswith("logs/console.log")
+        await session.until_text("UserWarning: this is a warning")
 
 
 async def test_a_box_is_found(start: Start, boxes_file: Path) -> None:

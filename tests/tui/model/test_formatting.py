@@ -14,10 +14,12 @@ from grpo_tui.model.formatting import (
     metric_value,
     one_line,
     padded,
+    power_labels,
     short_age,
     shortened,
     tick_labels,
 )
+from grpo_tui.widgets.braille import ticks
 
 
 @pytest.mark.parametrize(
@@ -62,12 +64,30 @@ def test_narrow_number_keeps_two_digits(value: float, text: str) -> None:
 
 
 def test_ticks_have_the_same_decimals() -> None:
-    assert tick_labels([-0.0075, -0.005, -0.0025, 0.0, 0.0025]) == ["-0.0075", "-0.0050", "-0.0025", "0", "0.0025"]
-    assert tick_labels([1.0, 1.5, 2.0]) == ["1.0", "1.5", "2.0"]
-    assert tick_labels([20.0, 20.5]) == ["20.0", "20.5"]
-    assert tick_labels([0.0, 50_000.0, 100_000.0]) == ["0", "50k", "100k"]
-    assert tick_labels([1e-9, 2e-9]) == ["1e-9", "2e-9"]
-    assert tick_labels([0.25]) == ["0.25"]
+    labels = ["-0.0075", "-0.0050", "-0.0025", "0", "0.0025"]
+    assert tick_labels([-0.0075, -0.005, -0.0025, 0.0, 0.0025]) == (labels, "")
+    assert tick_labels([1.0, 1.5, 2.0]) == (["1.0", "1.5", "2.0"], "")
+    assert tick_labels([20.0, 20.5]) == (["20.0", "20.5"], "")
+    assert tick_labels([0.0, 50_000.0, 100_000.0]) == (["0", "50k", "100k"], "")
+    assert tick_labels([1e-9, 2e-9]) == (["1e-9", "2e-9"], "")
+    assert tick_labels([0.25]) == (["0.25"], "")
+
+
+def test_ticks_of_a_nearly_constant_metric_differ() -> None:
+    assert tick_labels([0.999999, 1.0, 1.000001]) == (["0.999999", "1.000000", "1.000001"], "")
+    assert tick_labels([1.0, 1.0 + 1e-9, 1.0 + 2e-9]) == (["+0", "+1e-9", "+2e-9"], "1")
+    assert tick_labels([123_456.0, 123_456.25, 123_456.5]) == (["123456.00", "123456.25", "123456.50"], "")
+    assert tick_labels([1_234_567.12, 1_234_567.14]) == (["+0.02", "+0.04"], "1234567.1")
+    assert power_labels([0.30102, 0.30103])[1] == "1.9999"
+
+
+@given(st.floats(1e-9, 1e12), st.sampled_from([1, -1]), st.floats(1e-10, 100), st.integers(2, 6))
+def test_any_two_ticks_differ(size: float, sign: int, share: float, count: int) -> None:
+    low = sign * size
+    levels = ticks(low, low + size * share, count)
+    labels, _ = tick_labels(levels)
+    assert len(set(labels)) == len(labels)
+    assert max(map(len, labels)) <= 10
 
 
 @given(st.floats(), st.integers(1, 60))

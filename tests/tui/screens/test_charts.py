@@ -13,6 +13,7 @@ from grpo_tui.model.formatting import metric_value
 from grpo_tui.screens.charts import ChartsScreen
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.metrics_panel import MetricsPanel
+from remote.boxes import Box
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import DEFAULT_ANSWERS, LOGS, RUN, FakeClient, jsonl, learning_box, train_rows
 
@@ -37,7 +38,7 @@ async def test_one_crosshair_in_all_charts(start: Start) -> None:
         text = await session.until_text("step 85", "groups: ")
         assert "entropy 0." in text
         assert {chart.crosshair for chart in screen.query(CurveChart)} == {85}
-        await session.press("shift+left")
+        await session.press("H")
         await session.until_text("step 74")  # ten columns of 1.1 steps
         await session.press("escape")
         await session.until(lambda: screen.view.crosshair is None)
@@ -98,6 +99,40 @@ async def test_axes_and_smoothing(start: Start) -> None:
         await session.until(lambda: screen.curves and screen.curves.window.x == "time" and screen.curves.is_answered)
         await session.press("left")
         await session.until_text("step 87")
+
+
+async def test_the_cost_is_an_axis(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("x", "x", "x")
+        await session.until_text("x: cost", "range: $0.0021–$0.19", "$0.05", "$0.15")  # 87 steps of 3.1 s at $2.49/h
+        await session.press("left")
+        await session.until_text("step 87")
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(90)[87:]))
+        await session.until(lambda: screen.curves and screen.curves.last == pytest.approx(90 * 3.1))
+        await session.press("x")
+        await session.until_text("x: step")
+
+
+async def test_without_a_price_there_is_no_cost(start: Start) -> None:
+    async with start(wait="87/200", box=Box("h200-b", host="192.0.2.11")) as session:
+        await charts(session)
+        await session.press("x", "x", "x")
+        await session.until_text("x: step")
+
+
+async def test_an_axis_is_clipped_and_says_so(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        chart = next(one for one in screen.query(CurveChart) if one.metric == "grad_norm")
+        await session.until(lambda: chart._view and chart._view.y_high > 1.5)
+        await session.press("down", "vertical_line")
+        await session.until_text("1 point above")
+        assert chart._view is not None
+        assert chart._view.y_high < 1.5
+        await session.press("vertical_line")
+        await session.until(lambda: chart._view and chart._view.y_high > 1.5)
+        assert "above" not in session.text()
 
 
 async def test_one_chart_fills_the_screen(start: Start) -> None:

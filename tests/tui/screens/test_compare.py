@@ -81,7 +81,7 @@ async def test_several_runs_share_a_chart(start: Start) -> None:
         assert [chart.metric for chart in charts(screen)] == ["reward", "grad_norm"]
         await session.press("left")
         await session.until_text("at 100   A – (now at 87)", "C – (ended at 12)")
-        await session.press(*["shift+left"] * 11)
+        await session.press(*["H"] * 11)
         await session.until(lambda: screen.comparison.crosshair == 1)
         assert {chart.crosshair for chart in charts(screen)} == {1}
         assert "ended at" not in await session.until_text("at 1   A ", "   B ")
@@ -129,7 +129,11 @@ async def test_axes_smoothing_and_metrics(start: Start) -> None:
         await session.press("x")
         await session.until(lambda: screen.comparison.ends == (0.0, pytest.approx(306.9)))
         await session.until_text("x: time", "2 m", "4 m")
-        await session.press("x", "full_stop")
+        await session.press("x")
+        await session.until_text("x: cost", "$0.1", "$0.2")
+        await session.press("left")
+        await session.until_text("at $0.21 ")
+        await session.press("escape", "x", "full_stop")
         await session.until_text("x: step", "smoothing: 20 steps")
         await session.press("comma", "comma")
         await session.until_text("smoothing: off")

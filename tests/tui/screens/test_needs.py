@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from grpo_tui.model.alarms import Rule
 from grpo_tui.preferences import Preferences, preferences_path
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.needs import NeedsPanel
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import GPUS, NOW, RUN, FakeClient, learning_box
+from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, jsonl, learning_box, train_rows
 
 CRASHED, FINISHED = "run_2026-11-20_18-02-07", "run_2026-11-20_22-10-41"
 
@@ -50,6 +51,24 @@ async def test_entries_are_opened_and_dismissed(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.until(lambda: session.app.home.needs.look.dismissed, "what was dismissed")
         assert keys(session) == []
+
+
+async def test_a_rule_needs_you_and_is_a_line(start: Start) -> None:
+    rules = (Rule.parse("entropy < 0.1"), Rule.parse("grad_norm > 1"))
+    async with start(wait="87/200", alarms=rules) as session:
+        rung: list[int] = []
+        session.app.bell = lambda: rung.append(1)  # type: ignore[method-assign]
+        await session.until(lambda: keys(session))
+        assert RUN not in keys(session)
+        await session.press("2")
+        await session.until_text("alarm above 1", "alarm below 0.1", "- - -")
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl([{**train_rows(88)[87], "entropy": 0.05}]))
+        await session.until(lambda: rung, "the bell, in any view")
+        await session.press("1")
+        await session.until_text("entropy 0.050: alarm below 0.1")
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl([{**train_rows(89)[88], "entropy": 0.04}]))
+        await session.until_text("entropy 0.040")
+        assert len(rung) == 1
 
 
 async def test_an_idle_gpu_costs_money(start: Start) -> None:

@@ -1,0 +1,31 @@
+"""Marks as a chart draws them: on a logarithmic axis, cut off at the ends of a clipped one. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from grpo_tui.model.curves import Mark
+from grpo_tui.widgets.braille import View
+
+
+def exponents(marks: Sequence[Mark]) -> list[Mark]:
+    """Marks on a logarithmic axis; those without a positive value are left out."""
+    positive = [mark for mark in marks if mark.high > 0]
+    floor = min((value for mark in positive for value in mark[1:6] if value > 0), default=1.0)
+    found = []
+    for mark in positive:
+        first, low, high, last, smooth = (math.log10(max(value, floor)) for value in mark[1:6])
+        found.append(Mark(mark.x, first, low, high, last, smooth, mark.broken, mark.rows))
+    return found
+
+
+def cut_off(marks: Sequence[Mark], view: View) -> list[Mark]:
+    """Marks whose values beyond the view are just outside of it: a line to them leaves the chart."""
+    margin = (view.y_high - view.y_low) / 2
+    least, most = view.y_low - margin, view.y_high + margin
+    found = []
+    for mark in marks:
+        first, low, high, last, smooth = (min(most, max(least, value)) for value in mark[1:6])
+        found.append(Mark(mark.x, first, low, high, last, smooth, mark.broken, mark.rows))
+    return found
