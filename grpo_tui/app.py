@@ -368,6 +368,9 @@ class GrpoApp(App[None]):
             text = text.replace("[", r"\[")  # Textual reads it as markup
             title = f"{action.label}: {action.help}"  # the palette searches titles alone
             yield SystemCommand(title, text, lambda name=action.id: self.run_worker(self.action_act(name)))
+        title = "report: Save a report of the run, or of the marked runs, as one HTML file"
+        start = importlib.import_module("grpo_tui.report").start
+        yield SystemCommand(title, "made by the box, kept in the downloads folder", partial(start, self))
         yield SystemCommand("theme", "Choose the color theme", self.action_change_theme)
         other, why = ("braille", "finer") if self.preferences.in_blocks else ("blocks", "for a font without braille")
         yield SystemCommand(f"charts: {other}", f"Draw charts in {other}: {why}", lambda: self._draw_charts_in(other))

@@ -39,7 +39,7 @@ def percentiles(marks: Sequence[Mark]) -> tuple[float, float]:
 
 def left_out(marks: Sequence[Mark], low: float, high: float) -> str:
     """``3 points above, 1 below`` a range; ``≥3`` where columns may have more than their extremes there."""
-    parts = []
+    parts: list[str] = []
     for word, outside in (
         ("above", [one for one in marks if one.high > high]),
         ("below", [one for one in marks if one.low < low]),

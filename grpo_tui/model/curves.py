@@ -336,7 +336,7 @@ class Curves:
         if self.axis == "step":
             return float(step)
         marks = self.curves[STEP].marks if STEP in self.curves else []
-        place = bisect_left(marks, step, key=lambda mark: mark.high)
+        place = bisect_left(marks, float(step), key=lambda mark: mark.high)
         return marks[place].x if place < len(marks) and (place or marks[0].low <= step) else None
 
 

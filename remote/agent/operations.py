@@ -32,6 +32,7 @@ from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_by
 from remote.agent import doctor, host, index, jobs, notes, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
+from remote.agent.report import report
 from remote.agent.run_facts import run_facts
 from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
@@ -213,6 +214,7 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "list_runs": list_runs,
     "show_run": show_run,
     "compare_evaluations": compare_evaluations,
+    "report": report,
     "run_facts": run_facts,
     "list_configs": list_configs,
     "read_config": read_config,

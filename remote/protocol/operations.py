@@ -52,6 +52,7 @@ from remote.protocol.logs import (
     unpack_bytes,
 )
 from remote.protocol.messages import RemoteError
+from remote.protocol.report import ReportReply, ReportRequest, unpack_page
 
 MAX_COMPARED = 32
 """Runs that one is compared with."""
@@ -339,6 +340,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("list_runs", NoParameters, ListRunsReply),
         Operation("show_run", ShowRunRequest, ShowRunReply),
         Operation("compare_evaluations", CompareEvaluationsRequest, CompareEvaluationsReply),
+        Operation("report", ReportRequest, ReportReply, unpack=unpack_page),
         Operation("run_facts", RunFactsRequest, RunFactsReply),
         Operation("list_configs", NoParameters, ListConfigsReply),
         Operation("read_config", ReadConfigRequest, ReadConfigReply),

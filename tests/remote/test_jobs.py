@@ -400,6 +400,29 @@ def test_the_engine_compares_evaluations(box: Box, root: Path, tmp_path: Path) -
                 assert refusal(client, "compare_evaluations", run="a", others=["nobody"]).code == "no_run"
 
 
+def test_the_engine_makes_a_report(box: Box, root: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (root / "training_runs" / name).mkdir(parents=True)
+        (root / "training_runs" / name / "launch.json").write_text("{}")
+    engine = tmp_path / "engine"
+    asked = f"report --root {root} -o $5 --price 2.49 -- a b"
+    for script, message in (
+        ('echo "<html>a and b</html>" > "$5"', ""),
+        ("echo 'No such command' >&2; exit 2", "the engine on this box is too old to make a report"),
+        ("echo 'error: a is damaged' >&2; exit 1", "the engine did not make the report: a is damaged"),
+        ("true", "the engine did not make the report: exit code 0"),
+    ):
+        engine.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] || {{ echo "error: $*" >&2; exit 9; }}\n{script}\n')
+        engine.chmod(0o755)
+        with patiently(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
+            if message:
+                assert refusal(client, "report", runs=["a", "b"], price=2.49).message == message
+            else:
+                assert ask(client, "report", runs=["a", "b"], price=2.49)["page"] == b"<html>a and b</html>\n"
+                assert refusal(client, "report", runs=["a", "nobody"]).code == "no_run"
+                assert refusal(client, "report", runs=[]).code == "bad_request"
+
+
 def test_tasks_are_listed_by_the_engine(box: Box, tmp_path: Path) -> None:
     engine = tmp_path / "engine"
     listed = """echo a warning of some library; echo '{"tasks": {"addition": "sums"}}'"""

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from remote.protocol.packed import pack
+from remote.protocol.report import pack_page
 
 PLANTED = (
     "\x1b]52;c;cGxhbnRlZA==\x07\x1b]0;planted\x1b\\\x1bP+q706c\x1b\\\x1b_planted\x1b\\\x1b[31m\x9b31m"
@@ -118,6 +119,7 @@ RESULTS: dict[str, dict[str, Any]] = {
         ],
         "problems": ["step_2 of last is damaged"],
     },
+    "report": {"page": pack_page(b"<html>a report</html>")},
     "run_facts": {
         "facts": [
             {"run": "middle", "config": {"run.seed": 1, "task.name": "x", "a.b": None}, "metrics": {"kl": "NaN"}},
