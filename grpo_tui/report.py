@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpo_train import run_dir
 from grpo_tui import downloads
 from grpo_tui.model.formatting import byte_size
 from remote.protocol import RemoteError
@@ -23,6 +27,19 @@ def reported(app: GrpoApp) -> list[str]:
     return [app.store.selected] if app.store.selected else []
 
 
+def guarded(page: bytes) -> bytes:
+    """The page with a policy of this machine before anything of the box: no other script than the report's own runs in
+    the browser, and nothing is loaded from elsewhere."""
+    own = Path(run_dir.__file__).parents[1] / "report" / "page.js"
+    script = base64.b64encode(hashlib.sha256(own.read_bytes()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    head = f'<!DOCTYPE html>\n<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+    return head.encode() + page.removeprefix(b"<!DOCTYPE html>\n")
+
+
 async def save_report(app: GrpoApp) -> None:
     """Save the report as one HTML file in the downloads folder."""
     runs = reported(app)
@@ -34,7 +51,7 @@ async def save_report(app: GrpoApp) -> None:
     try:
         reply = await app.request("report", timeout=TIMEOUT_S, runs=runs, price=app.store.price_per_hour)
         file = downloads.new_file(f"{runs[0]}.html" if len(runs) == 1 else f"{runs[0]}_and_{len(runs) - 1}_more.html")
-        file.write_bytes(reply["page"])
+        file.write_bytes(guarded(reply["page"]))
     except RemoteError as error:
         app.warn(f"{error.message} {error.hint}", title="no report")
     except OSError as error:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 from typing import Any
 
+from grpo_train import run_dir
+from grpo_tui.report import guarded
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start
 from tests.tui.fake import RUN, FakeClient, learning_box
@@ -25,7 +29,7 @@ async def test_the_report_of_a_run_is_saved(start: Start, downloads: Path) -> No
         await session.until(file.exists, "the report")
         await session.until(lambda: "saved the report of run_gsm8k_demo" in session.notifications())
         assert session.client.asked_for("report") == [{"runs": [RUN], "price": 2.49}]
-        assert file.read_bytes().startswith(b"<html>")
+        assert file.read_bytes().endswith(b"<html>{'runs': ['run_gsm8k_demo'], 'price': 2.49}")
 
 
 async def test_the_marked_runs_are_reported(start: Start, downloads: Path) -> None:
@@ -48,3 +52,14 @@ async def test_a_refused_report_says_why(start: Start, downloads: Path) -> None:
         await find(session, "save a report", "report: Save a report")
         await session.until(lambda: "too old to make a report" in session.notifications())
         assert not list(downloads.iterdir())
+
+
+def test_a_script_of_the_box_is_not_allowed() -> None:
+    """The policy comes first, and has the hash of the report's own script only."""
+    own = (Path(run_dir.__file__).parents[1] / "report" / "page.js").read_bytes()
+    hashed = base64.b64encode(hashlib.sha256(own).digest()).decode()
+    page = guarded(b"<!DOCTYPE html>\n<script>alert(1)</script>").decode()
+    head, _, rest = page.partition("<script>")
+    assert rest == "alert(1)</script>"
+    assert head.count("script-src") == 1
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hashed}'; base-uri 'none'" in head
