@@ -10,7 +10,7 @@ from textual.content import Content
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.chart_events import NOT_FINITE, SEVERAL, Gap, Placed, sign_of
 from grpo_tui.model.run_events import CRASH, WORDS, RunEvent
-from grpo_tui.widgets.braille import View, column_of
+from grpo_tui.widgets.braille import Bitmap, View, column_of
 
 BAND = "░"
 
@@ -37,6 +37,12 @@ def signs_of(placed: Iterable[Placed], not_finite: Iterable[float], view: View, 
         if 0 <= column < columns and (column not in signs or signs[column].text != CRASH):
             signs[column] = Sign(NOT_FINITE, by_column.get(column, []))
     return signs
+
+
+def lowest_free(column: int, *bitmaps: Bitmap) -> int:
+    """The lowest row in which no curve has a dot in a column; the last one without such a row."""
+    rows = range(bitmaps[0].rows - 1, -1, -1)
+    return next((row for row in rows if not any(one.cells[row][column] for one in bitmaps)), rows[0])
 
 
 def legend(signs: Iterable[str], room: int) -> Content:

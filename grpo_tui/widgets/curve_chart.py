@@ -27,13 +27,13 @@ from grpo_tui.model.store import Store
 from grpo_tui.widgets.blocks import lines_in_blocks
 from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, plot_marks, row_of, ticks, view_of_marks
 from grpo_tui.widgets.chart_marks import cut_off, exponents
-from grpo_tui.widgets.chart_signs import Sign, bands_of, legend, signs_of
+from grpo_tui.widgets.chart_signs import Sign, bands_of, legend, lowest_free, signs_of
 from grpo_tui.widgets.panel import Panel
 
 FLAT = 1e-6
 """Relative change below which the trend counts as flat."""
 LEAST_WITH_SIGNS = 7
-"""Rows of a chart that has one for the signs of events; in a lower one they are on the last row of the curve."""
+"""Rows of a chart that has one for the signs of events; in a lower one they are where the curve leaves room."""
 WAIT_S = 1.0
 """An answer that takes longer shows how long."""
 
@@ -89,8 +89,8 @@ class CurveChart(Panel):
         """The alarms of the metric."""
         self.has_legend = False
         """Whether the frame says what the signs mean."""
-        self._signs: tuple[int, dict[int, Sign]] = (-1, {})
-        """The row of signs, and the columns that have one."""
+        self._signs: dict[int, dict[int, Sign]] = {}
+        """Row to column to the sign there."""
         self._strips: list[Strip] = []
         self._key: tuple[object, ...] = ()
         self._view: View | None = None
@@ -136,8 +136,9 @@ class CurveChart(Panel):
         below = self._note(curves) or self.age()
         for rule in self.rules:
             below = Content.from_markup("[$warning]$words[/]  ", words=rule.words) + below
-        if self.has_legend and (signs := self._signs[1]):
-            words = legend({sign.text for sign in signs.values()}, self.size.width - below.cell_length - 4)
+        if self.has_legend and self._signs:
+            shown = {sign.text for signs in self._signs.values() for sign in signs.values()}
+            words = legend(shown, self.size.width - below.cell_length - 4)
             below = Content("  ").join([words, below]) if words else below
         self.set_titles(title, below)
 
@@ -197,7 +198,7 @@ class CurveChart(Panel):
 
     def _draw(self, width: int, height: int) -> list[Strip]:
         curves, curve, style = self._curves(), self.curve, self.rich_style
-        self._view, self._signs = None, (-1, {})
+        self._view, self._signs = None, {}
         if curves is None or curve is None or width < 12 or height < 2:
             return self._empty(width, height, style)
         kept, gaps = self._apart(curve.marks, curves.ends, 2 * width)
@@ -216,8 +217,6 @@ class CurveChart(Panel):
         if columns < 4:
             return self._empty(width, height, style)
         self._view = view
-        signs = signs_of(self.events.placed, curve.gaps, view, columns)
-        self._signs = (rows if has_row else rows - 1, signs)
         raw, smooth = Bitmap(columns, rows), Bitmap(columns, rows)
         plot_marks(raw, view, marks)
         if smoothed := self.smoothed and curves.is_averaged(curve):
@@ -226,6 +225,9 @@ class CurveChart(Panel):
         names = ("raw", "line", "axis", "gap", "cross", "event", "alarm")
         styles = {name: style + self.get_component_rich_style(f"chart--{name}") for name in names}
         over, under = (smooth, raw) if smoothed else (raw, smooth)
+        for column, sign in signs_of(self.events.placed, curve.gaps, view, columns).items():
+            row = rows if has_row else lowest_free(column, raw, smooth)
+            self._signs.setdefault(row, {})[column] = sign
         bands = bands_of(gaps, view, columns)
         limits = self._limits(view, rows)
         cross = None if self.crosshair is None else column_of(self.crosshair, view, columns)
@@ -235,8 +237,9 @@ class CurveChart(Panel):
             segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), styles["axis"])]
             blank = " " * columns
             top, bottom = (self.glyphs(over, row), self.glyphs(under, row)) if row < rows else (blank, blank)
+            signs = self._signs.get(row, {})
             for column in range(columns):
-                if row == self._signs[0] and column in signs:
+                if column in signs:
                     segments.append(Segment(signs[column].text, styles["gap" if signs[column].is_bad else "event"]))
                 elif top[column] != " ":
                     segments.append(Segment(top[column], styles["line"]))
@@ -354,8 +357,7 @@ class CurveChart(Panel):
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset_capture(self)
         if (x := self._x_at(offset.x)) is not None:
-            row, signs = self._signs
-            sign = signs.get(offset.x - self._margin) if offset.y == row else None
+            sign = self._signs.get(offset.y, {}).get(offset.x - self._margin)
             self.post_message(self.Pointed(x, sign.events if sign is not None else ()))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:

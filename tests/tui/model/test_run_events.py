@@ -12,8 +12,8 @@ from grpo_tui.model.chart_events import ChartEvents, Gap, Placed, gaps_of, sign_
 from grpo_tui.model.curves import Mark
 from grpo_tui.model.run_events import WORDS, Pause, RunEvent, RunEvents
 from grpo_tui.model.run_logs import RunLogs
-from grpo_tui.widgets.braille import View, column_of
-from grpo_tui.widgets.chart_signs import bands_of, legend, signs_of
+from grpo_tui.widgets.braille import Bitmap, View, column_of
+from grpo_tui.widgets.chart_signs import bands_of, legend, lowest_free, signs_of
 from tests.support.any_json import values
 
 VIEW = View(0, 100, 0, 1)
@@ -143,3 +143,12 @@ def test_events_are_found_by_place() -> None:
     assert [one.x for one in events.beside(10, 1)] == [20, 20]
     assert events.beside(30, 1) == []
     assert len(events.of_step(20)) == 2
+
+
+def test_a_sign_hides_no_curve_where_there_is_room() -> None:
+    bitmap, other = Bitmap(3, 3), Bitmap(3, 3)
+    bitmap.dot(0, 11)
+    other.dot(1, 7)
+    for y in (0, 4, 8):
+        bitmap.dot(2, y)
+    assert [lowest_free(column, bitmap, other) for column in range(3)] == [0, 2, 2]

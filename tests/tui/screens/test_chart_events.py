@@ -34,10 +34,10 @@ def eventful(client: FakeClient) -> None:
 
 
 def signs(session: Session, slot: int = 0) -> str:
-    """The row of signs of a chart, without what is between them."""
+    """The signs of a chart, as they are drawn."""
     chart = session.app.views.charts.query_one(f"#slot-{slot}", CurveChart)
-    row, columns = chart._signs
-    return "".join(chart.render_line(row).text.split()).lstrip("│") if columns else ""
+    places = sorted((column, row) for row, signs in chart._signs.items() for column in signs)
+    return "".join(chart.render_line(row).text[chart._margin + column] for column, row in places)
 
 
 async def shown(session: Session) -> ChartsScreen:
@@ -102,7 +102,7 @@ async def test_a_click_on_a_sign_shows_its_row(start: Start) -> None:
     async with start(eventful, wait="87/200") as session:
         screen = await shown(session)
         chart = screen.query_one("#slot-0", CurveChart)
-        row, columns = chart._signs
+        ((row, columns),) = chart._signs.items()
         column = next(column for column, sign in columns.items() if sign.text == "✖")
         inner = chart.content_region.offset - chart.region.offset
         await session.pilot.click("#slot-0", offset=(inner.x + chart._margin + column, inner.y + row))
