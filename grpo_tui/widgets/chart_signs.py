@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -45,14 +46,14 @@ def lowest_free(column: int, *bitmaps: Bitmap) -> int:
     return next((row for row in rows if not any(one.cells[row][column] for one in bitmaps)), rows[0])
 
 
-def legend(signs: Iterable[str], room: int) -> Content:
+@functools.lru_cache(64)
+def legend(signs: frozenset[str], room: int) -> Content:
     """``S stop R resume``, as far as there is room."""
     words = {**WORDS, SEVERAL: "several", NOT_FINITE: "NaN or Inf"}
-    shown = set(signs)
     parts: list[Content] = []
     for sign, word in words.items():
         part = Content.from_markup("[b]$sign[/] [$text-muted]$word[/]", sign=sign, word=word)
-        if sign in shown and sum(one.cell_length + 2 for one in parts) + part.cell_length <= room:
+        if sign in signs and sum(one.cell_length + 2 for one in parts) + part.cell_length <= room:
             parts.append(part)
     return Content("  ").join(parts)
 

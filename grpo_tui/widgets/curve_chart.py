@@ -137,7 +137,7 @@ class CurveChart(Panel):
         for rule in self.rules:
             below = Content.from_markup("[$warning]$words[/]  ", words=rule.words) + below
         if self.has_legend and self._signs:
-            shown = {sign.text for signs in self._signs.values() for sign in signs.values()}
+            shown = frozenset(sign.text for signs in self._signs.values() for sign in signs.values())
             words = legend(shown, self.size.width - below.cell_length - 4)
             below = Content("  ").join([words, below]) if words else below
         self.set_titles(title, below)

@@ -109,9 +109,9 @@ def test_a_stop_and_its_resume_are_one_sign() -> None:
 
 
 def test_the_legend_has_what_there_is_room_for() -> None:
-    assert legend({"S", "◆", "R"}, 60).plain == "R resume  S stop  ◆ held-out evaluation"
-    assert legend({"S", "◆", "R"}, 20).plain == "R resume  S stop"
-    assert legend((), 60).plain == ""
+    assert legend(frozenset("S◆R"), 60).plain == "R resume  S stop  ◆ held-out evaluation"
+    assert legend(frozenset("S◆R"), 20).plain == "R resume  S stop"
+    assert legend(frozenset(), 60).plain == ""
 
 
 def mark(x: float) -> Mark:
