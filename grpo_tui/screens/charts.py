@@ -1,4 +1,4 @@
-"""Charts: any of the run's metrics over steps, tokens or time, with one crosshair and one range for all."""
+"""Charts: any of the run's metrics over steps, tokens, time or cost, with one crosshair and one range for all."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def test_how_the_engine_is_found(box: Box, tmp_path: Path, root: Path) -> None:
 def test_configs_of_the_checkout(box: Box, tmp_path: Path) -> None:
     folder = tmp_path / "repo/config"
     folder.mkdir(parents=True)
-    for name in ("demo.yaml", "boxes.example.yaml", "keymap.yaml", "notes.txt"):
+    for name in ("demo.yaml", "boxes.example.yaml", "keymap.yaml", "alarms.example.yaml", "notes.txt"):
         (folder / name).write_text("a: 1\n")
     (folder / "ladder").mkdir()
     (folder / "ladder/a.yaml").write_text("b: 1\n")
