@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,3 +59,8 @@ async def save_report(app: GrpoApp) -> None:
         app.warn(f"{error.filename}: {error.strerror}", title="not saved")
     else:
         app.receipt(f"saved the report of {what}, {byte_size(len(reply['page']))}", str(file))
+
+
+def start(app: GrpoApp) -> None:
+    """Save the report in the background."""
+    app.work("report", partial(save_report, app))
