@@ -56,6 +56,7 @@ async def test_an_unreadable_run_has_not_ended(start: Start) -> None:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_a_failed_topic_is_shown_with_the_age_of_its_data(start: Start, size: tuple[int, int]) -> None:
     async with start(size=size, wait="● 12 ms") as session:
+        await session.until(lambda: "runs" in session.app.store.topic_at, "the list")
         session.app.store.topic_at["runs"] -= 40
         session.client.on_event(TopicFailed("runs", "Input/output error: [/] /data"))
         screen = await session.until_text("◍ 12 ms", "old: Inp")
