@@ -56,8 +56,8 @@ def test_rows_beside_an_answer_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
     shown, logs = Curves("r"), RunLogs("r")
     columns = Columns(*(array("d", [1.0]) for _ in range(8)))
     answer = {
-        "x": "step", "state": "whole", "progress": 1.0, "first": 0, "last": 0, "low": 0, "high": 1, "smoothing": 0, "rows": 1,
-        "offset": 0, "decay": 0.5, "series": [{"metric": "a", "columns": columns}],
+        "x": "step", "state": "whole", "progress": 1.0, "first": 0, "last": 0, "low": 0, "high": 1, "smoothing": 0,
+        "rows": 1, "offset": 0, "decay": 0.5, "series": [{"metric": "a", "columns": columns}],
     }  # fmt: skip
     shown.show(("a",), 1)
     assert shown.request()
