@@ -15,7 +15,7 @@ from grpo_tui.model.formatting import one_line
 
 CRASH, CHANGE, RESUME, STOP, EVALUATION = "✖", "C", "R", "S", "◆"
 WORDS = {
-    CRASH: "crash", CHANGE: "changed config", RESUME: "resume", STOP: "stop", EVALUATION: "held-out evaluation",
+    CRASH: "crash or kill", CHANGE: "changed config", RESUME: "resume", STOP: "stop", EVALUATION: "held-out evaluation",
 }  # fmt: skip
 """The signs on the axis, the one that matters most first, and what they mean."""
 SEVERAL = "+"
