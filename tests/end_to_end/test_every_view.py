@@ -16,14 +16,16 @@ from tests.support.terminal import Terminal
 
 FAKE_ENGINE = Path(__file__).resolve().parents[1] / "support" / "fake_engine.py"
 VIEWS = {
-    "1": ("needs you", "held-out"),
-    "2": ("charts", "range: 1–200"),
-    "3": ("rollouts", "prompt 0 of step 200"),
-    "4": ("logs", "console.log", "line 2999"),
-    "5": ("box", "checks"),
-    "6": ("compare", "marked"),
+    "1": ("╭─ runs 2 ", "needs you"),
+    "2": ("smoothing:", "range: 1–200"),
+    "3": ("groups by", "prompt 0 of step 200"),
+    "4": ("console.log", "line 2999"),
+    "5": ("last 2 hours", "CPU "),
+    "6": ("two to twelve runs side by side", "marks the run"),
 }
-"""What each view shows of the run, by its key."""
+"""What each view shows, by its key."""
+LOADING = {"2": "smoothing:", "3": "groups by", "4": "asking the box", "5": "last 2 hours", "6": "2 runs (A pinned)"}
+"""What each shows before the box has answered."""
 
 
 def resumable_run(root: Path, name: str) -> None:
@@ -43,6 +45,7 @@ def resumable_run(root: Path, name: str) -> None:
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[SshBox]:
     resumable_run(tmp_path / "root", "low")
+    write_run(tmp_path / "root", "high", "5.0e-05")
     with ssh_box(tmp_path, tmp_path / "root", {"engine": [str(FAKE_ENGINE)]}) as box:
         yield box
 
@@ -55,7 +58,9 @@ def test_a_run_is_handled_from_every_view(box: SshBox, size: tuple[int, int]) ->
         return run.observed_state().state
 
     with box.app(columns=size[0], rows=size[1]) as screen:
-        open_app(screen, "low", "200/400")
+        open_app(screen)
+        screen.press("G")
+        screen.wait_for("low  crashed")  # the selected one
         for key, shown in VIEWS.items():
             screen.press(key)
             screen.wait_for(*shown)
@@ -63,12 +68,12 @@ def test_a_run_is_handled_from_every_view(box: SshBox, size: tuple[int, int]) ->
             screen.wait_for("resume low", "exact command")
             screen.press("Enter")
             eventually(lambda: state() == "running", 30)
-            screen.wait_for("running", *shown)
+            screen.wait_for("low  running", *shown)
             attach_and_return(screen)
-            screen.wait_for("running", *shown)
+            screen.wait_for("low  running", *shown)
             screen.press("s")
             eventually(lambda: state() == "stopped", 30)
-            screen.wait_for("stopped", *shown)
+            screen.wait_for("low  stopped", *shown)
 
 
 def attach_and_return(screen: Terminal) -> None:
@@ -83,12 +88,17 @@ def attach_and_return(screen: Terminal) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_cut_while_a_view_loads(box: SshBox, size: tuple[int, int]) -> None:
     with box.app(columns=size[0], rows=size[1]) as screen:
-        open_app(screen, "low", "200/400")
-        for key in "23456":
+        open_app(screen)
+        screen.press("g", "Space")
+        screen.wait_for("1 marked")
+        screen.press("G", "Space")
+        screen.wait_for("2 marked")
+        for key, loading in LOADING.items():
             box.proxy.black_hole()
             screen.press(key)
-            screen.wait_for(VIEWS[key][0])
+            screen.wait_for(loading)
             box.proxy.pass_through()  # resets what was lost on the way
-            screen.wait_for(*VIEWS[key])
+            screen.wait_for(*(VIEWS[key] if key != "6" else ("B high", "reward")))
+            screen.wait_gone("asking the box")
         screen.press("1")
         screen.wait_for(*VIEWS["1"], "● ", " ms")

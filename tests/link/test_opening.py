@@ -265,6 +265,7 @@ def test_a_flood_before_the_key_exchange_ends_the_connection() -> None:
     threading.Thread(target=flood, daemon=True).start()
     with connected(Box("h200", "127.0.0.1", "x", listener.getsockname()[1], transport="paramiko")) as (_, recorder):
         assert "more than 64 KiB" in recorder.wait_link(Link.LOST).detail
+    listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
     listener.close()
 
 

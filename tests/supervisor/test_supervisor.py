@@ -116,6 +116,7 @@ def test_a_stopping_run_stays_stopping(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(supervisor, "_write", recorded)
     child = subprocess.Popen([sys.executable, "-c", OBEYS_A_STOP, str(run.stop_file), str(run.status_file)])
     supervisor._watch(child, Stage("train", 5), 0)
+    supervisor._status.close()
     asked = states.index("stopping")
     assert set(states[:asked]) == {"starting"}
     assert set(states[asked:]) == {"stopping"}
@@ -131,6 +132,7 @@ def test_a_stop_in_the_last_step_of_a_stage_is_obeyed(tmp_path: Path, monkeypatc
     request = threading.Timer(0.3, run.request_stop, kwargs={"by": "test"})
     request.start()
     assert supervisor._stage(Stage("train", 5)) == ("stopped", None)
+    supervisor._status.close()
 
 
 def test_leftover_processes_prevent_a_resume(tmp_path: Path) -> None:
