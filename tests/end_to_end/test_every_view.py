@@ -33,7 +33,7 @@ def resumable_run(root: Path, name: str) -> None:
     write_run(root, name, "1.0e-06")
     run = open_run(root, name)
     (run.path / "launch.json").write_text(
-        to_json({"time": "2026-11-22T08:00:00.000Z", "run": name, "argv": ["x"], "config_text": "frugal"})
+        to_json({"time": "2026-11-22T08:30:00.000Z", "run": name, "argv": ["x"], "config_text": "frugal"})
     )
     folder = run.training_state / "step_200"
     folder.mkdir(parents=True)
@@ -59,8 +59,8 @@ def test_a_run_is_handled_from_every_view(box: SshBox, size: tuple[int, int]) ->
 
     with box.app(columns=size[0], rows=size[1]) as screen:
         open_app(screen)
-        screen.press("G")
-        screen.wait_for("low  crashed")  # the selected one
+        screen.press("g")
+        screen.wait_for("✖ low  crashed")  # the selected one
         for key, shown in VIEWS.items():
             screen.press(key)
             screen.wait_for(*shown)
@@ -80,7 +80,7 @@ def attach_and_return(screen: Terminal) -> None:
     screen.press("a")
     screen.wait_for("To return")
     screen.press("Enter")
-    screen.wait_for("fake engine: resume", "[low")
+    screen.wait_for("[low] 0:")  # the status line of the box's tmux
     screen.press("C-b", "d")
     screen.wait_for("grpo-tui │ h200", "esc one step out")
 
@@ -97,7 +97,7 @@ def test_a_cut_while_a_view_loads(box: SshBox, size: tuple[int, int]) -> None:
             box.proxy.black_hole()
             screen.press(key)
             screen.wait_for(loading)
-            box.proxy.pass_through()  # resets what was lost on the way
+            box.proxy.resume() if key in "35" else box.proxy.reset()
             screen.wait_for(*(VIEWS[key] if key != "6" else ("B high", "reward")))
             screen.wait_gone("asking the box")
         screen.press("1")
