@@ -82,7 +82,7 @@ def attach_and_return(screen: Terminal) -> None:
     screen.press("Enter")
     screen.wait_for("[low] 0:")  # the status line of the box's tmux
     screen.press("C-b", "d")
-    screen.wait_for("grpo-tui │ h200", "esc one step out")
+    screen.wait_for("grpo-tui │ h200")
 
 
 @pytest.mark.parametrize("size", SIZES)
