@@ -16,7 +16,7 @@ from tests.support.terminal import Terminal
 
 FAKE_ENGINE = Path(__file__).resolve().parents[1] / "support" / "fake_engine.py"
 VIEWS = {
-    "1": ("╭─ runs 2 ", "needs you"),
+    "1": (" runs 2 ", "needs you"),
     "2": ("smoothing:", "range: 1–200"),
     "3": ("groups by", "prompt 0 of step 200"),
     "4": ("console.log", "line 2999"),
