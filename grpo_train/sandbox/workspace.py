@@ -159,15 +159,27 @@ class Workspace:
             warnings.warn(f"sandbox: cannot remove files of a program in {slot.path}: {error}", stacklevel=2)
             return True
         with self._guard:
-            self._idle[slot.kind].append(slot)
+            if self._lock_fd >= 0:
+                self._idle[slot.kind].append(slot)
+                return True
+        slot.close()
         return True
 
     def close(self) -> None:
+        """Remove the directory. Slots that programs use are closed when they are given back."""
         if os.getpid() != self.pid:
             return
+        atexit.unregister(self.close)
         with suppress(OSError):
             empty(self.root)
             os.rmdir(self.root)
+        with self._guard:
+            for idle in self._idle.values():
+                while idle:
+                    idle.pop().close()
+            lock_fd, self._lock_fd = self._lock_fd, -1
+        if lock_fd >= 0:
+            os.close(lock_fd)
 
 
 def empty(directory: str, deadline: float = math.inf) -> bool:
@@ -252,7 +264,9 @@ def workspace() -> Workspace:
     global _workspace
     with _guard:
         if _workspace is None or _workspace.pid != os.getpid() or not os.path.isdir(_workspace.root):
-            _workspace = Workspace()
+            before, _workspace = _workspace, Workspace()
+            if before is not None:
+                before.close()  # a cleaner of temporary files removed it
         return _workspace
 
 

@@ -183,6 +183,8 @@ class Curves:
         self._drawn_at = -DRAW_S
         self._next: int | None = None
         """Index of the next row of the log to take; None before the first answer."""
+        self._offset = 0
+        """Rows that begin before it are in the answer, also those that arrive after it."""
         self._generation = 0
 
     @property
@@ -254,7 +256,8 @@ class Curves:
         self.asked_at = None if reply["state"] == "whole" else self.asked_at
         self.recalled_at = None
         self._take_reply(reply)
-        self._next = _first_from(logs, reply["offset"])
+        self._offset = reply["offset"]
+        self._next = _first_from(logs, self._offset)
         self.extend(logs)
 
     @property
@@ -301,7 +304,9 @@ class Curves:
         while self._next < rows.end and self._live < LIVE_KEPT:
             row = rows.get(self._next)
             self._next += 1
-            if row is not None and (x := self._x_of(row)) is not None:
+            if row is None or row.offset < self._offset:
+                continue
+            if (x := self._x_of(row)) is not None:
                 self._take(x, row)
                 self._is_ahead = True
         if self._is_ahead and self._now() - self._drawn_at >= DRAW_S:

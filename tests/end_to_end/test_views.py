@@ -57,11 +57,11 @@ def box(tmp_path: Path) -> Iterator[SshBox]:
         yield box
 
 
-def open_app(screen: Terminal) -> None:
+def open_app(screen: Terminal, *shown: str) -> None:
     """Accept the host key and wait for the runs."""
     screen.wait_for("unknown host key", "SHA256:", timeout=30)
     screen.press("Right", "Enter")
-    screen.wait_for("high", "low", "200/400", timeout=30)
+    screen.wait_for(*(shown or ("high", "low", "200/400")), timeout=30)
     screen.settle()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -161,8 +162,8 @@ PATTERNS = st.sampled_from(
 )  # fmt: skip
 
 
-def opened(file: Path) -> Source:
-    return Source(os.open(file, os.O_RDONLY), "x")
+def opened(file: Path) -> closing[Source]:
+    return closing(Source(os.open(file, os.O_RDONLY), "x"))
 
 
 @given(LINES, PATTERNS, st.integers(1, 40), st.lists(st.integers(0, 300), max_size=3))
@@ -178,13 +179,13 @@ def test_matches_are_those_of_each_line(lines: list[str], text: str, block: int,
             file.seek(0)
             file.write(data[:end])
             file.flush()
-            source = opened(Path(file.name))
-            assert scan.fits(source)
-            assert count.fits(source)
-            for one in (scan, count):
-                one.advance(source, lambda: True)
-                while one.share < 1:
-                    one.advance(source, lambda: False)
+            with opened(Path(file.name)) as source:
+                assert scan.fits(source)
+                assert count.fits(source)
+                for one in (scan, count):
+                    one.advance(source, lambda: True)
+                    while one.share < 1:
+                        one.advance(source, lambda: False)
         begins, place = [], 0
         for line in data.split(b"\n"):
             begins.append((place, line))
@@ -193,10 +194,11 @@ def test_matches_are_those_of_each_line(lines: list[str], text: str, block: int,
             begins.pop()
         wanted = [at for at, line in begins if re.search(text, line.decode(errors="replace"), flags)]
         assert scan.between(0, scan.total) == wanted
-        assert count.total(source) == len(begins)
-        for number, (at, _) in enumerate(begins, 1):
-            assert count.number(source, at) == number
-            assert count.offset(source, number) == at
+        with opened(Path(file.name)) as source:
+            assert count.total(source) == len(begins)
+            for number, (at, _) in enumerate(begins, 1):
+                assert count.number(source, at) == number
+                assert count.offset(source, number) == at
 
 
 @given(LINES, st.integers(1, 20), st.integers(0, 4), st.integers(0, 4))
@@ -207,16 +209,17 @@ def test_walking_reads_every_line_once(lines: list[str], chunk: int, before: int
         patch.setattr(read_lines, "CHUNK", chunk)
         file.write(data)
         file.flush()
-        reader = read_lines.Reader(opened(Path(file.name)), levels_of("x"), None, 100)
-        down, at, last = [], 0, not data
-        while not last:
-            rows, at, _, last = reader.around(at, 0, after + 1)
-            down += rows
-        up, at, first = [], len(data), not data
-        while not first:
-            rows, _, first, _ = reader.around(at, before + 1, 0)
-            up = rows + up
-            at = rows[0]["offset"]
+        with opened(Path(file.name)) as source:
+            reader = read_lines.Reader(source, levels_of("x"), None, 100)
+            down, at, last = [], 0, not data
+            while not last:
+                rows, at, _, last = reader.around(at, 0, after + 1)
+                down += rows
+            up, at, first = [], len(data), not data
+            while not first:
+                rows, _, first, _ = reader.around(at, before + 1, 0)
+                up = rows + up
+                at = rows[0]["offset"]
         assert up == down
         assert [row["offset"] for row in down] == [0, *(m.end() for m in re.finditer(b"\n", data[:-1]))][: len(down)]
         assert sum(row["length"] for row in down) == len(data)

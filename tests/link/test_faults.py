@@ -24,6 +24,7 @@ from tests.support.agent import QUICK
 from tests.support.endurance import Plan, endure
 from tests.support.log_loads import LOADS
 from tests.support.opening import IMPATIENT, Lane, mask, opening, side_by_side
+from tests.support.patience import PATIENCE
 from tests.support.proxy import Fault
 from tests.support.standing_faults import KINDS
 
@@ -98,7 +99,7 @@ def test_faults_on_a_standing_link(tmp_path: Path, chance: random.Random) -> Non
 
 READS_CONFIGURATION = """
 from remote.transports import ssh_config
-ssh_config.RESOLVE_S = 0.6
+ssh_config.RESOLVE_S = 4.0
 print("reading", flush=True)
 print(ssh_config.read_configuration(["sh", "-c", "sleep 0.3; echo user me"], "h200", lambda: False))
 """
@@ -111,9 +112,9 @@ def test_a_suspend_is_no_slow_configuration() -> None:
         laptop.stdout.readline()
         time.sleep(0.1)
         laptop.send_signal(signal.SIGSTOP)
-        time.sleep(1.0)
+        time.sleep(4.5)
         laptop.send_signal(signal.SIGCONT)
-        output, errors = laptop.communicate(timeout=20)
+        output, errors = laptop.communicate(timeout=PATIENCE * 20)
     assert output == "user me\n\n", errors
 
 

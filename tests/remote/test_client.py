@@ -244,8 +244,8 @@ def test_a_resumed_machine_reconnects_at_once() -> None:
 
 def test_silence_is_stale_then_lost() -> None:
     script = Script(ScriptedTransport(answers=False), ScriptedTransport())
+    began = time.monotonic()
     with connected(BOX, transport_factory=script) as (_, recorder):
-        began = time.monotonic()
         recorder.wait_link(Link.STALE)
         assert 0.5 < time.monotonic() - began < PATIENCE * 1.4
         recorder.wait_link(Link.LOST)

@@ -22,8 +22,16 @@ from tests.support.agent import RawAgent, eventually
 
 class RecordingOutbox(Outbox):
     def __init__(self) -> None:
-        super().__init__(os.open(os.devnull, os.O_WRONLY))
+        self._reader, writer = os.pipe()
+        super().__init__(writer)
         self.frames: list[dict[str, Any]] = []
+
+    def end(self) -> None:
+        """End the thread, as a client does that no longer reads."""
+        os.close(self._reader)
+        self.put({})
+        self.broken.wait()
+        os.close(self._descriptor)
 
     def put_newest(self, frame: dict[str, Any]) -> None:
         self.frames.append(frame)
@@ -40,7 +48,7 @@ def watching(root: Path, **settings: Any) -> Iterator[tuple[Watcher, RecordingOu
     try:
         yield Watcher(BoxContext.from_settings({"root": str(root), **settings}), outbox), outbox
     finally:
-        outbox.broken.set()
+        outbox.end()
 
 
 @pytest.fixture(autouse=True)

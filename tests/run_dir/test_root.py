@@ -139,5 +139,7 @@ def test_evaluations_belong_to_one_run(run: RunDir) -> None:
     for owner in ("one", "one_more"):
         folder = run.root / "eval_runs" / f"{owner}_addition"
         folder.mkdir()
-        StatusWriter(folder, training_run=owner, state="finished").update()
+        writer = StatusWriter(folder, training_run=owner, state="finished")
+        writer.update()
+        writer.close()
     assert [e["name"] for e in list_evaluations(run.root, "one")] == ["one_addition"]

@@ -93,10 +93,9 @@ def test_a_clock_set_back_hides_no_training(tmp_path: Path) -> None:
 
 OBEYS_A_STOP = """
 import pathlib, sys, time
-stop = pathlib.Path(sys.argv[1])
-while not stop.exists():
+stop, status = map(pathlib.Path, sys.argv[1:])
+while not (status.exists() and '"stopping"' in status.read_text()):
     time.sleep(0.01)
-time.sleep(0.3)
 stop.unlink()
 time.sleep(0.5)
 """
@@ -111,12 +110,13 @@ def test_a_stopping_run_stays_stopping(tmp_path: Path, monkeypatch: pytest.Monke
     def recorded(**fields: Any) -> None:
         states.append(fields["state"])
         write(**fields)
+        if states == ["starting"]:
+            run.request_stop(by="test")
 
     monkeypatch.setattr(supervisor, "_write", recorded)
-    child = subprocess.Popen([sys.executable, "-c", OBEYS_A_STOP, str(run.stop_file)])
-    request = threading.Timer(0.3, run.request_stop, kwargs={"by": "test"})
-    request.start()
+    child = subprocess.Popen([sys.executable, "-c", OBEYS_A_STOP, str(run.stop_file), str(run.status_file)])
     supervisor._watch(child, Stage("train", 5), 0)
+    supervisor._status.close()
     asked = states.index("stopping")
     assert set(states[:asked]) == {"starting"}
     assert set(states[asked:]) == {"stopping"}
@@ -126,12 +126,13 @@ def test_a_stop_in_the_last_step_of_a_stage_is_obeyed(tmp_path: Path, monkeypatc
     run = create_run(tmp_path, {}, "one")
     (run.path / "control").mkdir(exist_ok=True)
     supervisor = Supervisor(run, load_config(config_text(run__total_steps=9, run__eval_every=5)))
-    command = [sys.executable, "-c", OBEYS_A_STOP, str(run.stop_file)]
+    command = [sys.executable, "-c", OBEYS_A_STOP, str(run.stop_file), str(run.status_file)]
     monkeypatch.setattr(Stage, "command", lambda *arguments: command)
     monkeypatch.setattr(type(run), "newest_step", lambda self: 5)
     request = threading.Timer(0.3, run.request_stop, kwargs={"by": "test"})
     request.start()
     assert supervisor._stage(Stage("train", 5)) == ("stopped", None)
+    supervisor._status.close()
 
 
 def test_leftover_processes_prevent_a_resume(tmp_path: Path) -> None:

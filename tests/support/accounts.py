@@ -29,6 +29,7 @@ class SharedBox:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder / "root"
+        self.agents: list[RawAgent] = []
         folder.chmod(0o755)
         self.root.mkdir()
         self.root.chmod(0o1777)
@@ -91,7 +92,9 @@ class Account:
         """An agent that runs as this account."""
         transport = _AccountTransport(self._box.agent_command(self.name), self.environment)
         settings = {"engine": [PYTHON, str(self._box.engine)], **settings}
-        return RawAgent(root or self._box.root, transport, **settings)
+        agent = RawAgent(root or self._box.root, transport, **settings)
+        self._box.agents.append(agent)
+        return agent
 
     def end(self) -> None:
         self.run("tmux", "kill-server", check=False)
@@ -114,6 +117,8 @@ def shared_box() -> Iterator[SharedBox]:
     try:
         yield box
     finally:
+        for agent in box.agents:
+            agent.transport.close()
         for name in ("daemon", "nobody"):
             box.account(name).end()
             own = ["find", str(folder), "-mindepth", "1", "-user", name, "-delete"]

@@ -1,7 +1,8 @@
-"""A line of constant delay in front of a port, in a process of its own: ``Line(port, 0.08).port``.
+"""A line of constant delay in front of a port, in a process of its own: ``Line(port, 0.08, trace).port``.
 
 Each byte arrives half a round trip after it was sent, whatever else is under way: unlike the fault proxy's delay, one
-chunk does not wait for another. There is no loss, no limit of speed, and connecting itself takes no time.
+chunk does not wait for another. There is no loss, and connecting itself takes no time. ``bytes_per_s`` limits the speed
+of each direction; 0 = no limit.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Chunk:
 class Line:
     """The process; ``chunks`` are those of every connection so far."""
 
-    def __init__(self, target_port: int, round_trip_s: float, trace: Path) -> None:
+    def __init__(self, target_port: int, round_trip_s: float, trace: Path, bytes_per_s: float = 0.0) -> None:
         self._trace = trace
         trace.write_text("")
-        argv = [sys.executable, __file__, str(target_port), str(round_trip_s / 2), str(trace)]
+        argv = [sys.executable, __file__, str(target_port), str(round_trip_s / 2), str(trace), str(bytes_per_s)]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
@@ -67,14 +68,18 @@ def round_trips(chunks: Sequence[Chunk], round_trip_s: float, until: float) -> i
     return max((length for chunk, length in chains if chunk.back), default=0)
 
 
-async def _serve(target_port: int, delay: float, trace: Path) -> None:
+async def _serve(target_port: int, delay: float, trace: Path, bytes_per_s: float) -> None:
     loop = asyncio.get_running_loop()
     log = trace.open("a", buffering=1)
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: bool) -> None:
+        free_at = 0.0
         with suppress(OSError):
             while data := await reader.read(1 << 16):
                 log.write(f"{json.dumps([time.monotonic(), back, len(data)])}\n")
+                if bytes_per_s:  # the sender waits, as in front of a full line
+                    free_at = max(free_at, loop.time()) + len(data) / bytes_per_s
+                    await asyncio.sleep(free_at - loop.time())
                 loop.call_later(delay, writer.write, data)
         loop.call_later(delay, writer.close)
 
@@ -91,4 +96,4 @@ async def _serve(target_port: int, delay: float, trace: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])))
+    asyncio.run(_serve(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])))

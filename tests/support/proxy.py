@@ -155,6 +155,8 @@ class ChaosProxy:
 
     def close(self) -> None:
         self._closed = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         with self._lock:
             self._open += self._half_open

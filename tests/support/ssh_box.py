@@ -37,6 +37,12 @@ class SshBox:
         words = [str(command), "--boxes", str(self.boxes_file), "--box", "h200"]
         return Terminal(words, self.environment, columns, rows)
 
+    def move_to(self, port: int) -> None:
+        """Let the laptop reach the box at another port."""
+        boxes = yaml.safe_load(self.boxes_file.read_text())
+        boxes["boxes"][0]["port"] = port
+        self.boxes_file.write_text(yaml.safe_dump(boxes))
+
     def run(self) -> RunDir:
         """The only run."""
         (run,) = list_runs(self.root)

@@ -31,6 +31,7 @@ from grpo_train.run_dir.removal import exists_after_removal, hidden_name, remove
 from grpo_train.train import retention
 from grpo_train.train.retention import prune_checkpoints
 from tests.support.engine import GRPO_TRAIN, rows, running, train_here, wait_for, write_config
+from tests.support.patience import PATIENCE
 from tests.support.saving import small_checkpoint, whole
 
 
@@ -227,7 +228,7 @@ def test_no_race_removes_a_step_in_use(tmp_path: Path, monkeypatch: pytest.Monke
         small_checkpoint(run, step)
         pruned += prune_checkpoints(run, keep_last=1, keep_every=0)
     until.write_text("")
-    read, vanished, broken = result.get(timeout=30)
+    read, vanished, broken = result.get(timeout=PATIENCE * 30)
     reader.join()
     print(f"{len(pruned)} pruned, {read} read, {vanished} vanished before they were read")
     assert broken == []

@@ -110,6 +110,22 @@ def test_a_live_row_is_taken_once() -> None:
     assert viewer.curves.curves["reward"].last == 2.0
 
 
+@pytest.mark.parametrize("arrived", [0, 4])
+def test_rows_of_an_answer_that_arrive_after_it(arrived: int) -> None:
+    """The box answers from its index at once; the end of the log may come later."""
+    viewer = Viewer(Index())
+    rows = rows_of([float(i) for i in range(10)])
+    viewer.data = jsonl(rows)
+    viewer.curves.show(("reward",), 20)
+    viewer.logs.feed("train_log", 0, jsonl(rows[:arrived]))
+    viewer.ask()
+    viewer.logs.feed("train_log", len(jsonl(rows[:arrived])), jsonl(rows[arrived:]))
+    viewer.log(rows_of([10.0], first=11))
+    curve = viewer.curves.curves["reward"]
+    assert curve.count == 11
+    assert [mark.x for mark in curve.marks] == sorted(mark.x for mark in curve.marks)
+
+
 def test_the_last_value_may_be_nan() -> None:
     viewer = Viewer(Index())
     viewer.log(rows_of([1.0, math.nan]))

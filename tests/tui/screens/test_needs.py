@@ -10,6 +10,7 @@ from grpo_tui.model.alarms import Rule
 from grpo_tui.preferences import Preferences, preferences_path
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.needs import NeedsPanel
+from grpo_tui.widgets.runs import RunsPanel
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, jsonl, learning_box, train_rows
 
@@ -134,9 +135,11 @@ async def test_the_list_shows_trends(start: Start) -> None:
 async def test_choices_are_remembered(start: Start) -> None:
     async with start(wait="87/200") as session:
         session.app.home.sort_by("reward")
+        runs = session.app.home.runs
         await session.press("w", "down", "down")
-        await session.until(lambda: session.app.store.selected not in (None, RUN))
-        chosen = session.app.store.selected
+        chosen = runs.rows[session.app.home.query_one(RunsPanel).cursor].name
+        await session.until(lambda: session.app.store.selected == chosen)
+        assert chosen != RUN
         await session.press("2")
         await session.until(lambda: session.app.views.name == "charts")
         session.app.theme = "grpo-light"
