@@ -125,7 +125,7 @@ class RolloutReader:
         """Why the step cannot be compared with the reference step: they were graded differently. "" if it can."""
         before, now = self.rollouts.reference_page, self.rollouts.page
         if self.flips and self.rollouts.reference_problem:
-            return f"{self.reference_name}: {self.rollouts.reference_problem}"
+            return self.rollouts.reference_problem
         return difference(before.conditions, now.conditions) if self.flips and before and now else ""
 
     @property

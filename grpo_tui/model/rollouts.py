@@ -181,7 +181,7 @@ class Rollouts:
         """The box refused, or did not answer."""
         if key.run != self.run:
             self.of_step.end(key)
-            self.reference_problem = problem
+            self.reference_problem = "it has no completions of this step" if code == "no_step" else problem
         else:
             self.of_step.end(key, problem)
             self.is_empty = code == "no_step"

@@ -137,7 +137,8 @@ class HomeScreen(ViewScreen):
             if not wanted and self.focused is None:
                 self.query_one(RunsPanel).focus()
         self.runs.update(self.store)
-        self.needs.update(self.store, self.runs.names.short, self.grpo.key("resume"), self.grpo.key("eval"))
+        keys = (self.grpo.key(name) for name in ("resume", "eval", "box"))
+        self.needs.update(self.store, self.runs.names.short, *keys)
         self._place()
         if (curves := self._curves()) is not None:
             shown = [chart for chart in self.query(CurveChart) if chart.display]

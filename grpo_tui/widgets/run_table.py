@@ -13,6 +13,7 @@ from grpo_tui.widgets.lines_panel import Palette
 GAP = 2
 WIDEST = 32
 """Cells of a value; a longer one is cut in the middle."""
+SIGNS = len(" ‹9 9›")
 NARROWED = 16
 """The same in a table that is too wide."""
 KEY_LEAST = 20
@@ -69,7 +70,8 @@ def _windowed(
     at = next((i for i, group in enumerate(groups) if current + 1 in group), 0)
     two = sorted((_total(widths, group) + GAP for group in groups), reverse=True)[:2]
     spare = width - _total(widths, fixed[1:]) - GAP - sum(two)
-    widths[0] = max(1, min(widths[0], max(KEY_LEAST, spare)))
+    wanted = max(widths[0], table[0][0].cell_len + SIGNS)
+    widths[0] = max(1, min(wanted, max(KEY_LEAST, spare)))
     room = width - _total(widths, fixed)
     first = last = at
     used = _total(widths, groups[at]) + GAP if groups else 0
