@@ -117,9 +117,9 @@ async def test_choices_are_remembered(start: Start) -> None:
         session.app.home.sort_by("reward")
         await session.press("w", "down", "down")
         await session.until(lambda: session.app.store.selected not in (None, RUN))
-        chosen = session.app.store.selected
         await session.press("2")
         await session.until(lambda: session.app.views.name == "charts")
+        chosen = session.app.store.selected
         session.app.theme = "grpo-light"
         session.app.tick()
     async with start() as session:
