@@ -74,16 +74,20 @@ class Sizes:
 
     def _run(self, folder: Path, until: float) -> tuple[int, int, int] | None:
         """Count, bytes, and bytes of the last day of the checkpoints in a ``training_state``; None if the time ended
-        before they were known."""
+        before all of their manifests were read."""
         count = total = of_day = 0
         day = (time.time() - DAY_S) * 1e9
+        is_late = False
         for path in _steps(folder):
+            if is_late:
+                return None
+            known = self._checkpoints.get(str(path))
             size = self.size(path)
             if size is not None:
+                entry = self._checkpoints[str(path)]
                 count, total = count + 1, total + size
-                of_day += size if self._checkpoints[str(path)][0][2] > day else 0
-            if time.monotonic() > until:
-                return None
+                of_day += size if entry[0][2] > day else 0
+                is_late = entry is not known and time.monotonic() > until
         return count, total, of_day
 
     def size(self, path: Path) -> int | None:

@@ -84,11 +84,11 @@ def test_measuring_goes_on_where_it_ended(root: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(checkpoints, "BUDGET_S", 0.0)
     for name in "abc":
         make(root, name, 1, 2, 3)
-    left = [sizes(root)["unmeasured"] for _ in range(3)]
+    replies = [sizes(root) for _ in range(12)]
+    left = [reply["unmeasured"] for reply in replies]
     assert left == sorted(left, reverse=True)
-    for _ in range(20):
-        reply = sizes(root)
-    assert reply["unmeasured"] == 0 or reply["bytes"] == 0, "a run is known as a whole, or not at all"
+    assert left[0] == 3, "a run is known as a whole, or not at all"
+    assert (left[-1], replies[-1]["bytes"]) == (0, 9_000)
 
 
 def test_a_manifest_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
