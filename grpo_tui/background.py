@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ REFRESH_S = 10.0
 """Interval between requests for the checkpoints of a live run, besides those after an event."""
 IDLE_REFRESH_S = 30.0
 """The same for a run that is over: it may be evaluated from elsewhere."""
+MACHINE_S = 60.0
+"""Interval between requests for uptime and disks, which the header shows; the box view requests them more often."""
 CROSSHAIR_S = 0.1
 """The crosshair rests this long before its row is requested."""
 
@@ -38,6 +41,7 @@ class Refresher:
         self._shown_key: object = None
         self.history = BoxHistory()
         """What the box's GPUs did since the app looks, in any view."""
+        self._machine_due = 0.0
 
     def tick(self) -> None:
         """Request what is due."""
@@ -46,6 +50,9 @@ class Refresher:
         if self._app.store.connected:
             self._refresh_shown()
             self._refresh_curves()
+            if time.monotonic() >= self._machine_due:
+                self._machine_due = time.monotonic() + MACHINE_S
+                self._app.work("machine", partial(refresh_machine, self._app, self.history))
             self._app.views.shown.request_data()
 
     def _refresh_shown(self) -> None:
@@ -79,6 +86,14 @@ async def examine(app: GrpoApp) -> None:
         app.store.examined(await app.request("doctor", timeout=60.0))
     except RemoteError:
         pass  # the header shows the state of the link
+
+
+async def refresh_machine(app: GrpoApp, history: BoxHistory) -> None:
+    """Request uptime and disks, unless another request for them was just answered."""
+    now = app.store.now()
+    if history.machine is None or now - history.machine_at >= MACHINE_S / 2:
+        with suppress(RemoteError):  # the header shows what is known
+            history.facts(await app.request("box_facts", timeout=15.0), app.store.now())
 
 
 async def refresh_shown(app: GrpoApp, run: str) -> None:

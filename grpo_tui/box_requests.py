@@ -23,6 +23,15 @@ async def refresh_facts(app: GrpoApp, view: BoxView) -> None:
     app.views.shown.tick()
 
 
+async def refresh_sizes(app: GrpoApp, view: BoxView) -> None:
+    """Request the sizes of the checkpoints, as far as the box has measured them."""
+    try:
+        view.take_sizes(await app.request("checkpoint_sizes", timeout=15.0))
+    except RemoteError as error:
+        view.sizes_problem = error.message
+        view.version += 1
+
+
 async def fill_history(app: GrpoApp, view: BoxView) -> None:
     """Request what the GPUs did, from the logs of the runs of that time."""
     store = app.store

@@ -14,6 +14,8 @@ from grpo_tui.widgets.braille import View, log_ticks, ticks, view_of_marks
 WIDTH, HEIGHT = 480, 240
 """Of one chart."""
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 34, 26
+LEGEND = 16
+"""Height of a line of a legend."""
 ACROSS = 2
 """Charts side by side."""
 
@@ -31,57 +33,89 @@ class Drawing:
 
 def charts_svg(title: str, charts: Sequence[Drawing], ends: tuple[float, float], label: Callable[[float], str]) -> str:
     """The charts below a title. ``ends``: first and last x; ``label``: the text of an x, "" for none."""
+    return page(title, [list(_chart(chart, ends, label)) for chart in charts])
+
+
+def page(title: str, charts: Sequence[Sequence[str]], legend: Sequence[str] = ()) -> str:
+    """Charts, each a list of elements, below a title and the lines of a legend."""
     across = min(ACROSS, max(1, len(charts)))
-    width, height = across * WIDTH, 30 + -(-len(charts) // across) * HEIGHT
+    top = 30 + LEGEND * len(legend)
+    width, height = across * WIDTH, top + -(-len(charts) // across) * HEIGHT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="Helvetica, Arial, sans-serif" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="16" y="22" font-size="14" font-weight="bold" fill="#1d2733">{_escape(title)}</text>',
+        f'<text x="16" y="22" font-size="14" font-weight="bold" fill="#1d2733">{escape(title)}</text>',
     ]
+    for place, line in enumerate(legend):
+        parts.append(f'<g transform="translate(16 {40 + LEGEND * place})">{line}</g>')
     for place, chart in enumerate(charts):
-        parts.append(f'<g transform="translate({place % across * WIDTH} {30 + place // across * HEIGHT})">')
-        parts += _chart(chart, ends, label)
+        parts.append(f'<g transform="translate({place % across * WIDTH} {top + place // across * HEIGHT})">')
+        parts += chart
         parts.append("</g>")
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], str]) -> Iterator[str]:
-    marks = [mark for mark in chart.curve.marks if ends[0] <= mark.x <= ends[1]]
-    if chart.is_log:
-        marks = [mark for mark in marks if mark.low > 0]
-    scaled = [_logarithmic(mark) for mark in marks] if chart.is_log else marks
-    view = view_of_marks(scaled, *ends)
+    marks = scaled(chart.curve.marks, ends, chart.is_log)
+    view = view_of_marks(marks, *ends)
     last = chart.curve.last
-    levels = (log_ticks if chart.is_log else ticks)(view.y_low, view.y_high, 5)
-    texts, base = (power_labels if chart.is_log else tick_labels)(levels)
-    yield f'<text x="{LEFT}" y="20" font-weight="bold" fill="#1d2733">{_escape(chart.metric)}</text>'
-    about = [metric_value(last) if last is not None else "", "log" if chart.is_log else ""]
-    said = " ".join(filter(None, [*about, f"axis: {base} + …" if base else ""]))
-    yield f'<text x="{WIDTH - RIGHT}" y="20" text-anchor="end" fill="#5d6b7a">{_escape(said)}</text>'
-    for level, text in zip(levels, texts, strict=True):
-        y = f"{_y(level, view):.1f}"
-        yield f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#e2ded2" stroke-width="1"/>'
-        yield f'<text x="{LEFT - 6}" y="{float(y) + 4:.1f}" text-anchor="end" fill="#5d6b7a">{_escape(text)}</text>'
-    for level in ticks(*ends, 6):
-        if text := label(level):
-            x, anchor = _x(level, view), "end" if _x(level, view) > WIDTH - RIGHT - 20 else "middle"
-            yield (f'<text x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="{anchor}" fill="#5d6b7a">{_escape(text)}</text>')
-    for part in _unbroken(scaled):
+    yield from axes(
+        chart.metric, metric_value(last) if last is not None else "", view, ends, chart.is_log, label,
+    )  # fmt: skip
+    for part in _unbroken(marks):
         if chart.is_smoothed:
             outline = [(mark.x, mark.high) for mark in part] + [(mark.x, mark.low) for mark in reversed(part)]
             yield f'<path d="{_path(outline, view)}Z" fill="{chart.color}" fill-opacity="0.2"/>'
-        line = [(mark.x, y) for mark in part for y in ([mark.smooth] if chart.is_smoothed else _values(mark))]
-        yield (
-            f'<path d="{_path(line, view)}" fill="none" stroke="{chart.color}" stroke-width="1.6" '
-            'stroke-linejoin="round" stroke-linecap="round"/>'
-        )
+    yield from line(marks, view, chart.is_smoothed, chart.color)
     for x in chart.curve.gaps:
         if ends[0] <= x <= ends[1]:
             yield (
                 f'<path d="M{_x(x, view) - 3:.1f} {HEIGHT - BOTTOM - 7}l6 6m0-6l-6 6" stroke="#c02a1c" fill="none"/>'
             )
+
+
+def scaled(marks: Sequence[Mark], ends: tuple[float, float], is_log: bool) -> list[Mark]:
+    """The marks in a range, as they are drawn: on a logarithmic axis exponents of ten, without values ≤ 0."""
+    shown = [mark for mark in marks if ends[0] <= mark.x <= ends[1]]
+    return [_logarithmic(mark) for mark in shown if mark.low > 0] if is_log else shown
+
+
+def axes(
+    name: str, said: str, view: View, ends: tuple[float, float], is_log: bool, label: Callable[[float], str]
+) -> Iterator[str]:
+    """Title, axes and their labels."""
+    yield f'<text x="{LEFT}" y="20" font-weight="bold" fill="#1d2733">{escape(name)}</text>'
+    levels = (log_ticks if is_log else ticks)(view.y_low, view.y_high, 5)
+    texts, base = (power_labels if is_log else tick_labels)(levels)
+    words = " ".join(filter(None, [said, "log" if is_log else "", f"axis: {base} + …" if base else ""]))
+    yield f'<text x="{WIDTH - RIGHT}" y="20" text-anchor="end" fill="#5d6b7a">{escape(words)}</text>'
+    for level, text in zip(levels, texts, strict=True):
+        y = f"{_y(level, view):.1f}"
+        yield f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#e2ded2" stroke-width="1"/>'
+        yield f'<text x="{LEFT - 6}" y="{float(y) + 4:.1f}" text-anchor="end" fill="#5d6b7a">{escape(text)}</text>'
+    for level in ticks(*ends, 6):
+        if text := label(level):
+            x, anchor = _x(level, view), "end" if _x(level, view) > WIDTH - RIGHT - 20 else "middle"
+            yield f'<text x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="{anchor}" fill="#5d6b7a">{escape(text)}</text>'
     yield f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#5d6b7a" fill="none"/>'
+
+
+def line(marks: Sequence[Mark], view: View, is_smoothed: bool, color: str, dashes: str = "") -> Iterator[str]:
+    """The curve of some marks, broken at NaN."""
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    for part in _unbroken(marks):
+        points = [(mark.x, y) for mark in part for y in ([mark.smooth] if is_smoothed else _values(mark))]
+        yield (
+            f'<path d="{_path(points, view)}" fill="none" stroke="{color}" stroke-width="1.6"{dashed} '
+            'stroke-linejoin="round" stroke-linecap="round"/>'
+        )
+
+
+def end_of_line(marks: Sequence[Mark], view: View, is_smoothed: bool) -> tuple[float, float]:
+    """Where a curve ends."""
+    last = marks[-1]
+    return _x(last.x, view), _y(last.smooth if is_smoothed else last.last, view)
 
 
 def _values(mark: Mark) -> tuple[float, ...]:
@@ -116,6 +150,7 @@ def _path(places: Sequence[tuple[float, float]], view: View) -> str:
     return "M" + "L".join(f"{_x(x, view):.1f} {_y(y, view):.1f}" for x, y in places)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """A text as an element has it, whatever a box sent."""
     shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return html.escape(shown, quote=True)

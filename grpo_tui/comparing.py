@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,14 @@ PAIRS_S = 120.0
 
 async def refresh_curves(app: GrpoApp, run: Compared, params: dict[str, Any]) -> None:
     """Request the curves of a compared run."""
+    kept_under = run.curves.kept_under
     try:
-        run.curves.take(await app.request("series", timeout=60.0, **params))
+        reply = await app.request("series", timeout=60.0, **params)
     except RemoteError as error:
         run.curves.fail(error.message)
+        return
+    run.curves.take(reply)
+    app.recall.keep_curves(kept_under, reply)
 
 
 async def refresh_facts(app: GrpoApp, run: Compared) -> None:
@@ -32,7 +37,8 @@ async def refresh_facts(app: GrpoApp, run: Compared) -> None:
     try:
         reply = await app.request("show_run", run=run.name)
         run.facts = await asyncio.to_thread(facts_of, run.name, reply)
-        run.facts_problem = ""
+        run.facts_problem, run.facts_recalled_at = "", None
+        app.recall.keep("show_run", {"run": run.name}, reply)
     except RemoteError as error:
         run.facts_problem = error.message
 
@@ -40,12 +46,44 @@ async def refresh_facts(app: GrpoApp, run: Compared) -> None:
 async def refresh_metrics(app: GrpoApp, run: str, table: MetricTable) -> None:
     """Request the list of a run's metrics."""
     with suppress(RemoteError):  # the usual metrics are shown
-        table.answer(await app.request("metrics", timeout=60.0, run=run))
+        reply = await app.request("metrics", timeout=60.0, run=run)
+        table.answer(reply)
+        app.recall.keep("metrics", {"run": run}, reply)
+
+
+def kept_under(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters under which the laptop keeps a comparison of evaluations."""
+    return {name: params[name] for name in ("run", "others", "steps")}
+
+
+async def recall_facts(app: GrpoApp, run: Compared) -> None:
+    """Show the configuration and evaluations that the laptop kept of a run."""
+    kept = await app.recall.get("show_run", {"run": run.name})
+    if kept is not None and run.facts is None:
+        facts = await asyncio.to_thread(facts_of, run.name, kept.answer)
+        if run.facts is None:
+            run.facts, run.facts_recalled_at = facts, kept.at
+
+
+async def recall_metrics(app: GrpoApp, run: str, table: MetricTable) -> None:
+    """Show the list of metrics that the laptop kept."""
+    kept = await app.recall.get("metrics", {"run": run})
+    if kept is not None and not table.rows:
+        table.recall(kept.answer)
+
+
+async def recall_pairs(app: GrpoApp, paired: PairedResults, params: dict[str, Any]) -> None:
+    """Show the paired comparison that the laptop kept."""
+    kept = await app.recall.get("compare_evaluations", kept_under(params))
+    if kept is not None:
+        paired.recall(kept.answer)
 
 
 async def refresh_pairs(app: GrpoApp, paired: PairedResults, params: dict[str, Any]) -> None:
     """Request the paired comparison of evaluations."""
     try:
-        paired.answer(await app.request("compare_evaluations", timeout=PAIRS_S, **params))
+        reply = await app.request("compare_evaluations", timeout=PAIRS_S, **params)
+        paired.answer(reply)
+        app.recall.keep("compare_evaluations", kept_under(params), reply)
     except RemoteError as error:
         paired.fail(error.message)

@@ -72,8 +72,9 @@ async def _save_table(
         return await _write(app, wanted, first, last, "", out, say)
 
 
-async def save_runs(app: GrpoApp, ranges: Sequence[Range], say: Callable[[str], None]) -> None:
-    """Save every step of several runs, with the same metrics, as one CSV; its first column is the run."""
+async def save_runs(app: GrpoApp, ranges: Sequence[Range], svg: str, say: Callable[[str], None]) -> None:
+    """Save every step of several runs, with the same metrics, as one CSV, and their charts as SVG. The first column is
+    the run."""
     try:
         file, rows = downloads.new_file(f"{ranges[0].run}_and_{len(ranges) - 1}_more.csv"), 0
         with _whole(file) as out:
@@ -81,7 +82,9 @@ async def save_runs(app: GrpoApp, ranges: Sequence[Range], say: Callable[[str], 
             for each in ranges:
                 first, last = steps_between(each.low, each.high)
                 rows += await _write(app, each, first, last, f"{cell_of(each.run)},", out, say)
-        app.receipt(f"saved {rows:,} steps of {len(ranges)} runs", str(file))
+        picture = file.with_suffix(".svg")
+        picture.write_text(svg, encoding="utf-8")
+        app.receipt(f"saved {rows:,} steps of {len(ranges)} runs", f"{file} and {picture.name}")
     except RemoteError as error:
         app.warn(f"{error.message}; E tries again", "not saved")
     except (OSError, ValueError) as error:

@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from grpo_tui.comparing import recall_facts, recall_metrics, recall_pairs
 from grpo_tui.model.answer_cache import RUNS, AnswerCache, Kept
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
     from grpo_tui.model.curves import Curves
+    from grpo_tui.screens.compare import CompareScreen
 
 KEEP_RUNS_S = 5.0
 """Pause between two lists of runs that are kept."""
@@ -62,32 +64,50 @@ class Recall:
             if curves is not None and not curves.curves and curves.metrics:
                 self._once("curves", (curves, curves.window, curves.metrics), partial(self._show_curves, curves))
 
+    def tick_compared(self, screen: CompareScreen) -> None:
+        """Read what is kept of the compared runs, once, where the box has not answered."""
+        if self._cache is None:
+            return
+        comparison, app = screen.comparison, self._app
+        for run in comparison.runs:
+            if run.facts is None:
+                self._once(f"facts of {run.name}", run, partial(recall_facts, app, run))
+            curves = run.curves
+            if not curves.curves and curves.metrics:
+                of = (run, curves.window, curves.metrics)
+                self._once(f"curves of {run.name}", of, partial(self._show_curves, curves))
+        if not screen.logged[1].rows:
+            self._once("metrics of the pinned run", screen.logged[1], partial(recall_metrics, app, *screen.logged))
+        if not self._store.connected and (params := screen.paired.wanted(comparison.pin, comparison.runs)) is not None:
+            self._once("pairs", repr(params), partial(recall_pairs, app, screen.paired, params))
+
     def _once(self, name: str, of: object, show: Callable[[], Awaitable[None]]) -> None:
         if self._asked.get(name) != of:
             self._asked[name] = of
             self._app.work(f"kept {name}", show)
 
-    async def _get(self, op: str, params: dict[str, Any]) -> Kept | None:
+    async def get(self, op: str, params: dict[str, Any]) -> Kept | None:
+        """The kept answer to a request."""
         assert self._cache is not None
         return await asyncio.to_thread(self._cache.get, self._box, op, params)
 
     async def _show_runs(self) -> None:
-        kept = await self._get(RUNS, {})
+        kept = await self.get(RUNS, {})
         if kept is not None and self._app.store is self._store and self._store.runs is None:
             self._store.recall_runs(kept.answer["runs"], kept.at)
             self._app.runs_reported()
 
     async def _show_run(self, run: str) -> None:
-        kept = await self._get("show_run", {"run": run})
+        kept = await self.get("show_run", {"run": run})
         if kept is not None and self._store.shown_at is None:
             self._store.show(run, kept.answer, kept.at)
 
     async def _show_metrics(self, run: str) -> None:
-        kept = await self._get("metrics", {"run": run})
+        kept = await self.get("metrics", {"run": run})
         if kept is not None and self._store.selected == run and not self._store.metrics.rows:
             self._store.metrics.recall(kept.answer)
 
     async def _show_curves(self, curves: Curves) -> None:
-        kept = await self._get("series", curves.kept_under)
+        kept = await self.get("series", curves.kept_under)
         if kept is not None:
             curves.recall(kept.answer, kept.at)

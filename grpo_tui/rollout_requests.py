@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from grpo_tui.model.rollout_search import Key as SearchKey
     from grpo_tui.model.rollout_search import RolloutSearch
     from grpo_tui.model.rollout_steps import Key as StepsKey
-    from grpo_tui.model.rollouts import Rollouts, TextsKey
+    from grpo_tui.model.rollouts import Rollouts, StepKey, TextsKey
 
 REST_S = 0.04
 """The cursor, or a filter that is typed, rests this long before anything is requested; a worker is cancelled until
@@ -30,12 +30,12 @@ async def refresh_steps(app: GrpoApp, rollouts: Rollouts, key: StepsKey) -> None
     app.views.rollouts.moved()
 
 
-async def refresh_step(app: GrpoApp, rollouts: Rollouts, key: tuple[int, int]) -> None:
+async def refresh_step(app: GrpoApp, rollouts: Rollouts, key: StepKey) -> None:
     """Request the samples of a step."""
     await asyncio.sleep(REST_S)
     try:
-        folder = rollouts.folder(key[0])
-        reply = await app.request("rollout_step", timeout=60.0, run=rollouts.run, step=key[0], folder=folder)
+        folder = rollouts.folder(key.step, key.run)
+        reply = await app.request("rollout_step", timeout=60.0, run=key.run, step=key.step, folder=folder)
         rollouts.answer_step(key, reply)
     except RemoteError as error:
         rollouts.fail_step(key, error.message, error.code)

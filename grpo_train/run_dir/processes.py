@@ -66,7 +66,12 @@ def run_id_of(folder: Path) -> str:
 
 def run_id_in(pid: int) -> str:
     """Run ID in a process's environment; "" if it has none, is gone, or belongs to another user."""
-    prefix = os.fsencode(f"{RUN_ID_VARIABLE}=")
+    return variable_in(pid, RUN_ID_VARIABLE)
+
+
+def variable_in(pid: int, name: str) -> str:
+    """A variable that a process was started with; "" without it, and of a process that is gone or another user's."""
+    prefix = os.fsencode(f"{name}=")
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from grpo_train.run_dir import Checkpoint, RunDir, fields, observe
-from grpo_train.run_dir.files import fsync_path, parse_time
+from grpo_train.run_dir import Checkpoint, RunDir, list_evaluations
+from grpo_train.run_dir.files import fsync_path
 from grpo_train.run_dir.removal import hidden_name
-from grpo_train.run_dir.safe_json import Unreadable, read_object
+from grpo_train.run_dir.safe_json import Unreadable
+from grpo_train.run_dir.spare import accuracies_of, links_of, paths_in_use, reasons_to_keep
 
 
 def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[int]:
@@ -55,6 +57,49 @@ def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[i
     return pruned
 
 
+def spare_checkpoints(run: RunDir) -> tuple[list[Checkpoint], dict[int, str]]:
+    """The complete checkpoints that nothing needs, by step, and the other ones with the reason why they stay.
+
+    Raises ValueError, Unreadable or OSError if a damaged file hides what is in use.
+    """
+    complete = {checkpoint.step: checkpoint for checkpoint in run.checkpoints() if not checkpoint.problem}
+    accuracies = {
+        evaluation["name"].removeprefix(f"{run.name}_"): accuracies_of(evaluation["metrics"])
+        for evaluation in list_evaluations(run.root, run.name)
+    }
+    kept = reasons_to_keep(complete, links_of(run.training_state), accuracies, _keep_every(run))
+    in_use = _paths_in_use(run.root)
+    for step, checkpoint in complete.items():
+        if _is_among(run, checkpoint, in_use):
+            kept[step] = ", ".join(filter(None, [kept.get(step), "in use"]))
+    return [complete[step] for step in sorted(complete) if step not in kept], kept
+
+
+def remove_checkpoints(run: RunDir, checkpoints: Iterable[Checkpoint]) -> list[int]:
+    """Remove complete checkpoints, but those that came into use or are gone; returns the steps that were removed."""
+    removed = []
+    for checkpoint in checkpoints:
+        try:
+            if _remove(run, checkpoint):
+                removed.append(checkpoint.step)
+        except FileNotFoundError:
+            continue  # the run pruned it in the meantime
+    if removed:
+        _log(run, "pruned", max(removed), steps=removed, by="grpo-train prune")
+    return removed
+
+
+def _keep_every(run: RunDir) -> int:
+    """``run.keep_every`` of a config that also has ``run.keep_last``; else 0. Raises ValueError for a damaged one."""
+    if not run.config_file.exists():
+        return 0
+    try:
+        section = yaml.safe_load(run.config_file.read_text(encoding="utf-8"))["run"]
+        return int(section.get("keep_every", 0)) if section.get("keep_last", 0) else 0
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{run.config_file} is damaged: {error}") from error
+
+
 def _remove(run: RunDir, checkpoint: Checkpoint) -> bool:
     """Announce the removal, check again for readers, hide and delete. Returns False if the checkpoint is now in use."""
     hidden = run.training_state / hidden_name(checkpoint.step)
@@ -84,41 +129,17 @@ def _linked(run: RunDir) -> set[str]:
 
 def _is_read(run: RunDir, checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint, or a part of it, is in use by a live evaluation or as the starting weights of a run."""
+    return _is_among(run, checkpoint, _paths_in_use(run.root))
+
+
+def _is_among(run: RunDir, checkpoint: Checkpoint, paths: Iterable[str]) -> bool:
     folder = os.path.join(os.path.realpath(run.training_state), checkpoint.path.name)
-    return any(path == folder or path.startswith(folder + os.sep) for path in _paths_in_use(run.root))
+    return any(path == folder or path.startswith(folder + os.sep) for path in paths)
 
 
 def _paths_in_use(root: Path) -> list[str]:
-    """Real paths announced by the live evaluations of a root, and those its runs took their weights from.
-
-    Raises ValueError or Unreadable naming a damaged file, OSError for one that cannot be read: what is in use is then
-    unknown, and nothing may be removed.
-    """
-    paths: list[str] = []
-    for file in sorted(root.glob("eval_runs/*/status.json")):
-        status = read_object(file) or {}
-        try:
-            _check_liveness(status)
-            if observe(status).is_live:
-                paths += [os.fspath(path) for path in status.get("pending", [])]
-        except (ValueError, TypeError, Unreadable) as error:
-            raise ValueError(f"{file} is damaged: {error}") from error
-    for file in sorted(root.glob("training_runs/*/launch.json")):
-        paths += [str(ckpt)] if (ckpt := (read_object(file) or {}).get("ckpt")) else []
-    for file in sorted(root.glob("training_runs/*/config.yaml")):
-        try:
-            paths.append(str(yaml.safe_load(file.read_text(encoding="utf-8"))["model"]["backbone"]))
-        except (yaml.YAMLError, TypeError, KeyError) as error:
-            raise ValueError(f"{file} is damaged: {error}") from error
-    return [os.path.realpath(root / path) for path in paths]
-
-
-def _check_liveness(status: dict[str, Any]) -> None:
-    """Raise ValueError where :func:`observe` would take a damaged field for a missing one, and a reader for gone."""
-    for key in ("pid", "pid_start"):
-        fields.integer(status, key)
-    if (updated_at := status.get("updated_at")) is not None:
-        parse_time(str(updated_at))
+    """:func:`paths_in_use`, with a full reader of YAML."""
+    return paths_in_use(root, lambda text: str(yaml.safe_load(text)["model"]["backbone"]))
 
 
 def _log(run: RunDir, event: str, step: int, **fields: Any) -> None:

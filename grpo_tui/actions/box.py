@@ -26,6 +26,16 @@ def next_quantity(app: GrpoApp) -> None:
     app.views.box.tick()
 
 
+def open_focused(app: GrpoApp) -> None:
+    """List the checkpoints that can go, from the disks; else let the panel fill the screen."""
+    app.views.box.open_focused()
+
+
+def list_spare(app: GrpoApp) -> None:
+    """List the checkpoints that can go, and the command that removes them."""
+    app.views.box.list_spare()
+
+
 def zoom(app: GrpoApp) -> None:
     """Show the focused panel in full screen, or restore it."""
     app.views.box.zoom()

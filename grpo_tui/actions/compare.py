@@ -112,8 +112,13 @@ def copy(app: GrpoApp) -> None:
 
 
 def export(app: GrpoApp) -> None:
-    """Save every step of the compared runs as CSV, on this machine."""
+    """Save every step of the compared runs as CSV, and the charts as SVG."""
     app.views.compare.export()
+
+
+def open_flips(app: GrpoApp) -> None:
+    """Show the problems that the highlighted run gets wrong and the pinned one right, at the same step."""
+    app.views.compare.open_flips()
 
 
 def open_run(app: GrpoApp) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ KEPT = 20_000
 """Own samples: 11 hours."""
 IDLE = 5.0
 """Use in percent below which a GPU is idle."""
+JOINED_S = 300.0
+"""Samples of a run that end this long before the own ones begin continue them."""
 FIELDS = ("utilization_percent", "memory_used_mib", "power_w", "temperature_c")
 
 
@@ -47,7 +50,15 @@ class BoxHistory:
     began: float | None = None
     _sampled_at: float = 0.0
     _lost_since: float | None = None
+    machine: Mapping[str, Any] | None = None
+    """The last reply to ``box_facts`` …"""
+    machine_at: float = 0.0
+    """… and when it came."""
+    last_used: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """GPU to the run that had a process on it last, and when."""
     _idle_since: dict[int, float] = field(default_factory=dict)
+    _idle_before: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """GPU to begin and end of the time in which the last samples of runs have no use."""
 
     def take(self, store: Store) -> None:
         """Sample the GPUs as they are known now. The box sends only what changed: without news they are as before."""
@@ -66,6 +77,9 @@ class BoxHistory:
         self._sampled_at = now
         for gpu in store.gpus:
             if UNREADABLE not in gpu and (index := gpu.get("index")) is not None:
+                runs = [str(process["run"]) for process in gpu.get("processes") or () if process.get("run")]
+                if runs:
+                    self.last_used[int(index)] = (", ".join(dict.fromkeys(runs)), now)
                 values = [gpu.get(name) for name in FIELDS]
                 self.own.setdefault(int(index), deque(maxlen=KEPT)).append(Sample(now, *values))
                 if values[0] is not None and values[0] < IDLE:
@@ -75,6 +89,7 @@ class BoxHistory:
 
     def facts(self, reply: Mapping[str, Any], now: float) -> None:
         """Take a reply to ``box_facts``."""
+        self.machine, self.machine_at = reply, now
         if (percent := reply.get("cpu_percent")) is not None:
             self.cpu.append((now, percent))
         used, total = reply.get("memory_used_mib"), reply.get("memory_total_mib")
@@ -95,6 +110,13 @@ class BoxHistory:
                 for at, *values in zip(*row["columns"], strict=True):
                     read = [None if value == NO_VALUE else value for value in values]
                     insort(known, Sample(at + skew_s, *read), key=lambda sample: sample.at)
+        self._idle_before = {}
+        for index, known in self.filled.items():
+            idle = 0
+            while idle < len(known) and (use := known[-1 - idle].use) is not None and use < IDLE:
+                idle += 1
+            if idle:
+                self._idle_before[index] = (known[-idle].at, known[-1].at)
 
     def samples(self, index: int, low: float, high: float) -> list[Sample]:
         """A GPU's samples in a range, in order: the app's own, and those of runs where it has none."""
@@ -116,8 +138,28 @@ class BoxHistory:
         return [span for span in spans if span[0] < span[1]]
 
     def idle_for(self, index: int, now: float) -> float:
-        """Seconds since a GPU was last seen in use; 0 if it is in use."""
-        return max(0.0, now - self._idle_since.get(index, now))
+        """Seconds since a GPU was last seen in use, here or by a run; 0 if it is in use."""
+        since = self._idle_since.get(index)
+        if since is None:
+            return 0.0
+        begin, end = self._idle_before.get(index, (since, since))
+        return max(0.0, now - (min(begin, since) if end >= since - JOINED_S else since))
+
+    def today_s(self, now: float) -> float | None:
+        """Seconds that the box has been up since midnight on this machine's clock; None if that is not known."""
+        uptime = self.machine.get("uptime_s") if self.machine else None
+        if uptime is None:
+            return None
+        day = time.localtime(now)
+        midnight = time.mktime((day.tm_year, day.tm_mon, day.tm_mday, 0, 0, 0, 0, 0, -1))
+        return float(min(uptime + now - self.machine_at, max(0.0, now - midnight)))
+
+    def free(self) -> tuple[float, float] | None:
+        """Free and all bytes of the disk that holds the runs; None if they are not known."""
+        for disk in self.machine["disks"] if self.machine else ():
+            if disk.get("what") == "root" and disk.get("total"):
+                return disk["total"] - disk.get("used", 0.0), disk["total"]
+        return None
 
     def pace(self, path: str) -> float | None:
         """Bytes a second by which a disk fills, over at least ten minutes; None if that is not known."""

@@ -21,6 +21,10 @@ LINES_S = 5.0
 MAX_RUNS = 8
 """Runs whose samples are requested for one window."""
 MAX_SESSIONS = 20
+SIZES_S = 60.0
+"""Interval between requests for the sizes of the checkpoints …"""
+MEASURING_S = 2.0
+"""… and while the box is not through."""
 COLUMNS = 240
 IDLE_TOLD_S = 300.0
 """An idle GPU is pointed out from then on."""
@@ -60,6 +64,9 @@ class BoxView:
     problem: str = ""
     lines: dict[str, str] = field(default_factory=dict)
     """The last line of each session."""
+    sizes: Mapping[str, Any] | None = None
+    """The last reply to ``checkpoint_sizes``."""
+    sizes_problem: str = ""
     version: int = 0
     asked_at: float | None = None
     _due: dict[str, float] = field(default_factory=dict)
@@ -72,6 +79,13 @@ class BoxView:
             return False
         self._due[what] = now + every_s
         return True
+
+    def take_sizes(self, reply: Mapping[str, Any]) -> None:
+        """Take a reply to ``checkpoint_sizes``; while runs are left to measure, the next request is due soon."""
+        self.sizes, self.sizes_problem = reply, ""
+        if reply["unmeasured"]:
+            self._due["sizes"] = min(self._due.get("sizes", 0.0), time.monotonic() + MEASURING_S)
+        self.version += 1
 
     def zoom(self, by: int) -> str:
         """A longer (+1) or a shorter (-1) window; returns its name."""
@@ -121,13 +135,17 @@ class BoxView:
         self.problem, self.asked_at = message, None
         self.version += 1
 
+    def idle_for(self, index: int, store: Store) -> float:
+        """Seconds that a GPU has been idle, once that is long enough to point out; else 0."""
+        seconds = self.history.idle_for(index, store.now())
+        return seconds if seconds >= IDLE_TOLD_S else 0.0
+
     def idle(self, store: Store) -> list[str]:
-        """``GPU 1 idle for 22 min: $0.46 at this price``, for each that has been idle for long."""
+        """``GPU 1 idle for 22 min: $0.46, its share of the price``, for each that has been idle for long."""
         gpus = [gpu for gpu in store.gpus or () if gpu.get("index") is not None]
         told = []
         for gpu in gpus:
-            seconds = self.history.idle_for(int(gpu["index"]), store.now())
-            if seconds >= IDLE_TOLD_S:
+            if seconds := self.idle_for(int(gpu["index"]), store):
                 price = store.price_per_hour
                 share = None if price is None else price / len(gpus) * seconds / 3600
                 cost = f": {money(share)}, its share of the price" if share is not None else ""

@@ -46,6 +46,12 @@ class RunCurves(Curves):
             self._step = step
             self.invalidate()
 
+    def recall(self, reply: Mapping[str, Any], at: float) -> None:
+        """Show the curves that the laptop kept, until the box answers."""
+        if not self.curves:
+            super().recall(reply, at)
+            self.axis, self.track = reply["x"], track_of(reply)
+
     def take(self, reply: Mapping[str, Any]) -> None:
         """Apply the reply to the request in flight."""
         version = self.version
@@ -65,6 +71,8 @@ class Compared:
         """Its configuration and evaluations; None before the box has answered."""
         self.facts_problem = ""
         self.facts_asked_at: float | None = None
+        self.facts_recalled_at: float | None = None
+        """When the box gave the facts that the laptop kept; None once it has answered."""
 
     @property
     def look(self) -> RunLook:
@@ -197,6 +205,12 @@ class Comparison:
     def curves_version(self) -> object:
         """A value that differs whenever a curve does."""
         return tuple((run.name, run.place, run.curves.version) for run in self.runs), self.x
+
+    @property
+    def recalled_at(self) -> float | None:
+        """When the box gave the oldest of the answers that the laptop kept; None if none of them is shown."""
+        found = [at for run in self.runs for at in (run.curves.recalled_at, run.facts_recalled_at) if at is not None]
+        return min(found, default=None)
 
     # configuration and evaluations ---------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class Needs:
         """GPU to the time since when it is idle."""
         self._made_of: object = None
 
-    def update(self, store: Store, names: Mapping[str, str], resume: str, evaluate: str) -> None:
+    def update(self, store: Store, names: Mapping[str, str], resume: str, evaluate: str, box: str) -> None:
         """Make the entries anew if anything changed. ``names`` are the short ones; the others are keys."""
         self._sample(store)
         minute = int(store.now() // 60)
@@ -91,7 +91,7 @@ class Needs:
             return
         self._made_of = made_of
         alarms = [*self._alarms(store, names), *self._broken_rules(store, names)]
-        found = [*self._ended(store, names, resume, evaluate), *alarms, *self._gpus(store)]
+        found = [*self._ended(store, names, resume, evaluate), *alarms, *self._gpus(store, box)]
         since = max(self.look.since, store.now() - OLDEST_S)
         found = [need for need in found if need.at >= since and need.key not in self.look.dismissed]
         self.entries = sorted(found, key=lambda need: -need.at)[:MOST]
@@ -177,7 +177,7 @@ class Needs:
                 self._idle.setdefault(int(index), now)
         self._idle = {index: at for index, at in self._idle.items() if index in seen}
 
-    def _gpus(self, store: Store) -> Iterable[Need]:
+    def _gpus(self, store: Store, box: str) -> Iterable[Need]:
         count = len(store.gpus or ())
         for index, at in self._idle.items():
             idle = store.gpu_at - at
@@ -185,9 +185,8 @@ class Needs:
                 continue
             price = store.price_per_hour
             share = "" if price is None else f"{money(price / count * idle / 3600)} at this price"
-            yield Need(
-                f"gpu {index} {at:.0f}", at + IDLE_S, "warn", "", f"GPU {index} idle for {duration(idle)}", share
-            )
+            text, then = f"GPU {index} idle for {duration(idle)}", f"{box} shows what to do"
+            yield Need(f"gpu {index} {at:.0f}", at + IDLE_S, "warn", "", text, share, then)
 
 
 def _is_evaluated(store: Store, row: RunRow) -> bool:

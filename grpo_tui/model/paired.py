@@ -47,33 +47,34 @@ class PairedResults:
 
     def request(self, pinned: Compared | None, runs: Sequence[Compared]) -> dict[str, Any] | None:
         """The parameters of the request to send now, which is then in flight; None if there is none."""
-        others = [run for run in runs if run is not pinned]
-        if self.is_waiting or pinned is None or pinned.facts is None or any(run.facts is None for run in others):
+        if self.is_waiting or (found := _common(pinned, runs)) is None:
             return None
-        steps: set[int] = set()
-        compared: dict[str, None] = {}
-        results = []
-        for run in others:
-            assert run.facts is not None
-            for dataset, found in run.facts.accuracies.items():
-                reference = pinned.facts.accuracies.get(dataset, {})
-                for step in found.keys() & reference.keys():
-                    steps.add(step)
-                    compared[run.name] = None
-                    results.append((dataset, run.name, step, found[step], reference[step]))
-        key = (pinned.name, sorted(results, key=repr))
+        key, params = found
         if key == self._of:
             return None
         self._of = key
         self.pairs, self.problems = {}, []
-        if not steps:
+        if not params["steps"]:
             return None
         self.is_waiting = True
-        return {"run": pinned.name, "others": list(compared), "steps": sorted(steps)[-MOST_STEPS:]}
+        return params
+
+    def wanted(self, pinned: Compared | None, runs: Sequence[Compared]) -> dict[str, Any] | None:
+        """The parameters of the comparison of these runs, if nothing is known of it; None if there is none."""
+        found = _common(pinned, runs) if not self.pairs and not self.is_waiting else None
+        return found[1] if found is not None and found[1]["steps"] else None
+
+    def recall(self, reply: Mapping[str, Any]) -> None:
+        """Show the comparison that the laptop kept, until the box answers."""
+        if not self.pairs and not self.is_waiting:
+            self._take(reply)
 
     def answer(self, reply: Mapping[str, Any]) -> None:
         """Apply the reply to the request in flight."""
         self.is_waiting = False
+        self._take(reply)
+
+    def _take(self, reply: Mapping[str, Any]) -> None:
         for row in reply["comparisons"]:
             if UNREADABLE in row:
                 self.problems.append(f"{row['name']}: {row[UNREADABLE]}")
@@ -85,3 +86,24 @@ class PairedResults:
     def fail(self, message: str) -> None:
         """The box did not answer the request in flight."""
         self.is_waiting, self.problems = False, [one_line(message)]
+
+
+def _common(pinned: Compared | None, runs: Sequence[Compared]) -> tuple[object, dict[str, Any]] | None:
+    """The results of the steps that are evaluated for the pinned run and another one, and the parameters of the request
+    to compare them; None while a run's evaluations are not known."""
+    others = [run for run in runs if run is not pinned]
+    if pinned is None or pinned.facts is None or any(run.facts is None for run in others):
+        return None
+    steps: set[int] = set()
+    compared: dict[str, None] = {}
+    results = []
+    for run in others:
+        assert run.facts is not None
+        for dataset, found in run.facts.accuracies.items():
+            reference = pinned.facts.accuracies.get(dataset, {})
+            for step in found.keys() & reference.keys():
+                steps.add(step)
+                compared[run.name] = None
+                results.append((dataset, run.name, step, found[step], reference[step]))
+    params = {"run": pinned.name, "others": list(compared), "steps": sorted(steps)[-MOST_STEPS:]}
+    return (pinned.name, sorted(results, key=repr)), params

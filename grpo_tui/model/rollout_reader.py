@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_tui.model.evaluation_conditions import difference
 from grpo_tui.model.rollout_filter import condition
 from grpo_tui.model.rollout_groups import FLIPS, ORDERS, Group, Sample, flipped, ordered
 from grpo_tui.model.rollout_search import RolloutSearch
@@ -64,6 +65,8 @@ class RolloutReader:
         self._left: tuple[Group | None, Sample | None] = (None, None)
         self.flips = ""
         """Only problems that this evaluated step ``lost`` or ``gained`` against the one before."""
+        self.against = ""
+        """Another run, whose same step is the reference in place of the step before."""
         self._land: int | None = None
         """Where to go when the step is known: its first match (1) or its last one (-1)."""
 
@@ -83,9 +86,20 @@ class RolloutReader:
     @property
     def _counterpart(self) -> Place | None:
         """The same problem at the reference step; None without one."""
-        page, group = self.rollouts.page_of(self.rollouts.reference), self.group
+        page, group = self.rollouts.reference_page, self.group
         found = [one for one in page.groups if one.number == group.number] if page and group else []
-        return self.rollouts.place(found[0].samples[0]) if found else None
+        return self.rollouts.place(found[0].samples[0], self.rollouts.reference_run) if found else None
+
+    @property
+    def other_run(self) -> str:
+        """The run of the second of the samples that are shown, if it is another one."""
+        places = self.shown
+        return self.against if len(places) > 1 and places[1] == self._counterpart else ""
+
+    @property
+    def reference_name(self) -> str:
+        """``step 20``, or ``RUN`` at the same step."""
+        return self.against or f"step {self.rollouts.reference or 0:,}"
 
     def is_match(self, sample: Sample) -> bool:
         return self.search is not None and sample["offset"] in self.search.offsets
@@ -101,10 +115,18 @@ class RolloutReader:
     @property
     def shares(self) -> dict[int | None, float] | None:
         """The share of right samples of each problem at the reference step; None without one, or before it is known."""
-        page = self.rollouts.page_of(self.rollouts.reference)
+        page = self.rollouts.reference_page
         if page is None:
             return None
         return {group.number: group.share for group in page.groups if group.share is not None}
+
+    @property
+    def mismatch(self) -> str:
+        """Why the step cannot be compared with the reference step: they were graded differently. "" if it can."""
+        before, now = self.rollouts.reference_page, self.rollouts.page
+        if self.flips and self.rollouts.reference_problem:
+            return self.rollouts.reference_problem
+        return difference(before.conditions, now.conditions) if self.flips and before and now else ""
 
     @property
     def is_filtered(self) -> bool:
@@ -131,7 +153,9 @@ class RolloutReader:
             self.group, self.sample = self._left  # the same problem at another checkpoint
         self._step = page.step
         groups = ordered(page.groups, choices.order, choices.is_reversed)
-        if self.flips and (shares := self.shares) is not None:
+        if self.flips and self.mismatch:
+            groups = []
+        elif self.flips and (shares := self.shares) is not None:
             groups = flipped(groups, shares, self.flips)
         if self.is_filtered:
             groups = [group for group in groups if any(map(self.is_match, group.samples))]
@@ -189,23 +213,30 @@ class RolloutReader:
         if not self.rollouts.evaluation:
             return "lost and gained problems are shown for evaluations; v turns to one"
         if self.flips == FLIPS[-1]:
-            self.flips = ""
+            self.flips, self.against, self.is_beside = "", "", False
         else:
             rows, step = self.rollouts.steps.rows, self.step
             before = [row.step for row in rows if step is not None and row.step < step]
-            if not before:
+            if not before and not self.against:
                 return "no evaluated step before this one"
+            self.is_beside = self.is_beside or not self.flips  # a lost problem is read against what was right
             self.flips = FLIPS[FLIPS.index(self.flips) + 1] if self.flips else FLIPS[0]
         self._set_reference()
         return ""
 
     def _set_reference(self) -> None:
-        """The evaluated step before the shown one."""
+        """The evaluated step before the shown one, or the same one of another run."""
+        if self.flips and self.against:
+            self.rollouts.refer_to(self.step, self.against)
+            return
         before = [row.step for row in self.rollouts.steps.rows if self.step is not None and row.step < self.step]
-        reference = before[-1] if self.flips and before else None
-        if reference != self.rollouts.reference:
-            self.rollouts.reference = reference
-            self.rollouts.version += 1
+        self.rollouts.refer_to(before[-1] if self.flips and before else None)
+
+    def compare_with(self, run: str, step: int) -> None:
+        """Show the problems that an evaluated step lost against the same step of another run."""
+        self.against, self.flips, self.is_beside = run, FLIPS[0], True
+        self.go_to_step(step)
+        self._set_reference()
 
     def follow(self) -> None:
         """Show the newest step, and each new one."""

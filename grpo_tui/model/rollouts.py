@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from grpo_tui.model.asking import Asking
 from grpo_tui.model.rollout_groups import Group, Sample, groups_of
@@ -26,6 +26,15 @@ NEWEST = 1 << 53
 """A step that is after all."""
 GROWING_S = 1.0
 """Pause between two requests for a step that is being logged."""
+
+
+class StepKey(NamedTuple):
+    """A request for the samples of a step."""
+
+    run: str
+    step: int
+    logged: int
+    """Samples that are known to be logged for it."""
 
 
 Place = tuple[str, int]
@@ -47,6 +56,10 @@ class StepPage:
     is_coarse: bool
     logged: int
     """Samples of the step in the table of steps when this was asked for."""
+    count: int = 0
+    """Samples of the step, of which ``samples`` may be the first ones."""
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    """Of an evaluated step: what it was graded under."""
 
 
 class Rollouts:
@@ -63,27 +76,32 @@ class Rollouts:
         """The step that was asked for, if it has no completions of its own."""
         self.reference: int | None = None
         """Another step whose samples are needed, too."""
+        self.reference_run = run
+        """The run that has it: this one, or another one that was evaluated on the same dataset."""
+        self.reference_problem = ""
+        """Why the reference step cannot be read."""
         self.is_empty = False
         """Whether the run has not logged a completion yet."""
         self.version = 0
         self.of_step = Asking(now)
         self.of_texts = Asking(now)
-        self._pages: OrderedDict[int, StepPage] = OrderedDict()
+        self._pages: OrderedDict[tuple[str, int], StepPage] = OrderedDict()
+        """By run and step."""
         self._texts: OrderedDict[Place, dict[str, Any]] = OrderedDict()
         self._answers: OrderedDict[Place, dict[str, Any]] = OrderedDict()
 
     @property
     def page(self) -> StepPage | None:
         """The samples of the shown step, if they are known."""
-        return None if self.step is None else self._pages.get(self.step)
+        return None if self.step is None else self._pages.get((self.run, self.step))
 
     def go_to(self, step: int | None) -> None:
         """Show a step, or the last one before it that has completions; None: the newest."""
         self.step, self.asked = step, None
         if step is not None:
             self.steps.look_at(step)
-            if step in self._pages:
-                self._pages.move_to_end(step)
+            if (self.run, step) in self._pages:
+                self._pages.move_to_end((self.run, step))
         self.version += 1
 
     def invalidate(self) -> None:
@@ -98,58 +116,75 @@ class Rollouts:
         """What the evaluation is named after, besides the run."""
         return self.evaluation.removeprefix(f"{self.run}_")
 
-    def folder(self, step: Any) -> str:
-        """The folder of an evaluated step; "" for the run's rollouts."""
-        return f"eval_runs/{self.evaluation}/step_{int(step)}_{self.dataset}" if self.evaluation else ""
+    def folder(self, step: Any, run: str = "") -> str:
+        """The folder of an evaluated step, of another run if one is named; "" for the run's rollouts."""
+        name = f"{run or self.run}_{self.dataset}"
+        return f"eval_runs/{name}/step_{int(step)}_{self.dataset}" if self.evaluation else ""
 
-    def place(self, sample: Sample) -> Place:
+    def place(self, sample: Sample, run: str = "") -> Place:
         """Where a sample is."""
-        return self.folder(sample.get("step") or 0), int(sample["offset"])
+        return self.folder(sample.get("step") or 0, run), int(sample["offset"])
 
-    def page_of(self, step: int | None) -> StepPage | None:
-        """The samples of a step, if they are known."""
-        return None if step is None else self._pages.get(step)
+    @property
+    def reference_page(self) -> StepPage | None:
+        """The samples of the reference step, if they are known."""
+        return None if self.reference is None else self._pages.get((self.reference_run, self.reference))
+
+    def refer_to(self, step: int | None, run: str = "") -> None:
+        """Choose the reference step; None for none."""
+        if (step, run or self.run) != (self.reference, self.reference_run):
+            self.reference, self.reference_run, self.reference_problem = step, run or self.run, ""
+            self.version += 1
 
     # the samples of a step -----------------------------------------------------------------------------
 
-    def step_request(self) -> tuple[int, int] | None:
-        """The step to ask for now, and the samples that are known to be logged for it."""
+    def step_request(self) -> StepKey | None:
+        """The step to ask for now."""
         newest = self.steps.last if self.evaluation or self.steps.last is not None else NEWEST
-        for step in (self.step if self.step is not None else newest, self.reference):
+        wanted = [(self.run, self.step if self.step is not None else newest)]
+        if not self.reference_problem:
+            wanted.append((self.reference_run, self.reference))
+        for run, step in wanted:
             if step is None:
                 continue
-            page, row = self._pages.get(step), self.steps.row(step)
+            page, row = self._pages.get((run, step)), self.steps.row(step)
             logged = row.samples if row is not None and not self.evaluation else 0
-            if page is None or (logged > len(page.samples) and logged != page.logged):
-                return (step, logged) if self.of_step.begin((step, logged), GROWING_S) else None
+            if page is None or (logged > page.count and logged != page.logged):
+                key = StepKey(run, step, logged)
+                return key if self.of_step.begin(key, GROWING_S) else None
         return None
 
-    def answer_step(self, key: tuple[int, int], reply: Mapping[str, Any]) -> None:
+    def answer_step(self, key: StepKey, reply: Mapping[str, Any]) -> None:
         """Apply the reply to ``rollout_step``."""
         if not self.of_step.end(key):
             return
-        self.is_empty = False
         step = int(reply["step"])
         samples = [row for row in reply["samples"] if UNREADABLE not in row]
         before, after = (None if reply[name] is None else int(reply[name]) for name in ("previous", "next"))
-        self._pages[step] = StepPage(
-            step, samples, groups_of(samples, reply["groups"]), before, after, reply["state"] != "whole", key[1]
-        )
-        self._pages.move_to_end(step)
+        page = self._pages[key.run, step] = StepPage(
+            step, samples, groups_of(samples, reply["groups"]), before, after, reply["state"] != "whole", key.logged,
+            int(reply.get("count") or len(samples)), reply.get("conditions") or {},
+        )  # fmt: skip
+        self._pages.move_to_end((key.run, step))
         while len(self._pages) > PAGES_KEPT:
             self._pages.popitem(last=False)
-        if key[0] == self.reference:
-            self._pages[key[0]] = self._pages[step]
-        elif self.step != step:
-            self.asked = key[0] if self.step is not None else None
+        self.is_empty = self.is_empty and key.run != self.run
+        if (key.run, key.step) == (self.reference_run, self.reference):
+            self._pages[key.run, key.step] = page
+        elif key.run == self.run and self.step != step:
+            self.asked = key.step if self.step is not None else None
             self.step = step
             self.steps.look_at(step)
         self.version += 1
 
-    def fail_step(self, key: tuple[int, int], problem: str, code: str) -> None:
+    def fail_step(self, key: StepKey, problem: str, code: str) -> None:
         """The box refused, or did not answer."""
-        self.of_step.end(key, problem)
-        self.is_empty = code == "no_step"
+        if key.run != self.run:
+            self.of_step.end(key)
+            self.reference_problem = "it has no completions of this step" if code == "no_step" else problem
+        else:
+            self.of_step.end(key, problem)
+            self.is_empty = code == "no_step"
         self.version += 1
 
     # texts ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from grpo_train.run_dir.suggest import nearest
 from grpo_tui.model.query import EVERYTHING, Node, QueryError, parse
 from grpo_tui.model.run_columns import DEFAULT, KNOWN, Cells, Column, column, sort_key
-from grpo_tui.model.run_facts import RunFacts
+from grpo_tui.model.run_facts import MOST_RUNS, RunFacts
 from grpo_tui.model.run_filter import FIELDS, SHORT, fields_of, missing_fields, passes
 from grpo_tui.model.run_names import Names, short_names
 from grpo_tui.model.run_row import RunRow
@@ -109,6 +109,12 @@ class RunList:
         known = [(sort_key(found), row) for found, row in keyed if found is not None and found == found]
         known.sort(key=lambda pair: pair[0], reverse=order.descending)
         return [row for _, row in known] + [row for found, row in keyed if found is None or found != found]
+
+    def unknown(self, store: Store) -> int:
+        """Runs whose configuration and metrics are not asked for, if a column, the order or the filter needs them."""
+        asked = {*self.columns, self.order.column, *fields_of(self._query)}
+        needed = any(name not in KNOWN for name in asked)
+        return max(0, len(store.runs or ()) - MOST_RUNS) if needed else 0
 
     def cells(self, store: Store) -> Cells:
         """Where the columns read."""

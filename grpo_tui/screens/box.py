@@ -11,8 +11,8 @@ from textual.content import Content
 from textual.widget import Widget
 
 from grpo_tui.actions.action import Action
-from grpo_tui.box_requests import fill_history, refresh_facts, refresh_last_lines
-from grpo_tui.model.box_view import FACTS_S, FILL_S, LINES_S, BoxView
+from grpo_tui.box_requests import fill_history, refresh_facts, refresh_last_lines, refresh_sizes
+from grpo_tui.model.box_view import FACTS_S, FILL_S, LINES_S, SIZES_S, BoxView
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.box_charts import GpuChart, MachinePanel
@@ -127,6 +127,8 @@ class BoxScreen(ViewScreen):
             app.work("box facts", partial(refresh_facts, app, view))
         if self.store.gpus and view.is_due("fill", FILL_S):
             app.work("gpu history", partial(fill_history, app, view))
+        if view.is_due("sizes", SIZES_S):
+            app.work("checkpoint sizes", partial(refresh_sizes, app, view))
         if self.store.sessions and view.is_due("lines", LINES_S):
             app.work("last lines", partial(refresh_last_lines, app, view))
 
@@ -135,6 +137,19 @@ class BoxScreen(ViewScreen):
         self.view.zoom(by)
         self.request_data()
         self.tick()
+
+    def open_focused(self) -> None:
+        """From the disks, the checkpoints that can go; else the focused panel on the whole screen."""
+        if isinstance(self.focused, DisksPanel) and self.maximized is None:
+            self.list_spare()
+        else:
+            self.zoom()
+
+    def list_spare(self) -> None:
+        """List the checkpoints that can go."""
+        from grpo_tui.screens.spare import SpareScreen
+
+        self.grpo.push_screen(SpareScreen(str((self.store.host or {}).get("root") or "")))
 
     def zoom(self) -> None:
         """Let the focused panel fill the screen, or restore it."""

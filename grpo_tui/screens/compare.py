@@ -10,8 +10,10 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
 
+from grpo_train.run_dir.display import duration
 from grpo_tui import comparing
 from grpo_tui.actions.action import Action
+from grpo_tui.compare_svg import RunDrawing, compared_svg
 from grpo_tui.export import Range, save_runs
 from grpo_tui.model.charts_view import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
 from grpo_tui.model.compare import LETTERS, Compared, Comparison
@@ -20,9 +22,9 @@ from grpo_tui.model.paired import PairedResults
 from grpo_tui.model.run_names import short_names
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
-from grpo_tui.widgets.compare_chart import CompareChart, legend
+from grpo_tui.widgets.compare_chart import CompareChart, elapsed, legend, marks_of
 from grpo_tui.widgets.compare_tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
-from grpo_tui.widgets.curve_chart import CurveChart
+from grpo_tui.widgets.curve_chart import CurveChart, axis_label
 from grpo_tui.widgets.panel import Line
 from grpo_tui.widgets.runs import short_name
 
@@ -50,7 +52,13 @@ class AboutComparison(Line):
         return (
             self.size.width, comparison.version, comparison.smoothing, comparison.smoothed_steps, comparison.left_out,
             self._compare.saving, self._compare.has_class("-short"), [id(run.facts) for run in comparison.runs],
+            self._age(),
         )  # fmt: skip
+
+    def _age(self) -> str:
+        """The age of what the laptop kept, while that is shown."""
+        at = self._compare.comparison.recalled_at
+        return "" if at is None else duration(self.store.now() - at)
 
     def lines(self, width: int) -> list[Content]:
         """The lines that fit into ``width``; made once for each state."""
@@ -71,6 +79,8 @@ class AboutComparison(Line):
         ]
         for name, value in parts:
             text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)
+        if age := self._age():
+            text += Content.from_markup("   [$warning]as it was $age ago[/]", age=age)
         if self._compare.saving:
             text += Content.from_markup("   [$secondary]$text[/]", text=self._compare.saving)
         if comparison.left_out:
@@ -150,7 +160,7 @@ class CompareScreen(ViewScreen):
         store, comparison = self.store, self.comparison
         self._standing = StandingSource(store, comparison)
         self._config = ConfigSource(store, comparison, self.grpo.key("all_keys"))
-        self._evaluations = EvaluationsSource(store, comparison, self.paired)
+        self._evaluations = EvaluationsSource(store, comparison, self.paired, self.grpo.key("compare_problems"))
         yield AboutComparison(store, self, id="about")
         yield WhatIsMissing(store, id="missing")
         yield Vertical(
@@ -177,6 +187,8 @@ class CompareScreen(ViewScreen):
         """Follow the marks; choose the charts that fit."""
         store, comparison = self.store, self.comparison
         comparison.follow(store.marks, {row.name: row for row in store.runs or () if row.name in store.marks})
+        if self.logged[0] != comparison.pinned:
+            self.logged = (comparison.pinned, MetricTable())
         self.query_one("#missing").display = not self.is_comparing
         self.query_one("#body").display = self.is_comparing
         about = self.query_one("#about", AboutComparison)
@@ -191,6 +203,8 @@ class CompareScreen(ViewScreen):
             chart.metric, chart.display = metric, bool(metric)
             chart.is_log, chart.crosshair = metric in comparison.logarithmic, comparison.crosshair
         comparison.show(self.drawn, WIDTH)
+        if self.is_comparing:
+            self.grpo.recall.tick_compared(self)
         has_room = not (self.has_class("-short") or self.has_class("-narrow"))
         self.query_one("#facts").display = has_room
         standing = self.query_one("#standing", ComparePanel)
@@ -219,8 +233,6 @@ class CompareScreen(ViewScreen):
                 app.work(f"curves of {run.name}", partial(comparing.refresh_curves, app, run, params))
         for run in comparison.facts_due():
             app.work(f"facts of {run.name}", partial(comparing.refresh_facts, app, run))
-        if self.logged[0] != comparison.pinned:
-            self.logged = (comparison.pinned, MetricTable())
         if self.logged[1].request(is_live=False):
             app.work("metrics of the pinned run", partial(comparing.refresh_metrics, app, *self.logged))
         if (params := self.paired.request(comparison.pin, comparison.runs)) is not None:
@@ -281,6 +293,34 @@ class CompareScreen(ViewScreen):
             self.store.marks.toggle(run.name)
             self.tick()
 
+    def common_step(self) -> tuple[Compared, Compared, str, int] | None:
+        """The current run, or the first other one, the pinned one, and the newest step that is evaluated for both, with
+        its dataset; None without one."""
+        pin, run = self.comparison.pin, self.current
+        if run is pin:
+            run = next((one for one in self.comparison.runs if one is not pin), None)
+        if run is None or pin is None or run.facts is None or pin.facts is None:
+            return None
+        found = [
+            (step, dataset)
+            for dataset, steps in run.facts.accuracies.items()
+            for step in steps.keys() & pin.facts.accuracies.get(dataset, {}).keys()
+        ]
+        if not found:
+            return None
+        step, dataset = max(found)
+        return run, pin, dataset, step
+
+    def open_flips(self) -> None:
+        """Show the problems that the current run gets wrong and the pinned one right, at the same step."""
+        if (found := self.common_step()) is None:
+            self.grpo.warn("no step is evaluated for both runs; e on Home evaluates one")
+            return
+        run, pin, dataset, step = found
+        self.grpo.select_when_listed(run.name)
+        self.grpo.views.rollouts.compare_runs(run.name, f"{run.name}_{dataset}", step, pin.name)
+        self.grpo.views.show("rollouts")
+
     def copy(self) -> None:
         """Copy the focused table, or the values of the focused chart."""
         focused = self.focused
@@ -290,14 +330,30 @@ class CompareScreen(ViewScreen):
             self.grpo.copy(focused.text(), "the table")
 
     def export(self) -> None:
-        """Save every step of the compared runs, with the metrics in the charts, as CSV."""
+        """Save every step of the compared runs, with the metrics in the charts, as CSV, and the charts as SVG."""
         tracks = [(run.name, run.curves.track) for run in self.comparison.runs]
         metrics = tuple(dict.fromkeys(("num_tokens", *self.drawn)))
         ranges = [Range(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]
-        if self.saving or len(ranges) < len(tracks):
+        if self.saving or len(ranges) < len(tracks) or (ends := self.comparison.ends) is None:
             self.grpo.warn(self.saving or "wait until all curves are whole", "not saved")
         else:
-            self.grpo.work("export", partial(save_runs, self.grpo, ranges, self.say_saving))
+            self.grpo.work("export", partial(save_runs, self.grpo, ranges, self._picture(ends), self.say_saving))
+
+    def _picture(self, ends: tuple[float, float]) -> str:
+        """The charts as SVG."""
+        comparison = self.comparison
+        drawings = []
+        for run in comparison.runs:
+            if run.curves.axis == comparison.x:
+                marks = {name: marks_of(run, name) for name in self.drawn if name in run.curves.curves}
+                drawings.append(RunDrawing(run.look, run.name, marks, bool(run.curves.smoothing)))
+        smoothing = smoothing_label(comparison.smoothing, comparison.smoothed_steps)
+        title = f"{len(drawings)} runs over {comparison.x}, smoothing: {smoothing}"
+
+        def label(x: float) -> str:
+            return elapsed(x) if comparison.x == "time" else axis_label(x, comparison.x)
+
+        return compared_svg(title, self.drawn, drawings, comparison.logarithmic, ends, label)
 
     def say_saving(self, text: str) -> None:
         """Show how far an export is."""

@@ -20,6 +20,7 @@ from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_list import RunList
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
+from grpo_tui.widgets.checkpoints_line import CheckpointsLine
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.error_panel import ErrorPanel
 from grpo_tui.widgets.gpu import GpuPanel
@@ -144,7 +145,8 @@ class HomeScreen(ViewScreen):
 
     def update_needs(self) -> None:
         """Update what needs the user, in any view; a new alarm rings the terminal's bell."""
-        self.needs.update(self.store, self.runs.names.short, self.grpo.key("resume"), self.grpo.key("eval"))
+        keys = (self.grpo.key(name) for name in ("resume", "eval", "box"))
+        self.needs.update(self.store, self.runs.names.short, *keys)
         if self.store.runs is not None and self.needs.new_alarms():
             self.app.bell()
 
@@ -195,7 +197,9 @@ class HomeScreen(ViewScreen):
 
     def _unfocus_hidden(self) -> None:
         """A panel for which the terminal is too small takes no key."""
-        if any(panel.has_focus and not panel.focusable for panel in self.query(LinesPanel)):
+        if any(
+            panel.has_focus and not panel.focusable for panel in (*self.query(LinesPanel), self.query_one(SummaryPanel))
+        ):
             self.query_one(RunsPanel).focus()
 
     def action_log_tab(self, index: int) -> None:
@@ -229,10 +233,24 @@ class HomeScreen(ViewScreen):
         """From the list, the charts of the run under the cursor; else the focused panel on the whole screen."""
         if self.maximized is None and isinstance(self.focused, RunsPanel):
             self.grpo.views.show("charts")
+        elif isinstance(self.focused, SummaryPanel):
+            if (checkpoint := self.focused.checkpoint) is not None and checkpoint.step is not None:
+                self.open_checkpoint(checkpoint.step)
         elif self.maximized is None and isinstance(self.focused, NeedsPanel) and (need := self.focused.current):
             self.open_need(need)
         else:
             self.zoom()
+
+    def open_checkpoint(self, step: int) -> None:
+        """Show the completions of an evaluated checkpoint, or say how to evaluate it."""
+        rollouts = self.grpo.views.rollouts
+        if problem := rollouts.open_evaluation(step):
+            self.grpo.warn(problem)
+        else:
+            self.grpo.views.show("rollouts")
+
+    def on_checkpoints_line_opened(self, event: CheckpointsLine.Opened) -> None:
+        self.open_checkpoint(event.step)
 
     # what needs the user -------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from grpo_tui.model.query import QueryError
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
 from grpo_tui.model.rollout_search import RolloutSearch
 from grpo_tui.model.rollout_steps import EvaluationSteps, evaluated_steps, evaluation_names
+from grpo_tui.model.rollouts_words import instead_of_sample
 from grpo_tui.model.sample_table import listed, sample_table
 from grpo_tui.model.store import Store
 from grpo_tui.rollout_requests import refresh_search, refresh_step, refresh_steps, refresh_texts
@@ -48,7 +49,8 @@ class RolloutsScreen(ViewScreen):
         self._evaluations: dict[str, str] = {}
         """The evaluation that is shown of a run."""
         self._events: tuple[str, int] | None = None
-        self._came_from_charts = False
+        self._came_from = ""
+        """The view that one step out of the outermost pane returns to; "": Home."""
         self._outermost = 0
 
     @property
@@ -134,33 +136,7 @@ class RolloutsScreen(ViewScreen):
                 self.request_data()
 
     def _message(self) -> str:
-        """What there is instead of a sample."""
-        reader = self.reader
-        if reader is None:
-            return f"no run selected; {self.grpo.key('home')} lists the runs of this box"
-        rollouts = reader.rollouts
-        if rollouts.evaluation and (rollouts.is_empty or not rollouts.steps.rows):
-            return f"the evaluation of {rollouts.dataset} has no completions of this step yet"
-        if rollouts.is_empty:
-            hint = "they appear with its first step" if self.store.run and self.store.run.is_live else ""
-            return f"{reader.rollouts.run} has not logged a completion yet" + (f"; {hint}" if hint else "")
-        if problem := rollouts.of_step.problem:
-            return f"✖ the completions of this step were not read: {problem}\n\nasked again every 5 s"
-        if rollouts.page is None:
-            if not self.store.connected:
-                return f"not connected to the box, which has the completions; {self.grpo.key('reconnect')} reconnects"
-            return rollouts.of_step.words() or "asking the box"
-        if reader.flips and not reader.groups:
-            if reader.shares is None:
-                return rollouts.of_step.words() or "asking the box"
-            return f"no problem was {reader.flips} against step {rollouts.reference or 0:,}"
-        if reader.search is not None and not reader.groups:
-            if problem := reader.search.asking.problem:
-                return f"✖ the search failed: {problem}"
-            if reader.searches_file:
-                return "no match in this step; n goes to the next one"
-            return "no sample of this step matches; ctrl+f searches the whole file, esc clears the filter"
-        return "this step has no samples"
+        return instead_of_sample(self.reader, self.store, self.grpo.key)
 
     def request_data(self) -> None:
         """Request the table of steps, the samples of the step, their texts, and the next matches."""
@@ -199,12 +175,40 @@ class RolloutsScreen(ViewScreen):
 
     def open_step(self, step: int | None, evaluation: str = "") -> None:
         """Show a step of the training or of an evaluation, from the charts; None: the newest."""
-        self._came_from_charts, self._outermost = True, 1
+        self._came_from, self._outermost = "charts", 1
         if self.store.selected is not None:
             self._evaluations[self.store.selected] = evaluation
         self._choose_reader()
         if self.reader is not None and step is not None:
             self.reader.go_to_step(step)
+        if self.is_mounted:
+            self._enter()
+
+    def open_evaluation(self, step: int) -> str:
+        """Show an evaluated step of the selected run; returns why that cannot be."""
+        run, shown = self.store.selected, self.store.shown
+        names = [
+            name for name in evaluation_names(shown) if any(row.step == step for row in evaluated_steps(shown, name))
+        ]
+        if run is None or not names:
+            return f"step_{step} has no evaluation; {self.grpo.key('eval')} evaluates it"
+        if self._evaluations.get(run) not in names:
+            self._evaluations[run] = names[0]
+        self._came_from, self._outermost = "home", 1
+        self._choose_reader()
+        if self.reader is not None:
+            self.reader.go_to_step(step)
+        if self.is_mounted:
+            self._enter()
+        return ""
+
+    def compare_runs(self, run: str, evaluation: str, step: int, other: str) -> None:
+        """Show the problems that an evaluated step of the selected run lost against the same step of another run."""
+        self._evaluations[run] = evaluation
+        self._came_from, self._outermost = "compare", 1
+        self._choose_reader()
+        if self.reader is not None:
+            self.reader.compare_with(other, step)
         if self.is_mounted:
             self._enter()
 
@@ -229,9 +233,9 @@ class RolloutsScreen(ViewScreen):
             self.choices.set_filter("")
         elif self._place > self._outermost:
             self.move_pane(-1)
-        elif self._came_from_charts:
-            self._came_from_charts, self._outermost = False, 0
-            self.grpo.views.show("charts")
+        elif self._came_from:
+            view, self._came_from, self._outermost = self._came_from, "", 0
+            self.grpo.views.show(view)
             return True
         else:
             return False

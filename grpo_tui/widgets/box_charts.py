@@ -14,6 +14,7 @@ from textual.strip import Strip
 from grpo_tui.model.box_history import BoxHistory, Sample
 from grpo_tui.model.box_view import BoxView
 from grpo_tui.model.formatting import gibibytes, one_line, short_age
+from grpo_tui.model.gpu_advice import advice
 from grpo_tui.model.store import Freshness, Store
 from grpo_tui.widgets.blocks import bars_in_blocks
 from grpo_tui.widgets.braille import Bitmap
@@ -178,15 +179,25 @@ class GpuChart(TimeChart):
             parts.append(f"power {power:.0f} W")
         if (warmth := gpu.get("temperature_c")) is not None:
             parts.append(f"{warmth:.0f} °C")
-        processes = [
-            f"{process.get('run') or process.get('name') or 'process'} (pid {process.get('pid', '?'):.0f})"
-            for process in gpu.get("processes") or ()
-            if process.get("pid") is not None
-        ]
-        return [
-            Content.from_markup("$facts", facts="   ".join(parts)),
-            Content.from_markup("[$text-muted]$runs[/]", runs=one_line(", ".join(processes)) or "no process"),
-        ]
+        lines = [Content.from_markup("$facts", facts="   ".join(parts)), self._users(gpu)]
+        if self._view().idle_for(self.index, self.store) and (told := advice(self.store, gpu, self.key)):
+            lines.append(Content.from_markup("[$warning]→[/] $told", told=one_line(told)))
+        return lines
+
+    def _users(self, gpu: dict[str, Any]) -> Content:
+        """Whose processes it has, with their ranks; without any, the run that used it last."""
+        found = []
+        for process in gpu.get("processes") or ():
+            if (pid := process.get("pid")) is not None:
+                rank = "" if process.get("rank") is None else f", rank {process['rank']:.0f}"
+                name = process.get("run") or process.get("name") or "process"
+                found.append(f"{name} (pid {pid:.0f}{rank})")
+        if found:
+            return Content.from_markup("[$text-muted]$runs[/]", runs=one_line(", ".join(found)))
+        text = "no process"
+        if (last := self.history.last_used.get(self.index)) is not None:
+            text += f"; used by {last[0]} until {short_age(self.store.now() - last[1])} ago"
+        return Content.from_markup("[$text-muted]$text[/]", text=one_line(text))
 
 
 class MachinePanel(TimeChart):

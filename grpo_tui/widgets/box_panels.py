@@ -9,7 +9,7 @@ from textual.content import Content
 
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.box_view import BoxView, state_of, what_of
-from grpo_tui.model.formatting import bar, byte_size, one_line, short_age, shortened
+from grpo_tui.model.formatting import bar, byte_size, one_line, padded, short_age, shortened
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.box_charts import facts_age, facts_missing
 from grpo_tui.widgets.list_panel import ListPanel
@@ -34,13 +34,17 @@ class DisksPanel(Panel):
         return (self._view().version, self.size, self.app.theme)
 
     def refresh_titles(self) -> None:
-        self.set_titles("disk", facts_age(self._view(), self.store))
+        hint = Content.from_markup("[$text-muted]$key lists what can go[/]  ", key=self.key("spare"))
+        sizes = self._view().sizes
+        has_some = sizes is not None and sizes["checkpoints"]
+        age = facts_age(self._view(), self.store)
+        self.set_titles("disk", hint + age if has_some and self.size.width >= 40 else age)
 
     def render(self) -> Content:
         view, width = self._view(), self.size.width
         if view.facts is None:
             return facts_missing(view)
-        lines = []
+        lines: list[Content] = []
         for disk in view.facts["disks"]:
             if reason := disk.get(UNREADABLE):
                 lines.append(Content.from_markup("[$warning]unreadable: $reason[/]", reason=one_line(reason)))
@@ -61,7 +65,39 @@ class DisksPanel(Panel):
             )  # fmt: skip
             if pace := view.history.pace(disk["path"]):
                 lines.append(self._pace(pace, total - used))
+        lines += self._checkpoints(view, width, self.size.height - len(lines))
         return Content("\n").join([line.truncate(max(1, width), ellipsis=True) for line in lines])
+
+    def _checkpoints(self, view: BoxView, width: int, room: int) -> list[Content]:
+        """What the checkpoints take: all of them, then run by run as far as there is room."""
+        if room < 1:
+            return []
+        if (found := view.sizes) is None:
+            text = view.sizes_problem or "asking the box"
+            return [Content.from_markup("checkpoints  [$text-muted]$text[/]", text=one_line(text))]
+        rows = [row for row in found["sizes"] if UNREADABLE not in row and row.get("bytes")]
+        if not found["checkpoints"] and not found["unmeasured"]:
+            return [Content.from_markup("checkpoints  [$text-muted]none[/]")]
+        head = Content.from_markup("checkpoints  [bold]$size[/]", size=byte_size(found["bytes"]))
+        runs = int(found["runs"])
+        head += Content.from_markup(" [$text-muted]in $runs[/]", runs=f"{runs:,} run{'' if runs == 1 else 's'}")
+        if found["unmeasured"]:
+            head += Content.from_markup(" [$warning]($n not measured yet)[/]", n=f"{found['unmeasured']:,.0f}")
+        if found["day_bytes"]:
+            head += Content.from_markup("  last 24 h: +$size", size=byte_size(found["day_bytes"]))
+        lines = [head]
+        most = max((row["bytes"] for row in rows), default=1.0) or 1.0
+        for row in rows[: max(0, room - 1)]:
+            size = f"{byte_size(row['bytes']):>6}  {row.get('count', 0):>3,.0f}×  "
+            name = max(8, min(40, width - len(size) - 14))
+            filled, rest = bar(row["bytes"] / most, max(4, min(24, width - name - len(size) - 4)))
+            lines.append(
+                Content.from_markup(
+                    "  $name $size[$secondary on $grpo-track]$filled[/][on $grpo-track]$rest[/]",
+                    name=padded(shortened(row["run"], name), name), size=size, filled=filled, rest=rest,
+                )
+            )  # fmt: skip
+        return lines
 
     @staticmethod
     def _pace(pace: float, free: float) -> Content:

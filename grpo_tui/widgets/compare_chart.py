@@ -158,13 +158,8 @@ class CompareChart(CurveChart):
         return strips
 
     def _marks(self, run: Compared) -> list[Mark]:
-        """The marks of a run as they are drawn: from its origin on, smoothed unless that is off."""
-        origin, marks = run.curves.origin, run.curves.curves[self.metric].marks
-        if run.curves.smoothing:
-            marks = [one._replace(x=one.x - origin) for one in averages(marks)]
-        elif origin:
-            marks = [one._replace(x=one.x - origin) for one in marks]
-        return list(self._scaled(marks))
+        """The marks of a run as they are drawn."""
+        return list(self._scaled(marks_of(run, self.metric)))
 
     def _style_of(self, run: Compared) -> Style:
         style = self.rich_style + self.get_component_rich_style(f"compare--{run.look.id}")
@@ -307,6 +302,13 @@ class CompareChart(CurveChart):
         if any(run.curves.axis != self.comparison.x for run in runs):
             return "asking the box …" if self.store.connected else ""
         return "not logged"
+
+
+def marks_of(run: Compared, metric: str) -> list[Mark]:
+    """The marks of a run from its origin on, smoothed unless that is off."""
+    origin, marks = run.curves.origin, run.curves.curves[metric].marks
+    shown = averages(marks) if run.curves.smoothing else marks
+    return [one._replace(x=one.x - origin) for one in shown] if origin else list(shown)
 
 
 def letters(runs: list[Compared]) -> str:

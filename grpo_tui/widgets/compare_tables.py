@@ -11,20 +11,17 @@ from grpo_train.run_dir.display import state_label
 from grpo_tui.charts import RUN_LOOKS
 from grpo_tui.model.compare import Compared, Comparison
 from grpo_tui.model.compare_facts import Accuracy, differ, differing
-from grpo_tui.model.formatting import compact_number, metric_value, one_line, shortened
+from grpo_tui.model.formatting import compact_number, metric_value, one_line
 from grpo_tui.model.paired import PairedResults
 from grpo_tui.model.standing import goal, table
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.compare_chart import letters
 from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette
+from grpo_tui.widgets.run_table import fits, run_table
 from grpo_tui.widgets.sources import wrapped
 
-GAP = 2
-MORE = "…"
 WHOLE = 10_000
 """Cells in which every table fits."""
-WIDEST = 32
-"""Cells of a value; a longer one is cut in the middle."""
 
 
 class ComparePanel(LinesPanel):
@@ -49,44 +46,6 @@ class ComparePanel(LinesPanel):
         return Palette({**super().palette, **names})
 
 
-def grid(header: Sequence[Text], rows: Sequence[Sequence[Text]], width: int, palette: Palette) -> list[Text]:
-    """Lines of a table with a column per run or, where these do not fit, with a line per run."""
-    lines = _grid([header, *rows], width, palette)
-    if MORE not in lines[0].plain:
-        return lines
-    whole = [row for row in rows if len(row) > 1]
-    turned = [[header[0], *(row[0] for row in whole)]]
-    turned += [[header[i], *(row[i] for row in whole)] for i in range(1, len(header))]
-    return _grid(turned, width, palette)
-
-
-def _grid(table: Sequence[Sequence[Text]], width: int, palette: Palette) -> list[Text]:
-    """Lines of a table. Columns that do not fit are left out, from the right, and counted in the first line."""
-    count = len(table[0])
-    widths = [min(WIDEST, max(row[i].cell_len for row in table if i < len(row))) for i in range(count)]
-    shown, room = count, width
-    while shown > 2 and sum(widths[:shown]) + GAP * (shown - 1) > room:
-        shown -= 1
-        room = width - GAP - len(_more(count - shown))
-    lines = []
-    for row in table:
-        line = Text(no_wrap=True)
-        for i, cell in enumerate(row[:shown]):
-            if cell.cell_len > widths[i]:
-                cell = Text(shortened(cell.plain, widths[i]), style=cell.style)
-            line.append_text(cell)
-            if i + 1 < shown:
-                line.append(" " * (widths[i] - cell.cell_len + GAP))
-        lines.append(line)
-    if shown < count:
-        lines[0].append(" " * GAP).append(_more(count - shown), style=palette["muted"])
-    return lines
-
-
-def _more(count: int) -> str:
-    return f"{MORE} {count} more"
-
-
 class CompareSource(PageSource):
     """A table of the compared runs."""
 
@@ -102,6 +61,14 @@ class CompareSource(PageSource):
         """The first column and the letters of the runs."""
         names = [self.letter(run, palette) for run in self.comparison.runs]
         return [Text(first, style=palette["muted"]), *names]
+
+    def grid(
+        self, rows: Sequence[Sequence[Text]], width: int, palette: Palette, groups: Sequence[Sequence[int]] = ()
+    ) -> list[Text]:
+        """Lines of a table whose first row is its header."""
+        places = {run.name: place for place, run in enumerate(self.comparison.runs)}
+        pinned, current = (places.get(name, 0) for name in (self.comparison.pinned, self.comparison.current))
+        return run_table(rows, width, palette, pinned, current, groups)
 
     @staticmethod
     def letter(run: Compared, palette: Palette) -> Text:
@@ -143,7 +110,7 @@ class StandingSource(CompareSource):
             rows += [[Text("")], [Text(f"steps to reward {compact_number(reward)}"), *cells]]
         rows.append([Text("now" if any(run.row and run.row.is_live for run in runs) else "final")])
         rows[-1] += [self._state(run, palette) for run in runs]
-        lines = grid(self.header("", palette), rows, width, palette)
+        lines = self.grid([self.header("", palette), *rows], width, palette)
         return [*lines, *self._errors(width, palette)]
 
     @staticmethod
@@ -214,7 +181,7 @@ class ConfigSource(CompareSource):
         pinned = dict(pin.facts.config) if pin is not None and pin.facts is not None else None
         rows = [[Text(key), *(self._cell(key, config, pinned, palette) for config in configs)] for key in keys]
         if rows:
-            lines += grid(self.header("key", palette), rows, width, palette)
+            lines += self.grid([self.header("key", palette), *rows], width, palette)
         lines.append(Text(""))
         same = count - len(found)
         verb = "hides them" if self.comparison.shows_all else "shows all"
@@ -244,9 +211,10 @@ class EvaluationsSource(CompareSource):
 
     tab = "evaluations"
 
-    def __init__(self, store: Store, comparison: Comparison, paired: PairedResults) -> None:
+    def __init__(self, store: Store, comparison: Comparison, paired: PairedResults, key: str) -> None:
         super().__init__(store, comparison)
-        self.paired = paired
+        self.paired, self._key = paired, key
+        """``key`` lists the problems of a difference."""
 
     @property
     def title(self) -> str:
@@ -257,7 +225,9 @@ class EvaluationsSource(CompareSource):
 
     @property
     def note(self) -> str:
-        return "[$text-muted]asking the box[/]" if self.paired.is_waiting else ""
+        if self.paired.is_waiting:
+            return "[$text-muted]asking the box[/]"
+        return f"[$text-muted]{self._key}: problem by problem[/]" if self.paired.pairs else ""
 
     def state(self) -> object:
         facts = tuple(id(run.facts) for run in self.comparison.runs)
@@ -286,7 +256,7 @@ class EvaluationsSource(CompareSource):
         return lines
 
     def _table(self, dataset: str, width: int, palette: Palette) -> list[Text]:
-        """Accuracies, then differences. A table that is too wide shows the intervals of the differences alone."""
+        """Accuracies, then differences. One that is too wide leaves out the intervals of the accuracies, then runs."""
         runs, pin = self.comparison.runs, self.comparison.pin
         results = {run.name: run.facts.accuracies.get(dataset, {}) if run.facts else {} for run in runs}
         others = [run for run in runs if run is not pin and any(key[:2] == (dataset, run.name) for key in self._keys)]
@@ -300,10 +270,12 @@ class EvaluationsSource(CompareSource):
                 cells = [_accuracy(results[run.name].get(step), has_spread, palette) for run in runs]
                 cells += [self._difference(dataset, run, step, palette) for run in others]
                 rows.append([Text(f"{step:,}"), *cells])
-            lines = _grid([header, *rows], width, palette)
-            if MORE not in lines[0].plain:
-                return lines
-        return grid(header, rows, width, palette)
+            if fits([header, *rows], width):
+                break
+        columns = {run.name: [place + 1] for place, run in enumerate(runs) if run is not pin}
+        for place, run in enumerate(others):
+            columns[run.name].append(1 + len(runs) + place)
+        return self.grid([header, *rows], width, palette, list(columns.values()))
 
     @property
     def _keys(self) -> list[tuple[str, str, int]]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.model import progress
-from grpo_tui.model.formatting import money, one_line, shortened
+from grpo_tui.model.formatting import byte_size, money, one_line, shortened
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import TONES, Line
 from remote.events import Link
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+FULL = 0.05
+"""A disk with a smaller share left is pointed out."""
 
 
 class HeaderBar(Line):
@@ -43,15 +51,33 @@ class HeaderBar(Line):
         lost = store.link.detail if store.link.state is Link.LOST else ""
         if warning := lost or problem or store.warning():
             left.append(Content.from_markup("  [$warning]▲ $warning[/]", warning=one_line(warning)))
-        right = []
+        return _spread(Content.assemble(*left), self._facts(width - Content.assemble(*left).cell_length - 3), width)
+
+    def _facts(self, room: int) -> Content:
+        """What the box costs and has left, as far as there is room: the least telling leaves first."""
+        store, history = self.store, cast("GrpoApp", self.app).history
+        told: list[tuple[int, Content]] = []
+        """Each with its rank: the highest leaves first."""
         if self.readonly:
-            right.append(Content.from_markup("[$warning]read-only[/]"))
-        live = len(store.live_runs())
-        if live > 1:
-            right.append(Content.from_markup(f"[$text-muted]{live} runs live[/]"))
-        if store.price_per_hour is not None:
-            right.append(Content.from_markup(f"[$text-muted]{money(store.price_per_hour)}/h[/]"))
-        return _spread(Content.assemble(*left), Content("  ").join(right), width)
+            told.append((0, Content.from_markup("[$warning]read-only[/]")))
+        if (live := len(store.live_runs())) > 1:
+            told.append((4, Content.from_markup(f"[$text-muted]{live} runs live[/]")))
+        if (price := store.price_per_hour) is not None:
+            told.append((1, Content.from_markup("[$text-muted]$price/h[/]", price=money(price))))
+            if (seconds := history.today_s(store.now())) is not None:
+                told.append((2, Content.from_markup("[$text-muted]today $cost[/]", cost=money(price * seconds / 3600))))
+        if (disk := history.free()) is not None:
+            free, total = disk
+            is_full = free / total < FULL
+            tone, mark = ("$error", "▲ ") if is_full else ("$text-muted", "")
+            text = f"{mark}disk {byte_size(free)} free"
+            told.append((0 if is_full else 3, Content.from_markup(f"[{tone}]$text[/]", text=text)))
+        between = Content.from_markup("[$grpo-faint] · [/]")
+        while True:
+            line = between.join([part for _, part in told])
+            if line.cell_length <= room or not told:
+                return line
+            told.remove(max(told, key=lambda one: one[0]))
 
     def _run_line(self, width: int) -> Content:
         store, row = self.store, self.store.run

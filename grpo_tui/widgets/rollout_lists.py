@@ -182,6 +182,8 @@ class GroupsPanel(RolloutList):
             shown, total = len(reader.groups), len(page.groups)
             what += "s" if total != 1 else ""
             words = f"{shown:,} of {total:,} {what}" if shown < total else f"{total:,} {what}"
+            if page.count > len(page.samples):
+                words = f"▲ {len(page.samples):,} of {page.count:,} samples · {words}"
         self.set_titles(Content(title), Content(words))
 
     def empty(self) -> Text:
@@ -189,13 +191,16 @@ class GroupsPanel(RolloutList):
         if reader is None or reader.rollouts.page is None:
             return Text(reader.rollouts.of_step.words() if reader else "")
         if reader.flips:
+            if reader.mismatch:
+                return Text("▲ not comparable")
             return Text(reader.rollouts.of_step.words() if reader.shares is None else f"nothing was {reader.flips}")
         return Text("no match in this step" if reader.search and reader.search.is_done else "searching")
 
     def heading(self, width: int) -> Text:
         blocks = self._blocks(width)
         if self.reader is not None and self.reader.flips and self.reader.shares is not None:
-            return Text(f"{'problem':<{max(4, width - 14)}} {'before':>6} {'now':>6}")
+            then, now = ("other", "this") if self.reader.against else ("before", "now")
+            return Text(f"{'problem':<{max(4, width - 14)}} {then:>6} {now:>6}")
         return Text(f"{'prompt':<{self._room(width)}} {'mean':>6}  {'rewards'[:blocks]}")
 
     def line(self, index: int, width: int) -> Text:

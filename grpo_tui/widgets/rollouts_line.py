@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
+from grpo_tui.model.formatting import shortened
 from grpo_tui.model.rollout_groups import order_label
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
 from grpo_tui.model.store import Store
@@ -38,7 +39,7 @@ class RolloutsLine(Line):
             elif reader.follows and not reader.rollouts.evaluation:
                 text += Content.from_markup("[$text-muted] (following)[/]")
         if reader.flips:
-            against = f"{reader.flips} against step {reader.rollouts.reference or 0:,}"
+            against = f"{reader.flips} against {shortened(reader.reference_name, 36)}"
             text += Content.from_markup("   [$text-muted]problems[/] $against", against=against)
         else:
             label = order_label(choices.order, choices.is_reversed)
@@ -62,4 +63,6 @@ class RolloutsLine(Line):
         if page is None:
             return reader.rollouts.of_step.words()
         total = f"{len(page.samples):,} sample{'' if len(page.samples) == 1 else 's'}"
+        if page.count > len(page.samples):
+            total = f"the first {len(page.samples):,} of {page.count:,} samples"
         return total if search is None else f"{len(search.matches):,} of {total}"

@@ -14,6 +14,7 @@ from textual.timer import Timer
 from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.model.formatting import padded, short_age, shortened
 from grpo_tui.model.run_columns import Cells, Column
+from grpo_tui.model.run_facts import MOST_RUNS
 from grpo_tui.model.run_list import Order, RunList
 from grpo_tui.model.run_names import stamp_of
 from grpo_tui.model.run_row import RunRow
@@ -101,6 +102,10 @@ class RunsPanel(ListPanel):
         below = toned(fresh)
         if runs.filter and not fresh.text:
             below = Content.from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
+        if unknown := runs.unknown(self.store):
+            text = f"▲ config and metrics of the newest {MOST_RUNS:,} runs only, not of {unknown:,} older ones"
+            told = Content.from_markup("[$warning]$text[/]", text=text)
+            below = Content("  ").join([told, below]) if below else told
         if count := len(self.store.marks):
             compares = f": {self.key('compare')} compares them" if count > 1 else ""
             text = f"{count} marked (*){compares}"

@@ -12,7 +12,7 @@ from textual.content import Content
 
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.completion_parts import parts_of, same_beginning
-from grpo_tui.model.formatting import compact_number, one_line
+from grpo_tui.model.formatting import compact_number, one_line, shortened
 from grpo_tui.model.rollout_filter import literals
 from grpo_tui.model.rollout_groups import why
 from grpo_tui.model.rollout_reader import RolloutReader
@@ -108,13 +108,13 @@ class _Page:
             second = [] if one_prompt else [*self.prompt(other, self.width), Text()]
             return [
                 *self.prompt(row, self.width), Text(), *self.sample(row, self.width, same), Text(), *second,
-                *self.sample(other, self.width, same),
+                *self.sample(other, self.width, same, self.reader.other_run),
             ]  # fmt: skip
         width = (self.width - 3) // 2
         columns = []
-        for each in (row, other):
+        for each, run in ((row, ""), (other, self.reader.other_run)):
             above = [] if one_prompt else [*self.prompt(each, width), Text()]
-            columns.append([*above, *self.sample(each, width, same)])
+            columns.append([*above, *self.sample(each, width, same, run)])
         head = [*self.prompt(row, self.width), Text()] if one_prompt else []
         return [*head, *self._beside(columns, width)]
 
@@ -145,10 +145,11 @@ class _Page:
             head.append(f"   … {hidden:,} lines before", style=f"not bold {muted}")
         return [head, *lines]
 
-    def sample(self, row: Row, width: int, same: int = 0) -> list[Text]:
-        """Heading, parts, verdict and rewards. ``same``: characters that the other completion begins with, too."""
+    def sample(self, row: Row, width: int, same: int = 0, run: str = "") -> list[Text]:
+        """Heading, parts, verdict and rewards. ``same``: characters that the other completion begins with, too;
+        ``run``: the run of the sample if it is another one."""
         completion = str(row.get("completion") or "")
-        lines = [self._rule(row, width)]
+        lines = [self._rule(row, width, run)]
         if same:
             lines.append(Text(f"{'':<{GUTTER}}same beginning: {same:,} characters", style=self.palette["muted"]))
         answered, answer = False, row.get("answer")
@@ -172,9 +173,9 @@ class _Page:
             lines += self._labeled("answer", graded.append_text(self._verdict(row)), width)
         return [*lines, *self._facts(row, width)]
 
-    def _rule(self, row: Row, width: int) -> Text:
+    def _rule(self, row: Row, width: int, run: str = "") -> Text:
         number = row.get("sample")
-        parts = [f"#{'–' if number is None else number}"]
+        parts = [f"#{'–' if number is None else number}", *([shortened(run, width // 3)] if run else [])]
         if row.get("step") is not None and int(row["step"]) != self.reader.step:
             parts.append(f"step {int(row['step']):,}")
         word = "advantage" if width >= ROOMY else "adv"
@@ -275,6 +276,8 @@ class SamplePanel(LinesPanel):
         rows = [reader.rollouts.text(place) for place in reader.shown]
         known = [row for row in rows if row is not None]
         names = [_name(row, reader.step) for row in known] or [_name(reader.sample, reader.step)]
+        if reader.other_run and len(names) > 1:
+            names[1] += f" of {shortened(reader.other_run, 24)}"
         gold = one_line(str(known[0].get("gold") or ""))[:30] if known else ""
         title = f"sample {' against '.join(names)}"
         self.set_titles(Content(title), Content(f"{gold} is right" if gold else ""))

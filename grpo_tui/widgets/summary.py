@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 
+from grpo_tui.model.checkpoints import CheckpointView
 from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import ADAPTERS, base_name
 from grpo_tui.model.store import Store
+from grpo_tui.widgets.checkpoints_line import CheckpointsLine
 from grpo_tui.widgets.health import LABEL, HealthLine
 from grpo_tui.widgets.panel import Line, StoreView
 from grpo_tui.widgets.stage_bar import StageBar
@@ -58,34 +60,6 @@ def about(config: Mapping[str, Any]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-class CheckpointsLine(Line):
-    """``checkpoints  step_30 .830 · step_20 .710 (2 more)``, the newest first."""
-
-    def state(self) -> object:
-        store = self.store
-        return (store.versions["shown"], store.versions["sessions"], store.selected, self.size)
-
-    def render(self) -> Content:
-        views = [view for view in self.store.checkpoints() if view.step is not None]
-        if not views:
-            unknown = "" if self.store.shown_at is None else "none saved yet"
-            return _labeled("checkpoints", Content.from_markup("[$text-muted]$text[/]", text=unknown))
-        text, left, room = Content(), len(views), self.size.width - LABEL - (28 if self.store.evaluating() else 11)
-        for view in views:
-            figure = next((result.figure for result in view.evaluations if result.spread), "")
-            part = Content.from_markup("[bold]$figure[/]", figure=f" {figure}" if figure else "")
-            name = Content.from_markup("[$warning]$name[/]" if view.problem else "$name", name=view.name)
-            if text.cell_length + name.cell_length + part.cell_length + 3 > room:
-                break
-            text += (Content("  ") if text else Content()) + name + part
-            left -= 1
-        if self.store.evaluating():
-            text += Content.from_markup("  [$secondary]◆ evaluating …[/]")
-        if left:
-            text += Content.from_markup(" [$text-muted]($left more)[/]", left=str(left))
-        return _labeled("checkpoints", text)
-
-
 class NoteLine(Line):
     """The note on the run."""
 
@@ -100,8 +74,14 @@ class NoteLine(Line):
         return _labeled("note", Content(self.note)).truncate(max(1, self.size.width), ellipsis=True)
 
 
-class SummaryPanel(StoreView, Vertical):
-    """The lines in one frame. Where there is no room for it, a warning or an alarm in one line."""
+class SummaryPanel(StoreView, Vertical, can_focus=True):
+    """The lines in one frame. Where there is no room for it, a warning or an alarm in one line.
+
+    With the keys, left and right move over the checkpoints.
+    """
+
+    ALLOW_MAXIMIZE = False
+    BINDINGS: ClassVar = [("left", "checkpoint(-1)"), ("right", "checkpoint(1)")]
 
     def __init__(self, store: Store, facts: Callable[[], RunFacts], *, id: str) -> None:
         super().__init__(store, id=id, classes="panel")
@@ -126,6 +106,7 @@ class SummaryPanel(StoreView, Vertical):
     def show_as(self, lines: int, is_line: bool) -> None:
         """Show all lines in a frame, or the health alone without one."""
         self.set_class(is_line, "-line")
+        self.can_focus = not is_line
         note, health = self.query_one(NoteLine), self.query_one(HealthLine)
         for line in self.query(Line):
             line.display = not is_line
@@ -138,4 +119,19 @@ class SummaryPanel(StoreView, Vertical):
         return None
 
     def refresh_titles(self) -> None:
-        self.set_titles(Content.from_markup("$name", name=shortened(self.store.selected or "", 60)), self.age())
+        line = self.query_one(CheckpointsLine)
+        line.has_cursor = self.has_focus
+        below = self.age()
+        if self.has_focus and line.current is not None:
+            hint = Content.from_markup("[$text-muted]$key opens the completions[/]  ", key=self.key("open"))
+            below = hint + below
+        self.set_titles(Content.from_markup("$name", name=shortened(self.store.selected or "", 60)), below)
+
+    @property
+    def checkpoint(self) -> CheckpointView | None:
+        """The checkpoint under the cursor."""
+        return self.query_one(CheckpointsLine).current
+
+    def action_checkpoint(self, by: int) -> None:
+        """Move the cursor over the checkpoints."""
+        self.query_one(CheckpointsLine).move(int(by))

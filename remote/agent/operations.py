@@ -29,7 +29,7 @@ from grpo_train.run_dir import (
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.run import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
-from remote.agent import doctor, host, index, jobs, notes, weights
+from remote.agent import checkpoints, doctor, host, index, jobs, notes, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
 from remote.agent.report import report
@@ -224,6 +224,8 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "list_sessions": list_sessions,
     "capture_pane": capture_pane,
     "box_facts": host.box_facts,
+    "checkpoint_sizes": checkpoints.checkpoint_sizes,
+    "spare_checkpoints": checkpoints.spare_checkpoints,
     **{op: index.handler(op) for op in INDEXED},
     "launch": jobs.launch,
     "resume": jobs.resume,

@@ -16,7 +16,7 @@ from typing import Any
 
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.gpus import Gpu, GpuReadError, query_gpus
-from grpo_train.run_dir.processes import run_id_in
+from grpo_train.run_dir.processes import run_id_in, variable_in
 from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
 from remote.agent.run_table import RunTable
@@ -44,8 +44,16 @@ def gpu_value() -> dict[str, Any]:
 
 
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:
-    processes = [{"pid": pid, "memory_mib": mib, "run": _run_of(pid)} for pid, mib in gpu.pids.items()]
+    processes = [
+        {"pid": pid, "memory_mib": mib, "run": _run_of(pid), "rank": _rank_of(pid)} for pid, mib in gpu.pids.items()
+    ]
     return {**gpu.sample(), "processes": processes}
+
+
+def _rank_of(pid: int) -> int | None:
+    """Rank of a process that torchrun started."""
+    text = variable_in(pid, "RANK")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 6 else None
 
 
 def _run_of(pid: int) -> str:

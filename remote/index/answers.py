@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from remote.agent.log_file import resolve_log
 from remote.index import rollout_answers
+from remote.index.conditions import conditions
 from remote.index.lines import MAX_LINE, read_line
 from remote.index.log_answers import LogAnswers
 from remote.index.log_index import LogIndex, Source
@@ -85,7 +86,10 @@ class Answers:
             return self._logs.handlers[op](root, run, follow_links, request, within(LOG_BUDGET_S))
         if op in self._of_rollouts and request.folder:
             step = Path(resolve_log(root, request.folder))
-            return _answer(self._evaluations, self._of_rollouts[op], root, step, follow_links, request)
+            found = _answer(self._evaluations, self._of_rollouts[op], root, step, follow_links, request)
+            if op == "rollout_step":
+                found["conditions"] = conditions(root, request.folder, follow_links)
+            return found
         if op in self._of_rollouts:
             return _answer(self._rollouts, self._of_rollouts[op], root, run, follow_links, request)
         return _answer(self._train_logs, self._of_train_logs[op], root, run, follow_links, request)

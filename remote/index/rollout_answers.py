@@ -78,10 +78,11 @@ def rollout_step(index: RolloutIndex, source: Source | None, request: RolloutSte
         found = _indexed_step(index, request.step) if index.whole else _unindexed_step(index, source, request.step)
         if found is not None:
             step, before, after, samples, reasons = found
-            samples = samples[:MAX_SAMPLES]
+            count, samples = len(samples), samples[:MAX_SAMPLES]
             return {
                 **_common(index, source),
                 "step": step,
+                "count": count,
                 "samples": [sample_row(sample, reasons) for sample in samples],
                 "groups": prompts(samples, Lines(source)),
                 "previous": before,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.fields import ConfigValue
 from remote.protocol.intake import Rule
 from remote.protocol.messages import Cursor, RemoteError
 from remote.protocol.packed import pack, unpack
@@ -226,7 +227,7 @@ class RolloutStepsReply(_IndexReply):
     """Packed; unpacked, a :class:`StepTable`."""
 
 
-class RolloutStepReply(_IndexReply):
+class _RolloutStepReply(_IndexReply):
     step: Bound
     samples: list[Row]
     """SampleRow without texts, as they are in the file."""
@@ -235,6 +236,13 @@ class RolloutStepReply(_IndexReply):
     previous: Bound | None
     """The step with rollouts before, and the one after; None also while they are not known."""
     next: Bound | None
+
+
+class RolloutStepReply(_RolloutStepReply, total=False):
+    count: Offset
+    """Samples of the step; of more than ``samples`` has, those are the first ones."""
+    conditions: dict[str, ConfigValue]
+    """Of an evaluated step: its problems, decoding parameters and grader. Empty where they are not recorded."""
 
 
 class SamplesReply(TypedDict):

@@ -13,6 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.checkpoints import (
+    CheckpointSizesReply,
+    CheckpointSizesRequest,
+    SpareCheckpointsReply,
+    SpareCheckpointsRequest,
+)
 from remote.protocol.host import (
     BoxFactsReply,
     BoxFactsRequest,
@@ -361,6 +367,8 @@ OPERATIONS: dict[str, Operation] = {
         Operation("search_log", SearchLogRequest, SearchLogReply),
         Operation("log_bytes", LogBytesRequest, LogBytesReply, unpack=unpack_bytes),
         Operation("box_facts", BoxFactsRequest, BoxFactsReply),
+        Operation("checkpoint_sizes", CheckpointSizesRequest, CheckpointSizesReply),
+        Operation("spare_checkpoints", SpareCheckpointsRequest, SpareCheckpointsReply),
         Operation("gpu_history", GpuHistoryRequest, GpuHistoryReply, unpack=unpack_gpu_history),
         Operation("launch", LaunchRequest, LaunchReply, changes_state=True),
         Operation("resume", ResumeRequest, ResumeReply, changes_state=True),

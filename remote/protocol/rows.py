@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.checkpoints import SizeRow, SpareRow
 from remote.protocol.fields import Count, Label, Metric, Name, Quantity, Time
 from remote.protocol.host import DiskRow, GpuHistoryRow
 from remote.protocol.intake import Rule
@@ -102,6 +103,7 @@ class GpuProcess(TypedDict, total=False):
     memory_mib: Quantity | None
     run: Label | None
     name: Label | None
+    rank: Count | None
 
 
 class Gpu(TypedDict, total=False):
@@ -348,6 +350,8 @@ ROWS: dict[str, RowKind] = {
     "files": RowKind(LogFile, "path", lambda name, reason: {"path": name, UNREADABLE: reason}, unique=True),
     "lines": RowKind(LogLine, "offset", _unreadable_place),
     "disks": RowKind(DiskRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
+    "sizes": RowKind(SizeRow, "run", lambda name, reason: {"run": name, UNREADABLE: reason}),
+    "spare": RowKind(SpareRow, "run", lambda name, reason: {"run": name, UNREADABLE: reason}),
     "histories": RowKind(GpuHistoryRow, "index", lambda name, reason: {"index": -1, UNREADABLE: reason}),
     "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": name, "kind": UNREADABLE}),
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -335,3 +337,31 @@ def test_a_step_is_searched_before_the_index_is_whole(
     for step, pages in coarse.items():
         assert pages[0] == "coarse"
         assert pages[1:] == found(box, step=step)[1:]
+
+
+def test_a_cut_step_says_how_many_it_has(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remote.index.rollout_answers.MAX_SAMPLES", 3)
+    rows = [{"step": 1, "group": 0, "sample": index, "reward": 1.0, "completion": "a"} for index in range(5)]
+    (make_run(tmp_path) / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reply = box.ask("rollout_step", step=1)
+    assert (len(reply["samples"]), reply["count"]) == (3, 5)
+
+
+def test_an_evaluated_step_says_how_it_was_graded(box: Box, tmp_path: Path) -> None:
+    make_run(tmp_path)
+    folder = tmp_path / "eval_runs" / "one_sums" / "step_1_sums"
+    folder.mkdir(parents=True)
+    row = {"step": 1, "index": 0, "sample": 0, "question": "1+1", "completion": "2", "correct": True}
+    (folder / "completions.jsonl").write_text(json.dumps(row) + "\n")
+    ask = partial(box.ask, "rollout_step", step=1, folder="eval_runs/one_sums/step_1_sums")
+    assert ask()["conditions"] == {}
+    for damaged in ("", "[1]", '{"key": 3}', '{"key": {"samples": 1}}'):
+        (folder / "summary.json").write_text(damaged)
+        assert ask()["conditions"] == {}
+    decoding = {"temperature": 0.5, "stop": ["</answer>"], "end": "\n", "huge": 1e300, "nothing": None}
+    samples = {"problems": "abc", "weights": {"model": "x"}, "seed": 3, "decoding": decoding}
+    (folder / "summary.json").write_text(json.dumps({"key": {"samples": samples, "grading": {"grader": "g"}}}))
+    assert ask()["conditions"] == {
+        "problems": "abc", "grader": "g", "decoding.temperature": 0.5, "decoding.stop": '["</answer>"]',
+        "decoding.end": '"\\n"', "decoding.huge": "1e+300", "decoding.nothing": None,
+    }  # fmt: skip

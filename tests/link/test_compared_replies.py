@@ -64,7 +64,7 @@ def test_any_value_about_a_compared_run(reply: tuple[str, Any], size: float) -> 
                 ticks(view.y_low, view.y_high, 3)
     sources: list[CompareSource] = [
         StandingSource(store, comparison), ConfigSource(store, comparison, "u"),
-        EvaluationsSource(store, comparison, paired),
+        EvaluationsSource(store, comparison, paired, "F"),
     ]  # fmt: skip
     for source in sources:
         for width in (20, 200):

@@ -28,7 +28,7 @@ def fake_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_values_processes_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {**os.environ, RUN_ID_VARIABLE: run_id_of(tmp_path / "run_1")}
+    environment = {**os.environ, RUN_ID_VARIABLE: run_id_of(tmp_path / "run_1"), "RANK": "1"}
     worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment)
     script = f"""case "$1" in
 --query-gpu=*) echo "0, GPU-a, NVIDIA H200, 570.86.15, 143771, 114688, 94, 612.35, 61"
@@ -52,8 +52,8 @@ esac"""
         "power_w": 612.35,
         "temperature_c": 61.0,
         "processes": [
-            {"pid": worker.pid, "memory_mib": 100000.0, "run": "run_1"},
-            {"pid": 999999999, "memory_mib": None, "run": ""},
+            {"pid": worker.pid, "memory_mib": 100000.0, "run": "run_1", "rank": 1},
+            {"pid": 999999999, "memory_mib": None, "run": "", "rank": None},
         ],
     }
     assert (second["utilization_percent"], second["power_w"], second["processes"]) == (None, None, [])

@@ -403,6 +403,8 @@ DEFAULT_ANSWERS: dict[str, Any] = {
     "read_config": lambda client, params: {"name": params["name"], "text": "run:\n  total_steps: 5\n"},
     "doctor": {"checks": [], "ok": True},
     "box_facts": lambda client, params: reply("box_facts", {"ok": True, "result": FACTS}),
+    "checkpoint_sizes": lambda client, params: reply("checkpoint_sizes", {"ok": True, "result": SIZES}),
+    "spare_checkpoints": lambda client, params: reply("spare_checkpoints", {"ok": True, "result": SPARE}),
 }
 
 
@@ -449,6 +451,20 @@ FACTS = {
         {"path": "/data", "what": "root", "used": 588e9, "total": 1000e9},
         {"path": "/", "what": "system", "used": 199e9, "total": 200e9},
     ],
+}  # fmt: skip
+SIZES = {
+    "sizes": [
+        {"run": RUN, "count": 12, "bytes": 120e9},
+        {"run": "run_2026-11-20_22-10-41", "count": 4, "bytes": 40e9},
+    ],
+    "runs": 2, "checkpoints": 16, "bytes": 160e9, "day_bytes": 96e9, "unmeasured": 0,
+}  # fmt: skip
+SPARE = {
+    "spare": [
+        {"run": RUN, "step": step, "bytes": 10e9, "saved_at": "2026-11-18T08:00:00.000Z", "evaluated": ""}
+        for step in (10, 20, 30)
+    ],
+    "more": 0, "problems": [],
 }  # fmt: skip
 GPUS = [
     {

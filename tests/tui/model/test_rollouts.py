@@ -48,7 +48,7 @@ class Reading:
             self.reader.settle()
             found = False
             if (step := rollouts.step_request()) is not None:
-                rollouts.answer_step(step, self._ask("rollout_step", step=step[0]))
+                rollouts.answer_step(step, self._ask("rollout_step", step=step.step))
                 found = True
             if (key := rollouts.steps.request(newest, is_live)) is not None:
                 ends = {name: value for name, value in (("low", key.low), ("high", key.high)) if value is not None}

@@ -8,10 +8,11 @@ import pytest
 
 from grpo_tui.screens.box import BoxScreen
 from grpo_tui.screens.dialog import AttachScreen
+from grpo_tui.screens.spare import SpareScreen
 from grpo_tui.widgets.box_charts import GpuChart
 from remote.events import Link, LinkChanged
-from remote.protocol import RemoteError
-from tests.tui.conftest import Session, Start
+from remote.protocol import OPERATIONS, RemoteError
+from tests.tui.conftest import Session, Start, opened
 from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, at, jsonl, learning_box
 
 IDLE = {**GPUS[0], "index": 1, "utilization_percent": 0.0, "memory_used_mib": 3.0, "power_w": 78.0, "processes": []}
@@ -93,11 +94,84 @@ async def test_memory_power_and_temperature_are_charted(start: Start) -> None:
 
 async def test_an_idle_gpu_costs_money(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async with start(gpu_box, wait="87/200") as session:
+        await box(session)
+        await session.until_text("▲ GPU 1 idle for 1 h 40 m: $2.08, its share of the price")
+
+
+async def test_idle_time_begins_with_this_app(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        gpu_box(client)
+        del client.files[f"{LOGS}/gpu.jsonl"]
+
+    async with start(script, wait="87/200") as session:
         screen = await box(session)
         history = screen.view.history
         await session.until(lambda: 1 in history._idle_since, "a sample")
         history._idle_since[1] = NOW - 22 * 60
         await session.until_text("▲ GPU 1 idle for 22 m: $0.46, its share of the price")
+
+
+async def test_an_idle_gpu_has_a_way_out(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        gpu_box(client)
+        client.runs[0]["nproc"] = 1
+        client.gpus = [{**GPUS[0], "processes": [{**GPUS[0]["processes"][0], "rank": 0}]}, IDLE]
+
+    async with start(script, wait="87/200") as session:
+        screen = await box(session)
+        await session.until_text(f"{RUN} (pid 4242, rank 0)", "no process")
+        screen.view.history.last_used[1] = ("run_before", NOW - 23 * 60)
+        screen.view.version += 1
+        await session.until_text("no process; used by run_before until 23m ago")
+        await session.until_text(f"→ s stops {RUN}, r resumes it on 2 GPUs")
+
+
+async def test_checkpoints_are_listed_by_run(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        await box(session, "checkpoints  160 GB in 2 runs")
+        text = await session.until_text("last 24 h: +96 GB", "d lists what can go", "120 GB   12×")
+        assert "run_2026-11-20" in text.split("checkpoints  160 GB")[1]
+
+
+async def test_what_can_go_and_its_command(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[str] = []
+    async with start(gpu_box, wait="87/200") as session:
+        monkeypatch.setattr(session.app, "copy", lambda text, what: copied.append(text))
+        screen = await box(session)
+        await session.focus(screen.query_one("#disks"))
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, SpareScreen), "the list")
+        await session.until_text("30 GB in 3 checkpoints of one run", "10–30 (3)", "grpo-train prune --training-run")
+        await session.press("y")
+        await session.until(lambda: copied, "the command")
+        assert copied == [f"grpo-train prune --training-run {RUN} --steps 10,20,30 --root /data --yes"]
+        assert not [op for op, params in session.client.asked if OPERATIONS[op].changes(params)]
+
+
+async def test_what_can_go_may_be_nothing(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        gpu_box(client)
+        client.answers["spare_checkpoints"] = {"spare": [], "more": 0, "problems": ["what is in use is not known: x"]}
+
+    async with start(script, wait="87/200") as session:
+        await box(session)
+        await opened(session, "d", SpareScreen)
+        await session.until_text("no checkpoint can go", "▲ what is in use is not known: x")
+        assert not session.app.screen.query_one("#copy").display
+
+
+async def test_a_refused_list_says_why(start: Start) -> None:
+    def refuse(client: FakeClient, params: dict[str, Any]) -> None:
+        raise RemoteError("io", "the disk does not answer")
+
+    def script(client: FakeClient) -> None:
+        gpu_box(client)
+        client.answers["spare_checkpoints"] = client.answers["checkpoint_sizes"] = refuse
+
+    async with start(script, wait="87/200") as session:
+        await box(session, "checkpoints  the disk does not answer")
+        await opened(session, "d", SpareScreen)
+        await session.until_text("✖ not listed: the disk does not answer")
 
 
 async def test_a_lost_link_is_a_band(start: Start) -> None:

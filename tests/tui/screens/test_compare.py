@@ -6,12 +6,14 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from grpo_tui.screens.compare import CompareScreen
 from grpo_tui.widgets.compare_chart import CompareChart
 from remote import intake
+from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import RUN, FakeClient, _show_run, jsonl, learning_box, summary, train_rows
@@ -185,7 +187,7 @@ async def test_all_steps_of_the_runs_are_saved(start: Start, tmp_path: Path, mon
         assert [(line[0], int(line[1]), float(line[3])) for line in lines] == [
             (run, row["step"], row["reward"]) for run, row in wanted
         ]
-        assert [path.name for path in tmp_path.iterdir()] == [file.name]
+        assert {path.name for path in tmp_path.iterdir()} == {file.name, file.with_suffix(".svg").name}
 
 
 async def test_many_runs_have_a_line_each(start: Start) -> None:
@@ -258,3 +260,94 @@ async def test_a_box_that_refuses(start: Start) -> None:
     async with start(script, wait="87/200") as session:
         await session.press("space", "down", "space", "down", "space", "6")
         await session.until_text("the engine is too [old]", "C: no folder takes it", "3 keys are the same", "step 87")
+
+
+async def test_problems_of_two_runs_side_by_side(start: Start) -> None:
+    def completions(run: str, right: tuple[int, ...]) -> bytes:
+        return jsonl(
+            [
+                {
+                    "step": 20, "index": index, "sample": 0, "question": f"What is {index} + 1?", "length": 5,
+                    "gold": str(index + 1), "completion": f"<answer>{run}</answer>", "correct": index in right,
+                    "answer": run, "truncated": False, "score": None, "metrics": {}, "facts": {},
+                }
+                for index in range(4)
+            ]
+        )  # fmt: skip
+
+    def script(client: FakeClient) -> None:
+        box(client)
+        for run, right in ((RUN, (0, 1, 2)), (FINISHED, (0, 3))):
+            folder = f"eval_runs/{run}_addition/step_20_addition"
+            client.files[f"{folder}/completions.jsonl"] = completions(run, right)
+
+    async with start(script, wait="87/200", size=(160, 48)) as session:
+        screen = await compare(session, 2)
+        await session.until_text("F: problem by problem")
+        await session.press("j", "F")
+        await session.until_text(f"problems lost against {RUN}", "2 of 4 problems", "What is 1 + 1?", "What is 2 + 1?")
+        await session.until_text(f"sample 0 against 0 of {RUN}", "✖ wrong", "✔ right", "other   this")
+        assert session.app.store.selected == FINISHED
+        await session.press("F")
+        await session.until_text(f"problems gained against {RUN}", "1 of 4 problems", "What is 3 + 1?")
+        await session.press("F")
+        await session.until_text("4 problems", "groups by")
+        await session.press("escape")
+        await session.until(lambda: session.app.views.name == "compare", "one step out")
+        screen.comparison.runs[0].facts = replace(screen.comparison.runs[0].facts, accuracies={})  # type: ignore[type-var]
+        await session.press("F")
+        assert "no step is evaluated for both runs" in session.notifications()
+
+
+async def test_an_unread_step_of_the_other_run_says_so(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        box(client)
+        row = {"step": 20, "index": 0, "sample": 0, "question": "1+1", "completion": "2", "correct": True}
+        client.files[f"eval_runs/{FINISHED}_addition/step_20_addition/completions.jsonl"] = jsonl([row])
+
+    async with start(script, wait="87/200") as session:
+        await compare(session, 2)
+        await session.until_text("F: problem by problem")
+        await session.press("j", "F")
+        await session.until_text("▲ not comparable", "completions of this step")
+        assert "it has no completions of this step" in session.app.views.rollouts._message()
+
+
+async def test_a_comparison_is_there_before_the_link(start: Start, tmp_path: Path) -> None:
+    async with start(box, cache=tmp_path, wait="87/200") as session:
+        screen = await compare(session, 2)
+        await session.until(lambda: len(screen.paired.pairs) == 2, "the pairs")
+        await session.until(lambda: screen.logged[1].rows, "the metrics")
+        session.app._cache.flush()  # type: ignore[union-attr]
+
+    def silent(client: FakeClient) -> None:
+        client.quiet = True
+
+    async with start(silent, cache=tmp_path, fresh=True) as session:
+        await session.until_text(RUN, "run_2026-11-20_22")
+        await session.press("space", "down", "space", "6")
+        screen = session.app.views.compare
+        await session.until(lambda: len(screen.paired.pairs) == 2, "the kept pairs")
+        await session.until(lambda: all(run.curves.track for run in screen.comparison.runs), "the kept curves")
+        await session.until_text("as it was", "ago", "B − A", "−.050", "last   A", "optimizer.learning_rate")
+        assert not session.client.asked
+
+        box(client := session.client)
+        client.on_event(LinkChanged(Link.CONNECTED, latency_ms=9.0))
+        client.report()
+        await session.until(lambda: screen.comparison.recalled_at is None, "the box's own answers")
+        await session.until(lambda: "as it was" not in session.text(), "no age")
+
+
+async def test_the_charts_are_saved_as_svg(start: Start, downloads: Path) -> None:
+    async with start(box, wait="87/200") as session:
+        await compare(session)
+        await session.press("E")
+        await session.until(lambda: "saved 199 steps of 3 runs" in session.notifications(), "the export")
+    (picture,) = downloads.glob("*.svg")
+    drawn = ElementTree.parse(picture).getroot()
+    texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {RUN, FINISHED, CRASHED, "reward", "grad_norm"} <= set(texts)
+    assert texts.count("A") == 3, "the legend and the end of a line in each chart"
+    dashed = [element for element in drawn.iter() if element.get("stroke-dasharray")]
+    assert len({element.get("stroke") for element in dashed}) == 2

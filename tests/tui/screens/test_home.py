@@ -116,7 +116,8 @@ async def test_compact_home_has_more_log_tabs(start: Start) -> None:
 
 async def test_zoom_and_back(start: Start) -> None:
     async with start(wait="87/200") as session:
-        await session.press("tab", "enter")
+        await session.focus("#chart-reward")
+        await session.press("enter")
         await session.until(lambda: session.app.screen.maximized is not None)
         assert session.app.screen.maximized.id == "chart-reward"
         await session.until(lambda: session.app.screen.query_one("#chart-reward").size.height > 30)

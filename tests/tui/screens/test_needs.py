@@ -84,7 +84,7 @@ async def test_an_idle_gpu_costs_money(start: Start) -> None:
         session.app.store.now = lambda: clock[0]
         clock[0] += 1200
         session.client.report()
-        await session.until_text("GPU 1 idle for 20 m", "$0.42 at this price")  # half of the box
+        await session.until_text("GPU 1 idle for 20 m", "$0.42 at this price; 5 shows what to do")  # half of the box
         session.client.gpus[1]["utilization_percent"] = 50.0
         session.client.report()
         await session.until(lambda: "idle for" not in session.text())

@@ -326,7 +326,7 @@ async def test_what_a_checkpoint_lost(start: Start) -> None:
         await session.until_text("evaluation of addition", "step 20 · problems", "4 problems", "2 evaluated")
         await session.press("F")
         await session.until_text("lost against step 10", "What is 2 + 1?", "1 of 4 problems", "before")
-        await session.press("l", "d")
+        await session.press("l")
         await session.until_text("sample 0 against 0 of step 10", "✖ wrong", "✔ right")
         await session.press("ctrl+f")
         assert "each evaluated step has its own file" in session.notifications()
@@ -339,6 +339,41 @@ async def test_what_a_checkpoint_lost(start: Start) -> None:
         await session.until(lambda: at(screen) == (10, 3, 0), "the same problem at the other checkpoint")
         await session.press("v")
         await session.until(lambda: at(screen)[0] == 87)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ({"problems": "a", "split": "test"}, {"problems": "b", "split": "test"}, "other problems"),
+        (
+            {"problems": "a", "decoding": {"max_completion_length": 24}},
+            {"problems": "a", "decoding": {"max_completion_length": 48}},
+            "max_completion_length 24 against 48",
+        ),
+        ({"problems": "a"}, None, "the second one does not say how it was graded"),
+    ],
+)
+async def test_steps_graded_differently_say_so(
+    start: Start, before: dict[str, Any], now: dict[str, Any] | None, words: str
+) -> None:
+    def script(client: FakeClient) -> None:
+        evaluated_box(client)
+        for step, samples in ((10, before), (20, now)):
+            if samples is not None:
+                key = {"samples": {**samples, "weights": step, "seed": step}, "grading": {"grader": "g"}}
+                file = f"eval_runs/{RUN}_addition/step_{step}_addition/summary.json"
+                client.files[file] = jsonl([{"key": key}])
+
+    async with start(script, wait="87/200") as session:
+        screen = await rollouts(session)
+        await session.until(lambda: session.app.store.shown_at is not None)
+        await session.press("v")
+        await session.until_text("step 20 · problems", "4 problems")
+        await session.press("F")
+        await session.until_text("▲ not comparable", "cannot be compared", "0 of 4 problems")
+        assert words in screen._message()
+        await session.press("F", "F")
+        await session.until_text("4 problems", "What is 2 + 1?")
 
 
 async def test_a_run_without_evaluations(start: Start) -> None:

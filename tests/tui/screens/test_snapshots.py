@@ -71,6 +71,8 @@ def shows_home(pilot: Pilot[None]) -> bool:
     logs = store.logs
     if not (logs and logs.last_step == 87 and len(logs.completions) and store.checkpoints()):
         return False
+    if pilot.app.history.machine is None:  # type: ignore[attr-defined]
+        return False
     curves = store.curves["home"]
     return bool(curves.curves and curves.is_answered)
 

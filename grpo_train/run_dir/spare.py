@@ -1,0 +1,134 @@
+"""Checkpoints that a run no longer needs, and what each of them takes on disk. Standard library only.
+
+The agent lists them; ``grpo-train prune`` removes them (:mod:`grpo_train.train.retention`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from grpo_train.run_dir import fields
+from grpo_train.run_dir.files import parse_time, read_json
+from grpo_train.run_dir.manifest import MANIFEST
+from grpo_train.run_dir.safe_json import Unreadable, read_object
+from grpo_train.run_dir.status import observe
+
+MAX_FILES = 2_000
+"""Files of a checkpoint without a manifest that are looked at."""
+
+Accuracies = Mapping[str, Mapping[int, float]]
+"""Dataset to step to accuracy."""
+
+
+def reasons_to_keep(
+    steps: Collection[int], links: Mapping[str, int], accuracies: Accuracies, keep_every: int = 0
+) -> dict[int, str]:
+    """The complete ``steps`` that stay, each with the reason: the last one, the best evaluated one of each dataset, the
+    targets of ``links`` (``latest`` and ``final``), and multiples of ``keep_every`` (0: none)."""
+    reasons: dict[int, list[str]] = {}
+    if steps:
+        reasons[max(steps)] = ["last"]
+    for name, step in sorted(links.items()):
+        if step in steps and (name, step) != ("latest", max(steps)):
+            reasons.setdefault(step, []).append(f"step_{name}")
+    for dataset, found in sorted(accuracies.items()):
+        known = [step for step in found if step in steps and math.isfinite(found[step])]
+        if known:
+            best = max(known, key=lambda step: (found[step], step))
+            reasons.setdefault(best, []).append(f"best on {dataset} ({found[best]:.3f})")
+    for step in steps:
+        if keep_every > 0 and step % keep_every == 0:
+            reasons.setdefault(step, []).append("milestone (run.keep_every)")
+    return {step: ", ".join(words) for step, words in reasons.items()}
+
+
+def accuracies_of(rows: Iterable[Mapping[str, str]]) -> dict[int, float]:
+    """Step to accuracy, from the table of an evaluation."""
+    found = {}
+    for row in rows:
+        try:
+            value = float(row["accuracy"])
+        except ValueError:
+            continue
+        if math.isfinite(value) and len(row["step"]) <= 15:
+            found[int(row["step"])] = value
+    return found
+
+
+def links_of(folder: Path) -> dict[str, int]:
+    """``latest`` and ``final`` to the step that the link of a ``training_state`` points to."""
+    found = {}
+    for name in ("latest", "final"):
+        try:
+            target = os.path.basename(os.readlink(folder / f"step_{name}")).removeprefix("step_")
+        except OSError:
+            continue
+        if target.isascii() and target.isdecimal() and len(target) <= 18:
+            found[name] = int(target)
+    return found
+
+
+def paths_in_use(root: Path, backbone_of: Callable[[str], str]) -> list[str]:
+    """Real paths announced by the live evaluations of a root, and those its runs took their weights from.
+
+    ``backbone_of`` reads ``model.backbone`` in the text of a config. Raises ValueError or Unreadable naming a damaged
+    file, OSError for one that cannot be read: what is in use is then unknown, and nothing may be removed.
+    """
+    paths: list[str] = []
+    for file in sorted(root.glob("eval_runs/*/status.json")):
+        status = read_object(file) or {}
+        try:
+            _check_liveness(status)
+            if observe(status).is_live:
+                paths += [os.fspath(path) for path in status.get("pending", [])]
+        except (ValueError, TypeError, Unreadable) as error:
+            raise ValueError(f"{file} is damaged: {error}") from error
+    for file in sorted(root.glob("training_runs/*/launch.json")):
+        paths += [str(ckpt)] if (ckpt := (read_object(file) or {}).get("ckpt")) else []
+    for file in sorted(root.glob("training_runs/*/config.yaml")):
+        try:
+            paths.append(backbone_of(file.read_text(encoding="utf-8")))
+        except Exception as error:  # of any reader of YAML
+            if isinstance(error, OSError):
+                raise
+            raise ValueError(f"{file} is damaged: {error}") from error
+    return [os.path.realpath(root / path) for path in paths]
+
+
+def _check_liveness(status: dict[str, Any]) -> None:
+    """Raise ValueError where :func:`observe` would take a damaged field for a missing one, and a reader for gone."""
+    for key in ("pid", "pid_start"):
+        fields.integer(status, key)
+    if (updated_at := status.get("updated_at")) is not None:
+        parse_time(str(updated_at))
+
+
+def checkpoint_size(folder: Path) -> int:
+    """Bytes of a checkpoint: by its manifest, without which its files are looked at. Raises OSError."""
+    try:
+        files = (read_json(folder / MANIFEST, finite=True) or {}).get("files")
+    except OSError:
+        files = None
+    sizes = (
+        [facts.get("size") if isinstance(facts, dict) else None for facts in files.values()]
+        if isinstance(files, dict)
+        else []
+    )
+    if sizes and all(type(size) is int and 0 <= size < 1 << 50 for size in sizes):
+        return sum(size for size in sizes if size is not None)
+    return _walked(folder)
+
+
+def _walked(folder: Path) -> int:
+    total = seen = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            total += os.lstat(os.path.join(parent, name)).st_size
+            seen += 1
+            if seen >= MAX_FILES:
+                return total
+    return total

@@ -1,0 +1,34 @@
+"""What to do about a GPU that idles, in one short line. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from grpo_tui.model.formatting import shortened
+from grpo_tui.model.store import Store
+
+NAME = 24
+"""Cells of a run's name."""
+
+
+def advice(store: Store, gpu: Mapping[str, Any], key: Callable[[str], str]) -> str:
+    """What a person can do about an idle GPU; "" where the app does not know. ``key``: text of an action's key."""
+    processes = [process for process in gpu.get("processes") or () if process.get("pid") is not None]
+    live = store.live_runs()
+    if processes:
+        runs = [str(process["run"]) for process in processes if process.get("run")]
+        if not runs:
+            one = processes[0]
+            return f"held by {one.get('name') or 'a process'} (pid {one['pid']:.0f}), which is not ours"
+        if runs[0] in {row.name for row in live}:
+            return f"{shortened(runs[0], NAME)} is waiting: {key('logs')} shows its logs"
+        return f"{shortened(runs[0], NAME)} is over: kill pid {processes[0]['pid']:.0f} in a shell on the box"
+    if not live:
+        return f"{key('home')}, then {key('launch')} launches a run"
+    count = len(store.gpus or ())
+    few = next((row for row in live if row.nproc is not None and row.nproc < count and not row.host), None)
+    if few is None:
+        return ""
+    name = shortened(few.name, NAME)
+    return f"{key('stop')} stops {name}, {key('resume')} resumes it on {count} GPUs"
