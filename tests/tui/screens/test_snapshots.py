@@ -1,4 +1,4 @@
-"""Pictures of the six views at three sizes in both themes; without colors, while loading, empty, after a failure; forms.
+"""Pictures of the six views: three sizes, both themes; without colors, while loading, empty, after a failure. Forms.
 
 After an intended change: ``pytest tests/tui/screens/test_snapshots.py --snapshot-update``.
 """
