@@ -22,6 +22,8 @@ from grpo_tui.widgets.panel import Line, Panel
 
 SLOTS = {"-wide": 8, "-medium": 4, "-narrow": 2}
 """Charts of GPUs that a terminal of each width has room for; one of few rows has half of them."""
+COLUMNS = {"-wide": 4, "-medium": 2, "-narrow": 1}
+"""How many of them are side by side."""
 
 
 LEAST_ROWS = 22
@@ -45,7 +47,8 @@ class AboutBox(Line):
             text += Content.from_markup("   [$warning]▲ $idle[/]", idle="   ▲ ".join(idle))
         hidden = len(self.store.gpus or ()) - self._box.shown_gpus
         if hidden > 0:
-            text += Content.from_markup("   [$text-muted]$hidden more GPUs on a larger terminal[/]", hidden=str(hidden))
+            count = f"{hidden} more GPU{'s' if hidden > 1 else ''}"
+            text += Content.from_markup("   [$text-muted]$count on a larger terminal[/]", count=count)
         return text
 
 
@@ -118,7 +121,7 @@ class BoxScreen(ViewScreen):
         self.query_one("#sessions").set_class(not shown, "-all-room")
         self.query_one("#no-gpu").display = not shown
         self.query_one("#middle").display = self.size.height >= LEAST_ROWS
-        self.query_one("#gpus").set_class(len(shown) == 1, "-one")
+        self.query_one("#gpus").styles.grid_size_columns = max(1, min(COLUMNS[size], len(shown)))
 
     def request_data(self) -> None:
         """Request what is due: facts, samples of runs, last lines of sessions."""

@@ -39,7 +39,7 @@ def bars(points: Points, low: float, high: float, columns: int, rows: int, top: 
         highest[x] = max(highest.get(x, 0.0), value)
     known = sorted(highest)
     for x, following in zip(known, [*known[1:], *(last + 1 for last in known[-1:])], strict=True):
-        is_joined = (following - x) * (high - low) / bitmap.width <= GAP_S
+        is_joined = (following - x - 1) * (high - low) / bitmap.width <= GAP_S  # a value is anywhere in its column
         height = round(min(1.0, highest[x] / top) * (bitmap.height - 1))
         for column in range(x, following if is_joined else x + 1):
             for y in range(height + 1):

@@ -20,7 +20,7 @@ from grpo_tui.charts import CHARTS
 from grpo_tui.model.alarms import Rule
 from grpo_tui.model.chart_events import ChartEvents, Gap, gaps_of
 from grpo_tui.model.clip import left_out, percentiles
-from grpo_tui.model.curves import MIN_AVERAGED, Curve, Curves, Mark
+from grpo_tui.model.curves import FAILED_S, MIN_AVERAGED, Curve, Curves, Mark
 from grpo_tui.model.formatting import compact_number, metric_value, money, power_labels, tick_labels
 from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
@@ -341,7 +341,7 @@ class CurveChart(Panel):
         if run and run.is_live and not store.step:
             return "waiting for the first step"
         if curves.problem:
-            return curves.problem
+            return f"✖ {curves.problem}; asked again every {FAILED_S:.0f} s"
         if not self.metric and store.metrics.is_known:
             return "no metrics logged"
         return "not logged" if curves.is_answered else "asking the box …" if store.connected else ""

@@ -1,32 +1,43 @@
-"""Pictures of home and the forms at 120 x 40.
+"""Pictures of the six views: three sizes, both themes; without colors, while loading, empty, after a failure. Forms.
 
 After an intended change: ``pytest tests/tui/screens/test_snapshots.py --snapshot-update``.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
 from grpo_tui.app import GrpoApp
 from grpo_tui.options import Options
+from grpo_tui.themes import THEMES
 from remote.boxes import Box
+from remote.protocol import RemoteError
 from tests.support.patience import PATIENCE
 from tests.tui.conftest import BOX
-from tests.tui.fake import GPUS, NOW, FakeClient, ailing_box
+from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, ailing_box, ailing_rows, at, jsonl, learning_box
+from tests.tui.screens.test_box import gpu_box
+from tests.tui.screens.test_compare import CRASHED, FINISHED
+from tests.tui.screens.test_compare import box as three_runs
 
 Compare = Callable[..., bool]
+Script = Callable[[FakeClient], Any]
+SIZES = ((80, 24), (120, 40), (200, 60))
 
 
 @pytest.fixture(autouse=True)
 def fixed_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No configs on this machine, times in UTC, the default theme."""
+    """No configs on this machine, times in UTC, the default theme with its colors."""
     monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
-    monkeypatch.delenv("TEXTUAL_THEME", raising=False)
+    for name in ("TEXTUAL_THEME", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
@@ -35,16 +46,39 @@ def fixed_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
     time.tzset()
 
 
-def app() -> GrpoApp:
+def one_gpu_box(client: FakeClient) -> None:
+    """A box with warnings in the log of its live run, and a GPU."""
+    ailing_box(client).gpus = GPUS
+    client.runs[0]["device"] = "NVIDIA H200"
+
+
+def full_box(client: FakeClient) -> None:
+    """A box with everything that a view can show."""
+    gpu_box(client)
+    gpus, sessions, doctor = client.gpus, client.sessions, client.answers["doctor"]
+    three_runs(client)
+    client.gpus, client.sessions, client.answers["doctor"] = gpus, sessions, doctor
+    rows = [{**row, "num_tokens": 1000 * row["step"]} for row in ailing_rows(87)]
+    client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+    client.runs[1]["held_out"] = {"accuracy": 0.712, "dataset": "addition", "step": 100}
+
+
+def app(script: Script, theme: str = "grpo-dark", silent: tuple[str, ...] = ()) -> GrpoApp:
+    """The app on a box. Requests of the ``silent`` operations are never answered."""
+
+    class Client(FakeClient):
+        def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+            return Future() if op in silent else super().request(op, timeout, **params)
+
     def make_client(box: Box, on_event: Callable[..., object]) -> FakeClient:
-        client = ailing_box(FakeClient(box, on_event))
-        client.gpus = GPUS
-        client.runs[0]["device"] = "NVIDIA H200"
+        client = Client(box, on_event)
+        script(client)
         return client
 
-    app = GrpoApp(Options(BOX), make_client=make_client, now=lambda: NOW)
-    app.animation_level = "none"
-    return app
+    made = GrpoApp(Options(BOX), make_client=make_client, now=lambda: NOW)
+    made.animation_level = "none"
+    made.theme = theme
+    return made
 
 
 STEADY = 4
@@ -81,7 +115,7 @@ def test_home(snap_compare: Compare) -> None:
     async def ready(pilot: Pilot[None]) -> None:
         await wait(pilot, lambda: shows_home(pilot))
 
-    assert snap_compare(app(), terminal_size=(120, 40), run_before=ready)
+    assert snap_compare(app(one_gpu_box), terminal_size=(120, 40), run_before=ready)
 
 
 KEYS = {"launch": ["n"], "evaluate": ["e"], "resume": ["down", "down", "down", "r"]}
@@ -96,4 +130,128 @@ def test_form(snap_compare: Compare, form: str) -> None:
             await pilot.pause(0.3)
         await wait(pilot, lambda: getattr(pilot.app.screen, "ready", None))
 
-    assert snap_compare(app(), terminal_size=(120, 40), run_before=ready)
+    assert snap_compare(app(one_gpu_box), terminal_size=(120, 40), run_before=ready)
+
+
+def is_whole(curves: Any) -> bool:
+    return bool(curves and curves.curves and curves.is_answered and not curves.is_coarse)
+
+
+def home_is_ready(app: GrpoApp) -> object:
+    trends = app.home.runs.trends
+    known = all(trends.of(run) for run in (RUN, FINISHED, CRASHED))
+    return known and is_whole(app.store.curves.get("home")) and app.store.checkpoints() and len(app.home.needs.entries)
+
+
+def charts_are_ready(app: GrpoApp) -> object:
+    screen = app.views.charts
+    return is_whole(screen.curves) and app.store.metrics.rows and screen.drawn
+
+
+def rollouts_are_ready(app: GrpoApp) -> object:
+    reader = app.views.rollouts.reader
+    return reader and reader.shown and reader.rollouts.text(reader.shown[0]) and reader.rollouts.steps.is_known
+
+
+def logs_are_ready(app: GrpoApp) -> object:
+    window = app.views.logs.window
+    return window and window.lines and window.leveled >= 1
+
+
+def box_is_ready(app: GrpoApp) -> object:
+    view = app.views.box.view
+    return view.facts and len(view.lines) >= 3 and len(view.history.filled.get(0, ())) > 80
+
+
+def comparison_is_ready(app: GrpoApp) -> object:
+    comparison, screen = app.views.compare.comparison, app.views.compare
+    whole = comparison.runs and all(run.curves.track and is_whole(run.curves) for run in comparison.runs)
+    return whole and not comparison.facts_due() and screen.logged[1].rows and screen.paired.pairs
+
+
+def text_of(app: GrpoApp) -> str:
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+VIEWS: dict[str, tuple[tuple[str, ...], Callable[[GrpoApp], object]]] = {
+    "home": ((), home_is_ready),
+    "charts": (("2",), charts_are_ready),
+    "rollouts": (("3",), rollouts_are_ready),
+    "logs": (("4",), logs_are_ready),
+    "box": (("5",), box_is_ready),
+    "compare": (("space", "down", "space", "down", "space", "6"), comparison_is_ready),
+}
+"""The keys to each view, and when all of it has arrived."""
+
+
+async def turn_to(pilot: Pilot[None], view: str, ready: Callable[[GrpoApp], object]) -> None:
+    """Turn to a view once the runs are listed, and wait for its picture."""
+    shown = pilot.app
+    assert isinstance(shown, GrpoApp)
+    await wait(pilot, lambda: shown.store.run and shown.store.checkpoints(), steady=1)
+    for key in VIEWS[view][0]:
+        await pilot.press(key)
+    await wait(pilot, lambda: shown.views.name == view and ready(shown))
+
+
+def taken(compare: Compare, made: GrpoApp, view: str, size: tuple[int, int], text: str = "") -> bool:
+    """Whether a view looks as before; with ``text``, once that is on the screen."""
+    ready: Callable[[GrpoApp], object] = (lambda app: text in text_of(app)) if text else VIEWS[view][1]
+
+    async def before(pilot: Pilot[None]) -> None:
+        await turn_to(pilot, view, ready)
+
+    return compare(made, terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("view", VIEWS)
+def test_view(snap_compare: Compare, view: str, size: tuple[int, int], theme: Any) -> None:
+    assert taken(snap_compare, app(full_box, theme.name), view, size)
+
+
+@pytest.mark.parametrize("view", ["home", "compare"])
+def test_without_colors(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert taken(snap_compare, app(full_box), view, (120, 40))
+
+
+@pytest.mark.parametrize("view", ["charts", "box"])
+def test_loading(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("curve_chart", "waiting"):  # no seconds: the machine's speed would be in the picture
+        monkeypatch.setattr(f"grpo_tui.widgets.{place}.WAIT_S", math.inf)
+    silent = ("series", "box_facts")
+    assert taken(snap_compare, app(full_box, silent=silent), view, (120, 40), "asking the box")
+
+
+def new_run(client: FakeClient) -> None:
+    """A box whose only run has not logged anything yet."""
+    learning_box(client).gpus = GPUS
+    client.files = {}
+    client.runs = [{**client.runs[0], "step": 0, "reward": None, "logged_at": None, "started_at": at(20)}]
+
+
+EMPTY = {
+    "charts": "waiting for the first step", "rollouts": "has not logged a completion", "compare": "side by side",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("view", EMPTY)
+def test_empty(snap_compare: Compare, view: str) -> None:
+    assert taken(snap_compare, app(new_run), view, (120, 40), EMPTY[view])
+
+
+def broken_box(client: FakeClient) -> None:
+    """A box whose disk has an error."""
+
+    def fail(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        raise RemoteError("io_error", "train_log.jsonl: input/output error", "see dmesg on the box")
+
+    full_box(client)
+    client.answers |= dict.fromkeys(("series", "rollout_steps", "rollout_step"), fail)
+
+
+@pytest.mark.parametrize("view", ["charts", "rollouts"])
+def test_failed(snap_compare: Compare, view: str) -> None:
+    assert taken(snap_compare, app(broken_box), view, (120, 40), "input/output error")
