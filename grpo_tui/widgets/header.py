@@ -11,6 +11,10 @@ from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import TONES, Line
 from remote.events import Link
 
+MUTED = "$text-muted"
+part = Content.assemble
+"""Not markup, which would be parsed at every tick."""
+
 
 class HeaderBar(Line):
     """Box and link on the first line, the selected run and its progress on the second."""
@@ -34,60 +38,55 @@ class HeaderBar(Line):
             tone = "warn"
         dot = {"live": "●", "warn": "◍", "bad": "✖", "busy": "◌", "rest": "○"}[tone]
         left = [
-            Content.from_markup(" [bold $primary]grpo[/][bold $secondary]-tui[/] [$grpo-faint]│[/] "),
-            Content.from_markup("[bold]$box[/]  ", box=store.box),
-            Content.from_markup(f"[{TONES[tone]}]{dot} $label[/]", label=label),
+            part(" ", ("grpo", "bold $primary"), ("-tui", "bold $secondary"), " ", ("│", "$grpo-faint"), " "),
+            part((store.box, "bold"), "  ", (f"{dot} {label}", TONES[tone])),
         ]
         if store.link.state in (Link.LOST, Link.STALE) and store.live_runs():
-            left.append(Content.from_markup("[$text-muted]; runs continue[/]"))
+            left.append(part(("; runs continue", MUTED)))
         lost = store.link.detail if store.link.state is Link.LOST else ""
         if warning := lost or problem or store.warning():
-            left.append(Content.from_markup("  [$warning]▲ $warning[/]", warning=one_line(warning)))
+            left.append(part("  ", (f"▲ {one_line(warning)}", "$warning")))
         right = []
         if self.readonly:
-            right.append(Content.from_markup("[$warning]read-only[/]"))
+            right.append(part(("read-only", "$warning")))
         live = len(store.live_runs())
         if live > 1:
-            right.append(Content.from_markup(f"[$text-muted]{live} runs live[/]"))
+            right.append(part((f"{live} runs live", MUTED)))
         if store.price_per_hour is not None:
-            right.append(Content.from_markup(f"[$text-muted]{money(store.price_per_hour)}/h[/]"))
+            right.append(part((f"{money(store.price_per_hour)}/h", MUTED)))
         return _spread(Content.assemble(*left), Content("  ").join(right), width)
 
     def _run_line(self, width: int) -> Content:
         store, row = self.store, self.store.run
         if row is None:
-            return Content.from_markup(f" [$text-muted]{'·' if store.runs is None else 'no run selected'}[/]")
+            return part(" ", ("·" if store.runs is None else "no run selected", MUTED))
         glyph, word, tone = state_label(row.shown_state, row.host)
         if row.is_live and not store.connected:
             word, tone = f"{word} when last seen", "rest"
-        left = Content.from_markup(
-            f" [{TONES[tone]}]{glyph}[/] [bold]$name[/]  [{TONES[tone]}]$word[/]",
-            name=shortened(row.name, max(16, width // 2 - 8)),
-            word=word,
-        )
+        name = shortened(row.name, max(16, width // 2 - 8))
+        left = part(" ", (glyph, TONES[tone]), " ", (name, "bold"), "  ", (word, TONES[tone]))
         if row.device:
             device = one_line(row.device.removeprefix("NVIDIA "))[:24]
-            left += Content.from_markup(" [$text-muted]· $device[/]", device=device)
+            left += part(" ", (f"· {device}", MUTED))
         if row.restarts:
-            left += Content.from_markup(f" [$warning]restart {row.restarts}[/]")
+            left += part(" ", (f"restart {row.restarts}", "$warning"))
         if row.stage and row.stage != "train" and row.is_live:
-            left += Content.from_markup(" [$text-muted]$stage[/]", stage=row.stage)
+            left += part(" ", (row.stage, MUTED))
         if store.logs and (level := store.logs.sandbox):
-            color = "$text-muted" if level in ("strong", "full") else "$error"
-            left += Content.from_markup(f"  [$text-muted]sandbox[/] [{color}]$level[/]", level=level)
+            left += part("  ", ("sandbox", MUTED), " ", (level, MUTED if level in ("strong", "full") else "$error"))
         total = row.total_steps
         step = store.step
-        right_parts = [Content.from_markup(f"[bold]{step}[/][$text-muted]/{total if total is not None else '?'}[/]")]
+        right_parts = [part((str(step), "bold"), (f"/{total if total is not None else '?'}", MUTED))]
         if (eta := progress.eta(store, row)) is not None and eta > 0:
-            right_parts.append(Content.from_markup(f"[$text-muted]ETA[/] {duration(eta)}"))
+            right_parts.append(part(("ETA", MUTED), f" {duration(eta)}"))
         if (cost := progress.cost(store, row)) is not None:
-            right_parts.append(Content.from_markup(f"[$text-muted]cost[/] {money(cost)}"))
+            right_parts.append(part(("cost", MUTED), f" {money(cost)}"))
         right = Content("  ").join(right_parts)
         room = width - left.cell_length - right.cell_length - 6
         if total and room >= 8:
             share = min(1.0, step / total)
             filled = round(share * room)
-            rule = Content.from_markup(f"[{TONES[tone]}]{'━' * filled}[/][$grpo-faint]{'─' * (room - filled)}[/]")
+            rule = part(("━" * filled, TONES[tone]), ("─" * (room - filled), "$grpo-faint"))
             return left + Content("  ") + rule + Content("  ") + right
         return _spread(left, right, width)
 
