@@ -30,6 +30,7 @@ from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.model.answer_cache import AnswerCache
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
+from grpo_tui.model.pulse import BEAT_S, Pulse
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from grpo_tui.options import Options
@@ -53,7 +54,6 @@ from remote.events import (
 from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
-TICK_S = 0.25
 STYLES = ("app", "home", "charts", "rollouts", "logs", "box", "compare", "dialogs")
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
@@ -86,6 +86,7 @@ class GrpoApp(App[None]):
         self._make_client, self._run_foreground, self._now = make_client, run_foreground, now
         self._make_model_command = make_model_command
         self._held_keys: list[events.Key] | None = None
+        self.pulse = Pulse()
         self.unanswered = unanswered.UnansweredRequests()
         for theme in THEMES:
             self.register_theme(theme)
@@ -123,7 +124,7 @@ class GrpoApp(App[None]):
     def on_mount(self) -> None:
         self.set_keymap(dict(self.options.keymap))
         self.theme_changed_signal.subscribe(self, lambda theme: setattr(self.preferences, "theme", theme.name))
-        self.set_interval(TICK_S, self.tick)
+        self.set_interval(BEAT_S, lambda: self.tick() if self.pulse.beat() else None)
         self.call_after_refresh(self._start)
 
     def _start(self) -> None:
@@ -160,6 +161,7 @@ class GrpoApp(App[None]):
         return self.views.home
 
     def on_events_arrived(self) -> None:
+        self.pulse.news()
         if rest_s := self.connection.drain(self._take):
             self.set_timer(rest_s, lambda: self.post_message(EventsArrived()))
 
@@ -190,9 +192,11 @@ class GrpoApp(App[None]):
 
     def work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run a coroutine function in a worker. A coroutine created here would warn if the app exits before it runs."""
+        self.pulse.wake()
         self.run_worker(work, group=group, exclusive=True, exit_on_error=False, description=group)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        self.pulse.wake()
         if event.worker.is_finished and event.worker.group.startswith("action "):
             self.release_keys()  # no form was opened
         if event.state is WorkerState.ERROR:
@@ -246,6 +250,7 @@ class GrpoApp(App[None]):
             self._awaited_run = run
 
     def _select(self, run: str | None) -> None:
+        self.pulse.wake()
         self.store.select(run)
         self.set_timer(FOLLOW_AFTER_S, lambda: self.connection.follow_selected(), name=run)
         self.home.tick()
@@ -287,6 +292,8 @@ class GrpoApp(App[None]):
             action.run(self)
 
     async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, (events.InputEvent, events.Resize)):
+            self.pulse.wake()
         if not self.holds(event):
             await super().on_event(event)
 

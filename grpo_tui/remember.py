@@ -11,7 +11,7 @@ from grpo_tui.preferences import Preferences
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
-EVERY_TICKS = 8
+EVERY_TICKS = 4
 """A change is written after at most this many ticks."""
 
 

@@ -57,6 +57,8 @@ class RunList:
     version: int = 0
     """Increases whenever ``rows`` or ``names`` do."""
     _query: Node = EVERYTHING
+    _longest: tuple[object, Mapping[str, int]] = (None, {})
+    """What the rows without the selected one are made of, and the cells of their longest texts by column."""
     _made_of: object = None
     _named: object = None
 
@@ -139,18 +141,26 @@ class RunList:
 
     def widths(self, cells: Cells) -> Mapping[str, int]:
         """Cells of each column that has anything to show; the longest name under ``name``."""
+        columns, selected = self.shown_columns(), cells.store.selected
         rows = self.rows[:MEASURED]
+        made_of = (self.version, self.columns, self.full_names, selected)
+        if made_of != self._longest[0]:  # the texts of the selected run change with every step
+            others = [row for row in rows if row.name != selected]
+            self._longest = (made_of, {one.id: _longest(one, cells, others) for one in columns})
+        own = [row for row in rows if row.name == selected]
         found = {"name": max((len(self.name(row.name)) for row in rows), default=0)}
-        for one in self.shown_columns():
-            texts = (one.text(cells, row) for row in rows)
+        for one in columns:
             always = one.id in ALWAYS or one.id not in KNOWN
-            if one.width:
-                longest = one.width if always or any(texts) else 0
-            else:
-                longest = max(map(len, texts), default=0)
+            longest = max(self._longest[1][one.id], _longest(one, cells, own), one.width if always else 0)
             if longest or always:
                 found[one.id] = max(longest, len(one.title) + (1 if one.id == self.order.column else 0))
         return found
+
+
+def _longest(one: Column, cells: Cells, rows: Sequence[RunRow]) -> int:
+    """Cells of the longest text of a column; 0 if all are empty."""
+    texts = (one.text(cells, row) for row in rows)
+    return (one.width if any(texts) else 0) if one.width else max(map(len, texts), default=0)
 
 
 ALWAYS = ("state", "step", "reward", "trend", "age")

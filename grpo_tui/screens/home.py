@@ -105,6 +105,9 @@ class HomeScreen(ViewScreen):
             self._needs = Needs(self.grpo.memory.look(), self.grpo.options.alarms, self.runs.facts)
         return self._needs
 
+    def _charts(self) -> list[CurveChart]:
+        return [chart for chart in self.query_one("#charts").children if isinstance(chart, CurveChart)]
+
     def _curves(self) -> Curves | None:
         return self.store.curves.get("home")
 
@@ -122,8 +125,8 @@ class HomeScreen(ViewScreen):
         has_column = {"reward", "trend"} & set(self.runs.columns)
         if not has_column or (curves is not None and not curves.is_answered):
             return
-        on_screen = [row for panel in self.query(RunsPanel) for row in panel.on_screen]
-        if (params := self.runs.trends.request(on_screen)) is not None:
+        panel = self.query_one_optional(RunsPanel)
+        if panel is not None and (params := self.runs.trends.request(panel.on_screen)) is not None:
             self.grpo.work("trend", partial(refresh_trend, self.grpo, self.runs.trends, params))
 
     def update(self) -> None:
@@ -139,7 +142,7 @@ class HomeScreen(ViewScreen):
         self.runs.update(self.store)
         self._place()
         if (curves := self._curves()) is not None:
-            shown = [chart for chart in self.query(CurveChart) if chart.display]
+            shown = [chart for chart in self._charts() if chart.display]
             curves.show(tuple(chart.metric for chart in shown), max((one.pixel_columns for one in shown), default=0))
         self._unfocus_hidden()
 
@@ -184,7 +187,7 @@ class HomeScreen(ViewScreen):
         for panel, height in rows.items():
             panel.display = height > 0
             panel.styles.height = "1fr" if panel is self.maximized else height
-        for index, chart in enumerate(self.query(CurveChart)):
+        for index, chart in enumerate(self._charts()):
             chart.display = index < found.chart_count
         charts.styles.grid_size_columns = found.chart_columns
         left.display = bool(found.error or found.summary or found.charts)
@@ -197,9 +200,7 @@ class HomeScreen(ViewScreen):
 
     def _unfocus_hidden(self) -> None:
         """A panel for which the terminal is too small takes no key."""
-        if any(
-            panel.has_focus and not panel.focusable for panel in (*self.query(LinesPanel), self.query_one(SummaryPanel))
-        ):
+        if isinstance(self.focused, (LinesPanel, SummaryPanel)) and not self.focused.focusable:
             self.query_one(RunsPanel).focus()
 
     def action_log_tab(self, index: int) -> None:
@@ -285,7 +286,7 @@ class HomeScreen(ViewScreen):
 
     def toggle_smoothing(self) -> bool:
         """Turn the moving average of the curves on or off; returns whether it is on."""
-        charts = list(self.query(CurveChart))
+        charts = self._charts()
         smoothed = not charts[0].smoothed
         for chart in charts:
             chart.smoothed = smoothed

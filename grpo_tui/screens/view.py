@@ -35,7 +35,7 @@ def bindings_of(view: str) -> list[Binding | tuple[str, str] | tuple[str, str, s
 
 
 class ViewScreen(Screen[None]):
-    """One view of the selection. It is made once; ``tick`` is called four times a second while it is shown."""
+    """One view of the selection. It is made once; while it is shown, ``tick`` is called at the app's pulse."""
 
     NAME: ClassVar[str]
     """As in the registry: the scope of its actions."""
@@ -133,7 +133,7 @@ class ViewScreen(Screen[None]):
 
     def tick(self) -> None:
         """Update the view from the store. One that is not composed yet, or is being removed, does nothing."""
-        if self._recomposing or not self.is_mounted or not self.query("#keys"):
+        if self._recomposing or not self.is_mounted or self.query_one_optional("#keys") is None:
             return
         self.update()
         for widget in self.walk_children():

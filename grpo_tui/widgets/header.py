@@ -16,8 +16,11 @@ from remote.events import Link
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
+MUTED = "$text-muted"
 FULL = 0.05
 """A disk with a smaller share left is pointed out."""
+part = Content.assemble
+"""Not markup, which would be parsed at every tick."""
 
 
 class HeaderBar(Line):
@@ -42,16 +45,16 @@ class HeaderBar(Line):
             tone = "warn"
         dot = {"live": "●", "warn": "◍", "bad": "✖", "busy": "◌", "rest": "○"}[tone]
         left = [
-            Content.from_markup(" [bold $primary]grpo[/][bold $secondary]-tui[/] [$grpo-faint]│[/] "),
-            Content.from_markup("[bold]$box[/]  ", box=store.box),
-            Content.from_markup(f"[{TONES[tone]}]{dot} $label[/]", label=label),
+            part(" ", ("grpo", "bold $primary"), ("-tui", "bold $secondary"), " ", ("│", "$grpo-faint"), " "),
+            part((store.box, "bold"), "  ", (f"{dot} {label}", TONES[tone])),
         ]
         if store.link.state in (Link.LOST, Link.STALE) and store.live_runs():
-            left.append(Content.from_markup("[$text-muted]; runs continue[/]"))
+            left.append(part(("; runs continue", MUTED)))
         lost = store.link.detail if store.link.state is Link.LOST else ""
         if warning := lost or problem or store.warning():
-            left.append(Content.from_markup("  [$warning]▲ $warning[/]", warning=one_line(warning)))
-        return _spread(Content.assemble(*left), self._facts(width - Content.assemble(*left).cell_length - 3), width)
+            left.append(part("  ", (f"▲ {one_line(warning)}", "$warning")))
+        said = part(*left)
+        return _spread(said, self._facts(width - said.cell_length - 3), width)
 
     def _facts(self, room: int) -> Content:
         """What the box costs and has left, as far as there is room: the least telling leaves first."""
@@ -59,22 +62,21 @@ class HeaderBar(Line):
         told: list[tuple[int, Content]] = []
         """Each with its rank: the highest leaves first."""
         if self.readonly:
-            told.append((0, Content.from_markup("[$warning]read-only[/]")))
+            told.append((0, part(("read-only", "$warning"))))
         if (live := len(store.live_runs())) > 1:
-            told.append((4, Content.from_markup(f"[$text-muted]{live} runs live[/]")))
+            told.append((4, part((f"{live} runs live", MUTED))))
         if (price := store.price_per_hour) is not None:
-            told.append((1, Content.from_markup("[$text-muted]$price/h[/]", price=money(price))))
+            told.append((1, part((f"{money(price)}/h", MUTED))))
             if (seconds := history.today_s(store.now())) is not None:
-                told.append((2, Content.from_markup("[$text-muted]today $cost[/]", cost=money(price * seconds / 3600))))
+                told.append((2, part((f"today {money(price * seconds / 3600)}", MUTED))))
         if (disk := history.free()) is not None:
             free, total = disk
             is_full = free / total < FULL
-            tone, mark = ("$error", "▲ ") if is_full else ("$text-muted", "")
-            text = f"{mark}disk {byte_size(free)} free"
-            told.append((0 if is_full else 3, Content.from_markup(f"[{tone}]$text[/]", text=text)))
-        between = Content.from_markup("[$grpo-faint] · [/]")
+            tone, mark = ("$error", "▲ ") if is_full else (MUTED, "")
+            told.append((0 if is_full else 3, part((f"{mark}disk {byte_size(free)} free", tone))))
+        between = part((" · ", "$grpo-faint"))
         while True:
-            line = between.join([part for _, part in told])
+            line = between.join([each for _, each in told])
             if line.cell_length <= room or not told:
                 return line
             told.remove(max(told, key=lambda one: one[0]))
@@ -82,38 +84,34 @@ class HeaderBar(Line):
     def _run_line(self, width: int) -> Content:
         store, row = self.store, self.store.run
         if row is None:
-            return Content.from_markup(f" [$text-muted]{'·' if store.runs is None else 'no run selected'}[/]")
+            return part(" ", ("·" if store.runs is None else "no run selected", MUTED))
         glyph, word, tone = state_label(row.shown_state, row.host)
         if row.is_live and not store.connected:
             word, tone = f"{word} when last seen", "rest"
-        left = Content.from_markup(
-            f" [{TONES[tone]}]{glyph}[/] [bold]$name[/]  [{TONES[tone]}]$word[/]",
-            name=shortened(row.name, max(16, width // 2 - 8)),
-            word=word,
-        )
+        name = shortened(row.name, max(16, width // 2 - 8))
+        left = part(" ", (glyph, TONES[tone]), " ", (name, "bold"), "  ", (word, TONES[tone]))
         if row.device:
             device = one_line(row.device.removeprefix("NVIDIA "))[:24]
-            left += Content.from_markup(" [$text-muted]· $device[/]", device=device)
+            left += part(" ", (f"· {device}", MUTED))
         if row.restarts:
-            left += Content.from_markup(f" [$warning]restart {row.restarts}[/]")
+            left += part(" ", (f"restart {row.restarts}", "$warning"))
         if row.stage and row.stage != "train" and row.is_live:
-            left += Content.from_markup(" [$text-muted]$stage[/]", stage=row.stage)
+            left += part(" ", (row.stage, MUTED))
         if store.logs and (level := store.logs.sandbox):
-            color = "$text-muted" if level in ("strong", "full") else "$error"
-            left += Content.from_markup(f"  [$text-muted]sandbox[/] [{color}]$level[/]", level=level)
+            left += part("  ", ("sandbox", MUTED), " ", (level, MUTED if level in ("strong", "full") else "$error"))
         total = row.total_steps
         step = store.step
-        right_parts = [Content.from_markup(f"[bold]{step}[/][$text-muted]/{total if total is not None else '?'}[/]")]
+        right_parts = [part((str(step), "bold"), (f"/{total if total is not None else '?'}", MUTED))]
         if (eta := progress.eta(store, row)) is not None and eta > 0:
-            right_parts.append(Content.from_markup(f"[$text-muted]ETA[/] {duration(eta)}"))
+            right_parts.append(part(("ETA", MUTED), f" {duration(eta)}"))
         if (cost := progress.cost(store, row)) is not None:
-            right_parts.append(Content.from_markup(f"[$text-muted]cost[/] {money(cost)}"))
+            right_parts.append(part(("cost", MUTED), f" {money(cost)}"))
         right = Content("  ").join(right_parts)
         room = width - left.cell_length - right.cell_length - 6
         if total and room >= 8:
             share = min(1.0, step / total)
             filled = round(share * room)
-            rule = Content.from_markup(f"[{TONES[tone]}]{'━' * filled}[/][$grpo-faint]{'─' * (room - filled)}[/]")
+            rule = part(("━" * filled, TONES[tone]), ("─" * (room - filled), "$grpo-faint"))
             return left + Content("  ") + rule + Content("  ") + right
         return _spread(left, right, width)
 

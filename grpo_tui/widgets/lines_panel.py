@@ -40,6 +40,9 @@ class LineSource(Protocol):
     def line(self, index: int, width: int, palette: Palette) -> Text:
         """One line. The panel truncates it to ``width``."""
 
+    def item(self, index: int) -> object:
+        """What a line is made of: the line is painted again if this is another object, or None."""
+
 
 class Palette(dict[str, str]):
     """Colors of the theme by name, for Rich styles."""
@@ -72,6 +75,9 @@ class PageSource:
         lines = self._lines(width, palette)
         return lines[index].copy() if index < len(lines) else Text()
 
+    def item(self, index: int) -> object:
+        return None
+
     def _lines(self, width: int, palette: Palette) -> list[Text]:
         key = (self.state(), width, palette)
         if key != self._cache[0]:
@@ -94,7 +100,10 @@ class LinesPanel(ScrollPanel):
         self._anchor: int | None = None
         """Index of the top line if the reader has scrolled away; None = the resting position of the source."""
         self._setting = False
-        self._cache: dict[int, Strip] = {}
+        self._cache: dict[int, tuple[object, Strip]] = {}
+        """Painted lines by index, each with the item that it shows."""
+        self._painted_as: object = None
+        """Source, width and colors of the painted lines."""
         self._seen_end = 0
 
     @property
@@ -174,7 +183,6 @@ class LinesPanel(ScrollPanel):
     # scroll position -----------------------------------------------------------------------------------
 
     def content_changed(self) -> None:
-        self._cache.clear()
         first, end = self.source.bounds(self.text_width)
         self._first, self._end = first, end
         self._setting = True
@@ -190,9 +198,25 @@ class LinesPanel(ScrollPanel):
             self.scroll_to(y=top, animate=False, force=True, immediate=True)
         finally:
             self._setting = False
+        self._keep_painted()
         # A scrollbar that appears only now would start at the top.
         self.call_after_refresh(self._move_scrollbar)
         self.refresh()
+
+    def _keep_painted(self) -> None:
+        """Keep the painted lines that are still on the screen, and still show the same item."""
+        painted_as = (self.active, self.text_width, self.app.theme, self.rich_style)
+        top = self._first + round(self.scroll_offset.y)
+        seen = range(top, min(self._end, top + self.scrollable_content_region.height))
+        if painted_as != self._painted_as:
+            seen = range(0)
+        self._painted_as = painted_as
+        items = {index: self.source.item(index) for index in seen if index in self._cache}
+        self._cache = {
+            index: self._cache[index]
+            for index, item in items.items()
+            if item is not None and item is self._cache[index][0]
+        }
 
     def _move_scrollbar(self) -> None:
         if self.show_vertical_scrollbar:
@@ -247,10 +271,9 @@ class LinesPanel(ScrollPanel):
     def render_line(self, y: int) -> Strip:
         width = self.text_width
         index = self._first + round(self.scroll_offset.y) + y
-        strip = self._cache.get(index)
-        if strip is None:
-            strip = self._cache[index] = self._paint(index, y, width)
-        return strip
+        if index not in self._cache:
+            self._cache[index] = (self.source.item(index), self._paint(index, y, width))
+        return self._cache[index][1]
 
     def _paint(self, index: int, y: int, width: int) -> Strip:
         style = self.rich_style

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual import events
+from textual.geometry import Region
 from textual.strip import Strip
 
+from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import ScrollPanel
 
 PAGE = 10
@@ -29,6 +32,11 @@ class ListPanel(ScrollPanel):
         ("pageup", f"move({-PAGE})"),
         ("pagedown", f"move({PAGE})"),
     ]
+
+    def __init__(self, store: Store, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._painted: dict[int, object] = {}
+        """What each line of the panel shows since it was painted last."""
 
     # what a list says ----------------------------------------------------------------------------------
 
@@ -80,14 +88,22 @@ class ListPanel(ScrollPanel):
     def content_changed(self) -> None:
         self.set_lines(self.count + self.head + self.foot)
         self.show_cursor()
-        self.refresh()
+        self.repaint()
+
+    def repaint(self) -> None:
+        """Paint the lines that show something else than before: to paint costs more than to compare."""
+        width, height = self.scrollable_content_region.size
+        style = self.rich_style
+        changed = [y for y in range(height) if _shown(*self._line_at(y, style)) != self._painted.get(y)]
+        if changed:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     def action_move(self, by: int) -> None:
         """Move the cursor at once."""
         if self.count:
             self.move_to(min(self.count - 1, max(0, self.cursor + by)), by)
             self.show_cursor()
-            self.refresh()
+            self.repaint()
 
     def on_click(self, event: events.Click) -> None:
         at = event.get_content_offset_capture(self)
@@ -98,7 +114,7 @@ class ListPanel(ScrollPanel):
         index = self.index_at(at.y)
         if 0 <= index < self.count:
             self.clicked(index)
-            self.refresh()
+            self.repaint()
 
     def index_at(self, y: int) -> int:
         """Index of the entry on a line of the panel."""
@@ -115,10 +131,18 @@ class ListPanel(ScrollPanel):
             self.scroll_to(y=max(0, cursor - height // 2), animate=False, force=True, immediate=True)
 
     def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        mark, text, style = self._line_at(y, self.rich_style)
+        self._painted[y] = _shown(mark, text, style)
+        text.truncate(width - 1, overflow="ellipsis", pad=True)
+        segments = [mark, *text.render(self.app.console)]
+        return Strip(segments).adjust_cell_length(width, style).apply_style(style)
+
+    def _line_at(self, y: int, style: Style) -> tuple[Segment, Text, Style]:
+        """A line of the panel as it is now: the mark of the cursor, what the list shows, and the style of both."""
         width, height = self.scrollable_content_region.size
         width -= 1  # the first cell is the cursor's
         index, mark = self.index_at(y), Segment(" ")
-        style = self.rich_style
         if y < self.head or y >= height - self.foot:
             text = self.head_line(y if y < self.head else y - height, width)
         elif index >= self.count:
@@ -130,6 +154,9 @@ class ListPanel(ScrollPanel):
                 tone = self.get_component_rich_style("list--mark", partial=True)
                 mark = Segment(CURSOR if self.has_focus else CURSOR_BLURRED, tone)
             text = self.line(index, width)
-        text.truncate(width, overflow="ellipsis", pad=True)
-        segments = [mark, *text.render(self.app.console)]
-        return Strip(segments).adjust_cell_length(width + 1, style).apply_style(style)
+        return mark, text, style
+
+
+def _shown(mark: Segment, text: Text, style: Style) -> object:
+    """All that a line is painted from, besides its width."""
+    return mark, text.plain, tuple(text.spans), text.style, style

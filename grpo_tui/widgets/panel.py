@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.content import Content
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.widget import Widget
 
@@ -33,6 +33,8 @@ def toned(freshness: Freshness) -> Content:
 
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from grpo_tui.app import GrpoApp
 
     _Base = Widget
@@ -41,10 +43,11 @@ else:
 
 
 class StoreView(_Base):
-    """A view of the store. ``tick`` is called four times a second."""
+    """A view of the store. ``tick`` is called four times a second after news, else once."""
 
     _seen: object = None
     _titles: tuple[str | Content, str | Content] = ("", "")
+    _sets_titles = False
 
     def __init__(self, store: Store, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -98,8 +101,17 @@ class StoreView(_Base):
             subtitle = restore + (Content.from_markup(subtitle) if isinstance(subtitle, str) else subtitle)
         if not all(map(_same, (title, subtitle), self._titles)):
             self._titles = (title, subtitle)
+            self._sets_titles = True
             self.border_title = title
             self.border_subtitle = subtitle
+            self._sets_titles = False
+
+    def refresh(self, *regions: Region, **options: bool) -> Self:
+        """As usual, but a title repaints its line only: ages change every second."""
+        if self._sets_titles:
+            (left, top), (width, height) = self.content_offset, self.outer_size
+            regions = (Region(-left, -top, width, 1), Region(-left, height - 1 - top, width, 1))
+        return super().refresh(*regions, **options)
 
 
 def _same(one: str | Content, other: str | Content) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
+from rich.style import Style
 from rich.text import Text
 from textual.content import Content
 from textual.message import Message
@@ -236,26 +237,29 @@ class RunsPanel(ListPanel):
         return 3 if self.store.marks else 2
 
     def line(self, index: int, width: int) -> Text:
-        store, row = self.store, self.runs.rows[index]
-        styles = {tone: self.get_component_rich_style(f"runs--{tone}", partial=True) for tone in TONES}
-        muted = self.get_component_rich_style("list--muted", partial=True)
+        store, row, cells_of = self.store, self.runs.rows[index], self.cells
+        rest = "" if row.is_live else self.get_component_rich_style("list--muted", partial=True)
+
+        def style_of(tone: str) -> Style:
+            return self.get_component_rich_style(f"runs--{tone}", partial=True)
+
         glyph, _, tone = state_label(row.shown_state, row.host)
         columns, name_width = self._columns(width)
         text = Text(no_wrap=True)
         if store.marks:
-            text.append("*" if row.name in store.marks else " ", style=styles["good"])
-        text.append(f"{glyph} ", style=styles[tone])
+            text.append("*" if row.name in store.marks else " ", style=style_of("good"))
+        text.append(f"{glyph} ", style=style_of(tone))
         name = short_name(self.runs.name(row.name), name_width)
         text.append(padded(name, name_width), style="bold" if row.is_live else "")
         for column, cells in columns:
-            found = shortened(column.text(self.cells, row), cells)
+            found = shortened(column.text(cells_of, row), cells)
             if column.id == "trend" and self.in_blocks:
                 found = bars_in_blocks(found)
-            style = "" if row.is_live else muted
+            style = rest
             if column.id == "state":
-                style = styles[tone]
+                style = style_of(tone)
             elif column.id == "age" and (age_tone := store.row_tone(row)) in ("warn", "bad"):
-                style = styles[age_tone]
+                style = style_of(age_tone)
             text.append(" " * GAP)
             room = " " * (cells - cell_len(found))
             text.append(found + room if column.is_left else room + found, style=style)

@@ -66,6 +66,9 @@ class LogSource(Generic[Item]):
         item = self.items(self.store.logs).get(index) if self.store.logs else None
         return Text() if item is None else self.format(item, width, palette)
 
+    def item(self, index: int) -> object:
+        return self.items(self.store.logs).get(index) if self.store.logs else None
+
 
 def log_sources(store: Store) -> list[LineSource]:
     """The training log, the console and the rollouts."""

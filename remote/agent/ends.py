@@ -61,13 +61,14 @@ class Ends:
 
     def _settle(self, run: RunDir, state: str) -> bool:
         never_started = not run.status_file.exists()
-        session = self._session(run) if never_started else None
+        ours = never_started and self._is_ours(run)  # first: a look at tmux starts a process
+        session = self._session(run) if ours else None
         if session is not None and not session["dead"]:
             return False
         if (state == "lost" or session) and was_killed(run):
             return record_end(run, "killed", by="agent")
         if session is None:
-            gone = never_started and self._is_gone(run)
+            gone = ours and self._is_gone(run)
             return gone and record_end(run, "crashed", by="agent", error=GONE, code=NOT_STARTED)
         lines = self._sessions.output(session["name"], TAIL_LINES)
         if not lines and run.path not in self._silent:
@@ -88,11 +89,14 @@ class Ends:
         session = self._sessions.find(session_name(run.name))
         return session if session and session["run"] == run.name else None
 
-    def _is_gone(self, run: RunDir) -> bool:
-        """Whether a run without a session needs one in this account's tmux here, and none is being started."""
+    def _is_ours(self, run: RunDir) -> bool:
+        """Whether a run that has not started needs a session in this account's tmux here."""
         launch = run.read_launch()
-        ours = (launch.get("tmux"), launch.get("host")) == (self._socket, socket.gethostname())
-        if not ours or self._is_launching(run.root):
+        return (launch.get("tmux"), launch.get("host")) == (self._socket, socket.gethostname())
+
+    def _is_gone(self, run: RunDir) -> bool:
+        """Whether a run has been without a session for a while, and none is being started."""
+        if self._is_launching(run.root):
             return False
         return time.monotonic() - self._gone.setdefault(run.path, time.monotonic()) > GONE_AFTER_S
 

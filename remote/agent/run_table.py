@@ -33,6 +33,21 @@ MAX_ERROR_CHARACTERS = 1 << 20
 MAX_SUMMARY = 1_000
 
 
+_ANY = RunDir(Path("run"))
+_FILES = [
+    os.path.relpath(file, _ANY.path)
+    for file in (
+        _ANY.status_file,
+        _ANY.logs / "train_log.jsonl",
+        _ANY.stop_file,
+        _ANY.launch_file,
+        _ANY.events_file,
+        _ANY.path / NOTE,
+    )
+]
+"""What a summary is made of, as texts: to join paths takes five times as long as to stat them."""
+
+
 class RunTable:
     """The rows of all runs."""
 
@@ -138,16 +153,10 @@ def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _signature(run: RunDir) -> tuple[Any, ...]:
     """Inode, size and time of each file that the summary is made of."""
     found: list[Any] = []
-    for path in (
-        run.status_file,
-        run.logs / "train_log.jsonl",
-        run.stop_file,
-        run.launch_file,
-        run.events_file,
-        run.path / NOTE,
-    ):
+    folder = os.fspath(run.path)
+    for name in _FILES:
         try:
-            facts = path.stat()
+            facts = os.stat(f"{folder}/{name}")
             found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns))
         except OSError:
             found.append(None)
