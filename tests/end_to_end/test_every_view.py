@@ -29,17 +29,17 @@ LOADING = {"2": "smoothing:", "3": "groups by", "4": "asking the box", "5": "las
 
 
 def resumable_run(root: Path, name: str) -> None:
-    """A run that ended at its checkpoint; the fake engine resumes it and writes no log."""
+    """A run with a checkpoint; the fake engine resumes it and writes no log."""
     write_run(root, name, "1.0e-06")
     run = open_run(root, name)
     (run.path / "launch.json").write_text(
         to_json({"time": "2026-11-22T08:30:00.000Z", "run": name, "argv": ["x"], "config_text": "frugal"})
     )
-    folder = run.training_state / "step_200"
+    folder = run.training_state / "step_20"
     folder.mkdir(parents=True)
     (folder / "model").write_bytes(b"weights")
-    write_manifest(folder, step=200)
-    (run.training_state / "step_latest").symlink_to("step_200")
+    write_manifest(folder, step=20)
+    (run.training_state / "step_latest").symlink_to("step_20")
 
 
 @pytest.fixture
