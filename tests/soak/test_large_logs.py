@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.end_to_end.test_slow_line import open_in_charts
 from tests.end_to_end.test_views import open_app
-from tests.support.large_logs import new_run, write_console
+from tests.support.large_logs import new_run, write_console, write_train_log
 from tests.support.ssh_box import ssh_box
 
 PLANTED = {0.4: "torch.OutOfMemoryError: the first", 0.9: "torch.OutOfMemoryError: the second"}
@@ -19,7 +19,9 @@ def test_100000_steps_over_a_slow_line(tmp_path: Path) -> None:
 
 def test_a_search_of_1_gb(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    lines = write_console(new_run(root, "large", 7), 1_000_000_000, PLANTED)
+    logs = new_run(root, "large", 7)
+    write_train_log(logs, 7, spike=3)
+    lines = write_console(logs, 1_000_000_000, PLANTED)
     with ssh_box(tmp_path, root) as box, box.app() as screen:
         open_app(screen, "7/7")
         screen.press("4")
@@ -32,7 +34,7 @@ def test_a_search_of_1_gb(tmp_path: Path) -> None:
         began = time.monotonic()
         screen.wait_for("% searched")
         screen.press("1")  # the program goes on meanwhile
-        screen.wait_for("7/7", "sorted by")
+        screen.wait_for("7/7", "needs you")
         screen.press("4")
         screen.wait_for("the second", timeout=300)
         screen.wait_for("match 2 of 2", "searched on the box", timeout=300)
@@ -42,4 +44,4 @@ def test_a_search_of_1_gb(tmp_path: Path) -> None:
         print(f"{lines:,} lines: searched after {searched_s:.1f} s, {(box.proxy.bytes_back - before) / 1e3:.0f} kB")
         assert box.proxy.bytes_back - before <= 1_000_000
         screen.press("Escape", "Escape")
-        screen.wait_for("7/7", "sorted by")
+        screen.wait_for("7/7", "needs you")
