@@ -14,6 +14,7 @@ from grpo_tui.model.health import records_of, tone_of_level
 from grpo_tui.model.run_events import CRASH, RunEvent
 from grpo_tui.model.run_logs import row_time
 from grpo_tui.model.store import Store
+from grpo_tui.widgets.curve_chart import cost
 from grpo_tui.widgets.lines_panel import PageSource, Palette
 from grpo_tui.widgets.sources import MARKS, clock, wrapped
 
@@ -62,6 +63,8 @@ class StepSource(PageSource):
         head.append(f"step {int(self.shown['step']):,}", style="bold")
         if (logged := row_time(dict(row))) is not None:
             head.append(f"  {clock(logged)}", style=palette["muted"])
+        if curves.axis == "seconds":
+            head.append(f"  {cost(self.shown['x'], self.store.price_per_hour)}", style=palette["muted"])
         lines = [head, *self._happened(palette), *self._values(row, curves, width, palette)]
         if groups := _groups(row):
             lines += wrapped(Text(groups, style=palette["muted"]), width)

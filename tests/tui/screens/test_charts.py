@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ async def test_the_cost_is_an_axis(start: Start) -> None:
         await session.press("x", "x", "x")
         await session.until_text("x: cost", "range: $0.0021–$0.19", "$0.05", "$0.15")  # 87 steps of 3.1 s at $2.49/h
         await session.press("left")
-        await session.until_text("step 87")
+        await session.until(lambda: re.search(r"step 87  [\d:]+  \$0\.19", session.text()), "the cost of the step")
         session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(90)[87:]))
         await session.until(lambda: screen.curves and screen.curves.last == pytest.approx(90 * 3.1))
         await session.press("x")
