@@ -122,7 +122,8 @@ class CrosshairScreen(ViewScreen):
 
     def choose_event(self, by: int) -> None:
         """Put the crosshair on the next (+1) or previous (-1) events of the range shown; at first, on the last ones."""
-        if found := self.events.beside(self.view.crosshair, by):
+        at = next((one.x for one in self.events.placed if one.event in self.chosen), self.view.crosshair)
+        if found := self.events.beside(at, by):  # the crosshair is on the row that is nearest to the event
             self._choose(found[0].x, [one.event for one in found])
         else:
             other = f"{'later' if by > 0 else 'earlier'} " if self.events.placed else ""

@@ -120,8 +120,10 @@ async def test_a_stop_is_a_gap_of_the_time_axis(start: Start) -> None:
         assert [one.event.step for one in screen.events.beside(stop.x, -1)] == [20], (
             "evaluations have the time of a step"
         )
-        await session.press("n", "N", "N")
-        await session.until_text("stopped, stop requested by ann")
+        for key, text in (("n", "crashed"), ("N", "resumed from"), ("N", "stopped, stop requested by ann")):
+            await session.press(key)
+            await session.until(lambda: screen.step.shown and screen.step.shown["x"] == screen.view.crosshair, key)
+            await session.until_text(text)
 
 
 async def test_tokens_have_the_events(start: Start) -> None:
