@@ -144,7 +144,7 @@ async def app_figures(root: Path, run: str) -> dict[str, Any]:
         return feed(decoder, data)
 
     Decoder.feed_sized = counted  # type: ignore[method-assign,assignment]
-    app = GrpoApp(Options(Box("local", kind="local", root=str(root))))
+    app = GrpoApp(Options(Box("local", kind="local", root=str(root)), fresh=True))  # selects another run first
     app.animation_level = "none"
     figures: dict[str, Any] = {}
     async with app.run_test(size=(120, 40)) as pilot:
