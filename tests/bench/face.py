@@ -57,6 +57,8 @@ class Bare(App):
 Bare().run()
 """
 FOLLOWED_S = 20.0
+SETTLED_S = 5.0
+"""The first curves of the list have been asked for by then."""
 
 
 def write_status(log: Path, state: str) -> None:
@@ -128,8 +130,8 @@ async def shares(
     return [100 * (time.process_time() - own) / wall, 100 * (cpu(agent) - its) / wall]
 
 
-async def app_figures(root: Path, run: str) -> dict[str, Any]:
-    """What opening, following and comparing cost the app."""
+async def app_figures(root: Path, run: str, follow: bool) -> dict[str, Any]:
+    """What opening and following cost the app."""
     from grpo_tui.app import GrpoApp
     from grpo_tui.options import Options
     from remote.boxes import Box
@@ -156,7 +158,9 @@ async def app_figures(root: Path, run: str) -> dict[str, Any]:
         store = app.store
         await until(lambda: store.runs)
         agent = agent_of(os.getpid())
-        figures["idle"] = await shares(FOLLOWED_S, agent)
+        if follow:
+            await pilot.pause(SETTLED_S)
+            figures["idle"] = await shares(FOLLOWED_S, agent)
         began, used, before = time.perf_counter(), time.process_time(), received
         app.select_when_listed(run)
         await until(lambda: store.logs is not None and store.logs.run == run and store.logs.rows.last is not None)
@@ -169,6 +173,8 @@ async def app_figures(root: Path, run: str) -> dict[str, Any]:
         await pilot.pause(1)
         figures["bytes"] = received - before
         log = root / "training_runs" / run / "logs" / "train_log.jsonl"
+        if not follow:  # rows that are taken away again would cost the index
+            return figures
         write_status(log, "running")
         await until(lambda: store.run is not None and store.run.is_live)
         size, step = log.stat().st_size, 200_000
@@ -189,10 +195,10 @@ async def app_figures(root: Path, run: str) -> dict[str, Any]:
     return figures
 
 
-def opened(root: Path, run: str) -> dict[str, Any]:
+def opened(root: Path, run: str, follow: bool) -> dict[str, Any]:
     """The figures of an app in a process of its own."""
     environment = {**os.environ, "XDG_STATE_HOME": str(root.parent / "state"), "HOME": str(root.parent / "home")}
-    command = [sys.executable, __file__, "--app", str(root), run]
+    command = [sys.executable, __file__, "--app", str(root), run, *(["follow"] if follow else [])]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures
@@ -206,7 +212,7 @@ def long_run(folder: Path) -> None:
     wall, used = loads(log)
     row(f"json.loads over {log.stat().st_size / 1e6:.0f} MB", f"{wall:.2f} s, CPU {used:.2f} s")
     for state in ("never indexed", "indexed"):
-        figures = opened(folder / "many", "long")
+        figures = opened(folder / "many", "long", follow=state == "indexed")
         row(f"last values, {state}", f"{figures['last values']:.2f} s", "0.5 s")
         if state == "indexed":
             row("whole curves, indexed", f"{figures['whole']:.2f} s", "0.3 s")
@@ -224,7 +230,7 @@ def long_run(folder: Path) -> None:
 def main() -> None:
     """Print the figures."""
     if len(sys.argv) > 1 and sys.argv[1] == "--app":
-        print(json.dumps(asyncio.run(app_figures(Path(sys.argv[2]), sys.argv[3]))))
+        print(json.dumps(asyncio.run(app_figures(Path(sys.argv[2]), sys.argv[3], len(sys.argv) > 4))))
         return
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
     print(f"load {os.getloadavg()[0]:.1f}")
