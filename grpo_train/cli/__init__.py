@@ -10,7 +10,7 @@ import typer
 from dotenv import load_dotenv
 from typer.core import TyperGroup
 
-from grpo_train.cli import data, evaluate, look, make, prune, report, train
+from grpo_train.cli import data, evaluate, look, make, report, train
 from grpo_train.cli.output import fail
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.umask import set_umask
@@ -58,7 +58,6 @@ app.command(rich_help_panel="Train")(train.train)
 app.command(rich_help_panel="Train")(train.resume)
 app.command(rich_help_panel="Train")(train.stop)
 app.command(rich_help_panel="Train")(train.sweep)
-app.command(rich_help_panel="Train")(prune.prune)
 app.command(hidden=True)(train.supervise)
 app.command("eval", rich_help_panel="Evaluate")(evaluate.evaluate)
 app.command(rich_help_panel="Evaluate")(evaluate.regrade)

@@ -1,6 +1,6 @@
 """Checkpoints that a run no longer needs, and what each of them takes on disk. Standard library only.
 
-The agent lists them; ``grpo-train prune`` removes them (:mod:`grpo_train.train.retention`).
+The agent lists them; nothing removes them.
 """
 
 from __future__ import annotations

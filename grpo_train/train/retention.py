@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from grpo_train.run_dir import Checkpoint, RunDir, list_evaluations
+from grpo_train.run_dir import Checkpoint, RunDir
 from grpo_train.run_dir.files import fsync_path
 from grpo_train.run_dir.removal import hidden_name
 from grpo_train.run_dir.safe_json import Unreadable
-from grpo_train.run_dir.spare import accuracies_of, links_of, paths_in_use, reasons_to_keep
+from grpo_train.run_dir.spare import paths_in_use
 
 
 def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[int]:
@@ -57,49 +55,6 @@ def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[i
     return pruned
 
 
-def spare_checkpoints(run: RunDir) -> tuple[list[Checkpoint], dict[int, str]]:
-    """The complete checkpoints that nothing needs, by step, and the other ones with the reason why they stay.
-
-    Raises ValueError, Unreadable or OSError if a damaged file hides what is in use.
-    """
-    complete = {checkpoint.step: checkpoint for checkpoint in run.checkpoints() if not checkpoint.problem}
-    accuracies = {
-        evaluation["name"].removeprefix(f"{run.name}_"): accuracies_of(evaluation["metrics"])
-        for evaluation in list_evaluations(run.root, run.name)
-    }
-    kept = reasons_to_keep(complete, links_of(run.training_state), accuracies, _keep_every(run))
-    in_use = _paths_in_use(run.root)
-    for step, checkpoint in complete.items():
-        if _is_among(run, checkpoint, in_use):
-            kept[step] = ", ".join(filter(None, [kept.get(step), "in use"]))
-    return [complete[step] for step in sorted(complete) if step not in kept], kept
-
-
-def remove_checkpoints(run: RunDir, checkpoints: Iterable[Checkpoint]) -> list[int]:
-    """Remove complete checkpoints, but those that came into use or are gone; returns the steps that were removed."""
-    removed = []
-    for checkpoint in checkpoints:
-        try:
-            if _remove(run, checkpoint):
-                removed.append(checkpoint.step)
-        except FileNotFoundError:
-            continue  # the run pruned it in the meantime
-    if removed:
-        _log(run, "pruned", max(removed), steps=removed, by="grpo-train prune")
-    return removed
-
-
-def _keep_every(run: RunDir) -> int:
-    """``run.keep_every`` of a config that also has ``run.keep_last``; else 0. Raises ValueError for a damaged one."""
-    if not run.config_file.exists():
-        return 0
-    try:
-        section = yaml.safe_load(run.config_file.read_text(encoding="utf-8"))["run"]
-        return int(section.get("keep_every", 0)) if section.get("keep_last", 0) else 0
-    except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{run.config_file} is damaged: {error}") from error
-
-
 def _remove(run: RunDir, checkpoint: Checkpoint) -> bool:
     """Announce the removal, check again for readers, hide and delete. Returns False if the checkpoint is now in use."""
     hidden = run.training_state / hidden_name(checkpoint.step)
@@ -129,17 +84,9 @@ def _linked(run: RunDir) -> set[str]:
 
 def _is_read(run: RunDir, checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint, or a part of it, is in use by a live evaluation or as the starting weights of a run."""
-    return _is_among(run, checkpoint, _paths_in_use(run.root))
-
-
-def _is_among(run: RunDir, checkpoint: Checkpoint, paths: Iterable[str]) -> bool:
     folder = os.path.join(os.path.realpath(run.training_state), checkpoint.path.name)
+    paths = paths_in_use(run.root, lambda text: str(yaml.safe_load(text)["model"]["backbone"]))
     return any(path == folder or path.startswith(folder + os.sep) for path in paths)
-
-
-def _paths_in_use(root: Path) -> list[str]:
-    """:func:`paths_in_use`, with a full reader of YAML."""
-    return paths_in_use(root, lambda text: str(yaml.safe_load(text)["model"]["backbone"]))
 
 
 def _log(run: RunDir, event: str, step: int, **fields: Any) -> None:

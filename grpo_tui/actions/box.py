@@ -32,7 +32,7 @@ def open_focused(app: GrpoApp) -> None:
 
 
 def list_spare(app: GrpoApp) -> None:
-    """List the checkpoints that can go, and the command that removes them."""
+    """List the checkpoints that can go, and their paths."""
     app.views.box.list_spare()
 
 

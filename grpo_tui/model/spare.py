@@ -1,4 +1,4 @@
-"""Checkpoints that nothing needs, by run, and the command that removes them. No Textual."""
+"""Checkpoints that nothing needs, by run. No Textual."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remote.protocol.rows import UNREADABLE
-
-MOST_NAMED = 40
-"""Steps that a command names; without any it removes all that nothing needs."""
 
 
 @dataclass
@@ -23,12 +20,11 @@ class SpareRun:
     evaluated: dict[int, str] = field(default_factory=dict)
     """Step to its accuracies."""
 
-    def command(self, root: str) -> str:
-        """The shell command that removes exactly these; it checks again that nothing needs them."""
-        words = ["grpo-train", "prune", "--training-run", self.name]
-        if len(self.steps) <= MOST_NAMED:
-            words += ["--steps", ",".join(map(str, self.steps))]
-        return shlex.join([*words, *(["--root", root] if root else []), "--yes"])
+    def paths(self, root: str) -> str:
+        """Their directories, as a shell on the box writes them: ``/root/…/step_{200,400}``."""
+        steps = ",".join(map(str, self.steps))
+        folder = shlex.quote(f"{root}/training_runs/{self.name}/training_state")
+        return f"{folder}/step_{steps if len(self.steps) == 1 else f'{{{steps}}}'}"
 
     def ranges(self) -> str:
         """``200–1,400 (7), 1,800``: the steps, those in even distances together."""

@@ -1,4 +1,4 @@
-"""The checkpoints that nothing needs, by run: what removing them frees, and the command that does it."""
+"""The checkpoints that nothing needs, by run: what they take, and where they are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LISTED = 500
 
 
 class SpareScreen(Dialog[None]):
-    """Lists them; ``y`` copies the command of the run under the cursor. Nothing is removed from here."""
+    """Lists them; ``y`` copies the paths of those of the run under the cursor. Nothing is removed from here."""
 
     heading = "checkpoints that can go"
     BINDINGS: ClassVar = [Binding("y", "copy", show=False)]
@@ -41,13 +41,13 @@ class SpareScreen(Dialog[None]):
     def compose_body(self) -> ComposeResult:
         yield Static("", id="about", classes="message")
         yield OptionList(id="choices")
-        yield Static("", id="spare-command", classes="command")
+        yield Static("", id="spare-paths", classes="command")
         note = "kept: the last, the best evaluated, milestones, and what an evaluation or a run uses · y or enter: copy"
         yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=note), classes="message")
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Close", id="cancel", compact=True)
-        yield Button("Copy the command", id="copy", variant="primary", compact=True)
+        yield Button("Copy the paths", id="copy", variant="primary", compact=True)
 
     def on_mount(self) -> None:
         self._show_found(False)
@@ -64,7 +64,7 @@ class SpareScreen(Dialog[None]):
         self.query_one("#about", Static).update(text)
 
     def _show_found(self, found: bool) -> None:
-        for name in ("#choices", "#spare-command", "#copy"):
+        for name in ("#choices", "#spare-paths", "#copy"):
             self.query_one(name).display = found
 
     async def _request(self, app: GrpoApp) -> None:
@@ -118,17 +118,17 @@ class SpareScreen(Dialog[None]):
 
     def on_option_list_option_highlighted(self) -> None:
         if (run := self.current) is not None:
-            command = self.query_one("#spare-command", Static)
-            command.border_title = "in a shell on the box"
-            command.update(Content(run.command(self.root)))
+            paths = self.query_one("#spare-paths", Static)
+            paths.border_title = "on the box"
+            paths.update(Content(run.paths(self.root)))
 
     def on_option_list_option_selected(self) -> None:
         self.action_copy()
 
     def action_copy(self) -> None:
-        """Copy the command of the run under the cursor."""
+        """Copy the paths of the checkpoints of the run under the cursor."""
         if (run := self.current) is not None:
-            cast("GrpoApp", self.app).copy(run.command(self.root), f"the command that prunes {run.name}")
+            cast("GrpoApp", self.app).copy(run.paths(self.root), f"paths of {len(run.steps)} checkpoints")
 
     def chosen(self, button: str) -> None:
         self.action_copy()

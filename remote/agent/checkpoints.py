@@ -119,7 +119,7 @@ def checkpoint_sizes(box: BoxContext, request: CheckpointSizesRequest) -> Checkp
 
 
 def spare_checkpoints(box: BoxContext, request: SpareCheckpointsRequest) -> SpareCheckpointsReply:
-    """What ``grpo-train prune`` would remove, which checks again before it does."""
+    """The complete checkpoints that nothing needs, run by run."""
     spare: list[dict[str, Any]] = []
     problems: list[str] = []
     try:

@@ -1,14 +1,14 @@
-"""Checkpoints that can go: steps in words, and the command that removes them."""
+"""Checkpoints that can go: steps in words, and their paths."""
 
 from __future__ import annotations
 
 import re
-import shlex
+import subprocess
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.model.spare import MOST_NAMED, SpareRun, spare_runs
+from grpo_tui.model.spare import SpareRun, spare_runs
 
 
 def test_even_distances_are_ranges() -> None:
@@ -24,13 +24,12 @@ def test_every_step_is_in_a_range(steps: set[int]) -> None:
     assert sum(counts) + len(text.split(", ")) - len(counts) == len(steps)
 
 
-def test_the_command_names_the_steps() -> None:
-    run = SpareRun("it's", [1, 3])
-    assert shlex.split(run.command("/a root")) == [
-        "grpo-train", "prune", "--training-run", "it's", "--steps", "1,3", "--root", "/a root", "--yes",
-    ]  # fmt: skip
-    many = SpareRun("many", list(range(MOST_NAMED + 1)))
-    assert "--steps" not in many.command("")
+def test_the_paths_are_those_that_a_shell_finds() -> None:
+    paths = SpareRun("it's", [1, 3]).paths("/a root")
+    printed = subprocess.run(["bash", "-c", f"printf '%s\\n' {paths}"], capture_output=True, text=True, check=True)
+    folder = "/a root/training_runs/it's/training_state"
+    assert printed.stdout.splitlines() == [f"{folder}/step_1", f"{folder}/step_3"]
+    assert SpareRun("one", [7]).paths("/r") == "/r/training_runs/one/training_state/step_7"
 
 
 def test_the_largest_run_comes_first() -> None:

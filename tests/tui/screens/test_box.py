@@ -133,7 +133,7 @@ async def test_checkpoints_are_listed_by_run(start: Start) -> None:
         assert "run_2026-11-20" in text.split("checkpoints  160 GB")[1]
 
 
-async def test_what_can_go_and_its_command(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_can_go_and_its_paths(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     async with start(gpu_box, wait="87/200") as session:
         monkeypatch.setattr(session.app, "copy", lambda text, what: copied.append(text))
@@ -141,10 +141,10 @@ async def test_what_can_go_and_its_command(start: Start, monkeypatch: pytest.Mon
         await session.focus(screen.query_one("#disks"))
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, SpareScreen), "the list")
-        await session.until_text("30 GB in 3 checkpoints of one run", "10–30 (3)", "grpo-train prune --training-run")
+        await session.until_text("30 GB in 3 checkpoints of one run", "10–30 (3)", "step_{10,20,30}")
         await session.press("y")
-        await session.until(lambda: copied, "the command")
-        assert copied == [f"grpo-train prune --training-run {RUN} --steps 10,20,30 --root /data --yes"]
+        await session.until(lambda: copied, "the paths")
+        assert copied == [f"/data/training_runs/{RUN}/training_state/step_{{10,20,30}}"]
         assert not [op for op, params in session.client.asked if OPERATIONS[op].changes(params)]
 
 
