@@ -63,15 +63,47 @@ def full_box(client: FakeClient) -> None:
     client.runs[1]["held_out"] = {"accuracy": 0.712, "dataset": "addition", "step": 100}
 
 
-def app(script: Script, theme: str = "grpo-dark", silent: tuple[str, ...] = ()) -> GrpoApp:
-    """The app on a box. Requests of the ``silent`` operations are never answered."""
+class Client(FakeClient):
+    """Answers for curves once the logs are read: which rows come after an answer would depend on the machine."""
 
-    class Client(FakeClient):
-        def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
-            return Future() if op in silent else super().request(op, timeout, **params)
+    silent: tuple[str, ...] = ()
+    """Operations that are never answered."""
+
+    def __init__(self, box: Box, on_event: Any) -> None:
+        super().__init__(box, on_event)
+        self._held: list[tuple[Future[dict[str, Any]], dict[str, Any]]] | None = []
+
+    def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+        if op not in self.silent and (op != "series" or self._held is None):
+            return super().request(op, timeout, **params)
+        future: Future[dict[str, Any]] = Future()
+        if op not in self.silent and self._held is not None:
+            self._held.append((future, params))
+        return future
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the app has all of the logs that it follows."""
+        sizes = {number: len(self.files.get(path, b"")) for number, path in self.follows.items()}
+        return bool(sizes) and all(self.consumed_bytes.get(number, 0) >= size for number, size in sizes.items())
+
+    def release(self) -> None:
+        """Answer what was held back."""
+        held, self._held = self._held or [], None
+        for future, params in held:
+            answer = self.request("series", **params)
+            if answer.exception() is not None:
+                future.set_exception(answer.exception())
+            else:
+                future.set_result(answer.result())
+
+
+def app(script: Script, theme: str = "grpo-dark", silent: tuple[str, ...] = ()) -> GrpoApp:
+    """The app on a box."""
 
     def make_client(box: Box, on_event: Callable[..., object]) -> FakeClient:
         client = Client(box, on_event)
+        client.silent = silent
         script(client)
         return client
 
@@ -100,6 +132,21 @@ async def wait(pilot: Pilot[None], ready: Callable[[], object], steady: int = ST
         same = same + 1 if picture == before else 0
 
 
+async def read(pilot: Pilot[None]) -> GrpoApp:
+    """Wait for the runs and the logs, and let the box answer for the curves."""
+    shown = pilot.app
+    assert isinstance(shown, GrpoApp)
+
+    def is_read() -> bool:
+        client = shown.connection.client
+        return bool(shown.store.run and shown.store.checkpoints() and isinstance(client, Client) and client.is_read)
+
+    await wait(pilot, is_read, steady=1)
+    assert isinstance(shown.connection.client, Client)
+    shown.connection.client.release()
+    return shown
+
+
 def shows_home(pilot: Pilot[None]) -> bool:
     store = pilot.app.store  # type: ignore[attr-defined]
     logs = store.logs
@@ -113,6 +160,7 @@ def shows_home(pilot: Pilot[None]) -> bool:
 
 def test_home(snap_compare: Compare) -> None:
     async def ready(pilot: Pilot[None]) -> None:
+        await read(pilot)
         await wait(pilot, lambda: shows_home(pilot))
 
     assert snap_compare(app(one_gpu_box), terminal_size=(120, 40), run_before=ready)
@@ -124,6 +172,7 @@ KEYS = {"launch": ["n"], "evaluate": ["e"], "resume": ["down", "down", "down", "
 @pytest.mark.parametrize("form", KEYS)
 def test_form(snap_compare: Compare, form: str) -> None:
     async def ready(pilot: Pilot[None]) -> None:
+        await read(pilot)
         await wait(pilot, lambda: shows_home(pilot))
         for key in KEYS[form]:
             await pilot.press(key)
@@ -185,10 +234,8 @@ VIEWS: dict[str, tuple[tuple[str, ...], Callable[[GrpoApp], object]]] = {
 
 
 async def turn_to(pilot: Pilot[None], view: str, ready: Callable[[GrpoApp], object]) -> None:
-    """Turn to a view once the runs are listed, and wait for its picture."""
-    shown = pilot.app
-    assert isinstance(shown, GrpoApp)
-    await wait(pilot, lambda: shown.store.run and shown.store.checkpoints(), steady=1)
+    """Turn to a view once the logs are read, and wait for its picture."""
+    shown = await read(pilot)
     for key in VIEWS[view][0]:
         await pilot.press(key)
     await wait(pilot, lambda: shown.views.name == view and ready(shown))
