@@ -21,7 +21,7 @@ from textual.notifications import Notify
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_tui import background, clipboard, downloads, toasts, unanswered
+from grpo_tui import background, clipboard, toasts, unanswered
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
@@ -340,17 +340,9 @@ class GrpoApp(App[None]):
     def warn(self, message: str, title: str = "") -> None:
         self.notify(message, title=title, severity="warning", timeout=4, markup=False)
 
-    def _draw_charts_in(self, characters: str) -> None:
-        self.preferences.charts = characters
-        self.tick()
-
     def on_notify(self, event: Notify) -> None:
         if not toasts.make_room(self._notifications, event.notification):
             event.prevent_default()
-
-    def _save_screenshot(self) -> None:
-        """Save to the downloads folder, or the home directory without one, once the palette is off the screen."""
-        self.set_timer(0.2, lambda: self.deliver_screenshot(path=str(downloads.folder())))
 
     def _fatal_error(self) -> None:
         """Exit with a traceback."""
@@ -366,22 +358,7 @@ class GrpoApp(App[None]):
         self.receipt("Ctrl+C is disabled here", "q or Ctrl+Q quits; runs on the box continue")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        situation = self.situation()
-        for action in self.actions:
-            if action.id == "palette" or not action.is_in(self.views.name):
-                continue
-            reason = action.reason(situation)
-            text = f"not available: {reason}" if reason else f"key: {key_label(action.keys[0])}"
-            text = text.replace("[", r"\[")  # Textual reads it as markup
-            title = f"{action.label}: {action.help}"  # the palette searches titles alone
-            yield SystemCommand(title, text, lambda name=action.id: self.run_worker(self.action_act(name)))
-        title = "report: Save a report of the run, or of the marked runs, as one HTML file"
-        start = importlib.import_module("grpo_tui.report").start
-        yield SystemCommand(title, "made by the box, kept in the downloads folder", partial(start, self))
-        yield SystemCommand("theme", "Choose the color theme", self.action_change_theme)
-        other, why = ("braille", "finer") if self.preferences.in_blocks else ("blocks", "for a font without braille")
-        yield SystemCommand(f"charts: {other}", f"Draw charts in {other}: {why}", lambda: self._draw_charts_in(other))
-        yield SystemCommand("screenshot", "Save a screenshot (SVG)", self._save_screenshot)
+        return importlib.import_module("grpo_tui.commands").commands(self)
 
     def run_in_terminal(self, argv: list[str], note: str) -> tuple[int, str]:
         """Hand the terminal to a command: (exit status, why it could not be started).

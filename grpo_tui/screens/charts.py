@@ -147,7 +147,8 @@ class ChartsScreen(CrosshairScreen):
             chart.events = self.events
             chart.rules = [rule for rule in self.grpo.options.alarms if rule.metric == metric]
             chart.has_legend = chart is charts[0] or chart is self.maximized
-        charts[0].display = charts[0].display or not self.drawn  # which says why there is none
+        if charts and not self.drawn:
+            charts[0].display = True  # which says why there is none
         if (curves := self.curves) is not None:
             if self._run not in (curves.run, ""):  # a range of steps says nothing about another run
                 self.view.window, self.view.crosshair, self.chosen = self.view.window.whole(), None, []

@@ -85,6 +85,11 @@ class ListPanel(ScrollPanel):
 
     # what all lists do ---------------------------------------------------------------------------------
 
+    def tick(self) -> None:
+        super().tick()
+        if not self.count and self.display and self.is_attached:
+            self.repaint()  # why there is nothing may change where the list does not
+
     def content_changed(self) -> None:
         self.set_lines(self.count + self.head + self.foot)
         self.show_cursor()

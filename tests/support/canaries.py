@@ -104,6 +104,8 @@ class ProcessWatch:
         except OSError:
             return
         command = argv.replace(b"\0", b" ").decode(errors="replace").strip()
+        if not command:
+            return  # it ended between the two
         self.commands.add(command)
         for name, value in self._values.items():
             if value in argv:

@@ -273,7 +273,7 @@ async def test_actions_are_in_the_palette(start: Start) -> None:
     async with start(long_box, wait="87/200") as session:
         await logs(session)
         await session.press("colon", *"only errors")
-        await session.until_text("only: Show every line, only warnings, or only errors")
+        await session.until_text("level: Show every line, only warnings, or only errors")
         await session.press("enter")
         await session.until_text("only warnings")
 

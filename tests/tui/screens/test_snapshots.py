@@ -280,7 +280,7 @@ def new_run(client: FakeClient) -> None:
 
 
 EMPTY = {
-    "charts": "waiting for the first step", "rollouts": "has not logged a completion", "compare": "side by side",
+    "charts": "no metrics logged yet", "rollouts": "has not logged a completion", "compare": "side by side",
 }  # fmt: skip
 
 
