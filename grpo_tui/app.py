@@ -136,6 +136,7 @@ class GrpoApp(App[None]):
                 "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
             )
             self.work("demo model", self._set_up_demo)
+        self.recall.tick()
         self._open()
 
     def _open(self) -> None:
