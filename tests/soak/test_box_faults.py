@@ -103,5 +103,5 @@ def test_the_engine_saves_when_its_tmux_server_is_killed(box: Box, make_root: Ca
         assert step == run.last_step_row()["step"]
         assert ask(client, "resume", run="r")["step"] == step
         eventually(lambda: run.last_step_row().get("step", 0) > step + 2, 120)
-        assert row_of(client, "r")["state"] == "running"
+        eventually(lambda: row_of(client, "r")["state"] == "running", 20)  # at the next beat of the supervisor
         assert ask(client, "kill", run="r")["left"] == []
