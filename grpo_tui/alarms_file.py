@@ -6,6 +6,7 @@ from pathlib import Path
 
 from grpo_train.run_dir.errors import UserError
 from grpo_tui.model.alarms import Rule
+from grpo_tui.user_files import read_user_file, user_file
 
 MOST = 64
 
@@ -18,25 +19,14 @@ class AlarmsError(UserError):
 
 def alarms_path() -> Path:
     """Where the file is."""
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("grpo-tui")) / "alarms.yaml"
+    return user_file("alarms.yaml")
 
 
 def read_alarms() -> tuple[Rule, ...]:
     """The user's rules; () without the file. Raises AlarmsError."""
     file = alarms_path()
-    if not file.exists():
+    if (found := read_user_file(file, AlarmsError)) is None:
         return ()
-    import yaml
-
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise AlarmsError(f"{file}{line}: invalid YAML: {error.problem}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise AlarmsError(f"{file}: {error}") from error
     rules = found.get("alarms") if isinstance(found, dict) else None
     if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
         raise AlarmsError(f"{file}: expected 'alarms:' with a list of rules, such as ess/token < 0.5")

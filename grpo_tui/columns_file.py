@@ -7,6 +7,7 @@ from pathlib import Path
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write
 from grpo_tui.model.run_columns import KNOWN
+from grpo_tui.user_files import read_user_file, user_file
 
 MOST = 40
 _HEADER = """\
@@ -23,25 +24,14 @@ class ColumnsError(UserError):
 
 def columns_path() -> Path:
     """Where the file is."""
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("grpo-tui")) / "columns.yaml"
+    return user_file("columns.yaml")
 
 
 def read_columns() -> tuple[str, ...]:
     """The user's columns; () without the file. Raises ColumnsError."""
     file = columns_path()
-    if not file.exists():
+    if (found := read_user_file(file, ColumnsError)) is None:
         return ()
-    import yaml
-
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ColumnsError(f"{file}{line}: invalid YAML: {error.problem}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ColumnsError(f"{file}: {error}") from error
     names = found.get("columns") if isinstance(found, dict) else None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise ColumnsError(f"{file}: expected 'columns:' with a list of names, such as {', '.join(list(KNOWN)[1:4])}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_tui.actions.action import Action
 from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.user_files import read_user_file, user_file
 
 
 class KeymapError(UserError):
@@ -39,20 +39,9 @@ def with_keymap(keymap: Mapping[str, str], actions: tuple[Action, ...] = ACTIONS
 
 def read_keymap() -> dict[str, str]:
     """The user's keymap.yaml, or {} without one. Raises KeymapError."""
-    import platformdirs
-
-    file = Path(platformdirs.user_config_dir("grpo-tui")) / "keymap.yaml"
-    if not file.exists():
+    file = user_file("keymap.yaml")
+    if (found := read_user_file(file, KeymapError)) is None:
         return {}
-    import yaml
-
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise KeymapError(f"{file}{line}: invalid YAML: {error.problem}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise KeymapError(f"{file}: {error}") from error
     if not isinstance(found, dict):
         raise KeymapError(f"{file}: expected lines of 'action: key'")
     keymap = {}

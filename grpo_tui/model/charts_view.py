@@ -80,7 +80,7 @@ class ChartsView:
 
 
 def next_axis(axis: str, has_price: bool) -> str:
-    """The x axis after another one; without a price of the box there is no cost."""
+    """The next x axis in order; cost is left out without a price of the box."""
     axes = AXES if has_price else [one for one in AXES if AXIS_NAMES[one] != "cost"]
     return axes[(axes.index(axis) + 1) % len(axes)] if axis in axes else axes[0]
 

@@ -34,7 +34,7 @@ class KeyBar(Line):
 
     @property
     def has_views(self) -> bool:
-        """Whether it shows the views: there is no line for them."""
+        """Whether it also shows the views, because the terminal is too short for a line of their own."""
         return self.screen.has_class("-short")
 
     def _reasons(self) -> list[tuple[Action, str]]:

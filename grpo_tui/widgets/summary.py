@@ -75,7 +75,7 @@ class NoteLine(Line):
 
 
 class SummaryPanel(StoreView, Vertical, can_focus=True):
-    """The lines in one frame. Where there is no room for it, a warning or an alarm in one line.
+    """The lines in one frame. A warning or an alarm takes one line where the frame is too low for more.
 
     With the keys, left and right move over the checkpoints.
     """

@@ -34,7 +34,7 @@ def config_values(text: str) -> dict[str, Value]:
         indent = len(line) - len(rest)
         if not rest or rest.startswith("#") or len(found) >= MAX_KEYS:
             continue
-        if deeper_than is not None and indent > deeper_than:  # also where it looks like an item: a text goes on
+        if deeper_than is not None and indent > deeper_than:  # also a line that looks like an item: the text continues
             broken.add(last)
             continue
         if rest.startswith("- ") and path and indent >= path[-1][0]:

@@ -72,7 +72,7 @@ def opened(terminal: Terminal) -> float:
 
 
 def followed(terminal: Terminal, writer: subprocess.Popen[str], every: float) -> float:
-    """Share of a core in per cent while a row arrives every so many seconds."""
+    """Share of a core in percent, while rows arrive at a given interval in seconds."""
     assert writer.stdin is not None
     began, before = time.perf_counter(), used(terminal.pid)
     while time.perf_counter() - began < FOLLOWED_S:

@@ -15,7 +15,7 @@ BYTES_PER_S = 1e6
 
 
 def open_in_charts(folder: Path, steps: int) -> None:
-    """Open a run with so many steps, zoom into its curves and go to a step; at most 1 MB comes from the box."""
+    """Open a run with that many steps, zoom into its curves and go to a step; at most 1 MB comes from the box."""
     root, spike = folder / "root", steps // 3 * 2
     size = write_train_log(new_run(root, "large", steps), steps, spike)
     with ssh_box(folder, root) as box, Line(box.proxy.port, ROUND_TRIP_S, folder / "line", BYTES_PER_S) as line:

@@ -33,7 +33,7 @@ def test_a_search_of_1_gb(tmp_path: Path) -> None:
         screen.press("Enter")
         began = time.monotonic()
         screen.wait_for("% searched")
-        screen.press("1")  # the program goes on meanwhile
+        screen.press("1")  # the program continues meanwhile
         screen.wait_for("7/7", "needs you")
         screen.press("4")
         screen.wait_for("the second", timeout=300)

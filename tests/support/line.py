@@ -1,7 +1,7 @@
 """A line of constant delay in front of a port, in a process of its own: ``Line(port, 0.08, trace).port``.
 
 Each byte arrives half a round trip after it was sent, whatever else is under way: unlike the fault proxy's delay, one
-chunk does not wait for another. There is no loss, and connecting itself takes no time. ``bytes_per_s`` limits the speed
+chunk does not wait for another. Nothing is lost, and connecting itself takes no time. ``bytes_per_s`` limits the speed
 of each direction; 0 = no limit.
 """
 
