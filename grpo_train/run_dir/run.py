@@ -28,6 +28,7 @@ from grpo_train.run_dir.files import (
     utc_now,
 )
 from grpo_train.run_dir.formats import current_row
+from grpo_train.run_dir.identity import identity_of
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
 from grpo_train.run_dir.notes import read_note
 from grpo_train.run_dir.owners import foreign_owner, not_readable, not_stoppable
@@ -37,6 +38,8 @@ from grpo_train.run_dir.safe_json import (
     OverLimit,
     Unreadable,
     open_regular,
+    parse_object,
+    read_bytes,
     read_object,
 )
 from grpo_train.run_dir.status import ObservedState, RunDirError, has_rebooted, is_fresh, observe
@@ -325,7 +328,9 @@ class RunDir:
 
     def _summary(self) -> dict[str, Any]:
         """Raises Unreadable and OSError."""
-        launch = read_object(self.launch_file, MAX_RUN_FILE_BYTES) or {}
+        launched = read_bytes(self.launch_file, MAX_RUN_FILE_BYTES)
+        with fields.of(self.launch_file):
+            launch = parse_object(launched) if launched is not None else {}
         given = read_object(self.status_file, MAX_RUN_FILE_BYTES)
         status = given or {}
         if self.config_file.exists():
@@ -347,6 +352,7 @@ class RunDir:
             observed = _observe(given, launch)
             return {
                 "run": self.name,
+                "identity": identity_of(launched) if launched is not None else None,
                 "state": observed.state,
                 "host": observed.host,
                 "layout": "run",

@@ -33,6 +33,8 @@ class _Run(TypedDict):
 class RunSummary(_Run, total=False):
     """A row of :meth:`grpo_train.run_dir.RunDir.summary`."""
 
+    identity: Label | None
+    """See :mod:`grpo_train.run_dir.identity`."""
     host: Label | None
     layout: Label
     step: Count | None
