@@ -32,6 +32,9 @@ MAX_CHARACTERS = 12 << 20
 """Of a value; a longer one would not fit into a frame."""
 LATE_S = 10.0
 """A read that takes longer is reported."""
+HEAD_START_S = 1.0
+"""The other topics wait this long for the first list of runs: it is what the user looks for, and importing libtmux takes
+as long as reading 200 runs."""
 
 
 def gpu_value() -> dict[str, Any]:
@@ -86,6 +89,8 @@ class Watcher:
         self._outbox = outbox
         self._sources = {"runs": f"the disk with {box.root}", "sessions": "tmux", "gpu": "the GPU driver"}
         self._lock = threading.Lock()
+        self._listed = threading.Event()
+        """Whether the list of runs has been read once, or could not be."""
         table, sessions = RunTable(box), Sessions(box)
         reads: dict[str, Callable[[], dict[str, Any]]] = {
             "runs": lambda: {"runs": table.rows()},
@@ -122,6 +127,8 @@ class Watcher:
             self._topics[topic].wake.set()
 
     def _watch(self, topic: _Topic) -> None:
+        if topic.name != "runs" and self._topics["runs"].running:
+            self._listed.wait(HEAD_START_S)
         while not self._outbox.broken.is_set():
             with self._lock:
                 if not topic.subscribers:
@@ -141,6 +148,8 @@ class Watcher:
                     topic.reading_since = None
                     self._send_failure(topic, _as_error(error))
                 pause = RETRY_S
+            if topic.name == "runs":
+                self._listed.set()
             topic.wake.wait(pause)
             topic.wake.clear()
 
