@@ -50,7 +50,7 @@ bench: $(STAMP)
 words: $(STAMP)
 	@$(PYTHON) scripts/words.py
 
-# Regenerate what is generated from grpo_train/config/schema.py.
+# Regenerate what is generated from grpo_train/config/sections.
 schema: $(STAMP)
 	.venv/bin/grpo-train schema > config/schema.json
 	.venv/bin/grpo-train schema --markdown > docs/configuration.md

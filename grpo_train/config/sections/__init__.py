@@ -1,0 +1,1 @@
+"""The sections of a training config, one file per subject. Torch-free."""

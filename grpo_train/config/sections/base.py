@@ -1,0 +1,31 @@
+"""What every section is made of: number types, key checks, errors about several keys. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+INT_MAX = 2**31 - 1
+PositiveInt = Annotated[int, Field(gt=0, le=INT_MAX)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=INT_MAX)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+def conflict(message: str, *keys: str) -> PydanticCustomError:
+    """An error about several keys; it is located at the first of ``keys`` (``section.key``) that the user set."""
+    return PydanticCustomError("conflict", "{message}", {"message": message, "keys": list(keys)})
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _reject_booleans_as_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Reject YAML's yes, on and true for numbers, which Python would read as 1."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise PydanticCustomError("boolean", "input should not be true or false")
+        return value

@@ -1,0 +1,72 @@
+"""``model`` and ``rollout``: what is trained, and what generates."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section
+
+BACKBONES = {
+    "tiny": "models/tiny",
+    "qwen2_5_05": "Qwen/Qwen2.5-0.5B",
+    "qwen2_5_15": "Qwen/Qwen2.5-1.5B",
+    "qwen2_5_3": "Qwen/Qwen2.5-3B",
+    "qwen2_5_05_instruct": "Qwen/Qwen2.5-0.5B-Instruct",
+    "qwen2_5_15_instruct": "Qwen/Qwen2.5-1.5B-Instruct",
+    "qwen2_5_3_instruct": "Qwen/Qwen2.5-3B-Instruct",
+}
+"""Short names for ``model.backbone``: a hub ID, or a directory relative to the root."""
+
+
+class Model(Section):
+    """The model to train."""
+
+    backbone: str = "qwen2_5_15"
+    """Base model: a short name (tiny, qwen2_5_05, qwen2_5_15, qwen2_5_3; all but tiny also with _instruct), a directory
+    with a Hugging Face causal LM, or a hub ID, optionally OWNER/NAME@COMMIT. Hub models are pinned to the commit that
+    the run started with."""
+    adapter: Literal["none", "lora"] = "lora"
+    """What is trained: ``none`` = all weights, ``lora`` = a peft LoRA adapter."""
+    lora_rank: PositiveInt = 32
+    """Rank of the adapter."""
+    lora_alpha: PositiveInt = 64
+    """Scale of the adapter: its output is multiplied by lora_alpha / lora_rank."""
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout before the adapter. Requires one update per buffer: otherwise dropout noise would trigger clipping."""
+    lora_targets: str | list[str] = "all-linear"
+    """Modules that get an adapter: ``all-linear``, or a list of names."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device: ``auto`` = the GPUs, or the CPU on a machine without NVIDIA GPUs. GPUs that torch cannot use are an
+    error."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Data type of weights and arithmetic: ``auto`` = bfloat16 on CUDA, float32 on a CPU. Full-weight training on CUDA
+    keeps float32 master weights and computes in bfloat16."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Attention implementation of transformers."""
+
+
+class Rollout(Section):
+    """Generation of completions for training."""
+
+    backend: Literal["transformers"] = "transformers"
+    """Generation backend."""
+    buffer_size: PositiveInt = 32
+    """Prompts per rollout buffer, over all processes."""
+    num_generations: Annotated[int, Field(ge=2)] = 8
+    """Completions per prompt. They form a group, whose mean reward is the baseline."""
+    max_prompt_length: PositiveInt = 512
+    """Maximum prompt length in tokens. Longer prompts are excluded from training, and counted at startup; evaluations
+    use every problem."""
+    max_completion_length: PositiveInt = 512
+    """Generation budget in tokens; also the loss normalizer of Dr. GRPO."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling. Below 1 the sampler differs from the policy, so it requires algorithm.rollout_correction."""
+    top_k: NonNegativeInt = 0
+    """Sample from the k most likely tokens; 0 = all. Requires algorithm.rollout_correction."""
+    generation_batch_size: NonNegativeInt = 0
+    """Completions that a process generates at once; a finished one makes room for the next. 0 = its whole share of the
+    buffer. Halved, with a message, when memory runs out."""

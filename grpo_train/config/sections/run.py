@@ -1,0 +1,28 @@
+"""``run``: length, schedule, restarts."""
+
+from __future__ import annotations
+
+from grpo_train.config.sections.base import NonNegativeInt, PositiveInt, Section
+
+
+class Run(Section):
+    """Run length, save and evaluation schedule, restarts."""
+
+    total_steps: PositiveInt = 100
+    """Number of optimizer updates."""
+    save_every: PositiveInt = 10
+    """Save the full training state every N steps. It is also saved on stop and at the end."""
+    eval_every: NonNegativeInt = 0
+    """Pause training every N steps, and at the end, to evaluate in a separate process; 0 = never."""
+    eval_initial: bool = False
+    """Also evaluate the starting model before the first step."""
+    seed: NonNegativeInt = 0
+    """Seed of data order, sampling and new weights."""
+    max_restarts: NonNegativeInt = 0
+    """Maximum number of restarts after crashes, each from the latest checkpoint."""
+    nproc: PositiveInt = 1
+    """Number of processes on this machine, one per GPU."""
+    keep_last: NonNegativeInt = 0
+    """Keep only the newest N checkpoints, step_final and checkpoints being evaluated; 0 = keep all."""
+    keep_every: NonNegativeInt = 0
+    """With keep_last: also keep every checkpoint whose step is a multiple of N; 0 = none."""

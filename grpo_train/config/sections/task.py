@@ -1,0 +1,74 @@
+"""``task`` and ``sandbox``: prompts, rewards, and where programs run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section
+
+
+class Task(Section):
+    """Prompts, and how completions are rewarded."""
+
+    name: str = "gsm8k"
+    """Task name (``grpo-train tasks`` lists them), or your own task as ``module:function``."""
+    path: str | None = None
+    """JSONL file, or directory with train.jsonl and test.jsonl. Default: the Hugging Face hub, for tasks with a dataset
+    there."""
+    limit: PositiveInt | None = None
+    """Use only the first N training problems."""
+    level: Annotated[int, Field(ge=1, le=10)] = 1
+    """Generated tasks except addition: difficulty, 1 to 10."""
+    digits: Annotated[int, Field(ge=1, le=6)] = 2
+    """addition, arithmetic, comparison: digits of each number."""
+    operators: str = "+-"
+    """arithmetic: operators to use, any of + - *."""
+    template: str | None = None
+    """Prompt template: r1, chat (the model's chat template), question (the question alone), compact (generated tasks),
+    paper or docstring (mbpp), or a text with {question} in it. Default: set by the task."""
+    system_prompt: str | None = None
+    """System message for template chat."""
+    few_shot: Annotated[int, Field(ge=0, le=8)] = 0
+    """mbpp: number of solved examples in the prompt (as published: 3)."""
+    visible_tests: Annotated[int, Field(ge=0)] = 1
+    """mbpp: number of tests shown in the prompt. Programs are judged by all tests, so hard-coding does not pay."""
+    prompt_field: str = "prompt"
+    """jsonl: field with the question."""
+    answer_field: str = "answer"
+    """jsonl: field with the gold answer."""
+    template_field: str = "template"
+    """jsonl: optional field with a row's own template."""
+    grader: str = "number"
+    """jsonl: answer comparison: number, text, math, or your own ``module:function``."""
+    dataset: str = "leg_counting"
+    """reasoning_gym: name of the dataset."""
+    opponent: str = "start"
+    """code_game: predicting model: ``start`` (the run's starting model), or the directory of a model or checkpoint."""
+    invalid_move_return: float = -1.5
+    """Games: return of a player whose move is illegal or missing, which ends the game (default: SPIRAL's)."""
+    invalid_move_other_return: float = 0.5
+    """Games: return of the other player in that case."""
+    rewards: list[str] = Field(default_factory=list)
+    """Reward functions: accuracy, format, tag_count, reasoning, correct_and_short, score, or your own
+    ``module:function``, weighted by algorithm.reward_weights. Empty: set by the task."""
+    reward_control: Literal["none", "random", "inverted", "format_only"] = "none"
+    """Negative control in place of every reward: with it, accuracy must not improve."""
+    correct_reward: float = 2.0
+    """accuracy: reward of a correct answer in the correct format."""
+    incorrect_reward: float = 0.0
+    """accuracy: reward of any other completion."""
+
+
+class Sandbox(Section):
+    """Isolation of programs written by the model."""
+
+    cpu_seconds: PositiveFloat = 3.0
+    """CPU time limit of a program, in seconds."""
+    memory_mb: Annotated[int, Field(ge=64)] = 1024
+    """Address space limit of a program, in MB."""
+    workers: NonNegativeInt = 0
+    """Programs that a process runs at once; 0 = its share of the cores."""
+    allow_weak: bool = False
+    """Run programs even if the kernel lacks seccomp or Landlock. They can then read every file that you can read."""
