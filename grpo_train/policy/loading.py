@@ -26,6 +26,8 @@ from grpo_train.policy.locate import (
 )
 from grpo_train.tasks.shared.hub import hub_answers
 
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
 
 @dataclass
 class Policy:
@@ -89,6 +91,14 @@ def pick_device(setting: str, local_rank: int = 0) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
+def automatic_dtype(device: torch.device) -> torch.dtype:
+    """The type of ``model.dtype: auto``: bfloat16 on GPUs of compute capability 8 and newer, float16 on older ones,
+    float32 on a CPU."""
+    if device.type != "cuda":
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
+
+
 def device_name(device: torch.device) -> str:
     """The GPU's model, or ``CPU``."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
@@ -121,11 +131,8 @@ def load_policy(
         source = str(weights)
     else:
         source = _pinned(resolve_backbone(base or settings.backbone, root))
-    on_gpu = device.type == "cuda"
     wants_master = trainable and settings.adapter == "none"
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(
-        settings.dtype, torch.bfloat16 if on_gpu else torch.float32
-    )
+    dtype = _DTYPES.get(settings.dtype) or automatic_dtype(device)
     model, tokenizer = _load(source, torch.float32 if wants_master else dtype, settings.attention)
     if kind == "lora":
         from peft import PeftModel
@@ -159,7 +166,7 @@ def load_policy(
         model.enable_input_require_grads()
     model.to(device)
     # Trained weights are float32, adapters included (peft); without autocast an adapter would compute in float32.
-    autocast = torch.bfloat16 if trainable and dtype == torch.bfloat16 else None
+    autocast = dtype if trainable and dtype.itemsize == 2 else None
     return Policy(model, tokenizer, device, recorded_base(source, root), autocast)
 
 

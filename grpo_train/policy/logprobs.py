@@ -273,13 +273,14 @@ class _Padded:
         }
 
 
-def split_by_tokens(completions: Sequence[Completion], budget: int) -> list[range]:
-    """Consecutive rows with at most ``budget`` prompt and completion tokens (a longer one is alone); 0 = all rows."""
+def split_by_tokens(completions: Sequence[Completion], budget: int, max_rows: int = 0) -> list[range]:
+    """Consecutive rows with at most ``budget`` prompt and completion tokens (a longer one is alone; 0 = no limit), and
+    at most ``max_rows`` of them (0 = no limit)."""
     parts: list[range] = []
     start = tokens = 0
     for row, completion in enumerate(completions):
         length = len(completion.prompt_ids) + len(completion.ids)
-        if budget and row > start and tokens + length > budget:
+        if (budget and row > start and tokens + length > budget) or (max_rows and row - start == max_rows):
             parts.append(range(start, row))
             start, tokens = row, 0
         tokens += length

@@ -9,7 +9,6 @@ T token budget, L leaving rows or new tokens, V vocabulary.
 
 from __future__ import annotations
 
-import gc
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +24,11 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 
 from grpo_train.policy.locate import PolicyError
 from grpo_train.policy.logprobs import eval_mode
+from grpo_train.policy.memory import is_out_of_memory, release_memory
 from grpo_train.rollout import Completion
 
 REFILL_FRACTION = 8
 """New rows join when an eighth of the batch is free, because joining costs an extra forward pass."""
-NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Out-of-memory messages of the CPU allocator and of CUDA libraries that bypass torch's allocator."""
 KEYS_AND_VALUES, STATES = "past_key_values", "cache_params"
 """Names of the cache argument. With states only (Mamba), the attention mask covers new tokens only."""
 NO_TOKEN = 2**31 - 1
@@ -155,9 +153,7 @@ class TransformersBackend:
             # Outside of the handler: the traceback references the batch's tensors.
             self._max_rows = math.ceil(size / 2)
             print(f"out of memory: continuing with {self._max_rows} completions at once", flush=True)
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            release_memory()
 
     def _flow(
         self,
@@ -310,13 +306,6 @@ class _Draw:
         target_B1 = uniform_B.unsqueeze(1) * cumulative_BV[:, -1:]
         token_B1 = torch.searchsorted(cumulative_BV, target_B1, right=True).clamp(max=logits_BV.shape[-1] - 1)
         return token_B1.squeeze(1), logp_BV.gather(1, token_B1).squeeze(1)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that a batch was too large, on a GPU or a CPU."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and any(message in str(error) for message in NO_MEMORY)
-    )
 
 
 @contextmanager

@@ -45,7 +45,10 @@ def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
 
 
 def _gradient(metrics: Mapping[str, Any], config: Config) -> Iterator[Record]:
-    if not math.isfinite(_value(metrics, "grad_norm", 0.0)):
+    if not math.isfinite(_value(metrics, "grad_norm", 0.0)) and "loss_scale" in metrics:
+        message = "the scaled gradient was too large for float16; the update was skipped and the loss scale halved"
+        yield _record("info", "loss_scale_lowered", message, loss_scale=metrics["loss_scale"])
+    elif not math.isfinite(_value(metrics, "grad_norm", 0.0)):
         message = "the gradient is not finite; the update was skipped. Try a lower learning rate"
         yield _record("alarm", "gradient_not_finite", message)
     correction = config.algorithm.rollout_correction

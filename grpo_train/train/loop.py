@@ -13,6 +13,8 @@ directory it saves and exits after the current step.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -60,26 +62,29 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             log.add_rollouts(step, samples, rewards, advantages)
             clock.lap("reward")
             if config.steps_per_buffer > 1:  # otherwise the old policy is the current one
-                state.buffer.old_logps = score_old_policy(state.forward, state.buffer, config)
+                old = partial(score_old_policy, state.forward, state.buffer, config)
+                state.buffer.old_logps = state.score_rows.run(old)
             if state.reference is not None:
-                state.buffer.ref_logps = state.reference.score(state.buffer.completions, config.train.tf_micro_batch)
+                reference = partial(state.reference.score, state.buffer.completions)
+                state.buffer.ref_logps = state.score_rows.run(reference)
             clock.lap("score")
 
-        state.gradients.start()
         update = update_index % config.algorithm.updates_per_buffer  # index in a pass over the buffer
-        sums = accumulate_gradients(state.forward, state.buffer, update, state.gradients, config)
-        squared_norms = state.gradients.all_reduce(world)
+        sums = state.gradient_rows.run(partial(_attempt_gradients, state, state.buffer, update, config))
+        squared_norms = state.unscale(state.gradients.all_reduce(world))
         grad_norm = float(torch.nn.utils.clip_grad_norm_(state.policy.trainable(), config.optimizer.max_grad_norm))
         learning_rate = float(state.scheduler.get_last_lr()[0])
         if math.isfinite(grad_norm):  # otherwise the step is skipped, which keeps the weights
-            state.optimizer.step()
+            state.scaler.step(state.optimizer)
             state.scheduler.step()
             state.check_weights(step)
+        state.scaler.update()
         clock.lap("train")
 
-        parts = world.gather((sums.collect(), squared_norms))
-        state.update_noise_scale([norm for _, norms in parts for norm in norms], grad_norm)
-        log.write(step, [part for part, _ in parts], grad_norm, learning_rate, clock)
+        parts = world.gather((sums.collect(), squared_norms, state.gradient_rows.rows))
+        state.update_noise_scale([norm for _, norms, _ in parts for norm in norms], grad_norm)
+        rows_per_pass = min(rows for _, _, rows in parts)
+        log.write(step, [part for part, _, _ in parts], grad_norm, learning_rate, rows_per_pass, clock)
 
         is_stop = bool(world.broadcast(run.stop_requested()))
         if is_stop or step == until or step % config.run.save_every == 0:
@@ -98,18 +103,40 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
     return saved
 
 
-def accumulate_gradients(
-    forward: LogprobForward, buffer: RolloutBuffer, update: int, gradients: GradientSum, config: Config
+def _attempt_gradients(
+    state: TrainingState, buffer: RolloutBuffer, update: int, config: Config, max_rows: int
 ) -> TokenSums:
-    """Add the gradient of this rank's share of a buffer's update to ``gradients``; returns the sums for the log."""
+    """This rank's gradient of an update, from the start: an earlier attempt may have run out of memory halfway."""
+    state.gradients.start()
+    return accumulate_gradients(
+        state.forward, buffer, update, state.gradients, config, max_rows=max_rows, scale=state.scaler.scale
+    )
+
+
+def accumulate_gradients(
+    forward: LogprobForward,
+    buffer: RolloutBuffer,
+    update: int,
+    gradients: GradientSum,
+    config: Config,
+    *,
+    max_rows: int = 0,
+    scale: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
+) -> TokenSums:
+    """Add the gradient of this rank's share of a buffer's update to ``gradients``; returns the sums for the log.
+
+    Args:
+        max_rows: completions of one pass at most; 0 = a whole micro-batch. Changes no number.
+        scale: multiplies the loss before the backward pass (float16).
+    """
     sums = TokenSums()
     # A piece is a part of a micro-batch that takes one forward pass (train.token_budget).
-    for pieces in microbatches(buffer, update, config):
+    for pieces in microbatches(buffer, update, config, max_rows):
         gradients.start_microbatch()
         for rows in pieces:
             tokens = forward([buffer.completions[i] for i in rows], entropy_gradient=config.algorithm.entropy_coef > 0)
             piece = make_piece(buffer, rows, tokens, config)
             loss = piece_loss(tokens, piece, buffer, update, config)
-            gradients.backward(loss.loss, is_last_piece=rows is pieces[-1])
+            gradients.backward(scale(loss.loss), is_last_piece=rows is pieces[-1])
             sums.add(loss, tokens, piece)
     return sums

@@ -15,6 +15,7 @@ from grpo_train.config.schema import Config
 from grpo_train.policy.loading import load_policy, pick_device
 from grpo_train.policy.locate import at_commit, base_of_checkpoint, check_weights, resolve_backbone, weight_hash
 from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.policy.memory import RowLimit
 from grpo_train.rewards import Rewards, load_rewards
 from grpo_train.rollout.adversary import START, make_adversary
 from grpo_train.rollout.backends import make_backend
@@ -44,6 +45,10 @@ from grpo_train.train.resume import check_position, config_changes, library_vers
 
 PROBES = "probes"
 """File name (without suffix) of the noise scale's averages in a checkpoint."""
+SCALER = "loss_scale"
+"""File name (without suffix) of float16's loss scale in a checkpoint."""
+LIMITS = "rows_per_pass"
+"""File name (without suffix), in a checkpoint, of what memory allowed each rank: a resume takes the same passes."""
 BASELINES = "baselines"
 """File name (without suffix) of self-play's baselines in a checkpoint."""
 
@@ -82,6 +87,13 @@ class TrainingState:
             chunked=config.train.chunked_logprobs,
             token_budget=config.train.token_budget,
         )
+        self.scaler = torch.amp.GradScaler(self.policy.device.type, enabled=self.policy.autocast_dtype == torch.float16)
+        """Scales the loss of float16, whose gradients would underflow."""
+        self.loss_scale = 1.0
+        """What the loss of this step was multiplied by."""
+        per_pass = config.train.microbatch_size * config.rollout.num_generations
+        self.gradient_rows = RowLimit(per_pass, "train.microbatch_size")
+        self.score_rows = RowLimit(config.train.tf_micro_batch, "train.tf_micro_batch")
         start = self._load_start(base, is_fresh=latest is None)
         self.reference = start if config.algorithm.beta > 0 else None
         is_self_play = isinstance(self.task, SelfPlayTask)
@@ -146,8 +158,22 @@ class TrainingState:
             self.buffer = buffers.from_state(pending, self._world, self._config)
         if self.baselines and (saved := load_extra(checkpoint, BASELINES)):
             self.baselines.load_state_dict(saved)
+        if self.scaler.is_enabled() and (scale := load_extra(checkpoint, SCALER)):
+            self.scaler.load_state_dict(scale)
+        if self.saved_info.get("device") == self.policy.device_name and (limits := load_extra(checkpoint, LIMITS)):
+            rank = self._world.rank
+            for limit, rows in zip((self.gradient_rows, self.score_rows), limits["rows"], strict=True):
+                limit.rows = min(limit.rows, rows[rank] if len(rows) == self._world.size else min(rows))
         if self.noise_scale and (probes := load_extra(checkpoint, PROBES)):
             self.noise_scale.load_state_dict(probes["noise_scale"])
+
+    def unscale(self, squared_norms: list[float]) -> list[float]:
+        """Divide the summed gradient by the loss scale; returns the micro-batches' squared norms without it."""
+        if not self.scaler.is_enabled():
+            return squared_norms
+        self.loss_scale = self.scaler.get_scale()
+        self.scaler.unscale_(self.optimizer)
+        return [norm / self.loss_scale**2 for norm in squared_norms]
 
     def update_noise_scale(self, squared_norms: list[float], grad_norm: float) -> None:
         """Add a step to the noise scale.
@@ -193,6 +219,11 @@ class TrainingState:
         extra: dict[str, Any] = {}
         if self.noise_scale:
             extra[PROBES] = {"noise_scale": self.noise_scale.state_dict()}
+        limits = self._world.gather((self.gradient_rows.rows, self.score_rows.rows))
+        if any(rows != (self.gradient_rows.configured, self.score_rows.configured) for rows in limits):
+            extra[LIMITS] = {"rows": [list(rows) for rows in zip(*limits, strict=True)]}
+        if self.scaler.is_enabled():
+            extra[SCALER] = self.scaler.state_dict()
         if self.baselines:
             extra[BASELINES] = self.baselines.state_dict()
         if self.buffer is not None and step % self._config.steps_per_buffer:

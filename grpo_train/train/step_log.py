@@ -55,8 +55,17 @@ class StepLog:
         if self._logs is not None:
             self._rollouts = rollout_rows(step, samples, rewards, advantages)
 
-    def write(self, step: int, sums: Sequence[TokenSums], grad_norm: float, learning_rate: float, clock: Clock) -> None:
-        """Log a step. ``sums``: those of all ranks; ``grad_norm``: before clipping."""
+    def write(
+        self,
+        step: int,
+        sums: Sequence[TokenSums],
+        grad_norm: float,
+        learning_rate: float,
+        rows_per_pass: int,
+        clock: Clock,
+    ) -> None:
+        """Log a step. ``sums``: those of all ranks; ``grad_norm``: before clipping; ``rows_per_pass``: completions that
+        a forward and backward pass took at most, on the rank with the least memory."""
         if self._logs is None:
             return
         state, config = self._state, self._config
@@ -69,10 +78,12 @@ class StepLog:
             **tokens,
             "grad_norm": grad_norm,
             "learning_rate": learning_rate,
+            **({"loss_scale": state.loss_scale} if state.scaler.is_enabled() else {}),
             **(state.noise_scale.metrics(config.rollout.num_generations) if state.noise_scale else {}),
             "num_tokens": state.num_tokens,
             "epoch": state.source.epoch(buffers, config.rollout.buffer_size),
             "memory/peak_gib": _peak_gib(state.policy.device),
+            "memory/rows_per_pass": rows_per_pass,
             **clock.laps,
             "time/save": self._save_seconds,  # the save after the previous step
             "time/step": clock.total() + self._save_seconds,

@@ -17,8 +17,9 @@ from grpo_train.policy.logprobs import LogprobForward, TokenLogprobs, pad_values
 from grpo_train.train.buffer import RolloutBuffer
 
 
-def microbatches(buffer: RolloutBuffer, update: int, config: Config) -> Iterator[list[list[int]]]:
-    """Micro-batches of this rank's share of an update, each as pieces within the token budget.
+def microbatches(buffer: RolloutBuffer, update: int, config: Config, max_rows: int = 0) -> Iterator[list[list[int]]]:
+    """Micro-batches of this rank's share of an update, each as pieces within the token budget and of at most
+    ``max_rows`` completions (0 = no limit).
 
     A piece is the list of its completions' indices in the buffer. A micro-batch without gradient has no pieces.
     """
@@ -26,7 +27,7 @@ def microbatches(buffer: RolloutBuffer, update: int, config: Config) -> Iterator
     size = config.train.microbatch_size * config.rollout.num_generations
     for first in range(part.start, part.stop, size):
         rows = [i for i in range(first, first + size) if _takes_part(buffer, i, config)]
-        pieces = split_by_tokens([buffer.completions[i] for i in rows], config.train.token_budget)
+        pieces = split_by_tokens([buffer.completions[i] for i in rows], config.train.token_budget, max_rows)
         yield [[rows[i] for i in piece] for piece in pieces]
 
 
@@ -97,10 +98,15 @@ def piece_loss(tokens: TokenLogprobs, piece: Piece, buffer: RolloutBuffer, updat
     )
 
 
-def score_old_policy(forward: LogprobForward, buffer: RolloutBuffer, config: Config) -> list[torch.Tensor]:
-    """Log-probabilities before the buffer's first update, (T_i,) per completion; zeros where the gradient is zero."""
+def score_old_policy(
+    forward: LogprobForward, buffer: RolloutBuffer, config: Config, max_rows: int
+) -> list[torch.Tensor]:
+    """Log-probabilities before the buffer's first update, (T_i,) per completion; zeros where the gradient is zero.
+
+    A pass takes at most ``max_rows`` completions.
+    """
     rows = [i for i in range(len(buffer.completions)) if _takes_part(buffer, i, config)]
-    scored = forward.score([buffer.completions[i] for i in rows], config.train.tf_micro_batch)
+    scored = forward.score([buffer.completions[i] for i in rows], max_rows)
     by_row = dict(zip(rows, scored, strict=True))
     return [by_row.get(i, torch.zeros(len(c.ids))) for i, c in enumerate(buffer.completions)]
 

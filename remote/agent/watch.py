@@ -33,8 +33,8 @@ MAX_CHARACTERS = 12 << 20
 LATE_S = 10.0
 """A read that takes longer is reported."""
 HEAD_START_S = 1.0
-"""The other topics wait this long for the first list of runs: it is what the user looks for, and importing libtmux takes
-as long as reading 200 runs."""
+"""The other topics wait this long for the first list of runs, which is what the user looks for: to import libtmux takes
+as long as to read 200 runs."""
 
 
 def gpu_value() -> dict[str, Any]:

@@ -383,8 +383,8 @@ def test_a_non_finite_update_is_skipped(root: Path, monkeypatch: pytest.MonkeyPa
     """Weights, moments and schedule stay unchanged, and training continues from them."""
     original, updates = training.accumulate_gradients, []
 
-    def poisoned(forward: Any, buffer: Any, update: int, gradients: Any, config: Any) -> TokenSums:
-        sums = original(forward, buffer, update, gradients, config)
+    def poisoned(forward: Any, buffer: Any, update: int, gradients: Any, config: Any, **options: Any) -> TokenSums:
+        sums = original(forward, buffer, update, gradients, config, **options)
         updates.append(update)
         if len(updates) == 2:
             gradients.backward(gradients.parameters[0].sum() * value)

@@ -40,9 +40,9 @@ class Model(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device: ``auto`` = the GPUs, or the CPU on a machine without NVIDIA GPUs. GPUs that torch cannot use are an
     error."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of weights and arithmetic: ``auto`` = bfloat16 on CUDA, float32 on a CPU. Full-weight training on CUDA
-    keeps float32 master weights and computes in bfloat16."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Data type of weights and arithmetic: ``auto`` = bfloat16 on a GPU of compute capability 8 or newer, float16 on an
+    older one, float32 on a CPU. Trained weights are always kept in float32; float16 scales the loss."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation of transformers."""
 

@@ -1,0 +1,60 @@
+"""Running out of memory: recognizing it, and doing the same work in smaller parts."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from grpo_train.policy.locate import PolicyError
+
+NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""Out-of-memory messages of the CPU allocator and of CUDA libraries that bypass torch's allocator."""
+Result = TypeVar("Result")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that a batch was too large, on a GPU or a CPU."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and any(message in str(error) for message in NO_MEMORY)
+    )
+
+
+def release_memory() -> None:
+    """Give back what the failed work held. Call it outside of the handler: the traceback references its tensors."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class RowLimit:
+    """How many completions one pass may take: halved whenever memory runs out, for the rest of the run."""
+
+    def __init__(self, rows: int, name: str) -> None:
+        """``rows``: the configured number, at least 1; ``name``: the config key that sets it."""
+        self.rows = self.configured = rows
+        self._name = name
+
+    def run(self, work: Callable[[int], Result]) -> Result:
+        """``work(rows)``, done again from the start with half as many rows when memory runs out.
+
+        Raises PolicyError (``no_memory``) if a single row does not fit.
+        """
+        while True:
+            try:
+                return work(self.rows)
+            except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
+                if not is_out_of_memory(error):
+                    raise
+                if self.rows == 1:
+                    raise PolicyError(
+                        "one completion does not fit into memory; lower rollout.max_completion_length, or set "
+                        "train.gradient_checkpointing: true",
+                        code="no_memory",
+                    ) from error
+            self.rows = math.ceil(self.rows / 2)
+            print(f"out of memory: {self._name} is too large; passes take {self.rows} completions now", flush=True)
+            release_memory()

@@ -1,0 +1,56 @@
+"""Training in float16, whose small gradients need a scaled loss. Not measured on a GPU."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.engine import assert_same_run, resume_here, rows, run_of, train_here, weights_hash, write_config
+
+
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+def test_a_resume_is_bit_exact(root: Path, tmp_path: Path, adapter: str) -> None:
+    """The loss scale is part of the state."""
+    torch.set_num_threads(1)
+    cfg = write_config(root, run__total_steps=4, model__adapter=adapter, model__dtype="float16")
+    run = train_here(root, cfg, "half")
+    assert (run.training_state / "step_2" / "loss_scale.pt").is_file()
+    shutil.copytree(root, tmp_path / "copy", symlinks=True)
+    again = run_of(tmp_path / "copy", "half")
+    resume_here(again, "2", total=4)
+    assert_same_run(run, again, 4)
+
+
+def test_the_gradient_is_that_of_float32(root: Path) -> None:
+    """Without the scale in it: neither the norm nor the noise scale shows that the loss was multiplied by 65,536."""
+    torch.set_num_threads(1)
+    half, whole = (
+        rows(train_here(root, write_config(root, run__total_steps=1, model__dtype=dtype), dtype))[0]
+        for dtype in ("float16", "float32")
+    )
+    assert half["loss_scale"] == 65_536
+    assert "loss_scale" not in whole
+    assert half["grad_norm"] == pytest.approx(whole["grad_norm"], rel=0.2)  # a sampled token may differ
+
+
+def test_a_scale_that_is_too_large_is_halved(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps whose scaled gradient overflows are skipped, with a note and no alarm; then training goes on."""
+    torch.set_num_threads(1)
+    scaler = functools.partial(torch.amp.GradScaler, init_scale=2.0**34)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    run = train_here(root, write_config(root, run__total_steps=16, model__dtype="float16"), "halved")
+    lines = rows(run)
+    skipped = [line["step"] for line in lines if line["grad_norm"] in ("NaN", "Infinity")]
+    assert skipped == list(range(1, len(skipped) + 1))
+    assert 0 < len(skipped) < 16
+    for step in skipped:
+        levels = {record["code"]: record["level"] for record in lines[step - 1]["health"]}
+        assert levels["loss_scale_lowered"] == "info"
+        assert "gradient_not_finite" not in levels
+        assert lines[step]["loss_scale"] == lines[step - 1]["loss_scale"] / 2
+    assert weights_hash(run, len(skipped)) == weights_hash(run, 1)
+    assert weights_hash(run, 16) != weights_hash(run, 1)
