@@ -15,6 +15,7 @@ from pathlib import Path
 
 from grpo_train.backup.content import CHUNK, RateLimit, check_content, read_piece
 from grpo_train.backup.keys import check_key, check_prefix, is_key, is_partial, partial_name
+from grpo_train.backup.same_disk import mount_point, on_same_device, shows
 from grpo_train.backup.store import Entry, OnBytes, Piece, StoreError
 from grpo_train.run_dir.files import fsync_path
 
@@ -31,6 +32,8 @@ class FolderStore:
         self.url = str(path)
         self.limit = limit
         self._check_base()
+        self.identity = str(path.resolve())
+        self.location = self.identity
 
     def entries(self, prefix: str) -> Iterator[Entry]:
         folder, slash, start = check_prefix(prefix).rpartition("/")
@@ -122,6 +125,19 @@ class FolderStore:
         finally:
             with suppress(OSError):
                 probe.unlink()
+
+    # --------------------------------------------------------------------------------------------------- trial
+
+    def is_on_disk_of(self, folder: Path) -> bool:
+        return on_same_device(self.path, folder)
+
+    def sees(self, name: str) -> bool:
+        here, top = self.path.resolve(), mount_point(self.path)
+        places = [place for place in (here, *here.parents) if place.is_relative_to(top)]
+        return any(shows(place, name) for place in places)
+
+    def try_checksums(self) -> tuple[bool, bool]:
+        return False, False  # a file system reports none
 
     # ------------------------------------------------------------------------------------------------- writing
 

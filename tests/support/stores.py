@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
+from grpo_train.backup.backup_yaml import default_path
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.store import Piece, Store
 
@@ -20,6 +24,21 @@ def new_store(kind: str, folder: Path) -> Iterator[Store]:
     folder.mkdir(parents=True)
     assert kind == "folder"
     yield FolderStore(folder)
+
+
+@contextmanager
+def other_disk() -> Iterator[Path]:
+    """An empty directory that is not on the disk of the temporary files."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="grpo-") as folder:
+        yield Path(folder)
+
+
+def write_destinations(*destinations: dict[str, str]) -> Path:
+    """Describe destinations in the user's ``backup.yaml``; the test has a home of its own."""
+    path = default_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump({"destinations": list(destinations)}))
+    return path
 
 
 def content(size: int, seed: int = 0) -> bytes:

@@ -1,0 +1,74 @@
+"""Opening a destination by its name: the store, and what it can be trusted with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_train.backup import trial
+from grpo_train.backup.access import LAMBDA_FILE, find_access
+from grpo_train.backup.backup_yaml import (
+    EXAMPLE,
+    Bucket,
+    DestinationError,
+    Folder,
+    default_path,
+    read_destinations,
+)
+from grpo_train.backup.content import RateLimit
+from grpo_train.backup.folder import FolderStore
+from grpo_train.backup.store import Store, Trust
+from grpo_train.run_dir.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Destination:
+    """An opened destination."""
+
+    name: str
+    store: Store
+    trust: Trust
+    limit: int | None
+    """Bytes per second, already in force; None = unlimited."""
+
+
+def open_destination(
+    name: str | None, root: Path, *, write: bool = True, limit: int | None = None, transfers: int = 4
+) -> Destination:
+    """Open a destination of ``backup.yaml``; None opens the first, or the bucket of ``~/.lambda_s3.env``.
+
+    With ``write``, the rights to list, write, read and delete are tried out, and the destination's trust is found out.
+    Without, an unknown destination is trusted with nothing. ``limit`` (bytes per second) replaces that of the file;
+    ``transfers`` is the number of parts of files that are uploaded at a time.
+
+    Raises DestinationError, AccessError, and StoreError when the store cannot be used.
+    """
+    described = find_destination(name)
+    limit = limit or described.limit
+    store = _open(described, RateLimit(limit) if limit else None, transfers)
+    trust = trial.trust(store, root) if write else trial.known_trust(store, root)
+    return Destination(described.name, store, trust, limit)
+
+
+def find_destination(name: str | None) -> Folder | Bucket:
+    """The description of a destination. Raises DestinationError."""
+    path = default_path()
+    known = read_destinations(path)
+    if name is None and known:
+        return known[0]
+    if not known and name in (None, "s3") and LAMBDA_FILE.expanduser().exists():
+        return Bucket(name="s3")
+    if name is None or not known:
+        raise DestinationError(f"{path}: no destination for backups is described; {EXAMPLE}", code="no_destination")
+    for described in known:
+        if described.name == name:
+            return described
+    hint = did_you_mean(name, [described.name for described in known])
+    raise DestinationError(f"no destination named '{name}' in {path}; {hint}", code="no_destination")
+
+
+def _open(described: Folder | Bucket, limit: RateLimit | None, transfers: int) -> FolderStore:
+    if isinstance(described, Folder):
+        return FolderStore(Path(described.folder), limit)
+    find_access(described.credentials)
+    raise DestinationError(f"'{described.name}': buckets are not supported yet")
