@@ -70,7 +70,8 @@ def resume(
     The full state is restored: the run continues bit for bit as if it had never stopped, unless --nproc, --set or the
     environment changed. Changed keys are listed and written to the run's config.yaml.
     """
-    from grpo_train.supervisor.supervisor import Supervisor, prepare_resume, refuse_live
+    from grpo_train.supervisor.resume import prepare_resume, refuse_live
+    from grpo_train.supervisor.supervisor import Supervisor
 
     if nproc and no_torchrun:
         fail("--nproc and --no-torchrun exclude each other", 2)

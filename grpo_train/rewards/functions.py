@@ -149,7 +149,8 @@ def _checked(name: str, function: RewardFunction, attempt: Attempt, verdict: Ver
     try:
         value = function(attempt, verdict)
     except (Exception, SystemExit) as error:  # user code may raise anything
-        raise TaskError(f"task.rewards: '{name}' raised {type(error).__name__}: {error}") from error
+        message = f"task.rewards: '{name}' raised {type(error).__name__}: {error}"
+        raise TaskError(message, code="reward_raised") from error  # another attempt may pass: it may ask a service
     if value is None:
         return None
     try:

@@ -297,14 +297,14 @@ def with_bug(folder: Path, *, steps: int, once: bool) -> dict[str, str]:
 
 
 def test_a_crash_restarts_from_the_latest_step(root: Path, tmp_path: Path) -> None:
-    cfg = write_config(root, "restart.yaml", run__save_every=2, run__max_restarts=2, **QUICK)
+    cfg = write_config(root, "restart.yaml", run__save_every=2, run__max_restarts=2, run__restart_wait=[0.5], **QUICK)
     run = run_of(root, "restarted")
     with running(
         train_command(cfg, run.name), root, run_id_of(run.path), **with_bug(tmp_path / "bug", steps=3, once=True)
     ) as supervisor:
         output, _ = supervisor.communicate(timeout=120)
     assert supervisor.returncode == 0, output
-    assert "restart 1 of 2 from the latest checkpoint" in output
+    assert "restart 1 of 2 from the latest checkpoint in 0.5 s" in output
     status = run.read_status() or {}
     assert (status["state"], status["restarts"], status["error"]) == ("finished", 1, None)
     assert [e for e in events(run) if e in ("crashed", "restarted", "resumed", "finished")] == [

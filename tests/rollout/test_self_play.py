@@ -22,7 +22,7 @@ from grpo_train.rollout.collect import Role, Sample
 from grpo_train.rollout.prompts import Prompt
 from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.run_dir import RunDir
-from grpo_train.supervisor.supervisor import prepare_resume
+from grpo_train.supervisor.resume import prepare_resume
 from grpo_train.tasks import Attempt, TaskError, load_task, load_worked_task
 from grpo_train.tasks.shared.self_play import Practice, SelfPlayTask
 from grpo_train.tiny.model import WarmStart, make_tiny_model

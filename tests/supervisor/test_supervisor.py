@@ -17,8 +17,9 @@ from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.processes import run_id_of
+from grpo_train.supervisor.resume import refuse_live
 from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
-from grpo_train.supervisor.supervisor import Supervisor, refuse_live
+from grpo_train.supervisor.supervisor import Supervisor
 from tests.support.engine import config_text
 
 
@@ -77,7 +78,7 @@ def test_run_has_one_supervisor(tmp_path: Path) -> None:
     first = Supervisor(run, config)
     with pytest.raises(RunDirError, match="is the run still active"):
         Supervisor(run, config)
-    first._status.close()
+    first._journal.close()
 
 
 def test_a_clock_set_back_hides_no_training(tmp_path: Path) -> None:
@@ -85,10 +86,10 @@ def test_a_clock_set_back_hides_no_training(tmp_path: Path) -> None:
     run, config = create_run(tmp_path, {}, "one"), load_config(config_text())
     run.log_event("training", device="earlier")
     supervisor, before = Supervisor(run, config), run.events_file.stat().st_size
-    assert supervisor._training_event(before) is None
+    assert supervisor._stages._training_event(before) is None
     append_jsonl(run.events_file, {"time": "2020-01-01T00:00:00.000Z", "event": "training", "device": "cpu"})
-    assert (supervisor._training_event(before) or {})["device"] == "cpu"
-    supervisor._status.close()
+    assert (supervisor._stages._training_event(before) or {})["device"] == "cpu"
+    supervisor._journal.close()
 
 
 OBEYS_A_STOP = """
@@ -102,10 +103,10 @@ time.sleep(0.5)
 
 
 def test_a_stopping_run_stays_stopping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_train.supervisor.supervisor.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("grpo_train.supervisor.process.HEARTBEAT_S", 0.05)
     run, states = create_run(tmp_path, {}, "one"), []
     supervisor = Supervisor(run, load_config(config_text(run__total_steps=9)))
-    write = supervisor._write
+    write = supervisor._journal.write
 
     def recorded(**fields: Any) -> None:
         states.append(fields["state"])
@@ -113,10 +114,10 @@ def test_a_stopping_run_stays_stopping(tmp_path: Path, monkeypatch: pytest.Monke
         if states == ["starting"]:
             run.request_stop(by="test")
 
-    monkeypatch.setattr(supervisor, "_write", recorded)
+    monkeypatch.setattr(supervisor._journal, "write", recorded)
     child = subprocess.Popen([sys.executable, "-c", OBEYS_A_STOP, str(run.stop_file), str(run.status_file)])
-    supervisor._watch(child, Stage("train", 5), 0)
-    supervisor._status.close()
+    supervisor._stages._watch(child, Stage("train", 5), 0)
+    supervisor._journal.close()
     asked = states.index("stopping")
     assert set(states[:asked]) == {"starting"}
     assert set(states[asked:]) == {"stopping"}
@@ -127,12 +128,11 @@ def test_a_stop_in_the_last_step_of_a_stage_is_obeyed(tmp_path: Path, monkeypatc
     (run.path / "control").mkdir(exist_ok=True)
     supervisor = Supervisor(run, load_config(config_text(run__total_steps=9, run__eval_every=5)))
     command = [sys.executable, "-c", OBEYS_A_STOP, str(run.stop_file), str(run.status_file)]
-    monkeypatch.setattr(Stage, "command", lambda *arguments: command)
     monkeypatch.setattr(type(run), "newest_step", lambda self: 5)
     request = threading.Timer(0.3, run.request_stop, kwargs={"by": "test"})
     request.start()
-    assert supervisor._stage(Stage("train", 5)) == ("stopped", None)
-    supervisor._status.close()
+    assert supervisor._stages.run(Stage("train", 5), command) == ("stopped", None)
+    supervisor._journal.close()
 
 
 def test_leftover_processes_prevent_a_resume(tmp_path: Path) -> None:

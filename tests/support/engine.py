@@ -71,7 +71,7 @@ def train_here(root: Path, cfg: Path, name: str, *options: str) -> RunDir:
 
 def resume_here(run: RunDir, which: str = "latest", total: int = 6) -> None:
     """Resume a run in this process."""
-    from grpo_train.supervisor.supervisor import prepare_resume
+    from grpo_train.supervisor.resume import prepare_resume
     from grpo_train.train.worker import main
 
     prepare_resume(run, which, total)

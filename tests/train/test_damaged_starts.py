@@ -17,7 +17,7 @@ from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import atomic_symlink
 from grpo_train.run_dir.manifest import weights_problem
-from grpo_train.supervisor import supervisor
+from grpo_train.supervisor import process, supervisor
 from grpo_train.supervisor.stages import Stage
 from grpo_train.supervisor.supervisor import Supervisor
 from grpo_train.train.worker import main
@@ -61,8 +61,8 @@ def by_resume(run: RunDir, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
 
 def by_restart(run: RunDir, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
     """The trainer (another program here) dies; without the damage the supervisor would restart it three times."""
-    for name in ("become_subreaper", "reap_orphans"):
-        monkeypatch.setattr(supervisor, name, lambda: None)
+    monkeypatch.setattr(supervisor, "become_subreaper", lambda: None)
+    monkeypatch.setattr(process, "reap_orphans", lambda: None)
     monkeypatch.setattr(Stage, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(7)"])
     config = load_config(run.config_file.read_text())
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.version import FORMAT
-from grpo_train.supervisor.supervisor import prepare_resume
+from grpo_train.supervisor.resume import prepare_resume
 from grpo_train.train.worker import main
 from tests.support.engine import (
     DAMAGES,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from grpo_train.config.sections.base import NonNegativeInt, PositiveInt, Section
+from pydantic import Field
+
+from grpo_train.config.sections.base import NonNegativeFloat, NonNegativeInt, PositiveInt, Section
 
 
 class Run(Section):
@@ -19,7 +21,11 @@ class Run(Section):
     seed: NonNegativeInt = 0
     """Seed of data order, sampling and new weights."""
     max_restarts: NonNegativeInt = 0
-    """Maximum number of restarts after crashes, each from the latest checkpoint."""
+    """Maximum number of restarts after crashes, each from the latest checkpoint. Counted anew after save_every steps of
+    progress. An error of the config, the data or a checkpoint, and the same exception twice at the same step, are not
+    retried."""
+    restart_wait: list[NonNegativeFloat] = Field(default_factory=lambda: [10.0, 60.0, 300.0])
+    """Seconds to wait before the first, second, … restart in a row; the last number is used from there on."""
     nproc: PositiveInt = 1
     """Number of processes on this machine, one per GPU."""
     keep_last: NonNegativeInt = 0

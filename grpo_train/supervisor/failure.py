@@ -1,0 +1,59 @@
+"""The error of a stage that failed, from what its processes left behind. Torch-free."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.files import read_json
+
+MAX_LINE, MAX_TRACEBACK = 4_000, 200_000
+"""Characters kept of each line and of a traceback: a ``status.json`` that is too large is not read."""
+
+
+def clear_reports(run: RunDir) -> None:
+    """Remove the failure reports of earlier stages."""
+    for stale in (run.path / "control").glob("error_*.json"):
+        stale.unlink(missing_ok=True)
+
+
+def failure(run: RunDir, pid: int, exit_code: int, nproc: int, console_tail: list[str]) -> dict[str, Any]:
+    """Error of a failed stage: rank and signal, or the exception, with the last console lines.
+
+    ``pid`` and ``exit_code`` are those of the process that the supervisor started.
+    """
+    control = run.path / "control"
+    failures = (read_json(control / "error_torchrun.json") or {}).get("failures", [])
+    if nproc == 1 and exit_code < 0:
+        failures = [{"rank": 0, "pid": pid, "exit_code": exit_code, "signal": signal.Signals(-exit_code).name}]
+    # A rank killed by a signal is the cause. Ranks that failed in a collective afterwards, or got torchrun's
+    # SIGTERM, are not.
+    killed = [f for f in failures if f["exit_code"] < 0 and f["signal"] != "SIGTERM"]
+    reports = [report for path in control.glob("error_rank*.json") if (report := read_json(path))]
+    error: dict[str, Any] = {
+        "code": "internal",
+        "rank": None,
+        "signal": None,
+        "exit_code": exit_code,
+        "exception": "",
+        "traceback": "",
+    }
+    if killed:
+        first = killed[0]
+        hint = " (often: out of memory)" if first["signal"] == "SIGKILL" else ""
+        error |= {"rank": first["rank"], "signal": first["signal"], "pid": first["pid"]}
+        error["summary"] = f"rank {first['rank']} (pid {first['pid']}) was killed by {first['signal']}{hint}"
+    elif reports:
+        first = min(reports, key=lambda report: str(report["time"]))
+        error |= {
+            "rank": first["rank"],
+            "exception": first["message"][:MAX_LINE],
+            "traceback": first["traceback"][-MAX_TRACEBACK:],
+            "code": first.get("code", "internal"),
+        }
+        error["summary"] = f"rank {first['rank']}: {first['message']}" if nproc > 1 else first["message"]
+    else:
+        error["summary"] = f"the training process ended with exit code {exit_code}"
+    error["summary"] = error["summary"][:MAX_LINE]
+    return {**error, "console_tail": console_tail}

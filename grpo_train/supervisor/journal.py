@@ -1,0 +1,73 @@
+"""What a supervisor writes about its run: ``status.json``, events, and lines for the console. Torch-free.
+
+A disk that takes nothing must not end the run, so no method here raises OSError.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from io import FileIO
+from typing import Any
+
+from grpo_train.run_dir import RunDir, StatusWriter
+from grpo_train.run_dir.files import open_for_writing, to_float
+from grpo_train.supervisor.progress_line import ProgressLine
+
+TAIL_LINES = 60
+"""Console lines kept for an error: enough for every rank's message and the steps before it."""
+
+
+class Journal:
+    """The run's status, events and console. One per run: it holds the status lock."""
+
+    def __init__(self, run: RunDir, terminal: ProgressLine) -> None:
+        """Take the run's status lock. Raises RunDirError if the run is live."""
+        self.run, self.terminal = run, terminal
+        self.status = StatusWriter(run.path)
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        """Last lines that the stage printed."""
+        self._began = time.monotonic()
+        self._seconds_before = to_float(self.status.fields.get("run_seconds")) or 0.0
+
+    @property
+    def run_seconds(self) -> float:
+        """Time that the run has been supervised, over all its starts."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    def write(self, **fields: Any) -> None:
+        """Update ``status.json``."""
+        try:
+            self.status.update(run_seconds=round(self.run_seconds, 1), **fields)
+        except OSError as error:
+            self.say(f"cannot write status.json: {error.strerror}")
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Append to ``events.jsonl``."""
+        try:
+            self.run.log_event(event, **fields)
+        except OSError as error:
+            self.say(f"cannot write events.jsonl: {error.strerror}")
+
+    def say(self, text: str) -> None:
+        """Print a line, on the terminal and to ``console.log``."""
+        line = f"grpo-train: {text}\n".encode(errors="backslashreplace")
+        try:
+            with self.console_log() as log:
+                log.write(line)
+        except OSError:
+            pass
+        try:
+            self.terminal.write(line)
+        except (OSError, ValueError, RuntimeError):
+            pass
+
+    def console_log(self) -> FileIO:
+        """``logs/console.log``, to append to. Raises OSError."""
+        return os.fdopen(open_for_writing(self.run.logs / "console.log"), "ab", buffering=0)
+
+    def close(self) -> None:
+        """Release the status lock."""
+        self.status.close()
+        self.terminal.clear()
