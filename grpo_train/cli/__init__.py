@@ -10,7 +10,7 @@ import typer
 from dotenv import load_dotenv
 from typer.core import TyperGroup
 
-from grpo_train.cli import data, evaluate, look, make, report, train
+from grpo_train.cli import backup, data, evaluate, look, make, report, train
 from grpo_train.cli.output import fail
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.umask import set_umask
@@ -32,7 +32,8 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     help="Train language models by reinforcement learning on this machine.",
-    epilog="Exit codes: 0 done, 1 failed, 2 usage error, 130 ended by a second Ctrl-C.",
+    epilog="Exit codes: 0 done, 1 failed, 2 usage error, 3 done except for what is named (backups), "
+    "130 ended by a second Ctrl-C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -67,6 +68,11 @@ app.command(rich_help_panel="Inspect")(look.show)
 app.command(rich_help_panel="Inspect")(report.report)
 app.command(rich_help_panel="Inspect")(look.tasks)
 app.command(rich_help_panel="Inspect")(look.device)
+app.command(rich_help_panel="Back up")(backup.backup)
+app.command("backup-all", rich_help_panel="Back up")(backup.backup_all)
+app.command("list-backups", rich_help_panel="Back up")(backup.list_)
+app.command("verify-backup", rich_help_panel="Back up")(backup.verify_backup)
+app.command(rich_help_panel="Back up")(backup.restore)
 app.command(rich_help_panel="Data")(data.check_dataset)
 app.command(rich_help_panel="Create")(make.tiny_model)
 app.command(rich_help_panel="Create")(make.init)

@@ -73,13 +73,13 @@ def links_of(folder: Path) -> dict[str, int]:
 
 
 def paths_in_use(root: Path, backbone_of: Callable[[str], str]) -> list[str]:
-    """Real paths announced by the live evaluations of a root, and those its runs took their weights from.
+    """Real paths announced by the live evaluations and backups of a root, and those its runs took their weights from.
 
     ``backbone_of`` reads ``model.backbone`` in the text of a config. Raises ValueError or Unreadable naming a damaged
     file, OSError for one that cannot be read: what is in use is then unknown, and nothing may be removed.
     """
     paths: list[str] = []
-    for file in sorted(root.glob("eval_runs/*/status.json")):
+    for file in sorted([*root.glob("eval_runs/*/status.json"), *root.glob("transfers/*/status.json")]):
         status = read_object(file) or {}
         try:
             _check_liveness(status)

@@ -1,0 +1,194 @@
+"""What a directory of a root holds, as a backup sees it: complete checkpoints, append-only files, the rest, links."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpo_train.backup.keys import check_key
+from grpo_train.backup.layout import digest_of_list, walk_files
+from grpo_train.backup.snapshot import Link, Omitted
+from grpo_train.backup.store import StoreError
+from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME, problem_of, sha256
+from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, Unreadable, parse_object, read_bytes
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A file of a checkpoint."""
+
+    path: str
+    """Relative to the checkpoint."""
+    size: int
+    mode: int
+    sha256: str
+    """As the checkpoint's manifest says; a file that differs is damaged."""
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """A complete checkpoint: sizes match its manifest."""
+
+    step: int
+    path: str
+    """Relative to the run."""
+    digest: str
+    files: tuple[LocalFile, ...]
+
+
+@dataclass
+class Collection:
+    """Contents of a directory; paths are relative to it."""
+
+    steps: list[LocalStep] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    """Append-only files."""
+    files: list[str] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    omitted: list[Omitted] = field(default_factory=list)
+
+
+def collect(kind: str, folder: Path) -> Collection:
+    """List a directory. Lock files, leftovers of dead writers and ``control/`` are not part of it.
+
+    Raises OSError for a directory that cannot be read.
+    """
+    os.scandir(folder).close()
+    found = Collection()
+    inside: set[str] = set()
+    """Files of complete checkpoints, and the directories of others."""
+    for path in step_folders(kind, folder):
+        relative = os.fspath(path.relative_to(folder))
+        try:
+            step = read_step(folder, relative, needs_manifest=kind != "rl_runs")
+        except (Unreadable, OSError) as error:
+            if path.is_dir():  # otherwise it was removed or set aside in the meantime
+                found.omitted.append(Omitted(relative, "damaged_here", _reason(error)))
+                inside.add(relative + "/")
+            continue
+        found.steps.append(step)
+        inside.update(f"{relative}/{file.path}" for file in step.files)
+    for path in walk_files(folder):
+        relative = os.fspath(path.relative_to(folder))
+        if relative in inside or relative.startswith("control/") or _is_below(relative, inside):
+            continue
+        try:
+            _add(found, kind, folder, relative)
+        except (StoreError, OSError) as error:
+            if os.path.lexists(path):
+                shown = relative.encode(errors="backslashreplace").decode()
+                found.omitted.append(Omitted(shown, "unreadable", _reason(error)))
+    return found
+
+
+def local_steps(kind: str, folder: Path) -> list[LocalStep]:
+    """The complete checkpoints of a directory. Raises OSError."""
+    found = []
+    for path in step_folders(kind, folder):
+        try:
+            relative = os.fspath(path.relative_to(folder))
+            found.append(read_step(folder, relative, needs_manifest=kind != "rl_runs"))
+        except Unreadable:
+            continue
+    return found
+
+
+def step_folders(kind: str, folder: Path) -> list[Path]:
+    """Every ``step_N`` of a run, those in ``superseded/`` too, whether complete or not; none for evaluations."""
+    if kind in ("eval_runs", "sweeps"):
+        return []
+    places = [folder / "training_state", *sorted(folder.glob("training_state/superseded/*"))]
+    if not (folder / "training_state").is_dir():
+        places = [folder]  # the older layout
+    found = []
+    for place in places:
+        if place.is_dir() and not place.is_symlink():
+            steps = [path for path in place.iterdir() if STEP_NAME.fullmatch(path.name)]
+            found += sorted(path for path in steps if path.is_dir() and not path.is_symlink())
+    return found
+
+
+def read_step(folder: Path, relative: str, *, needs_manifest: bool = True) -> LocalStep:
+    """A checkpoint by its manifest, sizes checked. Raises Unreadable with the defect, and OSError."""
+    path = folder / relative
+    match = STEP_NAME.fullmatch(path.name)
+    number = int(match[1]) if match else 0
+    data = read_bytes(path / MANIFEST, MAX_FILE_BYTES)
+    if data is None:
+        if needs_manifest:
+            raise Unreadable(f"{MANIFEST} is missing")
+        files = [_plain_file(path, file) for file in walk_files(path)]
+        digest = digest_of_list({file.path: (file.size, file.sha256) for file in files})
+        return LocalStep(number, relative, digest, tuple(files))
+    if problem := problem_of(path):
+        raise Unreadable(problem)
+    mode = stat.S_IMODE((path / MANIFEST).stat().st_mode) & 0o777
+    own = LocalFile(MANIFEST, len(data), mode, hashlib.sha256(data).hexdigest())
+    listed = parse_object(data).get("files")
+    files = [_listed_file(path, name, facts) for name, facts in (listed if isinstance(listed, dict) else {}).items()]
+    return LocalStep(number, relative, own.sha256, (*files, own))
+
+
+def last_step(line: bytes) -> int:
+    """Step of a log line; 0 for a line without one."""
+    try:
+        step = parse_object(line).get("step")
+    except Unreadable:
+        return 0
+    return step if type(step) is int and 0 <= step < 10**18 else 0
+
+
+def _add(found: Collection, kind: str, folder: Path, relative: str) -> None:
+    """Sort a file or link into a collection. Raises StoreError for a name that a store cannot hold, and OSError."""
+    check_key(relative)
+    path = folder / relative
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        target = os.readlink(path)
+        try:
+            check_key(target)
+        except StoreError:
+            reason = f"a link out of its directory, to {target}"
+            found.omitted.append(Omitted(relative, "outside", reason.encode(errors="backslashreplace").decode()))
+            return
+        found.links.append(Link(relative, target))
+    elif not stat.S_ISREG(mode):
+        found.omitted.append(Omitted(relative, "unreadable", "not a regular file"))
+    elif not os.access(path, os.R_OK):
+        found.omitted.append(Omitted(relative, "unreadable", "permission denied"))
+    elif "_runs" in kind and kind != "eval_runs" and relative.startswith(("logs/", "tensorboard/")):
+        found.logs.append(relative)
+    else:
+        found.files.append(relative)
+
+
+def _is_below(relative: str, inside: set[str]) -> bool:
+    return any(entry.endswith("/") and relative.startswith(entry) for entry in inside)
+
+
+def _listed_file(path: Path, name: str, facts: Any) -> LocalFile:
+    """A file of a checkpoint's manifest. Raises Unreadable for an impossible entry, which problem_of accepts."""
+    try:
+        check_key(name)
+    except StoreError as error:
+        raise Unreadable(f"{MANIFEST} is damaged: {error}") from None
+    size, digest = facts["size"], facts["sha256"]
+    if type(size) is not int or not isinstance(digest, str) or len(digest) != 64:
+        raise Unreadable(f"{MANIFEST} is damaged: {json.dumps(name)}")
+    return LocalFile(name, size, stat.S_IMODE((path / name).stat().st_mode) & 0o777, digest)
+
+
+def _plain_file(path: Path, file: Path) -> LocalFile:
+    """A file of a checkpoint of the older layout, which has no manifest."""
+    facts = file.stat()
+    name = check_key(os.fspath(file.relative_to(path)))
+    return LocalFile(name, facts.st_size, stat.S_IMODE(facts.st_mode) & 0o777, sha256(file))
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

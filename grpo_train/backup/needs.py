@@ -1,0 +1,119 @@
+"""What a run needs besides its directory: models of the hub by commit, starting weights and data on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo_train.backup.collect import LocalFile, read_step
+from grpo_train.backup.layout import walk_files
+from grpo_train.backup.record import Record
+from grpo_train.policy.locate import PolicyError, base_of_checkpoint, resolve_backbone
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.manifest import MANIFEST, sha256
+from grpo_train.run_dir.safe_json import Unreadable
+
+
+@dataclass(frozen=True)
+class LocalWeights:
+    """Starting weights on this machine."""
+
+    folder: Path
+    path: str
+    """Where a restore puts them, relative to the root."""
+    source: str
+    """As the run names them."""
+    files: tuple[LocalFile, ...]
+
+
+@dataclass(frozen=True)
+class Needs:
+    hub: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    weights: tuple[LocalWeights, ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()
+    """(path, reason) of starting weights that cannot be read."""
+
+
+def needs_of(run: RunDir, record: Record) -> Needs:
+    """What a training run needs; nothing for what its config cannot say. Raises OSError."""
+    config = _read_config(run)
+    hub: list[str] = []
+    weights: list[LocalWeights] = []
+    missing: list[tuple[str, str]] = []
+    for source in dict.fromkeys(_sources(run, config)):
+        folder = run.root / source
+        if not folder.is_dir():
+            (missing.append((source, "it does not exist")) if source.startswith("/") else hub.append(source))
+            continue
+        if run.path in (folder, *folder.parents):
+            continue  # its own checkpoint
+        try:
+            weights.append(_weights(run.root, folder, source, record))
+        except (OSError, Unreadable) as error:
+            missing.append((source, str(error)))
+    data = config.get("task", {}).get("path") if isinstance(config.get("task"), dict) else None
+    return Needs(tuple(hub), (data,) if isinstance(data, str) else (), tuple(weights), tuple(missing))
+
+
+def _sources(run: RunDir, config: dict[str, Any]) -> Iterator[str]:
+    """Hub names and directories, relative to the root where they are inside it."""
+    model = config.get("model")
+    backbone = model.get("backbone") if isinstance(model, dict) else None
+    newest = max((c for c in run.checkpoints() if not c.problem), key=lambda c: c.step, default=None)
+    recorded = base_of_checkpoint(newest.path, run.root) if newest else None
+    if isinstance(name := recorded or backbone, str) and name:
+        try:
+            resolved = resolve_backbone(name, run.root)
+            yield _relative(os.path.abspath(resolved) if os.path.isdir(resolved) else resolved, run.root)
+        except PolicyError:
+            yield name
+    ckpt = run.read_launch().get("ckpt")
+    if isinstance(ckpt, str) and ckpt:
+        yield _relative(os.fspath(run.root / ckpt), run.root)
+
+
+def _relative(path: str, root: Path) -> str:
+    return os.path.relpath(path, root) if path.startswith(f"{root}/") else path
+
+
+def _weights(root: Path, folder: Path, source: str, record: Record) -> LocalWeights:
+    """A directory of weights, each file hashed, or known from its manifest. Raises OSError, Unreadable."""
+    path = f"checkpoints/{folder.name}" if source.startswith("/") else source
+    if folder.name == "model" and (folder.parent / MANIFEST).exists():
+        folder, path = folder.parent, os.path.dirname(path) or folder.parent.name
+    if (folder / MANIFEST).exists():
+        step = read_step(folder.parent, folder.name)
+        return LocalWeights(folder, path, source, step.files)
+    files = []
+    for file in walk_files(folder):
+        if file.is_file():
+            facts = file.stat()
+            name = os.fspath(file.relative_to(folder))
+            digest = _hash_once(file, facts, record)
+            files.append(LocalFile(name, facts.st_size, facts.st_mode & 0o777, digest))
+    return LocalWeights(folder, path, source, tuple(files))
+
+
+def _hash_once(file: Path, facts: os.stat_result, record: Record) -> str:
+    """SHA-256 of a file, hashed again only if the file system says that it changed."""
+    stamp = [facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns]
+    known = record.hashes.get(os.fspath(file))
+    if known and known[:4] == stamp and isinstance(known[4], str):
+        return known[4]
+    digest = sha256(file)
+    record.hashes[os.fspath(file)] = [*stamp, digest]
+    return digest
+
+
+def _read_config(run: RunDir) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(run.config_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return config if isinstance(config, dict) else {}

@@ -1,0 +1,76 @@
+"""``.backup.json`` of a backed-up directory: its identity, and the snapshots of each store that it knows. One writer.
+
+It is a note, not the truth: without it the next backup compares the directory with the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpo_train.backup.layout import Home, identity_of
+from grpo_train.run_dir.files import atomic_write, read_json
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
+
+FILE = ".backup.json"
+
+
+@dataclass
+class StoreRecord:
+    """What a directory knows about its snapshots in one store."""
+
+    known: int = 0
+    """Number of the snapshot that it made last, or was restored from; 0 = none."""
+    claimed: int = 0
+    """Number of a snapshot that was begun; removed if it was never completed. 0 = none."""
+    claim: str = ""
+    read_back: int = 0
+    """Newest snapshot of which every byte has been read back from the store; 0 = none."""
+
+
+@dataclass
+class Record:
+    identity: str
+    parent: str = ""
+    stores: dict[str, StoreRecord] = field(default_factory=dict)
+    """Store ID to what is known of it."""
+    hashes: dict[str, list[Any]] = field(default_factory=dict)
+    """Files of starting weights: [size, inode, modified and changed in ns, SHA-256], so that each is hashed once."""
+
+    def of(self, store_id: str) -> StoreRecord:
+        return self.stores.setdefault(store_id, StoreRecord())
+
+    def save(self, folder: Path) -> None:
+        """Raises OSError."""
+        atomic_write(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def read_record(folder: Path) -> Record:
+    """The record of a directory; a new one where it is missing or damaged. Raises OSError, Unreadable."""
+    row = read_json(folder / FILE, MAX_RUN_FILE_BYTES, finite=True) or {}
+    identity, parent = row.get("identity"), row.get("parent")
+    if not isinstance(identity, str) or len(identity) != 16:
+        return Record(identity_of(folder))
+    record = Record(identity, parent if isinstance(parent, str) else "")
+    stores, hashes = row.get("stores"), row.get("hashes")
+    for store_id, facts in stores.items() if isinstance(stores, dict) else ():
+        numbers = {key: facts.get(key) for key in ("known", "claimed", "read_back")} if isinstance(facts, dict) else {}
+        if numbers and all(type(value) is int for value in numbers.values()):
+            record.stores[store_id] = StoreRecord(**numbers, claim=str(facts.get("claim", "")))  # type: ignore[arg-type]
+    if isinstance(hashes, dict):
+        record.hashes = {path: facts for path, facts in hashes.items() if isinstance(facts, list) and len(facts) == 5}
+    return record
+
+
+def home_here(kind: str, folder: Path) -> Home:
+    """The home of a directory of a root in every store. Raises OSError, Unreadable."""
+    return Home(kind, folder.name, read_record(folder).identity)
+
+
+def new_identity(parent: str) -> str:
+    """Identity of a copy that becomes a run of its own."""
+    return hashlib.sha256(f"{parent}:{secrets.token_hex(16)}".encode()).hexdigest()[:16]

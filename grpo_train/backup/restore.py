@@ -1,0 +1,382 @@
+"""Restoring a run from a snapshot: into a hidden directory, every byte hashed, made visible by one rename."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo_train.backup.carry import EVENTS, is_superseded, rewinds_since, superseded_path
+from grpo_train.backup.collect import local_steps
+from grpo_train.backup.job import Job, OnProgress, working_on
+from grpo_train.backup.layout import Home
+from grpo_train.backup.lineage import continues
+from grpo_train.backup.record import Record, StoreRecord, new_identity, read_record
+from grpo_train.backup.snapshot import Omitted, Part, Snapshot, StoredFile, StoredStep
+from grpo_train.backup.snapshots import StoredRun, StoredSnapshot, homes_named
+from grpo_train.backup.store import Store, StoreError
+from grpo_train.backup.upload import TRANSFERS
+from grpo_train.run_dir import RunDirError, check_name
+from grpo_train.run_dir.files import fsync_path, open_for_writing, remove_tree
+from grpo_train.run_dir.manifest import sha256
+from grpo_train.run_dir.root import prepare_root
+
+if TYPE_CHECKING:
+    from grpo_train.backup.destinations import Destination
+
+_SPARE = 64 << 20
+"""Bytes of free space beyond what is restored."""
+_AGAIN = 2
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """Outcome of :func:`restore`."""
+
+    kind: str
+    name: str
+    identity: str
+    path: str
+    snapshot: int
+    steps: tuple[int, ...]
+    """Steps restored by this command."""
+    bytes: int
+    is_new: bool
+    """False: missing checkpoints were added to a run that was here."""
+    omitted: tuple[Omitted, ...] = ()
+    """Files that are damaged in the store; what they spoil was left out."""
+    weights: tuple[tuple[str, str], ...] = ()
+    """(source, path) of starting weights that were named by a path outside the root, and where they are now."""
+    hub: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    """Data that the run needs and that is missing on this machine."""
+    evaluations: tuple[RestoreResult, ...] = ()
+
+
+@dataclass
+class _Wanted:
+    """A file to fetch."""
+
+    target: Path
+    file: StoredFile
+    owner: str
+
+
+def find_home(store: Store, name: str, kinds: tuple[str, ...]) -> Home:
+    """The run of this name in a store; ``NAME--IDENTITY`` picks one of several. Raises RunDirError."""
+    found = homes_named(store, name, kinds)
+    if not found:
+        raise RunDirError(f"no backup of '{name}' in {store.url}; see  grpo-train list-backups", code="no_backup")
+    if len(found) > 1:
+        names = ", ".join(f"{home.name}--{home.identity}" for home in found)
+        raise RunDirError(f"{store.url} holds several runs '{name}': {names}; name one in full", code="ambiguous")
+    return found[0]
+
+
+def pick_snapshot(stored: StoredRun, number: int | None) -> StoredSnapshot:
+    """A snapshot by number, or the newest complete one. A damaged one is picked only by number. Raises RunDirError."""
+    if number is None:
+        if found := stored.newest() or stored.newest_readable():
+            return found
+        states = ", ".join(f"{s.number} {s.state}" for s in stored.snapshots()) or "none"
+        raise RunDirError(f"{stored.home.name} has no complete snapshot ({states})", code="no_backup")
+    chosen = stored.snapshot(number) if number in stored.numbers else None
+    if chosen and chosen.manifest:
+        return chosen
+    have = ", ".join(str(s.number) for s in stored.snapshots() if s.is_complete) or "none"
+    reason = f"is {chosen.state}: {chosen.reason}" if chosen else "does not exist"
+    raise RunDirError(f"snapshot {number} of {stored.home.name} {reason} (complete: {have})", code="no_backup")
+
+
+def restore(
+    root: Path,
+    home: Home,
+    source: Destination,
+    *,
+    number: int | None = None,
+    steps: str = "all",
+    as_name: str | None = None,
+    transfers: int = TRANSFERS,
+    show: OnProgress | None = None,
+) -> RestoreResult:
+    """Restore a directory below a root, or add missing checkpoints to the same run there.
+
+    ``steps``: ``all``, ``latest``, ``logs`` (none) or numbers. Under ``as_name`` it becomes a run of its own. Raises
+    RunDirError, StoreError, OSError.
+    """
+    name = as_name or home.name
+    if home.kind == "training_runs" or as_name:
+        check_name(name)
+    prepare_root(root)
+    folder = root / home.kind / name
+    with working_on(root, home.kind, name, "restore", source.name, show) as job:
+        job.update(phase="listing")
+        stored = StoredRun(source.store, home)
+        chosen = pick_snapshot(stored, number)
+        snapshot = chosen.manifest
+        assert snapshot is not None
+        wanted_steps = pick_steps(snapshot, steps)
+        exists = os.path.lexists(folder)
+        if exists and (not folder.is_dir() or read_record(folder).identity != home.identity):
+            raise RunDirError(
+                f"{folder} exists and is another run; restore under another name with --as", code="name_taken"
+            )
+        if exists:
+            wanted_steps = _missing_here(folder, snapshot, wanted_steps)
+        target = folder if exists else _staging(folder, home, snapshot.number)
+        files = [] if exists else [_Wanted(target / file.path, file, file.path) for file in snapshot.files]
+        for step in wanted_steps:
+            files += _step_files(target, step)
+        files += _weight_files(root, snapshot)
+        _check_space(root, files)
+        failed = _fetch(source.store, files, job, transfers)
+        restored = [step for step in wanted_steps if _show_step(target, step, is_damaged=step.path in failed)]
+        _show_weights(root, snapshot, failed)
+        if not exists:
+            _finish(target, folder, snapshot, source.trust.store_id, renamed=as_name not in (None, home.name))
+        identity = read_record(folder).identity
+        moved = [(w.source, os.fspath(root / w.path)) for w in snapshot.weights if os.path.isabs(w.source)]
+        return RestoreResult(
+            home.kind, name, identity, os.fspath(folder), snapshot.number,
+            tuple(sorted(step.step for step in restored)), job.now.bytes, not exists,
+            tuple(Omitted(owner, error.code, str(error)) for owner, error in failed.items()),
+            tuple(moved), snapshot.hub, tuple(path for path in snapshot.data if not os.path.exists(root / path)),
+        )  # fmt: skip
+
+
+def pick_steps(snapshot: Snapshot, which: str) -> list[StoredStep]:
+    """The checkpoints of ``--steps`` in a snapshot. Raises RunDirError (``no_checkpoint``)."""
+    current = [step for step in snapshot.steps if "superseded/" not in step.path]
+    if which == "all":
+        return list(snapshot.steps)
+    if which == "logs":
+        return []
+    if which == "latest":
+        links = {link.path.rpartition("/")[2]: link.target for link in snapshot.links}
+        named = [step for step in current if step.path.rpartition("/")[2] == links.get("step_latest")]
+        return named or sorted(current, key=lambda step: step.step)[-1:]
+    numbers = {int(word) for word in which.split(",") if word.isascii() and word.isdecimal()}
+    if len(numbers) != len(which.split(",")):
+        raise RunDirError(f"--steps {which}: use all, latest, logs, or steps such as 10,20", code="no_checkpoint")
+    if missing := sorted(numbers - {step.step for step in current}):
+        have = ", ".join(str(step.step) for step in sorted(current, key=lambda step: step.step)) or "none"
+        raise RunDirError(f"snapshot {snapshot.number} has no step_{missing[0]} (steps: {have})", code="no_checkpoint")
+    return [step for step in current if step.step in numbers]
+
+
+# ---------------------------------------------------------------------------------------------------- where to
+
+
+def _staging(folder: Path, home: Home, number: int) -> Path:
+    """Hidden directory of an unfinished restore; the next one continues it, as whole files stay."""
+    staging = folder.with_name(f".restore-{folder.name}-{home.identity}-{number}")
+    for other in folder.parent.glob(f"{glob.escape(f'.restore-{folder.name}-{home.identity}-')}*"):
+        if other != staging:
+            remove_tree(other)
+    staging.mkdir(parents=True, exist_ok=True)
+    return staging
+
+
+def _missing_here(folder: Path, snapshot: Snapshot, steps: Sequence[StoredStep]) -> list[StoredStep]:
+    """Checkpoints to add to a run that is here, which must continue the snapshot. Raises RunDirError (``diverged``).
+
+    Those that were superseded after the snapshot go to ``superseded/``.
+    """
+    if not continues(folder, snapshot):
+        raise RunDirError(
+            f"{folder} lacks log lines of snapshot {snapshot.number} or has others: it is an older or another copy of "
+            "the run; restore under another name with --as",
+            code="diverged",
+        )
+    rewinds = rewinds_since(folder / EVENTS, snapshot)
+    moved = [step if step.path == path else replace(step, path=path) for step in steps for path in [
+        superseded_path(step) if is_superseded(step, rewinds) else step.path
+    ]]  # fmt: skip
+    here = {(step.step, step.digest) for step in local_steps(snapshot.kind, folder)}
+    return [step for step in moved if (step.step, step.digest) not in here and not os.path.lexists(folder / step.path)]
+
+
+def _hidden(step: StoredStep) -> str:
+    """Where a checkpoint is fetched to, relative to the run."""
+    folder, _, name = step.path.rpartition("/")
+    hidden = f".{name}.restore-{step.digest[:16]}"
+    return f"{folder}/{hidden}" if folder else hidden
+
+
+def _step_files(target: Path, step: StoredStep) -> list[_Wanted]:
+    """Files of a checkpoint; none if an earlier restore completed it. Raises OSError."""
+    if os.path.lexists(target / step.path):
+        return []
+    hidden = target / _hidden(step)
+    hidden.mkdir(parents=True, exist_ok=True)
+    return [_Wanted(hidden / file.path, file, step.path) for file in step.files]
+
+
+def _weight_files(root: Path, snapshot: Snapshot) -> list[_Wanted]:
+    """Starting weights, unless something is at their place."""
+    return [
+        _Wanted(_hidden_weights(root, group.path) / file.path, file, group.path)
+        for group in snapshot.weights
+        if not os.path.lexists(root / group.path)
+        for file in group.files
+    ]
+
+
+def _hidden_weights(root: Path, path: str) -> Path:
+    place = root / path
+    return place.with_name(f".{place.name}.restore")
+
+
+def _check_space(root: Path, files: Iterable[_Wanted]) -> None:
+    """Raise RunDirError (``disk_full``) naming the bytes that are missing."""
+    needed = sum(wanted.file.size for wanted in files if not wanted.target.exists()) + _SPARE
+    free = shutil.disk_usage(root).free
+    if needed > free:
+        raise RunDirError(
+            f"the disk of {root} has {free:,} bytes free, and the restore needs {needed:,}: free {needed - free:,} "
+            "bytes, or restore less with --steps latest or --steps logs",
+            code="disk_full",
+        )
+
+
+# --------------------------------------------------------------------------------------------------- fetching
+
+
+def _fetch(store: Store, files: Sequence[_Wanted], job: Job, transfers: int) -> dict[str, StoreError]:
+    """Fetch files, each hashed; returns what is damaged in the store, by owner. Raises StoreError, OSError."""
+    job.update(phase="reading", bytes_total=sum(wanted.file.size for wanted in files), files_total=len(files))
+    failed: dict[str, StoreError] = {}
+    lock, stop = threading.Lock(), threading.Event()
+
+    def one(wanted: _Wanted) -> None:
+        if stop.is_set() or wanted.owner in failed:
+            return
+        try:
+            fetch_file(store, wanted.file, wanted.target, job)
+        except StoreError as error:
+            if error.code not in ("missing", "damaged"):
+                stop.set()
+                raise
+            with lock:
+                failed.setdefault(wanted.owner, error)
+        except BaseException:
+            stop.set()
+            raise
+        job.add(files=1, what=wanted.owner)
+
+    with ThreadPoolExecutor(max(1, transfers)) as pool:
+        for future in [pool.submit(one, wanted) for wanted in files]:
+            future.result()
+    return failed
+
+
+def fetch_file(store: Store, file: StoredFile, target: Path, job: Job) -> None:
+    """Fetch a file under a partial name, hashed, and rename it; one that is there with the right bytes stays.
+
+    Raises StoreError (``damaged``, ``missing``), OSError.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_file() and not target.is_symlink() and _is_whole(target, file):
+        job.add(moved=file.size)
+        return
+    partial = target.with_name(f".{target.name}.partial")
+    partial.unlink(missing_ok=True)
+    descriptor = open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode | 0o600)
+    with os.fdopen(descriptor, "wb") as output:
+        for part in file.parts:
+            for attempt in range(_AGAIN + 1):
+                start = output.tell()
+                try:
+                    _fetch_part(store, part, output, job)
+                    break
+                except StoreError as error:
+                    if error.code != "damaged" or attempt == _AGAIN:
+                        raise StoreError(f"{file.path}: {error}", code=error.code) from None
+                    output.seek(start)
+                    output.truncate()
+        output.flush()
+        os.fsync(output.fileno())
+    os.replace(partial, target)
+
+
+def _fetch_part(store: Store, part: Part, output: object, job: Job) -> None:
+    digest, size = hashlib.sha256(), 0
+    for chunk in store.read(part.key):
+        size += len(chunk)
+        if size > part.size:
+            break
+        digest.update(chunk)
+        output.write(chunk)  # type: ignore[attr-defined]
+        job.add(moved=len(chunk))
+    if size != part.size or digest.hexdigest() != part.sha256:
+        job.add(moved=-min(size, part.size))
+        raise StoreError(f"{part.key} in {store.url} differs from its SHA-256", code="damaged")
+
+
+def _is_whole(target: Path, file: StoredFile) -> bool:
+    """Whether a file that an earlier restore left has the right bytes."""
+    if target.stat().st_size != file.size:
+        return False
+    if len(file.parts) == 1:
+        return sha256(target) == file.parts[0].sha256
+    with target.open("rb") as read:
+        return all(hashlib.sha256(read.read(part.size)).hexdigest() == part.sha256 for part in file.parts)
+
+
+# --------------------------------------------------------------------------------------------------- finishing
+
+
+def _show_step(target: Path, step: StoredStep, *, is_damaged: bool) -> bool:
+    """Make a fetched checkpoint visible; False for one that is damaged in the store."""
+    hidden, place = target / _hidden(step), target / step.path
+    if is_damaged or os.path.lexists(place):  # the run may have saved one of that name in the meantime
+        remove_tree(hidden)
+        return not is_damaged
+    _sync(hidden)
+    hidden.rename(place)
+    fsync_path(place.parent)
+    return True
+
+
+def _show_weights(root: Path, snapshot: Snapshot, failed: dict[str, StoreError]) -> None:
+    for group in snapshot.weights:
+        hidden = _hidden_weights(root, group.path)
+        if hidden.is_dir() and group.path not in failed and not os.path.lexists(root / group.path):
+            _sync(hidden)
+            hidden.rename(root / group.path)
+            fsync_path((root / group.path).parent)
+
+
+def _finish(target: Path, folder: Path, snapshot: Snapshot, store_id: str, *, renamed: bool) -> None:
+    """Write links and the record, then rename the directory to its name."""
+    for link in snapshot.links:
+        path = target / link.path
+        if (path.parent / link.target).exists() or not link.target.startswith("step_"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.symlink_to(link.target)
+    record = Record(snapshot.identity, snapshot.parent)
+    if renamed:
+        record = Record(new_identity(snapshot.identity), snapshot.identity)
+    else:
+        record.stores[store_id] = StoreRecord(known=snapshot.number)
+    for name in ("control", "training_state", "logs") if snapshot.kind == "training_runs" else ():
+        (target / name).mkdir(exist_ok=True)
+    record.save(target)
+    _sync(target)
+    if os.path.lexists(folder):
+        raise RunDirError(f"{folder} was made in the meantime; restore under another name with --as", code="name_taken")
+    target.rename(folder)
+    fsync_path(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    for parent, _, _ in os.walk(folder, topdown=False):
+        fsync_path(Path(parent))

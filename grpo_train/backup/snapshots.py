@@ -1,0 +1,162 @@
+"""The snapshots of a run in a store: which are complete, and why others are not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from grpo_train.backup.layout import CLAIM, COMPLETE, KINDS, MANIFEST_NAME, MARK, Home, home_of
+from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Part, Snapshot, parse_snapshot
+from grpo_train.backup.store import Entry, Store, StoreError
+from grpo_train.run_dir.safe_json import Unreadable
+
+_MAX_COMPLETE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class StoredSnapshot:
+    """One folder of ``snapshots/``."""
+
+    home: Home
+    number: int
+    state: str
+    """``complete``, ``incomplete`` (never finished) or ``damaged``."""
+    reason: str = ""
+    modified: float = 0.0
+    """When it was completed (else begun), by the store's clock."""
+    manifest: Snapshot | None = None
+    """Of a complete one."""
+    marked: float | None = None
+    """When ``prune-backups`` marked it for removal, by the store's clock."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.state == "complete"
+
+
+class StoredRun:
+    """A run in a store, by one listing of its keys."""
+
+    def __init__(self, store: Store, home: Home) -> None:
+        self.store, self.home = store, home
+        self.objects: dict[str, Entry] = {entry.key: entry for entry in store.entries(home.prefix)}
+        """Every object below the run's prefix, by key."""
+        self._read: dict[int, StoredSnapshot] = {}
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Numbers of all snapshots, begun ones too, in order."""
+        start = len(self.home.snapshots)
+        names = {key[start:].partition("/")[0] for key in self.objects if key.startswith(self.home.snapshots)}
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and len(name) == 6)
+
+    def snapshot(self, number: int) -> StoredSnapshot:
+        """A snapshot; every object that it names exists with the right size, or it is damaged. Raises StoreError."""
+        if number not in self._read:
+            self._read[number] = self._open(number)
+        return self._read[number]
+
+    def snapshots(self) -> Iterator[StoredSnapshot]:
+        """All of them, newest first."""
+        return (self.snapshot(number) for number in reversed(self.numbers))
+
+    def newest(self) -> StoredSnapshot | None:
+        """The newest complete snapshot."""
+        return next((found for found in self.snapshots() if found.is_complete), None)
+
+    def newest_readable(self) -> StoredSnapshot | None:
+        """The newest snapshot with a proven manifest, even if objects it names are missing."""
+        return next((found for found in self.snapshots() if found.manifest), None)
+
+    def problem_of(self, part: Part) -> str:
+        """Why an object cannot be the named one, by the listing; "" if it may be."""
+        if (entry := self.entry(part.key)) is None:
+            return "is missing"
+        return "" if entry.size == part.size else f"has {entry.size} bytes instead of {part.size}"
+
+    def entry(self, key: str) -> Entry | None:
+        """An object of this run, or one that it shares with others."""
+        if key not in self.objects and not key.startswith(self.home.prefix) and (found := self.store.head(key)):
+            self.objects[key] = found
+        return self.objects.get(key)
+
+    def _open(self, number: int) -> StoredSnapshot:
+        key = self.home.snapshot(number)
+        marked = self.objects.get(key + MARK)
+        complete, manifest = self.objects.get(key + COMPLETE), self.objects.get(key + MANIFEST_NAME)
+        begun = complete or manifest or next((e for k, e in self.objects.items() if k.startswith(key + CLAIM)), None)
+        modified, mark = begun.modified if begun else 0.0, marked.modified if marked else None
+
+        def found(state: str, reason: str, snapshot: Snapshot | None = None) -> StoredSnapshot:
+            return StoredSnapshot(self.home, number, state, reason, modified, snapshot, mark)
+
+        if not complete:
+            return found("incomplete", "it was never completed; the next backup of this run removes it")
+        if not manifest:
+            return found("damaged", f"{COMPLETE} without {MANIFEST_NAME}")
+        try:
+            snapshot = read_manifest(self.store, self.home, number)
+        except (StoreError, Unreadable) as error:
+            if isinstance(error, StoreError) and error.code not in ("missing", "damaged"):
+                raise
+            return found("damaged", str(error))
+        for part in snapshot.parts().values():
+            if problem := self.problem_of(part):
+                return found("damaged", f"{part.key} {problem}", snapshot)
+        return found("complete", "", snapshot)
+
+
+def read_manifest(store: Store, home: Home, number: int) -> Snapshot:
+    """The manifest of a snapshot, proven by ``COMPLETE``. Raises StoreError and Unreadable."""
+    said = store.read_small(home.snapshot(number, COMPLETE), _MAX_COMPLETE_BYTES)
+    data = store.read_small(home.snapshot(number, MANIFEST_NAME), MAX_MANIFEST_BYTES)
+    where = home.snapshot(number, MANIFEST_NAME)
+    if said != completion_of(data):
+        raise StoreError(f"{where}: its bytes differ from the SHA-256 in {COMPLETE}", code="damaged")
+    try:
+        snapshot = parse_snapshot(data)
+    except Unreadable as error:
+        raise Unreadable(f"{where}: {error}") from None
+    if (snapshot.kind, snapshot.name, snapshot.identity, snapshot.number) != (*_facts(home), number):
+        raise Unreadable(f"{where}: it belongs to another run or number")
+    for part in snapshot.parts().values():
+        if not part.key.startswith((home.prefix, "weights/")) or part.key.startswith(home.snapshots):
+            raise Unreadable(f"{where}: {part.key!r} lies outside this run")
+    return snapshot
+
+
+def completion_of(manifest: bytes) -> bytes:
+    """Content of ``COMPLETE``, as ``sha256sum --check`` reads it."""
+    return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST_NAME}\n".encode()
+
+
+def homes(store: Store, kind: str = "") -> list[Home]:
+    """Every run in a store, or those of one kind."""
+    kinds = (kind,) if kind else KINDS
+    found = (home_of(each, name) for each in kinds for name in store.folders(f"{each}/"))
+    return [home for home in found if home]
+
+
+def homes_named(store: Store, name: str, kinds: tuple[str, ...] = KINDS) -> list[Home]:
+    """Runs with this name, or whose folder in the store is this name: two boxes may both have one."""
+    found = (home for kind in kinds for home in homes(store, kind))
+    return [home for home in found if name in (home.name, f"{home.name}--{home.identity}", home.identity)]
+
+
+def owners(snapshot: Snapshot) -> Mapping[str, list[str]]:
+    """Each object of a snapshot to the paths whose bytes it holds."""
+    found: dict[str, list[str]] = {}
+    for file in snapshot.files:
+        for part in (*file.parts, *file.replaced):
+            found.setdefault(part.key, []).append(file.path)
+    for group in snapshot.groups():
+        for file in group.files:
+            for part in file.parts:
+                found.setdefault(part.key, []).append(f"{group.path}/{file.path}")
+    return found
+
+
+def _facts(home: Home) -> tuple[str, str, str]:
+    return home.kind, home.name, home.identity

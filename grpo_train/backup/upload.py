@@ -1,0 +1,107 @@
+"""Sending objects and proving them, several at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from grpo_train.backup.job import Job
+from grpo_train.backup.snapshot import Part
+from grpo_train.backup.snapshots import StoredRun
+from grpo_train.backup.store import Piece, Store, StoreError
+
+TRANSFERS = 8
+"""Objects at once."""
+_AGAIN = 2
+"""Times that an object is sent again after its proof failed."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One object to store."""
+
+    part: Part
+    source: Piece | bytes
+    owner: str
+    """The path in the run that it belongs to; a source that changed costs only this."""
+
+
+@dataclass
+class Sent:
+    """Outcome of :func:`send`."""
+
+    failed: dict[str, StoreError]
+    """Owners whose source changed, or whose object failed its proof to the end."""
+    bytes: int = 0
+    objects: int = 0
+
+
+def send(stored: StoredRun, uploads: Iterable[Upload], proven: set[str], job: Job, transfers: int = TRANSFERS) -> Sent:
+    """Store each object once and prove it; those in ``proven`` are only looked up in the listing.
+
+    An object that an earlier, killed backup stored is proven, not sent again. Raises StoreError for what concerns the
+    whole store.
+    """
+    wanted = {upload.part.key: upload for upload in uploads}
+    for key, upload in list(wanted.items()):
+        if key in proven and not stored.problem_of(upload.part):
+            del wanted[key]
+    job.update(
+        phase="sending", bytes=0, proven=0, files=0, files_total=len(wanted),
+        bytes_total=sum(upload.part.size for upload in wanted.values()),
+    )  # fmt: skip
+    sent = Sent({})
+    lock, stop = threading.Lock(), threading.Event()
+
+    def one(upload: Upload) -> None:
+        if stop.is_set() or upload.owner in sent.failed:
+            return
+        try:
+            was_sent = _send_one(stored, upload, job)
+        except StoreError as error:
+            if error.code not in ("changed", "damaged", "missing", "bad_name"):
+                stop.set()
+                raise
+            with lock:
+                sent.failed.setdefault(upload.owner, error)
+            return
+        except BaseException:
+            stop.set()
+            raise
+        with lock:
+            sent.bytes += upload.part.size * was_sent
+            sent.objects += was_sent
+        job.add(files=1, what=upload.owner)
+
+    with ThreadPoolExecutor(max(1, transfers)) as pool:
+        for future in [pool.submit(one, upload) for upload in wanted.values()]:
+            future.result()
+    return sent
+
+
+def _send_one(stored: StoredRun, upload: Upload, job: Job) -> int:
+    """Store and prove one object; returns how often it was sent (0: it was there). Raises StoreError."""
+    store, part = stored.store, upload.part
+    is_there = not stored.problem_of(part)
+    for attempt in range(_AGAIN + 1):
+        if not is_there:
+            write(store, part.key, upload.source, job)
+        try:
+            store.prove(part.key, part.size, part.sha256, lambda moved: job.add(proven=moved))
+            return 0 if is_there else 1
+        except StoreError as error:
+            if error.code not in ("damaged", "missing") or (attempt == _AGAIN and not is_there):
+                raise
+            is_there = False
+    raise StoreError(f"{part.key}: damaged in {store.url} after {_AGAIN + 1} uploads", code="damaged")
+
+
+def write(store: Store, key: str, source: Piece | bytes, job: Job) -> None:
+    """Store one object. Raises StoreError."""
+    if isinstance(source, bytes):
+        store.write_small(key, source)
+        job.add(moved=len(source))
+    else:
+        store.write(key, source, lambda moved: job.add(moved=moved))

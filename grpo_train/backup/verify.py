@@ -1,0 +1,196 @@
+"""Reading objects back: what is damaged in a store, what that spoils, and its repair from the run."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo_train.backup.collect import local_steps
+from grpo_train.backup.job import Job, OnProgress, working_on
+from grpo_train.backup.layout import Home
+from grpo_train.backup.record import read_record
+from grpo_train.backup.snapshot import Part, Snapshot, StoredFile
+from grpo_train.backup.snapshots import StoredRun, owners
+from grpo_train.backup.store import Piece, Store, StoreError
+from grpo_train.backup.upload import TRANSFERS, write
+from grpo_train.run_dir.errors import UserError
+
+if TYPE_CHECKING:
+    from grpo_train.backup.destinations import Destination
+
+
+@dataclass(frozen=True)
+class Damage:
+    """An object that differs from what its snapshots say."""
+
+    key: str
+    reason: str
+    spoils: tuple[str, ...]
+    """Paths in the run whose bytes it holds."""
+    snapshots: tuple[int, ...]
+    """Complete snapshots that name it."""
+    repaired: bool
+    """The file is still here, and was stored and proven again."""
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """Outcome of :func:`verify`."""
+
+    kind: str
+    name: str
+    identity: str
+    snapshots: tuple[int, ...]
+    """Those whose objects were looked at."""
+    objects: int
+    """Objects read back."""
+    bytes: int
+    objects_total: int
+    damaged: tuple[Damage, ...]
+    unreadable: tuple[tuple[int, str], ...] = ()
+    """(number, reason) of snapshots without a readable manifest."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is left damaged."""
+        return all(damage.repaired for damage in self.damaged) and not self.unreadable
+
+
+def verify(
+    root: Path,
+    home: Home,
+    to: Destination,
+    *,
+    sample: float = 1.0,
+    transfers: int = TRANSFERS,
+    show: OnProgress | None = None,
+) -> VerifyResult:
+    """Read the objects of every snapshot back, or a random share of them, and hash them.
+
+    Raises StoreError for what concerns the whole store, RunDirError (``busy``).
+    """
+    with working_on(root, home.kind, home.name, "verify", to.name, show) as job:
+        stored = StoredRun(to.store, home)
+        found = list(stored.snapshots())
+        readable = [snapshot.manifest for snapshot in found if snapshot.manifest]
+        parts = {key: part for snapshot in readable for key, part in snapshot.parts().items()}
+        keys = sorted(parts)
+        if sample < 1:
+            keys = sorted(random.sample(keys, min(len(keys), max(1, round(sample * len(keys))))))
+        chosen = [parts[key] for key in keys]
+        problems = read_back_all(to.store, chosen, job, transfers)
+        folder = root / home.kind / home.name
+        sources = _sources(folder, home, readable) if problems else {}
+        damaged = [_damage(key, problem, parts[key], readable, sources, to.store, job) for key, problem in problems]
+        unreadable = tuple(
+            (each.number, each.reason) for each in found if each.state == "damaged" and not each.manifest
+        )
+        if sample >= 1 and all(damage.repaired for damage in damaged) and readable:
+            _note(folder, home, to.trust.store_id, readable[0].number)
+        return VerifyResult(
+            home.kind, home.name, home.identity, tuple(snapshot.number for snapshot in readable), len(chosen),
+            sum(part.size for part in chosen), len(parts), tuple(damaged), unreadable,
+        )  # fmt: skip
+
+
+def read_back_all(store: Store, parts: Iterable[Part], job: Job, transfers: int) -> list[tuple[str, str]]:
+    """Read objects back; (key, reason) of each that is missing or damaged. Raises StoreError for anything else."""
+    wanted = list(parts)
+    job.update(
+        phase="proving", proven=0, files=0, files_total=len(wanted), bytes_total=sum(part.size for part in wanted)
+    )
+    problems: list[tuple[str, str]] = []
+    lock, stop = threading.Lock(), threading.Event()
+
+    def one(part: Part) -> None:
+        if stop.is_set():
+            return
+        try:
+            store.read_back(part.key, part.size, part.sha256, lambda moved: job.add(proven=moved))
+        except StoreError as error:
+            if error.code not in ("missing", "damaged"):
+                stop.set()
+                raise
+            with lock:
+                problems.append((part.key, str(error)))
+        job.add(files=1, what=part.key)
+
+    with ThreadPoolExecutor(max(1, transfers)) as pool:
+        for future in [pool.submit(one, part) for part in wanted]:
+            future.result()
+    return sorted(problems)
+
+
+def _sources(folder: Path, home: Home, snapshots: list[Snapshot]) -> dict[str, list[Piece]]:
+    """Where the bytes of each object may still be on this machine."""
+    found: dict[str, list[Piece]] = {}
+    try:
+        if not folder.is_dir() or read_record(folder).identity != home.identity:
+            return {}
+        here = {(step.step, step.digest): folder / step.path for step in local_steps(home.kind, folder)}
+    except (UserError, OSError):
+        return {}
+
+    def add(file: StoredFile, path: Path) -> None:
+        start = 0
+        for part in file.parts:
+            found.setdefault(part.key, []).append(Piece(path, start, part.size, part.sha256))
+            start += part.size
+
+    root = folder.parents[home.kind.count("/") + 1]
+    for snapshot in snapshots:
+        for file in snapshot.files:
+            add(file, folder / file.path)
+        for step in snapshot.steps:
+            if place := here.get((step.step, step.digest)):
+                for file in step.files:
+                    add(file, place / file.path)
+        for group in snapshot.weights:
+            for file in group.files:
+                place = Path(group.source) if os.path.isabs(group.source) else root / group.path
+                add(file, place / file.path)
+    return found
+
+
+def _damage(
+    key: str,
+    reason: str,
+    part: Part,
+    snapshots: list[Snapshot],
+    sources: dict[str, list[Piece]],
+    store: Store,
+    job: Job,
+) -> Damage:
+    named = [snapshot for snapshot in snapshots if key in snapshot.parts()]
+    spoils = sorted({path for snapshot in named for path in owners(snapshot)[key]})
+    repaired = any(_repair(store, part, piece, job) for piece in sources.get(key, []))
+    return Damage(key, reason, tuple(spoils), tuple(snapshot.number for snapshot in named), repaired)
+
+
+def _repair(store: Store, part: Part, piece: Piece, job: Job) -> bool:
+    """Store an object again from a file that still has its bytes."""
+    try:
+        write(store, part.key, piece, job)
+        store.read_back(part.key, part.size, part.sha256)
+    except StoreError as error:
+        if error.code not in ("changed", "damaged", "missing"):
+            raise
+        return False
+    return True
+
+
+def _note(folder: Path, home: Home, store_id: str, number: int) -> None:
+    """Remember in the run that everything up to a snapshot was read back."""
+    try:
+        record = read_record(folder)
+        if record.identity == home.identity:
+            record.of(store_id).read_back = number
+            record.save(folder)
+    except (UserError, OSError):
+        pass  # the run is gone, or its disk is full

@@ -1,0 +1,99 @@
+"""``grpo-train backup`` and its companions: exit codes, JSON, what a user reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_train.run_dir import RunDir
+from tests.support.backups import bytes_of, make_evaluation, make_run, save, train_to
+from tests.support.engine import grpo_train
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def disk(tmp_path: Path, home: Path) -> Path:
+    """The first destination of this user."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    (home / ".config" / "grpo-tui").mkdir(parents=True)
+    (home / ".config" / "grpo-tui" / "backup.yaml").write_text(f"destinations:\n  - {{name: disk, folder: {folder}}}\n")
+    return folder
+
+
+def run_json(*arguments: object, root: Path, code: int = 0) -> Any:
+    done = grpo_train(*arguments, "--json", root=root)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_backup_to_restore_on_another_box(root: Path, disk: Path, tmp_path: Path) -> None:
+    run = make_run(root, "one", 10, 20)
+    make_evaluation(root, "one", "addition", 10)
+    done = run_json("backup", "--training-run", "one", root=root)
+    assert (done["snapshot"], done["is_new"], done["steps"]) == (1, True, [10, 20])
+    assert [each["name"] for each in done["evaluations"]] == ["one_addition"]
+    (row,) = run_json("list-backups", "--training-run", "one", root=root)
+    assert (row["snapshots"][0]["state"], row["lag"]["steps"], row["same_disk"]) == ("complete", [], True)
+    (checked,) = run_json("verify-backup", "one", root=root)
+    assert checked["objects"] == checked["objects_total"] > 10
+    before = bytes_of(run.path)
+    shutil.rmtree(root)
+    other = tmp_path / "other"
+    restored = run_json("restore", "--training-run", "one", root=other)
+    assert restored["steps"] == [10, 20]
+    assert bytes_of(other / "training_runs" / "one") == before
+    assert (other / "eval_runs" / "one_addition" / "eval_config.yaml").exists()
+
+
+def test_exit_codes_say_what_to_do(root: Path, disk: Path) -> None:
+    run = make_run(root, "one", 10, 20)
+    assert run_json("backup", "--training-run", "oen", root=root, code=2)["error"]["code"] == "no_run"
+    assert run_json("restore", "--training-run", "one", root=root, code=2)["error"]["code"] == "no_backup"
+    bad = run_json("backup", "--training-run", "one", "--to", "dsik", root=root, code=2)
+    assert "did you mean disk" in bad["error"]["message"]
+    (run.training_state / "step_10" / "MANIFEST.json").unlink()
+    done = grpo_train("backup", "--training-run", "one", root=root)
+    assert done.returncode == 3
+    assert "warning: training_state/step_10: MANIFEST.json is missing" in done.stderr
+    shutil.rmtree(disk)
+    gone = run_json("backup", "--training-run", "one", root=root, code=2)
+    assert gone["error"]["code"] == "no_bucket"
+
+
+def test_plain_output_names_what_was_done(root: Path, disk: Path, tmp_path: Path) -> None:
+    run = make_run(root, "one", 10)
+    out = grpo_train("backup", "--training-run", "one", root=root).stdout
+    assert "training_runs/one: snapshot 1 in disk, sent" in out
+    assert "unchanged since snapshot 1" in grpo_train("backup-all", root=root).stdout
+    train_to(run, 15)
+    listed = grpo_train("list-backups", root=root).stdout
+    assert "behind: 5 logged steps, same disk" in listed
+    save(run, 15)
+    assert "behind: steps 15" in grpo_train("list-backups", "--training-run", "one", root=root).stdout
+    assert "would send" in grpo_train("backup", "--training-run", "one", "--dry-run", root=root).stdout
+    assert "0 damaged" in grpo_train("verify-backup", "--sample", "50%", root=root).stdout
+    restored = grpo_train("restore", "--training-run", "one", "--steps", "logs", root=tmp_path / "b").stdout
+    assert "restored from snapshot 1, no checkpoints" in restored
+    added = grpo_train("restore", "--training-run", "one", root=tmp_path / "b").stdout
+    assert "completed from snapshot 1, steps 10" in added
+    assert RunDir(tmp_path / "b/training_runs/one").checkpoint("latest", deep=True).step == 10
+
+
+def test_progress_is_where_the_agent_looks(root: Path, disk: Path) -> None:
+    make_run(root, "one", 10)
+    run_json("backup", "--training-run", "one", root=root)
+    folder = root / "transfers" / "training_runs.one"
+    status = json.loads((folder / "status.json").read_text())
+    assert (status["state"], status["command"], status["pending"]) == ("finished", "backup", [])
+    rows = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    assert [row["phase"] for row in rows][-1] == "done"
+    assert rows[-1]["bytes"] == rows[-1]["bytes_total"] == rows[-1]["proven"] > 0
