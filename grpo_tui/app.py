@@ -27,6 +27,7 @@ from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
 from grpo_tui.announcements import EndWatch, Pace, end_notice
 from grpo_tui.attach import RunForeground, call_in_foreground
+from grpo_tui.history.writer import HistoryWriter
 from grpo_tui.model.answer_cache import AnswerCache
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
@@ -104,11 +105,12 @@ class GrpoApp(App[None]):
         self.memory.restore()
 
     def _set_box(self, box: Box) -> None:
-        self.store = Store(box.name, box.price_per_hour, self._now)
+        self.store = Store(box.name, box.price_at(self._now()), self._now)
         self.connection = Connection(box, self.store, lambda: self.post_message(EventsArrived()), self._make_client)
         self._ends, self._pace = EndWatch(self.store), Pace()
         self._awaited_run: str | None = None
-        self._refresher, self.recall = background.Refresher(self), Recall(self, self._cache)
+        history = HistoryWriter(self.options.history, box) if self.options.history is not None else None
+        self._refresher, self.recall = background.Refresher(self), Recall(self, self._cache, history)
 
     # start, tick, end ------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from contextlib import suppress
 from functools import partial
@@ -29,6 +30,8 @@ IDLE_REFRESH_S = 30.0
 """The same for a run that is over: it may be evaluated from elsewhere."""
 MACHINE_S = 60.0
 """Interval between requests for uptime and disks, which the header shows; the box view requests them more often."""
+RECORD_S = 3.0
+"""Interval between two runs that the history asks about."""
 CROSSHAIR_S = 0.1
 """The crosshair rests this long before its row is requested."""
 
@@ -42,6 +45,7 @@ class Refresher:
         self.history = BoxHistory()
         """What the box's GPUs did since the app looks, in any view."""
         self._machine_due = 0.0
+        self._record_due = time.monotonic() + RECORD_S
 
     def tick(self) -> None:
         """Request what is due."""
@@ -53,6 +57,7 @@ class Refresher:
             if time.monotonic() >= self._machine_due:
                 self._machine_due = time.monotonic() + MACHINE_S
                 self._app.work("machine", partial(refresh_machine, self._app, self.history))
+            self._refresh_history()
             self._app.views.shown.request_data()
 
     def _refresh_shown(self) -> None:
@@ -68,6 +73,23 @@ class Refresher:
         if key != self._shown_key:
             self._shown_key = key
             self._app.work("show run", partial(refresh_shown, self._app, row.name))
+
+    def _refresh_history(self) -> None:
+        """Request what the history lacks of runs that are over, one after the other."""
+        writer = self._app.recall.history
+        if writer is not None and writer.due and time.monotonic() >= self._record_due:
+            self._record_due = math.inf
+            self._app.work("history", partial(self._record, writer.due.popleft()))
+
+    async def _record(self, run: str) -> None:
+        app = self._app
+        try:
+            app.recall.note("show_run", {"run": run}, await app.request("show_run", timeout=30.0, run=run))
+            app.recall.note("metrics", {"run": run}, await app.request("metrics", timeout=120.0, run=run))
+        except RemoteError:
+            pass  # asked again when the app starts next
+        finally:
+            self._record_due = time.monotonic() + RECORD_S
 
     def _refresh_curves(self) -> None:
         """Request the curves of the view that is shown."""
@@ -93,7 +115,9 @@ async def refresh_machine(app: GrpoApp, history: BoxHistory) -> None:
     now = app.store.now()
     if history.machine is None or now - history.machine_at >= MACHINE_S / 2:
         with suppress(RemoteError):  # the header shows what is known
-            history.facts(await app.request("box_facts", timeout=15.0), app.store.now())
+            reply = await app.request("box_facts", timeout=15.0)
+            history.facts(reply, app.store.now())
+            app.recall.note("box_facts", {}, reply)
 
 
 async def refresh_shown(app: GrpoApp, run: str) -> None:
@@ -122,7 +146,9 @@ async def refresh_curves(app: GrpoApp, curves: Curves, params: dict[str, Any]) -
 async def refresh_run_facts(app: GrpoApp, facts: RunFacts, params: dict[str, Any]) -> None:
     """Request configurations and last metrics of runs in the list."""
     try:
-        facts.answer(params, await app.request("run_facts", timeout=30.0, **params))
+        reply = await app.request("run_facts", timeout=30.0, **params)
+        facts.answer(params, reply)
+        app.recall.note("run_facts", params, reply)
     except RemoteError as error:
         facts.fail(error.message)
 

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, NoReturn
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import FORMAT, VERSION
 from grpo_tui.ending import end_at_once, end_with_terminal, report_crashes_clean
+from grpo_tui.history import history_file
 
 if TYPE_CHECKING:
     from grpo_tui.options import Options
     from remote.boxes import Box
 
+COMMANDS = ("history", "cost")
+"""First words that run a command in place of the app."""
 _EXAMPLES = """\
 examples:
   grpo-tui --demo                           train a tiny model on this machine
@@ -25,6 +28,8 @@ examples:
   grpo-tui --box h200-a                     a box from boxes.yaml
   grpo-tui --box h200-a --host 192.0.2.17   the same box at another address
   grpo-tui --root ~/runs                    this machine, runs in ~/runs
+  grpo-tui history 'task:gsm8k reward>0.5'  find runs of all boxes, also of boxes that are gone (history --help)
+  grpo-tui cost --since 7d --by box         what they cost (cost --help)
 
 Runs live in tmux on the box: closing this program does not end them. Press ? in the app to see all keys.
 Exit codes: 0 done, 1 failed, 2 usage error.
@@ -49,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
     options.add_argument("--config-dir", metavar="DIR", help="directory of the training configs to offer")
     options.add_argument("--demo", action="store_true", help="train a tiny model on this machine within minutes")
-    options.add_argument("--no-cache", action="store_true", help="cache no runs and curves on this machine")
+    options.add_argument("--no-cache", action="store_true", help="keep no runs, curves and history on this machine")
     options.add_argument("--fresh", action="store_true", help="ignore and keep what the last start remembered")
     options.add_argument("--readonly", action="store_true", help="watch only: change nothing on the box")
     options.add_argument(
@@ -150,7 +155,6 @@ def app_options(arguments: argparse.Namespace) -> Options:
             demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, columns, alarms, cache=cache,
             fresh=arguments.fresh,
         )  # fmt: skip
-    again = partial(reload_box, arguments=arguments)
     return Options(
         choose_box(arguments),
         boxes_file,
@@ -160,16 +164,22 @@ def app_options(arguments: argparse.Namespace) -> Options:
         keymap,
         columns,
         alarms,
-        again,
+        partial(reload_box, arguments=arguments),
         arguments.root or "",
         cache,
+        None if arguments.no_cache else history_file(),
         arguments.fresh,
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Start the app; returns the exit code."""
-    arguments = parser().parse_args(argv)
+    """Start the app, or run a command; returns the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] in COMMANDS:
+        from grpo_tui.history.commands import run
+
+        return run(words)
+    arguments = parser().parse_args(words)
     try:
         options = app_options(arguments)
     except UserError as error:

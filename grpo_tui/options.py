@@ -31,6 +31,8 @@ class Options:
     """``--root``; "" if it is not given."""
     cache: Path | None = None
     """Folder for the answers of boxes that are kept; None = none are."""
+    history: Path | None = None
+    """File of the history of runs; None = nothing is written there."""
     fresh: bool = False
     """Whether what was remembered is neither used nor changed."""
 

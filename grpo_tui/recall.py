@@ -13,6 +13,7 @@ from grpo_tui.model.answer_cache import RUNS, AnswerCache, Kept
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
+    from grpo_tui.history.writer import HistoryWriter
     from grpo_tui.model.curves import Curves
     from grpo_tui.screens.compare import CompareScreen
 
@@ -23,8 +24,8 @@ KEEP_RUNS_S = 5.0
 class Recall:
     """Keeps the answers of one box, and shows those kept before for what the box has not answered yet."""
 
-    def __init__(self, app: GrpoApp, cache: AnswerCache | None) -> None:
-        self._app, self._cache = app, cache
+    def __init__(self, app: GrpoApp, cache: AnswerCache | None, history: HistoryWriter | None = None) -> None:
+        self._app, self._cache, self.history = app, cache, history
         self._store, box = app.store, app.connection.box
         self._box = f"{box.name}\n{box.root}"  # an address changes, a root is another list of runs
         self._runs_kept = 0.0
@@ -33,8 +34,14 @@ class Recall:
 
     def keep(self, op: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
         """Keep an answer of the box."""
+        self.note(op, params, answer)
         if self._cache is not None:
             self._cache.put(self._box, op, params, answer)
+
+    def note(self, op: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Keep an answer in the history only."""
+        if self.history is not None:
+            self.history.put(op, params, answer)
 
     def keep_runs(self, runs: list[dict[str, Any]]) -> None:
         """Keep the list of runs, at once where a state changed: an end is announced again otherwise."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import asdict, dataclass, field, fields
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,6 +63,8 @@ class Box:
     """Command of the engine; [] = found by the agent."""
     price_per_hour: float | None = None
     """Price in dollars, used for run cost."""
+    prices: dict[str, float] = field(default_factory=dict)
+    """Instead of ``price_per_hour``: prices by the day (``2026-09-01``) from which each holds."""
     kind: Literal["ssh", "local"] = "ssh"
     transport: Literal["auto", "openssh", "paramiko"] = "auto"
     """``auto``: this machine's ``ssh`` if it is usable, else paramiko (see :mod:`remote.transports.choice`)."""
@@ -79,6 +82,18 @@ class Box:
     @property
     def is_local(self) -> bool:
         return self.kind == "local"
+
+    def dated_prices(self) -> dict[float, float]:
+        """Dollars per hour by the time (seconds since the epoch) from which each holds; {} without a price."""
+        if self.price_per_hour is not None:
+            return {0.0: self.price_per_hour}
+        return {datetime.fromisoformat(day).timestamp(): price for day, price in self.prices.items()}
+
+    def price_at(self, time: float) -> float | None:
+        """Dollars per hour at a time; the first price holds before, too."""
+        prices = sorted(self.dated_prices().items())
+        past = [price for since, price in prices if since <= time]
+        return past[-1] if past else prices[0][1] if prices else None
 
     def address(self) -> str:
         """Address for display."""
@@ -233,6 +248,8 @@ def problem_of(box: Box) -> str:
         return f"box '{box.name}': 'umask' must be three octal digits such as 077, not {box.umask!r}"
     if not 0 <= box.port <= 65_535:
         return f"box '{box.name}': 'port' must be between 1 and 65535, not {box.port}"
+    if box.prices and box.price_per_hour is not None:
+        return f"box '{box.name}': give 'price_per_hour' or 'prices', not both"
     return ""
 
 
@@ -256,6 +273,8 @@ def _value(key: str, node: Any, where: str) -> Any:
         if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
             return None if value is None else float(value)
         raise BoxesError(f"{where}: 'price_per_hour' must be a number (dollars), not {value!r}")
+    if key == "prices":
+        return _prices(value, where)
     if key == "follow_links":
         if isinstance(value, bool):
             return value
@@ -273,6 +292,20 @@ def _value(key: str, node: Any, where: str) -> Any:
     if isinstance(value, (dict, list)):
         raise BoxesError(f"{where}: '{key}' must be a string")
     return str(node.value)  # as written: an unquoted 0123 or 1.10 is kept verbatim
+
+
+def _prices(value: Any, where: str) -> dict[str, float]:
+    """``prices``: YAML reads an unquoted day as a date."""
+    found = {}
+    for day, price in value.items() if isinstance(value, dict) else [("", None)]:
+        try:
+            date.fromisoformat(str(day))
+        except ValueError:
+            price = None
+        if isinstance(price, bool) or not isinstance(price, (int, float)) or price < 0:
+            raise BoxesError(f"{where}: 'prices' must be days with dollars per hour, such as {{2026-09-01: 2.49}}")
+        found[str(day)] = float(price)
+    return found
 
 
 def _line(node: Any) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from grpo_train.config import ConfigError, load_config
 from grpo_train.config.schema import Config
+from grpo_train.history.cost import dollars
 from grpo_train.report.evaluations import Evaluation, Pair, evaluations_of, pairs_between, pairs_within
 from grpo_train.report.samples import Samples, pick_samples
 from grpo_train.report.text import money
@@ -146,7 +147,7 @@ def _report_of(run: RunDir, letter: str, price: float | None) -> RunReport:
         changes=_changes(run),
         facts=_facts(run, summary),
         seconds=seconds,
-        cost=price * seconds / 3600 if price is not None and seconds is not None else None,
+        cost=dollars(price, seconds) if price is not None and seconds is not None else None,
     )
 
 

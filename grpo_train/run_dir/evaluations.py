@@ -8,12 +8,14 @@ import io
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.fields import MAX_TEXT
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.formats import current_table_row
 from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.run_dir.status import observe
 
 TABLE = "consolidated_metrics.csv"
+_TEXTS = ("dataset", "started_at", "updated_at")
 
 
 def eval_folder(root: Path, run: str, dataset: str) -> Path:
@@ -22,7 +24,8 @@ def eval_folder(root: Path, run: str, dataset: str) -> Path:
 
 
 def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
-    """Each evaluation of a run: its folder's name, status, and one row a step of ``consolidated_metrics.csv``."""
+    """Each evaluation of a run: its folder's name, status, one row a step of ``consolidated_metrics.csv``, and of its
+    status ``dataset``, ``started_at`` and ``updated_at``."""
     found = []
     for folder in sorted((root / "eval_runs").glob(f"{glob.escape(run)}_*")):
         try:
@@ -31,8 +34,9 @@ def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
             continue
         if status is None or status.get("training_run") != run:
             continue
-        observed = observe(status)
-        found.append({"name": folder.name, "state": observed.state, "status": status, "metrics": read_table(folder)})
+        row = {"name": folder.name, "state": observe(status).state, "status": status, "metrics": read_table(folder)}
+        texts = {key: value for key in _TEXTS if isinstance(value := status.get(key), str) and len(value) <= MAX_TEXT}
+        found.append({**row, **texts})
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.formatting import money
@@ -147,7 +148,7 @@ class BoxView:
         for gpu in gpus:
             if seconds := self.idle_for(int(gpu["index"]), store):
                 price = store.price_per_hour
-                share = None if price is None else price / len(gpus) * seconds / 3600
+                share = None if price is None else dollars(price / len(gpus), seconds)
                 cost = f": {money(share)}, its share of the price" if share is not None else ""
                 told.append(f"GPU {int(gpu['index'])} idle for {duration(seconds)}{cost}")
         return told

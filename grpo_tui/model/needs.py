@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.alarms import Rule
@@ -184,7 +185,7 @@ class Needs:
             if idle < IDLE_S:
                 continue
             price = store.price_per_hour
-            share = "" if price is None else f"{money(price / count * idle / 3600)} at this price"
+            share = "" if price is None else f"{money(dollars(price / count, idle))} at this price"
             text, then = f"GPU {index} idle for {duration(idle)}", f"{box} shows what to do"
             yield Need(f"gpu {index} {at:.0f}", at + IDLE_S, "warn", "", text, share, then)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from grpo_train.history.cost import dollars
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 
@@ -32,4 +33,4 @@ def took(store: Store, row: RunRow | None) -> float | None:
 def cost(store: Store, row: RunRow | None) -> float | None:
     """Cost of a run so far in dollars, or None if the price or its run time is unknown."""
     seconds = took(store, row)
-    return None if seconds is None or store.price_per_hour is None else store.price_per_hour * seconds / 3600
+    return None if seconds is None or store.price_per_hour is None else dollars(store.price_per_hour, seconds)

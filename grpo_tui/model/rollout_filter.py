@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from grpo_train.history.query import And, Comparison, Node, Not, Or, QueryError, Word, leaves, parse
 from grpo_train.run_dir.suggest import did_you_mean
-from grpo_tui.model.query import And, Comparison, Node, Not, Or, QueryError, Word, leaves, parse
 from remote.protocol.index import IGNORE_CASE, SEARCHED
 
 MAX_DEPTH = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from grpo_tui.model.query import Comparison, Leaf, Node, Word, holds, leaves, matches
+from grpo_train.history.query import Comparison, Leaf, Node, Word, holds, leaves, matches
 from grpo_tui.model.run_columns import KNOWN, Cells, fact_value
 from grpo_tui.model.run_row import RunRow
 

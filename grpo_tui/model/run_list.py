@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from grpo_train.history.query import EVERYTHING, Node, QueryError, parse
 from grpo_train.run_dir.suggest import nearest
-from grpo_tui.model.query import EVERYTHING, Node, QueryError, parse
 from grpo_tui.model.run_columns import DEFAULT, KNOWN, Cells, Column, column, sort_key
 from grpo_tui.model.run_facts import MOST_RUNS, RunFacts
 from grpo_tui.model.run_filter import FIELDS, SHORT, fields_of, missing_fields, passes

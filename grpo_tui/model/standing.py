@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.formatting import compact_number, money
 from remote.protocol.index import Columns
@@ -149,7 +150,7 @@ def table(tracks: Sequence[Track | None], shares: Sequence[int], price: float | 
         ("seconds", lambda i: float(max(1, shares[i])), lambda x: f"{unit} time {duration(x)}"),
     ]
     if price:
-        scales.append(("seconds", lambda i: price / 3600, lambda x: f"cost {money(x)}"))
+        scales.append(("seconds", lambda i: dollars(price, 1.0), lambda x: f"cost {money(x)}"))
     for axis, scale, label in scales:
         ends = [
             track.axis(axis)[-1] * scale(i) if track is not None and len(track.axis(axis)) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from textual import events
@@ -43,7 +44,7 @@ class BoxesScreen(Dialog[str]):
 
     def _line(self, box: Box) -> Content:
         mark = "[$success]●[/]" if box.name == self.current else " "
-        price = f"{money(box.price_per_hour)}/h" if box.price_per_hour is not None else ""
+        price = f"{money(now)}/h" if (now := box.price_at(time.time())) is not None else ""
         room = min(self.app.size.width, WIDTH) - 8 - len("● ") - PRICE_WIDTH
         name, address = min(20, room // 3), min(40, room - room // 3 - 3)
         return Content.from_markup(

@@ -10,10 +10,10 @@ from typing import ClassVar
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from grpo_train.history.query import QueryError
 from grpo_tui import downloads
 from grpo_tui.actions.action import Action
 from grpo_tui.model.formatting import one_line
-from grpo_tui.model.query import QueryError
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
 from grpo_tui.model.rollout_search import RolloutSearch
 from grpo_tui.model.rollout_steps import EvaluationSteps, evaluated_steps, evaluation_names

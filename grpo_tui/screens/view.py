@@ -13,9 +13,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from grpo_train.history.query import QueryError
 from grpo_tui.actions.action import Action
 from grpo_tui.actions.registry import ACTIONS
-from grpo_tui.model.query import QueryError
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.header import HeaderBar
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar

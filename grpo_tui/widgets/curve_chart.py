@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
 
+from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.charts import CHARTS
@@ -323,7 +324,7 @@ class CurveChart(Panel):
 
     def costs(self, view: View, count: int) -> list[tuple[float, str]]:
         """Round costs on an axis of seconds."""
-        rate = (self.store.price_per_hour or 0.0) / 3600
+        rate = dollars(self.store.price_per_hour or 0.0, 1.0)
         levels = ticks(view.x_low * rate, view.x_high * rate, count) if rate else []
         return [(level / rate, f"${text}") for level, text in zip(levels, tick_labels(levels)[0], strict=True)]
 
@@ -392,5 +393,5 @@ def axis_label(value: float, axis: str, price: float | None = None) -> str:
 
 def cost(seconds: float, price: float | None) -> str:
     """What seconds of the box cost, with two digits also below a cent."""
-    dollars = (price or 0.0) * seconds / 3600
-    return money(dollars) if dollars >= 0.1 or not dollars else f"${dollars:.2g}"
+    spent = dollars(price or 0.0, seconds)
+    return money(spent) if spent >= 0.1 or not spent else f"${spent:.2g}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual.content import Content
 
+from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.model import progress
 from grpo_tui.model.formatting import byte_size, money, one_line, shortened
@@ -68,7 +69,7 @@ class HeaderBar(Line):
         if (price := store.price_per_hour) is not None:
             told.append((1, part((f"{money(price)}/h", MUTED))))
             if (seconds := history.today_s(store.now())) is not None:
-                told.append((2, part((f"today {money(price * seconds / 3600)}", MUTED))))
+                told.append((2, part((f"today {money(dollars(price, seconds))}", MUTED))))
         if (disk := history.free()) is not None:
             free, total = disk
             is_full = free / total < FULL

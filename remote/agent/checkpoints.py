@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDir, list_evaluations, utc_from
+from grpo_train.run_dir.config_values import config_values
 from grpo_train.run_dir.manifest import STEP_NAME
 from grpo_train.run_dir.root import is_run
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.run_dir.spare import accuracies_of, checkpoint_size, links_of, paths_in_use, reasons_to_keep
-from remote.agent.config_values import config_values
 from remote.agent.context import BoxContext
 from remote.protocol import RemoteError
 from remote.protocol.checkpoints import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from grpo_train.run_dir import RunDir, open_run
+from grpo_train.run_dir.config_values import Value, config_values
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
-from remote.agent.config_values import Value, config_values
 from remote.agent.context import BoxContext
 from remote.protocol.listed_runs import RunFactsReply, RunFactsRequest
 

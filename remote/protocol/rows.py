@@ -153,6 +153,10 @@ class Evaluation(_Evaluation, total=False):
     """An evaluation of a run."""
 
     state: Label
+    dataset: Label
+    started_at: Time
+    """Of its newest start."""
+    updated_at: Time
     metrics: list[dict[str, str | None]]
     """Rows of its table, as text."""
 

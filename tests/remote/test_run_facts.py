@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from grpo_train.config.loading import dump_config, load_config
 from grpo_train.run_dir import create_run
+from grpo_train.run_dir.config_values import MAX_TEXT, config_values
 from grpo_train.run_dir.files import to_json
 from grpo_train.run_dir.notes import NOTE
 from remote.agent import held_out
-from remote.agent.config_values import MAX_TEXT, config_values
 from remote.agent.context import BoxContext
 from remote.agent.notes import note
 from remote.agent.run_facts import run_facts

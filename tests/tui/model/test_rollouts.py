@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_train.history.query import QueryError
 from grpo_tui.model.completion_parts import parts_of, same_beginning
-from grpo_tui.model.query import QueryError
 from grpo_tui.model.rollout_filter import condition
 from grpo_tui.model.rollout_groups import ORDERS, groups_of, histogram, order_label, ordered, why
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_tui.model.query import (
+from grpo_train.history.query import (
     EVERYTHING,
     KEYWORDS,
     OPERATORS,

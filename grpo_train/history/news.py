@@ -1,0 +1,166 @@
+"""What is heard of a run: from its directory, or from what a box's agent says about it."""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from grpo_train.history.database import Database, News
+from grpo_train.history.record import evaluations_of, events_of, metrics_of, summary_of
+from grpo_train.history.spans import Span, run_spans, time_of
+from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_runs
+from grpo_train.run_dir.config_values import config_values
+from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
+
+BATCH = 100
+"""Runs that are written at once."""
+
+
+def news_of(
+    box: str,
+    root: str,
+    row: Mapping[str, Any],
+    *,
+    config_text: str | None = None,
+    launch: Mapping[str, Any] | None = None,
+    evaluations: Iterable[Mapping[str, Any]] | None = None,
+    events: Iterable[Mapping[str, Any]] | None = None,
+    metrics: Iterable[Mapping[str, Any]] | None = None,
+    signature: str | None = None,
+) -> News | None:
+    """News from a row of a list of runs, and what else is known; None for a row without an identity."""
+    identity, name = row.get("identity"), str(row.get("run", ""))
+    if not isinstance(identity, str) or not identity or row.get("state") == "unreadable":
+        return None
+    heard = None if events is None else list(events)
+    found = None if evaluations is None else evaluations_of(name, evaluations)
+    parent = (launch or {}).get("parent")
+    return News(
+        identity,
+        box,
+        root,
+        name,
+        summary=summary_of(row),
+        config=None if config_text is None else config_values(config_text),
+        metrics=None if metrics is None else metrics_of(metrics),
+        evaluations=found,
+        events=None if heard is None else events_of(heard),
+        backup=None if heard is None else _backup(heard),
+        parent=parent if isinstance(parent, str) else None,
+        spans=None if heard is None else run_spans(heard, row.get("updated_at"), to_float(row.get("run_seconds"))),
+        signature=signature,
+        evaluated={one["dataset"]: span for one in found or () if (span := _evaluated(one)) is not None},
+    )
+
+
+def refresh(database: Database, root: Path, box: str) -> list[str]:
+    """Make a database the mirror of a root: what changed is read, and what is gone is forgotten.
+
+    Returns the runs that cannot be read, with the reason.
+    """
+    problems = read_root(database, root, box)
+    names = {run.name for run in list_runs(root)}
+    identities = database.identities(box, str(root))
+    database.forget_missing(box, str(root), [identity for name, identity in identities.items() if name in names])
+    return problems
+
+
+def read_root(database: Database, root: Path, box: str) -> list[str]:
+    """Bring a database up to date with the runs of a root; returns as :func:`refresh`."""
+    known, problems = database.signatures(box, str(root)), []
+    evaluations = _evaluation_signatures(root)
+    batch: list[News] = []
+    for run in list_runs(root):
+        signature = _signature(run, evaluations)
+        if known.get(run.name) == signature:
+            continue
+        row = run.summary()
+        one = _read(box, root, run, row, "" if row["state"] in LIVE_STATES else signature)
+        if isinstance(one, str):
+            problems.append(f"{row['run']}: {one}")
+            continue
+        batch.append(one)
+        if len(batch) == BATCH:
+            database.write(batch)
+            batch = []
+    database.write(batch)
+    return problems
+
+
+def _read(box: str, root: Path, run: RunDir, row: Mapping[str, Any], signature: str) -> News | str:
+    """The news of a run, or why it cannot be read. ``signature``: "" = it is read again next time."""
+    try:
+        text = read_bytes(run.config_file, MAX_RUN_FILE_BYTES)
+        found = news_of(
+            box,
+            str(root),
+            row,
+            config_text=None if text is None else text.decode(errors="replace"),
+            launch=run.read_launch(),
+            evaluations=list_evaluations(run.root, run.name),
+            events=[event for _, event in run.events()],
+            metrics=scan_metrics(run),
+            signature=signature,
+        )
+    except (OSError, Unreadable) as error:
+        return str(error)
+    return found or str((row.get("error") or {}).get("summary") or "no launch.json")
+
+
+def scan_metrics(run: RunDir) -> list[dict[str, Any]]:
+    """Last, lowest and highest value of each metric of a run, as rows of a ``metrics`` reply have them."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in run.read_log("train_log.jsonl"):
+        for name, value in row.items():
+            if name in ("step", "time") or (number := to_float(value)) is None:
+                continue
+            known = found.setdefault(name, {"name": name, "min": None, "max": None})
+            known["last"] = value
+            if math.isfinite(number):
+                known["min"] = number if known["min"] is None else min(known["min"], number)
+                known["max"] = number if known["max"] is None else max(known["max"], number)
+    return list(found.values())
+
+
+def _evaluated(one: Mapping[str, Any]) -> Span | None:
+    start, end = time_of(one.get("started_at")), time_of(one.get("updated_at"))
+    return (start, end) if start is not None and end is not None and end > start else None
+
+
+def _backup(events: Iterable[Mapping[str, Any]]) -> str:
+    """The newest step that a complete snapshot has, by the run's events."""
+    steps = [event.get("step") for event in events if event.get("event") == "backed_up"]
+    return f"step {steps[-1]}" if steps else ""
+
+
+def _signature(run: RunDir, evaluations: Sequence[tuple[str, int]]) -> str:
+    """What the files of a run are like: one whose files are as they were is not read again."""
+    parts = []
+    for path in (run.status_file, run.launch_file, run.config_file, run.events_file, run.logs / "train_log.jsonl"):
+        try:
+            facts = os.stat(path)
+            parts.append(f"{facts.st_ino}.{facts.st_size}.{facts.st_mtime_ns}")
+        except OSError:
+            parts.append("-")
+    prefix = f"{run.name}_"
+    for name, changed in evaluations[bisect_left(evaluations, (prefix, 0)) :]:
+        if not name.startswith(prefix):
+            break
+        parts.append(str(changed))
+    return " ".join(parts)
+
+
+def _evaluation_signatures(root: Path) -> list[tuple[str, int]]:
+    """Name of each evaluation and when its status changed, sorted."""
+    found = []
+    with suppress(OSError):
+        for folder in os.scandir(root / "eval_runs"):
+            with suppress(OSError):
+                found.append((folder.name, os.stat(f"{folder.path}/status.json").st_mtime_ns))
+    return sorted(found)

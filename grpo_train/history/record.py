@@ -1,0 +1,228 @@
+"""The record of one run: what is kept of it, as plain JSON, and what can be asked of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from grpo_train.history.cost import Gain, Prices, gain_of
+from grpo_train.history.spans import Span, time_of
+from grpo_train.run_dir import LIVE_STATES
+from grpo_train.run_dir.files import to_float
+
+MAX_EVENTS = 50
+KEPT_EVENTS = ("launched", "training", "resumed", "restarted", "stop_asked", "stopped", "crashed", "killed", "finished")
+EVENT_FIELDS = ("event", "step", "time", "from_step", "by", "device")
+SUMMARY = (
+    "state", "host", "step", "total_steps", "reward", "step_seconds", "logged_at", "updated_at", "launched_at",
+    "started_at", "run_seconds", "restarts", "nproc", "device", "note", "error", "layout",
+)  # fmt: skip
+"""Fields of a row of a list of runs that are kept."""
+Json = str
+"""JSON that is parsed when it is needed: most queries need none of it."""
+
+
+@dataclass
+class Record:
+    """One run. Texts are JSON; "" = not known."""
+
+    identity: str
+    box: str
+    root: str
+    name: str
+    summary: Mapping[str, Any]
+    """Fields of :data:`SUMMARY`."""
+    config_json: Json = ""
+    metrics_json: Json = ""
+    evaluations_json: Json = ""
+    events_json: Json = ""
+    backup: str = ""
+    """The newest complete snapshot, such as ``step 40``; "" = none is known."""
+    parent: str = ""
+    """Identity of the run that it continues on another box or under another name."""
+    spans: Sequence[tuple[str, float, float]] = ()
+    """When it ran: box, begin and end."""
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+    """By box."""
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """``section.key`` to value."""
+        return json.loads(self.config_json) if self.config_json else {}
+
+    @cached_property
+    def metrics(self) -> dict[str, list[float | None]]:
+        """Metric to its last, lowest and highest value."""
+        return json.loads(self.metrics_json) if self.metrics_json else {}
+
+    @cached_property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """See :func:`evaluations_of`."""
+        return json.loads(self.evaluations_json) if self.evaluations_json else []
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """See :func:`events_of`."""
+        return json.loads(self.events_json) if self.events_json else []
+
+    @property
+    def state(self) -> str:
+        return str(self.summary.get("state") or "")
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in LIVE_STATES
+
+    def number(self, name: str) -> float | None:
+        """A number of the summary; None also for NaN."""
+        value = to_float(self.summary.get(name))
+        return None if value is None or math.isnan(value) else value
+
+    def time(self, name: str) -> float | None:
+        """A time of the summary in seconds since the epoch."""
+        return time_of(self.summary.get(name))
+
+    @property
+    def active_at(self) -> float | None:
+        """Its last sign of life."""
+        return self.time("updated_at") or self.time("logged_at") or self.time("launched_at")
+
+    def config_value(self, key: str) -> Any:
+        """A value of the configuration, by ``section.key`` or by ``key`` where one section has it."""
+        if key in self.config:
+            return self.config[key]
+        found = [name for name in self.config if name.endswith(f".{key}")] if "." not in key else []
+        return self.config[found[0]] if len(found) == 1 else None
+
+    # cost ----------------------------------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float | None:
+        """Run time over all its starts."""
+        measured = self.number("run_seconds")
+        return measured if measured is not None else sum(end - start for _, start, end in self.spans) or None
+
+    @cached_property
+    def cost(self) -> float | None:
+        """Dollars so far; None without a price of each of its boxes, or without a run time."""
+        if self.seconds is None:
+            return None
+        spans: dict[str, list[Span]] = {}
+        for box, start, end in self.spans:
+            spans.setdefault(box, []).append((start, end))
+        if not spans:
+            price, at = self.prices.get(self.box), self.active_at
+            return None if price is None or at is None else price.cost([(at - self.seconds, at)])
+        if not spans.keys() <= self.prices.keys():
+            return None
+        return sum(self.prices[box].cost(each) for box, each in spans.items())
+
+    @property
+    def cost_per_step(self) -> float | None:
+        step = self.number("step")
+        return self.cost / step if self.cost is not None and step else None
+
+    @property
+    def cost_per_1000(self) -> float | None:
+        """Dollars per 1,000 completions."""
+        completions = 1.0
+        for key in ("rollout.buffer_size", "rollout.num_generations"):
+            completions *= to_float(self.config.get(key)) or math.nan
+        per_update = to_float(self.config.get("algorithm.num_iterations")) or 1.0
+        per_update *= to_float(self.config.get("algorithm.updates_per_buffer")) or 1.0
+        per_step = self.cost_per_step
+        return None if per_step is None or not completions > 0 else 1000 * per_step * per_update / completions
+
+    @property
+    def projected_cost(self) -> float | None:
+        """Dollars at its last step, at its pace so far and the price of now; None for a run that is not live."""
+        step, total = self.number("step"), self.number("total_steps")
+        if not self.is_live or self.cost is None or not step or total is None or self.seconds is None:
+            return None
+        price = self.prices.get(self.box)
+        pace = self.number("step_seconds") or self.seconds / step
+        left, now = max(0.0, total - step) * pace, self.active_at
+        return None if price is None or now is None else self.cost + price.cost([(now, now + left)])
+
+    @cached_property
+    def gain(self) -> Gain | None:
+        """What its first evaluated dataset gained between the first and the last evaluated step."""
+        for evaluation in self.evaluations:
+            rows = evaluation["rows"]
+            if len(rows) > 1 and (found := gain_of(evaluation["dataset"], rows[0], rows[-1])) is not None:
+                return found
+        return None
+
+    @property
+    def cost_per_point(self) -> tuple[float, float, float] | None:
+        """Dollars per percentage point of held-out accuracy, with its interval."""
+        if (gain := self.gain) is None or self.cost_per_step is None:
+            return None
+        return gain.dollars_per_point(self.cost_per_step * (gain.last_step - gain.first_step))
+
+
+# ----------------------------------------------------------------------------------------------------- what is kept
+
+
+def summary_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of a row of a list of runs."""
+    found = {key: row[key] for key in SUMMARY if row.get(key) not in (None, "")}
+    if isinstance(error := found.get("error"), Mapping):
+        found["error"] = str(error.get("summary") or "")[:500]
+    return found
+
+
+def events_of(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What is kept of a run's events: starts, stops, resumes, crashes; the last MAX_EVENTS, and the launch."""
+    kept = [
+        {key: event[key] for key in EVENT_FIELDS if event.get(key) is not None}
+        for event in events
+        if event.get("event") in KEPT_EVENTS
+    ]
+    return kept if len(kept) <= MAX_EVENTS else [kept[0], *kept[1 - MAX_EVENTS :]]
+
+
+def evaluations_of(run: str, evaluations: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What is kept of a run's evaluations, as :func:`grpo_train.run_dir.list_evaluations` lists them.
+
+    ``dataset`` (its label), ``state``, ``started_at``, ``updated_at``, and ``rows``: the numbers of each step that has
+    a result, in order of steps.
+    """
+    found = []
+    for one in evaluations:
+        rows = [numbers for row in one.get("metrics") or () if (numbers := _numbers(row)) is not None]
+        rows.sort(key=lambda row: row["step"])
+        dataset = str(one.get("dataset") or str(one.get("name", "")).removeprefix(f"{run}_"))[:255]
+        times = {key: str(one[key]) for key in ("started_at", "updated_at") if one.get(key)}
+        found.append({"dataset": dataset, "state": str(one.get("state", "")), **times, "rows": rows})
+    return found
+
+
+def metrics_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Metric to its last, lowest and highest value, from rows with ``name``, ``last``, ``min`` and ``max``."""
+    return {row["name"]: [_finite(row.get(key)) for key in ("last", "min", "max")] for row in rows if row.get("name")}
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float] | None:
+    """The numbers of a row of an evaluation's table; None without a result."""
+    found = {}
+    for key, value in row.items():
+        if (number := _as_number(value)) is not None and len(key) <= 64:
+            found[key] = number
+    return found if {"step", "accuracy"} <= found.keys() else None
+
+
+def _as_number(text: Any) -> float | None:
+    try:
+        return _finite(float(text)) if isinstance(text, (str, int, float)) and len(str(text)) <= 32 else None
+    except ValueError:
+        return None
+
+
+def _finite(value: Any) -> float | None:
+    number = to_float(value)
+    return number if number is not None and math.isfinite(number) else None

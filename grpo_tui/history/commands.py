@@ -1,0 +1,136 @@
+"""``grpo-tui history`` and ``grpo-tui cost``: questions about the runs of all boxes, also of boxes that are gone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from grpo_train.history.database import Database, HistoryError
+from grpo_train.history.record import Record
+from grpo_train.run_dir.errors import UserError
+from grpo_tui.history import history_file
+
+_HISTORY = """\
+examples:
+  grpo-tui history 'state:finished reward>0.5'
+  grpo-tui history 'task:gsm8k eval.accuracy>0.6 since:30d sort:cost'
+  grpo-tui history 'cfg.optimizer.learning_rate>=1e-5 backup:none' --columns name,box,step,cost
+  grpo-tui history show run_gsm8k_demo      everything about one run
+  grpo-tui history rebuild                  read all boxes of boxes.yaml again
+  grpo-tui history rebuild --root ~/runs    read a directory of runs on this machine
+
+Exit codes: 0 done, 1 failed, 2 usage error, 3 done, but some runs or boxes could not be read.
+"""
+
+
+def run(words: list[str]) -> int:
+    """Run a command; returns the exit code."""
+    arguments = _parser(words[0]).parse_args(words[1:])
+    database = Database(arguments.file or history_file())
+    try:
+        if words[0] == "cost":
+            from grpo_tui.history.spending import print_costs
+
+            return print_costs(database, arguments.since, arguments.by, arguments.json)
+        return _history(database, arguments)
+    except UserError as error:
+        print(f"grpo-tui: {error}", file=sys.stderr)
+        return 2 if error.code in ("bad_query", "bad_config", "no_run", "bad_root") else 1
+    except BrokenPipeError:
+        return 1
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog=f"grpo-tui {command}",
+        epilog=_HISTORY if command == "history" else "Prices come from boxes.yaml (price_per_hour or prices).",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "Find runs of all boxes, also of boxes that are gone (docs/history.md)."
+            if command == "history"
+            else "Show what runs, evaluations and idle boxes cost (docs/history.md)."
+        ),
+    )
+    if command == "history":
+        options.add_argument("query", nargs="*", metavar="QUERY", help="conditions on fields; none = every run")
+        options.add_argument("--columns", default="", help="fields to show, separated by commas")
+        options.add_argument("--csv", action="store_true", help="print CSV")
+        options.add_argument("--box", action="append", metavar="NAME", help="rebuild: only this box (repeatable)")
+        options.add_argument("--root", type=Path, metavar="DIR", help="rebuild: only this directory on this machine")
+        options.add_argument("--boxes", metavar="FILE", help="rebuild: boxes.yaml to use")
+    else:
+        options.add_argument("--since", default="", metavar="WHEN", help="a time span (7d, 12h) or a date (2026-11-01)")
+        options.add_argument("--by", choices=("run", "box", "day"), default="run", help="what a line is (default: run)")
+    options.add_argument("--json", action="store_true", help="print JSON")
+    options.add_argument("--file", type=Path, metavar="FILE", help=f"file of records (default: {history_file()})")
+    return options
+
+
+def _history(database: Database, arguments: argparse.Namespace) -> int:
+    from grpo_train.history import listing
+    from grpo_tui.history.tables import print_table
+
+    words = arguments.query
+    if words == ["rebuild"]:
+        return _rebuild(database, arguments)
+    records = read_records(database)
+    if words[:1] == ["show"] and len(words) == 2:
+        record = listing.one_of(records, words[1])
+        print(json.dumps(listing.facts_of(record), indent=1) if arguments.json else "\n".join(listing.lines_of(record)))
+        return 0
+    found, names = listing.find(records, " ".join(words), arguments.columns)
+    if arguments.json:
+        print(listing.to_json(found, names))
+    elif arguments.csv:
+        print(listing.to_csv(found, names), end="")
+    elif found:
+        print_table(names, listing.cells(found, names))
+    else:
+        print("no runs match" if records else "no runs are known yet; read them with  grpo-tui history rebuild")
+    return 0
+
+
+def read_records(database: Database) -> list[Record]:
+    """All records; of a damaged file, those of this machine and of its boxes, read again. Raises HistoryError."""
+    try:
+        return database.records()
+    except HistoryError as error:
+        if error.code != "damaged":
+            raise
+        print(f"grpo-tui: {error}; reading the boxes again", file=sys.stderr)
+        _rebuild(database, _parser("history").parse_args(["rebuild"]))
+        return database.records()
+
+
+def _rebuild(database: Database, arguments: argparse.Namespace) -> int:
+    from grpo_tui.history.rebuild import rebuild_box, rebuild_root
+    from remote.boxes import find_box, load_boxes
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    problems: list[str] = []
+    if arguments.root is not None:
+        root = arguments.root.expanduser().absolute()
+        problems = rebuild_root(database, root, (arguments.box or ["local"])[0])
+    else:
+        boxes = load_boxes(arguments.boxes)
+        if arguments.box:
+            boxes = [find_box(boxes, name, arguments.boxes) for name in arguments.box]
+        for box in boxes:
+            began = time.monotonic()
+            try:
+                count, unread = rebuild_box(database, box, say)
+            except HistoryError:
+                raise
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            problems += [f"{box.name}: {problem}" for problem in unread]
+            say(f"{box.name}: {count} runs read in {time.monotonic() - began:.1f} s")
+    for problem in problems:
+        say(f"warning: {problem}")
+    return 3 if problems else 0

@@ -1,0 +1,84 @@
+"""``grpo-train history`` over a root."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.files import append_jsonl, utc_now
+from grpo_train.run_dir.identity import directory_identity
+from tests.support.engine import grpo_train
+from tests.support.histories import evaluate, make_run
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    make_run(tmp_path, "night-1", reward=0.7, accuracy=(0.4, 0.5, 0.62))
+    make_run(tmp_path, "night-2", reward=0.6, state="crashed", error={"summary": "rank 0: out of memory"})
+    make_run(tmp_path, "live", reward=0.9, state="running", began=time.time())
+    return tmp_path
+
+
+def found(root: Path, *words: str) -> list[dict[str, object]]:
+    done = grpo_train("history", *words, "--json", root=root)
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, object]] = json.loads(done.stdout)
+    return rows
+
+
+def test_a_query_over_a_root(root: Path) -> None:
+    rows = found(root, "state:finished eval.accuracy>0.6")
+    assert [(row["name"], row["held_out"], row["reward"]) for row in rows] == [("night-1", 0.62, 0.7)]
+    assert rows[0]["identity"] == directory_identity(root / "training_runs" / "night-1")
+    assert [row["name"] for row in found(root, "sort:-reward")] == ["live", "night-1", "night-2"]
+    assert [row["name"] for row in found(root, "error:memory max.loss=1")] == ["night-2"]
+
+
+def test_changes_of_the_root_are_seen(root: Path) -> None:
+    assert len(found(root)) == 3
+    run = make_run(root, "later", reward=0.2)
+    assert len(found(root)) == 4
+    append_jsonl(run.logs / "train_log.jsonl", {"step": 11, "time": utc_now(), "reward": 0.95})
+    evaluate(RunDir(root / "training_runs" / "night-2"), (0.3, 0.8))
+    assert [row["name"] for row in found(root, "eval.accuracy>0.7 or reward>0.93")] == ["night-2", "later"]
+    (root / "training_runs" / "night-1").rename(root / "moved")
+    assert len(found(root)) == 3
+
+
+def test_a_damaged_run_is_named(root: Path) -> None:
+    (root / "training_runs" / "night-2" / "status.json").write_text("{")
+    done = grpo_train("history", "--csv", "--columns", "name,state", "sort:name", root=root)
+    assert (done.returncode, done.stdout) == (0, "name,state\nlive,running\nnight-1,finished\n")
+    assert "night-2: status.json" in done.stderr
+
+
+def test_everything_about_one_run(root: Path) -> None:
+    done = grpo_train("history", "show", "night-1", root=root)
+    assert done.returncode == 0, done.stderr
+    assert "gsm8k step 20  0.620 [0.590, 0.650]" in done.stdout
+    facts = json.loads(grpo_train("history", "show", "night-1", "--json", root=root).stdout)
+    assert facts["metrics"]["loss"] == {"last": 0.1, "min": 0.1, "max": 1.0}
+    assert facts["config"]["optimizer.learning_rate"] == 1e-5
+
+
+def test_mistakes_are_usage_errors(root: Path) -> None:
+    done = grpo_train("history", "rewrd>0.1", root=root)
+    assert done.returncode == 2
+    assert "did you mean reward?" in done.stderr
+    done = grpo_train("history", "show", "nigth-1", root=root)
+    assert done.returncode == 2
+    assert "did you mean night-1?" in done.stderr
+
+
+def test_a_damaged_cache_is_made_anew(root: Path) -> None:
+    found(root)
+    (cache,) = (root / "cache" / "grpo-train").glob("history-*.sqlite")
+    cache.write_bytes(b"no database, but as long as one " * 500)
+    done = grpo_train("history", "--csv", "--columns", "name", "sort:name", root=root)
+    assert done.stdout == "name\nlive\nnight-1\nnight-2\n"
+    assert "is damaged" in done.stderr
