@@ -30,13 +30,16 @@ class RateLimit:
         time.sleep(max(0.0, start - time.monotonic()))
 
 
-def read_piece(piece: Piece) -> Iterator[bytes]:
-    """The bytes of a piece, in chunks. Raises StoreError (``changed``) in place of the last one if they differ."""
+def read_piece(piece: Piece, size: int = CHUNK) -> Iterator[bytes]:
+    """The bytes of a piece, in chunks of ``size`` bytes.
+
+    Raises StoreError (``changed``) in place of the last one if they differ from the piece's SHA-256.
+    """
     digest, left, last = hashlib.sha256(), piece.size, b""
     try:
         with open_regular(piece.path) as file:
             file.seek(piece.start)
-            while left and (chunk := file.read(min(CHUNK, left))):
+            while left and (chunk := file.read(min(size, left))):
                 left -= len(chunk)
                 digest.update(chunk)
                 if last:

@@ -17,6 +17,8 @@ from grpo_train.backup.backup_yaml import (
 )
 from grpo_train.backup.content import RateLimit
 from grpo_train.backup.folder import FolderStore
+from grpo_train.backup.s3 import S3Store
+from grpo_train.backup.s3_requests import OnWait
 from grpo_train.backup.store import Store, Trust
 from grpo_train.run_dir.suggest import did_you_mean
 
@@ -33,20 +35,28 @@ class Destination:
 
 
 def open_destination(
-    name: str | None, root: Path, *, write: bool = True, limit: int | None = None, transfers: int = 4
+    name: str | None,
+    root: Path,
+    *,
+    write: bool = True,
+    limit: int | None = None,
+    transfers: int = 4,
+    on_wait: OnWait | None = None,
 ) -> Destination:
     """Open a destination of ``backup.yaml``; None opens the first, or the bucket of ``~/.lambda_s3.env``.
 
     With ``write``, the rights to list, write, read and delete are tried out, and the destination's trust is found out.
     Without, an unknown destination is trusted with nothing. ``limit`` (bytes per second) replaces that of the file;
-    ``transfers`` is the number of parts of files that are uploaded at a time.
+    ``transfers`` is the number of parts of files that are uploaded at a time. ``on_wait`` is called before a
+    request is repeated.
 
     Raises DestinationError, AccessError, and StoreError when the store cannot be used.
     """
     described = find_destination(name)
     limit = limit or described.limit
-    store = _open(described, RateLimit(limit) if limit else None, transfers)
-    trust = trial.trust(store, root) if write else trial.known_trust(store, root)
+    store = _open(described, RateLimit(limit) if limit else None, transfers, on_wait)
+    trust = trial.trust(store, root) if write else trial.known_trust(store)
+    store.trust_checksums(trust.computes_sha256)
     return Destination(described.name, store, trust, limit)
 
 
@@ -67,8 +77,17 @@ def find_destination(name: str | None) -> Folder | Bucket:
     raise DestinationError(f"no destination named '{name}' in {path}; {hint}", code="no_destination")
 
 
-def _open(described: Folder | Bucket, limit: RateLimit | None, transfers: int) -> FolderStore:
+def _open(described: Folder | Bucket, limit: RateLimit | None, transfers: int, on_wait: OnWait | None) -> trial.Tried:
     if isinstance(described, Folder):
         return FolderStore(Path(described.folder), limit)
-    find_access(described.credentials)
-    raise DestinationError(f"'{described.name}': buckets are not supported yet")
+    return S3Store(
+        find_access(described.credentials),
+        bucket=described.bucket,
+        prefix=described.prefix,
+        endpoint=described.endpoint,
+        region=described.region,
+        ca_file=described.ca_file,
+        limit=limit,
+        transfers=transfers,
+        on_wait=on_wait,
+    )

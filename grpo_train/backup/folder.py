@@ -139,6 +139,9 @@ class FolderStore:
     def try_checksums(self) -> tuple[bool, bool]:
         return False, False  # a file system reports none
 
+    def trust_checksums(self, computes_sha256: bool) -> None:
+        pass
+
     # ------------------------------------------------------------------------------------------------- writing
 
     def _write(self, key: str, content: Callable[[], Iterable[bytes]]) -> None:

@@ -42,6 +42,9 @@ class Tried(Store, Protocol):
     def try_checksums(self) -> tuple[bool, bool]:
         """(computes_sha256, refuses_wrong_md5)."""
 
+    def trust_checksums(self, computes_sha256: bool) -> None:
+        """Use the SHA-256 checksums of a store that computes them."""
+
 
 @dataclass(frozen=True)
 class _Record:
@@ -71,7 +74,7 @@ def trust(store: Tried, root: Path) -> Trust:
     return Trust(store_id, record.computes_sha256, record.refuses_wrong_md5, same_disk)
 
 
-def known_trust(store: Tried, root: Path) -> Trust:
+def known_trust(store: Tried) -> Trust:
     """What is known of a store that is only read: nothing is written, and an unknown one is trusted with nothing."""
     store_id = _read_id(store) or ""
     record = _recorded(store)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from tests.support.stores import KINDS, content, new_store, piece_of, whole
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with new_store(request.param, tmp_path / "store") as opened:
-        yield opened
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return new_store(request.param, tmp_path / "store")
 
 
 def test_objects_are_read_as_written(store: Store, tmp_path: Path) -> None:

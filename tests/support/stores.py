@@ -8,22 +8,37 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from grpo_train.backup.backup_yaml import default_path
 from grpo_train.backup.folder import FolderStore
+from grpo_train.backup.s3 import S3Store
+from grpo_train.backup.s3_requests import Timing
 from grpo_train.backup.store import Piece, Store
+from tests.support.s3_servers import Server, access, server
 
-KINDS = ["folder"]
+KINDS = ["folder", "rclone", "moto"]
+FAST = Timing(silence=60.0, patience=120.0, first_wait=0.05, longest_wait=0.2)
 
 
-@contextmanager
-def new_store(kind: str, folder: Path) -> Iterator[Store]:
-    """An empty store; a server keeps its files in ``folder``, which is created."""
-    folder.mkdir(parents=True)
-    assert kind == "folder"
-    yield FolderStore(folder)
+def new_store(kind: str, folder: Path) -> Store:
+    """An empty store of a kind; that of ``folder`` has its files there."""
+    if kind == "folder":
+        folder.mkdir(parents=True)
+        return FolderStore(folder)
+    running = server(kind)
+    return bucket_store(running, running.new_bucket())
+
+
+def bucket_store(running: Server, bucket: str, *, port: int = 0, part: int = 5 << 20, **arguments: Any) -> S3Store:
+    """A store in a bucket, by the server's port or by another one that leads there."""
+    arguments = {"access": access(), "prefix": "some folder/runs", "timing": FAST, **arguments}
+    endpoint = f"https://127.0.0.1:{port or running.port}"
+    return S3Store(
+        bucket=bucket, endpoint=endpoint, region="us-east-1", ca_file=running.ca_file, part=part, **arguments
+    )
 
 
 @contextmanager

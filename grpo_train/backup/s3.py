@@ -1,0 +1,250 @@
+"""A store in a bucket of any server that speaks S3. boto3 is imported when the first request is made.
+
+boto3 signs and sends; what is repeated, when, and for how long is decided in :mod:`~grpo_train.backup.s3_requests`.
+Amazon's transfer library is not used: it cannot continue the parts of a cut upload.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from grpo_train.backup.access import Access
+from grpo_train.backup.content import CHUNK, RateLimit, check_content
+from grpo_train.backup.keys import check_key, check_prefix, is_key
+from grpo_train.backup.s3_errors import Place, cause_of
+from grpo_train.backup.s3_requests import OnWait, Requests, Timing
+from grpo_train.backup.s3_trial import try_checksums
+from grpo_train.backup.s3_upload import PART, Uploader
+from grpo_train.backup.store import Entry, OnBytes, Piece, StoreError
+
+_KEYS_PER_DELETION = 1_000
+
+
+class S3Store:
+    """Objects below ``prefix`` in a bucket."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        bucket: str = "",
+        prefix: str = "",
+        endpoint: str = "",
+        region: str = "",
+        ca_file: str = "",
+        limit: RateLimit | None = None,
+        transfers: int = 4,
+        part: int = PART,
+        timing: Timing | None = None,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        bucket = bucket or access.bucket
+        if not bucket:
+            raise StoreError(f"no bucket: set 'bucket', or S3_BUCKET in {access.source}", code="no_bucket")
+        self._prefix = check_prefix(f"{prefix.strip('/')}/" if prefix.strip("/") else "")
+        self.url = f"s3://{bucket}/{self._prefix}".rstrip("/")
+        self.location = f"{bucket}/{self._prefix}".rstrip("/")
+        self._limit = limit
+        self._requests = Requests(
+            access,
+            Place(self.url, bucket, endpoint or access.endpoint, region or access.region, access),
+            ca_file=ca_file,
+            connections=4 * transfers,
+            timing=timing,
+            limit=limit,
+            on_wait=on_wait,
+        )
+        self.identity = f"{self._requests.place.endpoint}/{self.location}"
+        self._uploader = Uploader(self._requests, transfers, part)
+        self._checksums: dict[str, tuple[str, str]] = {}
+        """Of the objects in parts that were written: their SHA-256, and the checksum that the store must report."""
+
+    def trust_checksums(self, computes_sha256: bool) -> None:
+        """Send SHA-256 checksums, and take those that the store reports as proofs."""
+        self._uploader.sends_sha256 = computes_sha256
+
+    # ------------------------------------------------------------------------------------------------- listing
+
+    def entries(self, prefix: str) -> Iterator[Entry]:
+        for page in self._pages(prefix):
+            for item in page.get("Contents", ()):
+                key = item["Key"].removeprefix(self._prefix)
+                if is_key(key):  # a folder made in a console is an object whose key ends with a slash
+                    yield Entry(key, item["Size"], item["LastModified"].timestamp())
+
+    def folders(self, prefix: str) -> list[str]:
+        start = len(self._prefix + check_prefix(prefix))
+        pages = self._pages(prefix, Delimiter="/")
+        return sorted(item["Prefix"][start:-1] for page in pages for item in page.get("CommonPrefixes", ()))
+
+    def _pages(self, prefix: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        full = self._prefix + check_prefix(prefix)
+        while True:
+            page = self._requests.call("list_objects_v2", Prefix=full, **arguments)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments["ContinuationToken"] = page["NextContinuationToken"]
+
+    def head(self, key: str) -> Entry | None:
+        facts = self._head(self._full(key))
+        return Entry(key, facts["ContentLength"], facts["LastModified"].timestamp()) if facts else None
+
+    def _head(self, full: str, **arguments: Any) -> dict[str, Any] | None:
+        try:
+            return self._requests.call("head_object", Key=full, **arguments)
+        except StoreError as error:
+            if error.code == "missing":
+                return None
+            raise
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    def read(self, key: str, start: int = 0) -> Iterator[bytes]:
+        from botocore.exceptions import BotoCoreError
+
+        full, at, backoff = self._full(key), start, self._requests.backoff()
+        condition: dict[str, Any] = {}
+        while True:
+            if at:
+                condition["Range"] = f"bytes={at}-"
+            try:
+                response = self._get(key, full, condition)
+            except _PastTheEnd:
+                return
+            condition["IfMatch"] = response["ETag"]
+            body = response["Body"]
+            skip = at if at and "ContentRange" not in response else 0  # a server without ranges sends the whole object
+            try:
+                while chunk := body.read(CHUNK):
+                    if self._limit:
+                        self._limit.take(len(chunk))
+                    dropped = min(skip, len(chunk))
+                    skip, chunk = skip - dropped, chunk[dropped:]
+                    if chunk:
+                        at += len(chunk)
+                        backoff.progressed()
+                        yield chunk
+                return
+            except (BotoCoreError, OSError) as error:
+                backoff.wait(self.url, cause_of(error, self._requests.place.endpoint))
+            finally:
+                body.close()
+
+    def _get(self, key: str, full: str, condition: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._requests.call("get_object", Key=full, **condition)
+        except StoreError as error:
+            said = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
+            if said in ("InvalidRange", "416"):
+                raise _PastTheEnd from None
+            if said in ("PreconditionFailed", "412"):
+                raise StoreError(f"{self.url}/{key}: replaced while it was read", code="damaged") from None
+            raise self._about(key, error) from error.__cause__
+
+    def read_small(self, key: str, limit: int) -> bytes:
+        data = bytearray()
+        for chunk in self.read(key):
+            data += chunk
+            if len(data) > limit:
+                raise StoreError(f"{self.url}/{key}: more than {limit} bytes", code="damaged")
+        return bytes(data)
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def write(self, key: str, piece: Piece, on_bytes: OnBytes | None = None) -> None:
+        full = self._full(key)
+
+        def size() -> int | None:
+            facts = self._head(full)
+            return facts["ContentLength"] if facts else None
+
+        checksum = self._uploader.upload(full, piece, on_bytes, size)
+        if checksum:
+            self._checksums[key] = (piece.sha256, checksum)
+
+    def write_small(self, key: str, data: bytes) -> None:
+        self._uploader.put(self._full(key), data)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        left = iter(keys)
+        while batch := [self._full(key) for key in islice(left, _KEYS_PER_DELETION)]:
+            backoff = self._requests.backoff()
+            while batch:
+                objects = [{"Key": full} for full in batch]
+                answer = self._requests.call("delete_objects", Delete={"Objects": objects, "Quiet": True})
+                failures = [item for item in answer.get("Errors", ()) if item.get("Code") != "NoSuchKey"]
+                for failure in failures:
+                    if refused := self._requests.refusal_of(failure, "delete_objects"):
+                        raise refused
+                batch = [item["Key"] for item in failures]
+                if batch:
+                    backoff.wait(self.url, f"{self._requests.place.endpoint} answers {failures[0].get('Code')}")
+
+    def abort_stale_uploads(self, prefix: str, older_than_s: float) -> int:
+        arguments: dict[str, Any] = {"Prefix": self._prefix + check_prefix(prefix)}
+        stale: list[dict[str, Any]] = []
+        while True:
+            page = self._requests.call("list_multipart_uploads", **arguments)
+            oldest = self._requests.now() - older_than_s
+            stale += [item for item in page.get("Uploads", ()) if item["Initiated"].timestamp() < oldest]
+            if not page.get("IsTruncated"):
+                break
+            arguments |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+        return sum(self._uploader.abort(item["Key"], item["UploadId"]) for item in stale)
+
+    # -------------------------------------------------------------------------------------------------- proofs
+
+    def prove(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
+        if not self._uploader.sends_sha256:
+            self.read_back(key, size, sha256, on_bytes)
+            return
+        facts = self._head(self._full(key), ChecksumMode="ENABLED")
+        if not facts:
+            raise self._missing(key)
+        reported = facts.get("ChecksumSHA256", "")
+        known, checksum = self._checksums.get(key, ("", ""))
+        expected = checksum if known == sha256 else base64.b64encode(bytes.fromhex(sha256)).decode()
+        if facts["ContentLength"] == size and reported == expected:
+            return
+        self.read_back(key, size, sha256, on_bytes)  # written in parts by another process, or damaged
+
+    def read_back(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
+        check_content(self.read(key), f"{self.url}/{key}", size, sha256, on_bytes)
+
+    def now(self) -> float:
+        return self._requests.now()
+
+    # --------------------------------------------------------------------------------------------------- trial
+
+    def is_on_disk_of(self, folder: object) -> bool:
+        return False  # only the markers tell
+
+    def sees(self, name: str) -> bool:
+        try:
+            return self._head(name) is not None
+        except StoreError as error:
+            if error.code == "refused":  # no right above the prefix
+                return False
+            raise
+
+    def try_checksums(self) -> tuple[bool, bool]:
+        return try_checksums(self._requests, self._prefix)
+
+    # -------------------------------------------------------------------------------------------------- errors
+
+    def _full(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+    def _missing(self, key: str) -> StoreError:
+        return StoreError(f"{self.url}/{key}: no such object", code="missing")
+
+    def _about(self, key: str, error: StoreError) -> StoreError:
+        return self._missing(key) if error.code == "missing" else error
+
+
+class _PastTheEnd(Exception):
+    """A range begins at or after the end of an object."""

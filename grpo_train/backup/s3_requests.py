@@ -1,0 +1,235 @@
+"""Requests to an S3 store: repeated with back-off, each with a deadline; the store's clock. boto3 only sends them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_train.backup.access import Access
+from grpo_train.backup.content import RateLimit
+from grpo_train.backup.s3_errors import Place, cause_of, date_of, refusal, retry_after
+from grpo_train.backup.store import StoreError
+
+OnWait = Callable[[str, float], None]
+"""Called before a wait with its cause, for people, and its seconds."""
+
+_BLOCK = 256 << 10
+_SLOWEST = 16 << 10
+"""Bytes per second below which a request is given up and repeated."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds; tests shorten them."""
+
+    silence: float = 60.0
+    """A request without a byte for this long is given up and repeated."""
+    patience: float = 600.0
+    """Repeats without success for this long end in ``unreachable``."""
+    first_wait: float = 1.0
+    longest_wait: float = 60.0
+
+
+class Backoff:
+    """Waits between the tries of one request: random, and twice as long each time."""
+
+    def __init__(self, timing: Timing, stop: threading.Event, on_wait: OnWait | None) -> None:
+        self._timing, self._stop, self._on_wait = timing, stop, on_wait
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Start again with the shortest wait: bytes have moved."""
+        self._wait = self._timing.first_wait
+        self._began: float | None = None
+
+    def wait(self, url: str, cause: str, at_least: float = 0.0) -> None:
+        """Wait for the next try. Raises StoreError (``unreachable``) after the time of patience."""
+        now = time.monotonic()
+        self._began = self._began or now
+        left = self._timing.patience - (now - self._began)
+        if left <= 0:
+            minutes = self._timing.patience / 60
+            raise StoreError(f"{url}: {cause}; given up after {minutes:.0f} min, run the command again to continue")
+        seconds = min(left, max(at_least, self._wait * random.uniform(0.5, 1.0)))
+        self._wait = min(self._timing.longest_wait, 2 * self._wait)
+        if self._on_wait:
+            self._on_wait(cause, seconds)
+        if self._stop.wait(seconds):
+            raise StoreError(f"{url}: stopped while waiting ({cause})")
+
+
+class Body:
+    """The bytes of one request: within the limit of the rate, ended by a deadline or a stop."""
+
+    def __init__(self, data: bytes, limit: RateLimit | None, timing: Timing, stop: threading.Event) -> None:
+        self._data, self._limit, self._stop = memoryview(data), limit, stop
+        self._allowed = timing.silence + len(data) / _SLOWEST
+        self.seek(0)
+
+    def read(self, _size: int = -1) -> bytes:
+        """The next block; larger blocks than asked for save calls."""
+        if self._stop.is_set() or (not self._limit and time.monotonic() - self._began > self._allowed):
+            raise TimeoutError("the request took too long")
+        block = bytes(self._data[self._at : self._at + _BLOCK])
+        self._at += len(block)
+        if self._limit:
+            self._limit.take(len(block))
+        return block
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        self._at = (0, getattr(self, "_at", 0), len(self._data))[whence] + at
+        self._began = time.monotonic()
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+
+class Requests:
+    """Sends the requests of one store. All methods may be called by several threads."""
+
+    def __init__(
+        self,
+        access: Access,
+        place: Place,
+        *,
+        ca_file: str = "",
+        connections: int = 16,
+        timing: Timing | None = None,
+        limit: RateLimit | None = None,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        self.timing = timing or Timing()
+        self.limit = limit
+        self._on_wait = on_wait
+        self._client = _client(access, place, ca_file, connections, self.timing)
+        self.place = Place(
+            place.url,
+            place.bucket,
+            place.endpoint or str(self._client.meta.endpoint_url),
+            place.region or str(self._client.meta.region_name),
+            access,
+        )
+        self._store_date: tuple[float, float] | None = None
+        """The last ``Date`` of the store, and the monotonic time when it came."""
+
+    def call(self, operation: str, stop: threading.Event | None = None, **arguments: Any) -> dict[str, Any]:
+        """The response to a request about the bucket. ``Body`` is bytes. Raises StoreError."""
+        from botocore.exceptions import ClientError
+
+        try:
+            return self._send(operation, stop, arguments, lambda status: False)
+        except ClientError as error:
+            refused = self.refusal_of(error.response.get("Error", {}), operation, error.response["ResponseMetadata"])
+            assert refused
+            raise refused from error
+
+    def try_once(self, operation: str, **arguments: Any) -> dict[str, Any] | None:
+        """The response to a request that the store may refuse; None if it does. Raises StoreError."""
+        from botocore.exceptions import ClientError
+
+        try:
+            return self._send(operation, None, arguments, lambda status: status in (400, 501))
+        except ClientError:
+            return None
+
+    def _send(
+        self,
+        operation: str,
+        stop: threading.Event | None,
+        arguments: dict[str, Any],
+        is_final: Callable[[int], bool],
+    ) -> dict[str, Any]:
+        """Send a request until it is answered. Raises ClientError for a refusal, StoreError."""
+        from botocore import exceptions
+
+        stop = stop or threading.Event()
+        backoff = self.backoff(stop)
+        data = arguments.pop("Body", None)
+        while True:
+            if data is not None:
+                arguments["Body"] = Body(data, self.limit, self.timing, stop)
+            try:
+                response = getattr(self._client, operation)(Bucket=self.place.bucket, **arguments)
+                self._note_date(response)
+                return response  # type: ignore[no-any-return]
+            except exceptions.ClientError as error:
+                self._note_date(error.response)
+                meta = error.response["ResponseMetadata"]
+                if is_final(meta.get("HTTPStatusCode", 0)) or self.refusal_of(error.response["Error"], operation, meta):
+                    raise
+                backoff.wait(self.place.url, cause_of(error, self.place.endpoint), retry_after(error))
+            except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+                raise StoreError(
+                    f"{self.place.url}: no credentials; write AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into a file "
+                    "that only you can read, and name it with 'credentials' in backup.yaml",
+                    code="refused",
+                ) from error
+            except exceptions.ParamValidationError as error:
+                raise StoreError(f"{self.place.url}: {error}", code="bad_name") from error
+            except (exceptions.BotoCoreError, exceptions.HTTPClientError, OSError) as error:
+                backoff.wait(self.place.url, cause_of(error, self.place.endpoint))
+
+    def refusal_of(
+        self, facts: dict[str, Any], operation: str, meta: dict[str, Any] | None = None
+    ) -> StoreError | None:
+        """What an error in a response means for the user; None where the request is worth another try."""
+        return refusal(facts, meta or {}, operation, self.place, self.clock_offset())
+
+    def backoff(self, stop: threading.Event | None = None) -> Backoff:
+        return Backoff(self.timing, stop or threading.Event(), self._on_wait)
+
+    def now(self) -> float:
+        """Seconds since the epoch by the store's clock, from the latest response; one must have come."""
+        if self._store_date is None:
+            return time.time()
+        date, then = self._store_date
+        return date + time.monotonic() - then
+
+    def clock_offset(self) -> float:
+        """Seconds by which the store's clock is ahead of this machine's."""
+        return self.now() - time.time()
+
+    def _note_date(self, response: dict[str, Any]) -> None:
+        date = date_of(response.get("ResponseMetadata", {}).get("HTTPHeaders", {}))
+        if date is not None:
+            self._store_date = (date, time.monotonic())
+
+
+def _client(access: Access, place: Place, ca_file: str, connections: int, timing: Timing) -> Any:
+    """A boto3 client that tries each request once and adds no checksum of its own."""
+    import boto3
+    from botocore.config import Config
+    from botocore.handlers import add_expect_header
+
+    session = boto3.session.Session(
+        aws_access_key_id=access.key_id or None,
+        aws_secret_access_key=access.secret or None,
+        aws_session_token=access.token or None,
+    )
+    client = session.client(
+        "s3",
+        endpoint_url=place.endpoint or None,
+        region_name=place.region or session.region_name or "us-east-1",
+        verify=ca_file or None,
+        config=Config(
+            signature_version="s3v4",
+            connect_timeout=timing.silence,
+            read_timeout=timing.silence,
+            retries={"total_max_attempts": 1},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            max_pool_connections=connections,
+            tcp_keepalive=True,
+            s3={"addressing_style": "path" if place.endpoint else "auto"},
+        ),
+    )
+    client.meta.events.unregister("before-call.s3", add_expect_header)  # rights were tried before; saves a round trip
+    return client

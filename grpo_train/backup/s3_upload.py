@@ -1,0 +1,202 @@
+"""Uploads to an S3 store: small files in one request, large ones in parts that a later upload finds and keeps.
+
+The parts of a cut upload are listed by the store, so nothing about them is kept here: a part counts as sent when its
+checksum is that of the bytes which are on this disk now.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_train.backup.content import read_piece
+from grpo_train.backup.s3_errors import UploadEnded
+from grpo_train.backup.s3_requests import Requests
+from grpo_train.backup.store import OnBytes, Piece, StoreError
+
+PART = 16 << 20
+"""Bytes of a part; files up to this size are one request."""
+MAX_PARTS = 10_000
+MAX_BYTES = 5 << 40
+"""Limits of S3."""
+
+
+@dataclass
+class _Part:
+    """A part in the store."""
+
+    etag: str
+    size: int
+    sha256: str = ""
+    """Base64; "" where the store reports none."""
+
+    def holds(self, data: bytes) -> bool:
+        """Whether it holds these bytes, as far as its checksum says."""
+        if len(data) != self.size:
+            return False
+        return self.sha256 == base64_sha256(data) if self.sha256 else self.etag == hashlib.md5(data).hexdigest()
+
+
+@dataclass
+class _Upload:
+    """A multipart upload that is under way."""
+
+    key: str
+    id: str
+    found: dict[int, _Part]
+    """Parts that an earlier process left."""
+    sent: dict[int, _Part] = field(default_factory=dict)
+    stop: threading.Event = field(default_factory=threading.Event)
+    failure: BaseException | None = None
+    """Of the first part that failed."""
+
+
+class Uploader:
+    """Uploads files of one store, with at most ``transfers`` parts on the way at a time."""
+
+    def __init__(self, requests: Requests, transfers: int, part: int = PART) -> None:
+        self.sends_sha256 = False
+        """Whether the store checks SHA-256 checksums, so that they are sent."""
+        self._requests = requests
+        self._part = part
+        self._workers = ThreadPoolExecutor(transfers, thread_name_prefix="upload")
+        self._slots = threading.BoundedSemaphore(transfers + 1)
+
+    def upload(self, key: str, piece: Piece, on_bytes: OnBytes | None, size_of: Callable[[], int | None]) -> str:
+        """Store a piece under a full key; returns the checksum that the store must report, or "".
+
+        ``size_of`` returns the size of the object under the key, if there is one. Raises StoreError.
+        """
+        if piece.size <= self._part:
+            data = b"".join(read_piece(piece, self._part))
+            self.put(key, data)
+            if on_bytes:
+                on_bytes(len(data))
+            return base64_sha256(data) if self.sends_sha256 else ""
+        if piece.size > MAX_BYTES:
+            raise StoreError(f"{piece.path}: {piece.size} bytes, more than an object can hold", code="full")
+        for last_try in (False, False, True):
+            upload = self._resume(key) or self._create(key)
+            try:
+                self._send(upload, piece, on_bytes)
+                return self._complete(upload)
+            except UploadEnded:
+                self.abort(upload.key, upload.id)
+                if size_of() == piece.size:  # the answer to its completion was lost, or another process completed it
+                    return ""
+                if last_try:
+                    raise
+            except StoreError as error:
+                if error.code == "changed":
+                    self.abort(upload.key, upload.id)
+                raise
+        raise AssertionError
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object in one request."""
+        self._requests.call("put_object", Key=key, Body=data, **self._checksum(data))
+
+    def abort(self, key: str, upload_id: str) -> bool:
+        """End an upload in parts; returns whether there was one."""
+        try:
+            self._requests.call("abort_multipart_upload", Key=key, UploadId=upload_id)
+        except UploadEnded:
+            return False
+        return True
+
+    def _checksum(self, data: bytes) -> dict[str, Any]:
+        if self.sends_sha256:
+            return {"ChecksumSHA256": base64_sha256(data)}
+        return {"ContentMD5": base64.b64encode(hashlib.md5(data).digest()).decode()}
+
+    # --------------------------------------------------------------------------------------------------- parts
+
+    def _send(self, upload: _Upload, piece: Piece, on_bytes: OnBytes | None) -> None:
+        """Send the parts that are not in the store yet, several at a time."""
+        waiting: list[Future[None]] = []
+        size = max(self._part, -(-piece.size // MAX_PARTS))
+        try:
+            for number, data in enumerate(read_piece(piece, size), 1):
+                self._slots.acquire()
+                waiting.append(self._workers.submit(self._send_part, upload, number, data, on_bytes))
+                if upload.stop.is_set():
+                    break
+            wait(waiting)
+        finally:
+            upload.stop.set()
+            for future in waiting:
+                if future.cancel():
+                    self._slots.release()
+            wait(waiting)
+        if upload.failure:
+            raise upload.failure
+
+    def _send_part(self, upload: _Upload, number: int, data: bytes, on_bytes: OnBytes | None) -> None:
+        try:
+            if upload.stop.is_set():
+                return
+            found = upload.found.get(number)
+            if not (found and found.holds(data)):
+                response = self._call(
+                    "upload_part", upload, PartNumber=number, Body=data, stop=upload.stop, **self._checksum(data)
+                )
+                found = _Part(str(response["ETag"]), len(data), base64_sha256(data) if self.sends_sha256 else "")
+            upload.sent[number] = found
+            if on_bytes:
+                on_bytes(len(data))
+        except BaseException as error:
+            upload.failure = upload.failure or error
+            upload.stop.set()
+        finally:
+            self._slots.release()
+
+    def _complete(self, upload: _Upload) -> str:
+        parts: list[dict[str, Any]] = []
+        for number, part in sorted(upload.sent.items()):
+            parts.append({"PartNumber": number, "ETag": part.etag})
+            if part.sha256:
+                parts[-1]["ChecksumSHA256"] = part.sha256
+        self._call("complete_multipart_upload", upload, MultipartUpload={"Parts": parts})
+        if not all(part.sha256 for part in upload.sent.values()):
+            return ""
+        joined = b"".join(base64.b64decode(part.sha256) for _, part in sorted(upload.sent.items()))
+        return f"{base64_sha256(joined)}-{len(parts)}"
+
+    # ------------------------------------------------------------------------------------------------- uploads
+
+    def _create(self, key: str) -> _Upload:
+        algorithm: dict[str, Any] = {"ChecksumAlgorithm": "SHA256"} if self.sends_sha256 else {}
+        response = self._requests.call("create_multipart_upload", Key=key, **algorithm)
+        return _Upload(key, str(response["UploadId"]), {})
+
+    def _resume(self, key: str) -> _Upload | None:
+        """The newest upload of a key that was cut, with its parts."""
+        page = self._requests.call("list_multipart_uploads", Prefix=key)
+        cut = [item for item in page.get("Uploads", ()) if item["Key"] == key]
+        if not cut:
+            return None
+        newest = max(cut, key=lambda item: item["Initiated"])
+        upload, marker = _Upload(key, newest["UploadId"], {}), 0
+        while True:
+            try:
+                page = self._call("list_parts", upload, PartNumberMarker=marker)
+            except UploadEnded:
+                return None
+            for item in page.get("Parts", ()):
+                part = _Part(item["ETag"].strip('"'), item["Size"], item.get("ChecksumSHA256", ""))
+                upload.found[item["PartNumber"]] = part
+            marker = page.get("NextPartNumberMarker", 0)
+            if not page.get("IsTruncated"):
+                return upload
+
+    def _call(self, operation: str, upload: _Upload, **arguments: Any) -> dict[str, Any]:
+        return self._requests.call(operation, Key=upload.key, UploadId=upload.id, **arguments)
+
+
+def base64_sha256(data: bytes) -> str:
+    return base64.b64encode(hashlib.sha256(data).digest()).decode()
