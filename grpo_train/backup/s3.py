@@ -185,15 +185,9 @@ class S3Store:
                     backoff.wait(self.url, f"{self._requests.place.endpoint} answers {failures[0].get('Code')}")
 
     def abort_stale_uploads(self, prefix: str, older_than_s: float) -> int:
-        arguments: dict[str, Any] = {"Prefix": self._prefix + check_prefix(prefix)}
-        stale: list[dict[str, Any]] = []
-        while True:
-            page = self._requests.call("list_multipart_uploads", **arguments)
-            oldest = self._requests.now() - older_than_s
-            stale += [item for item in page.get("Uploads", ()) if item["Initiated"].timestamp() < oldest]
-            if not page.get("IsTruncated"):
-                break
-            arguments |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+        uploads = self._uploader.uploads(self._prefix + check_prefix(prefix))
+        oldest = self._requests.now() - older_than_s
+        stale = [item for item in uploads if item["Initiated"].timestamp() < oldest]
         return sum(self._uploader.abort(item["Key"], item["UploadId"]) for item in stale)
 
     # -------------------------------------------------------------------------------------------------- proofs

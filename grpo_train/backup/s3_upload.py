@@ -101,6 +101,20 @@ class Uploader:
         """Store an object in one request."""
         self._requests.call("put_object", Key=key, Body=data, **self._checksum(data))
 
+    def uploads(self, prefix: str) -> list[dict[str, Any]]:
+        """Uploads in parts that are under way or were cut: ``Key``, ``UploadId``, ``Initiated``."""
+        found: list[dict[str, Any]] = []
+        arguments: dict[str, Any] = {"Prefix": prefix}
+        while True:
+            try:
+                page = self._requests.call("list_multipart_uploads", **arguments)
+            except UploadEnded:  # rclone, in a bucket without any
+                return found
+            found += page.get("Uploads", ())
+            if not page.get("IsTruncated"):
+                return found
+            arguments |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
     def abort(self, key: str, upload_id: str) -> bool:
         """End an upload in parts; returns whether there was one."""
         try:
@@ -176,8 +190,7 @@ class Uploader:
 
     def _resume(self, key: str) -> _Upload | None:
         """The newest upload of a key that was cut, with its parts."""
-        page = self._requests.call("list_multipart_uploads", Prefix=key)
-        cut = [item for item in page.get("Uploads", ()) if item["Key"] == key]
+        cut = [item for item in self.uploads(key) if item["Key"] == key]
         if not cut:
             return None
         newest = max(cut, key=lambda item: item["Initiated"])
