@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_train.backup.keys import check_key
+from grpo_train.run_dir import identity
 from grpo_train.run_dir.manifest import sha256
 from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, open_regular
 
@@ -93,7 +94,7 @@ def identity_of(folder: Path) -> str:
     for name in _SOURCES:
         try:
             with open_regular(folder / name) as file:
-                return hashlib.sha256(file.read(MAX_FILE_BYTES)).hexdigest()[:16]
+                return identity.identity_of(file.read(MAX_FILE_BYTES))
         except (FileNotFoundError, NotADirectoryError):
             continue
     return digest_of_list(_listed(folder))[:16]

@@ -14,9 +14,10 @@ from typing import Any
 
 from grpo_train.backup.layout import Home, identity_of
 from grpo_train.run_dir.files import atomic_write, read_json
+from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 
-FILE = ".backup.json"
+FILE = NOTE
 
 
 @dataclass

@@ -10,7 +10,7 @@ import typer
 from dotenv import load_dotenv
 from typer.core import TyperGroup
 
-from grpo_train.cli import backup, data, evaluate, history, look, make, report, train
+from grpo_train.cli import backup, data, evaluate, history, look, make, report, train, usage
 from grpo_train.cli.output import fail
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.umask import set_umask
@@ -67,6 +67,7 @@ app.command(rich_help_panel="Inspect")(look.runs)
 app.command(rich_help_panel="Inspect")(look.show)
 app.command(rich_help_panel="Inspect")(report.report)
 app.command(rich_help_panel="Inspect", epilog=history.EPILOG)(history.history)
+app.command(rich_help_panel="Inspect")(usage.usage)
 app.command(rich_help_panel="Inspect")(look.tasks)
 app.command(rich_help_panel="Inspect")(look.device)
 app.command(rich_help_panel="Back up")(backup.backup)

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +55,7 @@ from grpo_train.run_dir.processes import (
 )
 from grpo_train.run_dir.removal import exists_after_removal
 from grpo_train.tasks import Problem, Task
+from grpo_train.tracking.gpu import sample_evaluation
 
 HEARTBEAT_S = 2.0
 INTERRUPTED = 130
@@ -159,9 +160,12 @@ class Evaluation:
         # Check after the announcement: training may have removed a checkpoint before it could see it.
         left = [target for target in plan.targets if self._exists(target)]
         atomic_write(self._folder / "eval_config.yaml", yaml.safe_dump(self._settings(), sort_keys=False))
-        while left and not self._stopped:
-            settled = self._run_workers(replace(plan, targets=left))
-            left = [target for target in left if target.name not in settled]
+        by_supervisor = PARENT_VARIABLE in os.environ  # which samples the GPUs itself
+        interval = self._config.tracking.gpu_interval
+        with nullcontext() if by_supervisor else sample_evaluation(self._folder, interval):
+            while left and not self._stopped:
+                settled = self._run_workers(replace(plan, targets=left))
+                left = [target for target in left if target.name not in settled]
         return self._finish_run()
 
     def _settings(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from grpo_train.history.spans import Span, run_spans, time_of
 from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_runs
 from grpo_train.run_dir.config_values import config_values
 from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 
 BATCH = 100
@@ -28,7 +29,6 @@ def news_of(
     row: Mapping[str, Any],
     *,
     config_text: str | None = None,
-    launch: Mapping[str, Any] | None = None,
     evaluations: Iterable[Mapping[str, Any]] | None = None,
     events: Iterable[Mapping[str, Any]] | None = None,
     metrics: Iterable[Mapping[str, Any]] | None = None,
@@ -40,7 +40,7 @@ def news_of(
         return None
     heard = None if events is None else list(events)
     found = None if evaluations is None else evaluations_of(name, evaluations)
-    parent = (launch or {}).get("parent")
+    parent, snapshot = row.get("parent"), row.get("snapshot")
     return News(
         identity,
         box,
@@ -51,7 +51,7 @@ def news_of(
         metrics=None if metrics is None else metrics_of(metrics),
         evaluations=found,
         events=None if heard is None else events_of(heard),
-        backup=None if heard is None else _backup(heard),
+        backup=f"snapshot {snapshot}" if isinstance(snapshot, int) and snapshot else None,
         parent=parent if isinstance(parent, str) else None,
         spans=None if heard is None else run_spans(heard, row.get("updated_at"), to_float(row.get("run_seconds"))),
         signature=signature,
@@ -102,7 +102,6 @@ def _read(box: str, root: Path, run: RunDir, row: Mapping[str, Any], signature: 
             str(root),
             row,
             config_text=None if text is None else text.decode(errors="replace"),
-            launch=run.read_launch(),
             evaluations=list_evaluations(run.root, run.name),
             events=[event for _, event in run.events()],
             metrics=scan_metrics(run),
@@ -133,16 +132,17 @@ def _evaluated(one: Mapping[str, Any]) -> Span | None:
     return (start, end) if start is not None and end is not None and end > start else None
 
 
-def _backup(events: Iterable[Mapping[str, Any]]) -> str:
-    """The newest step that a complete snapshot has, by the run's events."""
-    steps = [event.get("step") for event in events if event.get("event") == "backed_up"]
-    return f"step {steps[-1]}" if steps else ""
-
-
 def _signature(run: RunDir, evaluations: Sequence[tuple[str, int]]) -> str:
     """What the files of a run are like: one whose files are as they were is not read again."""
     parts = []
-    for path in (run.status_file, run.launch_file, run.config_file, run.events_file, run.logs / "train_log.jsonl"):
+    for path in (
+        run.status_file,
+        run.launch_file,
+        run.config_file,
+        run.events_file,
+        run.path / NOTE,
+        run.logs / "train_log.jsonl",
+    ):
         try:
             facts = os.stat(path)
             parts.append(f"{facts.st_ino}.{facts.st_size}.{facts.st_mtime_ns}")

@@ -41,7 +41,7 @@ class Record:
     evaluations_json: Json = ""
     events_json: Json = ""
     backup: str = ""
-    """The newest complete snapshot, such as ``step 40``; "" = none is known."""
+    """Its newest snapshot, such as ``snapshot 7``; "" = none is known."""
     parent: str = ""
     """Identity of the run that it continues on another box or under another name."""
     spans: Sequence[tuple[str, float, float]] = ()

@@ -1,39 +1,51 @@
-"""The identity of a run, an evaluation or another directory of a root. Standard library only.
+"""The identity of a run: the same wherever a copy of its directory is. Standard library only.
 
-Names repeat: two boxes may both have a run ``demo``. The identity is the same wherever a copy of the directory is.
+Names repeat: two boxes may both have a run ``demo``. A copy that goes on beside the run becomes a run of its own; the
+backup that finds out writes its new identity to :data:`NOTE`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
+from typing import NamedTuple
 
-from grpo_train.run_dir.manifest import sha256
+from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, read_bytes
 
 LENGTH = 16
 """Hex digits."""
-_WRITTEN_ONCE = ("launch.json", "eval_config.yaml")
+NOTE = ".backup.json"
+"""What a directory knows about its backups, see :mod:`grpo_train.backup.record`."""
+
+
+class Identity(NamedTuple):
+    """Who a run is, and how far it is backed up."""
+
+    identity: str
+    """"" = unknown: it has no ``launch.json``."""
+    parent: str = ""
+    """Identity of the run that it is a copy of."""
+    snapshot: int = 0
+    """Number of its newest snapshot in any store that it knows; 0 = none."""
 
 
 def identity_of(data: bytes) -> str:
-    """The identity that these bytes stand for: the first 16 hex digits of their SHA-256."""
+    """The identity that the bytes of a ``launch.json`` stand for: the first 16 hex digits of their SHA-256."""
     return hashlib.sha256(data).hexdigest()[:LENGTH]
 
 
-def directory_identity(folder: Path) -> str:
-    """Identity of a directory: that of its ``launch.json``, else ``eval_config.yaml``, else its sorted list of paths,
-    sizes and SHA-256, for which every file is read.
-
-    Raises Unreadable and OSError.
-    """
-    for name in _WRITTEN_ONCE:
-        if (data := read_bytes(folder / name, MAX_RUN_FILE_BYTES)) is not None:
-            return identity_of(data)
-    lines = []
-    for parent, _, names in os.walk(folder):
-        for path in (Path(parent, name) for name in names):
-            if path.is_file() and not path.is_symlink():
-                lines.append(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\0{sha256(path)}\n")
-    return identity_of("".join(sorted(lines)).encode(errors="surrogateescape"))
+def run_identity(folder: Path, launched: bytes | None = None) -> Identity:
+    """Identity of a run's directory; ``launched``: its ``launch.json``, if read. Raises Unreadable, OSError."""
+    if launched is None:
+        launched = read_bytes(folder / "launch.json", MAX_RUN_FILE_BYTES)
+    first = "" if launched is None else identity_of(launched)
+    note = read_json(folder / NOTE, MAX_RUN_FILE_BYTES, finite=True) or {}
+    own, parent, stores = note.get("identity"), note.get("parent"), note.get("stores")
+    known = [one.get("known") for one in stores.values() if isinstance(one, dict)] if isinstance(stores, dict) else []
+    snapshot = max((number for number in known if type(number) is int), default=0)
+    return Identity(
+        own if isinstance(own, str) and len(own) == LENGTH else first,
+        parent if isinstance(parent, str) and len(parent) <= LENGTH else "",
+        min(max(snapshot, 0), 2**31),
+    )

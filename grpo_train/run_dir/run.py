@@ -28,7 +28,7 @@ from grpo_train.run_dir.files import (
     utc_now,
 )
 from grpo_train.run_dir.formats import current_row
-from grpo_train.run_dir.identity import identity_of
+from grpo_train.run_dir.identity import run_identity
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
 from grpo_train.run_dir.notes import read_note
 from grpo_train.run_dir.owners import foreign_owner, not_readable, not_stoppable
@@ -331,6 +331,7 @@ class RunDir:
         launched = read_bytes(self.launch_file, MAX_RUN_FILE_BYTES)
         with fields.of(self.launch_file):
             launch = parse_object(launched) if launched is not None else {}
+        who = run_identity(self.path, launched)
         given = read_object(self.status_file, MAX_RUN_FILE_BYTES)
         status = given or {}
         if self.config_file.exists():
@@ -352,7 +353,9 @@ class RunDir:
             observed = _observe(given, launch)
             return {
                 "run": self.name,
-                "identity": identity_of(launched) if launched is not None else None,
+                "identity": who.identity or None,
+                "parent": who.parent or None,
+                "snapshot": who.snapshot,
                 "state": observed.state,
                 "host": observed.host,
                 "layout": "run",

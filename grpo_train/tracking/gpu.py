@@ -1,24 +1,42 @@
-"""GPU samples in ``logs/gpu.jsonl``, written by the supervisor. Torch-free.
+"""GPU samples in ``gpu.jsonl``: of a run by its supervisor, of an evaluation started by hand by itself. Torch-free.
 
-On a machine without a GPU the file holds one line that says so.
+On a machine without a GPU a run's file holds one line that says so.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.files import JsonlWriter, last_jsonl
+from grpo_train.run_dir.files import JsonlWriter, last_jsonl, to_float
 from grpo_train.run_dir.gpus import read_gpus
 
 
 @contextmanager
 def sample_gpus(run: RunDir, interval: float) -> Iterator[None]:
     """Append a line per GPU every ``interval`` seconds, on a thread, while the context is open."""
+
+    def step() -> int:
+        return int(to_float((last_jsonl(run.logs / "train_log.jsonl") or {}).get("step")) or 0)
+
+    with _sampling(run.logs / "gpu.jsonl", interval, step, note=True):
+        yield
+
+
+@contextmanager
+def sample_evaluation(folder: Path, interval: float) -> Iterator[None]:
+    """The same for an evaluation, in its own folder; without a GPU nothing is written."""
+    with _sampling(folder / "gpu.jsonl", interval, lambda: 0, note=False):
+        yield
+
+
+@contextmanager
+def _sampling(file: Path, interval: float, step: Callable[[], int], *, note: bool) -> Iterator[None]:
     done = threading.Event()
-    thread = threading.Thread(target=_sample, args=(run, interval, done), name="gpu", daemon=True)
+    thread = threading.Thread(target=_sample, args=(file, interval, step, note, done), name="gpu", daemon=True)
     thread.start()
     try:
         yield
@@ -27,14 +45,17 @@ def sample_gpus(run: RunDir, interval: float) -> Iterator[None]:
         thread.join(timeout=15)
 
 
-def _sample(run: RunDir, interval: float, done: threading.Event) -> None:
-    with closing(JsonlWriter(run.logs / "gpu.jsonl")) as writer:
-        if not read_gpus(processes=False):
+def _sample(file: Path, interval: float, step: Callable[[], int], note: bool, done: threading.Event) -> None:
+    has_gpu = bool(read_gpus(processes=False))
+    if not has_gpu and not note:
+        return
+    with closing(JsonlWriter(file)) as writer:
+        if not has_gpu:
             writer.write({"step": 0, "note": "no GPU on this box"})
             return
         while not done.wait(interval):
             try:
-                step = (last_jsonl(run.logs / "train_log.jsonl") or {}).get("step", 0)
-                writer.write(*({"step": step, **gpu.sample()} for gpu in read_gpus(processes=False)))
+                now = step()
+                writer.write(*({"step": now, **gpu.sample()} for gpu in read_gpus(processes=False)))
             except OSError:
                 continue  # a full disk must not end the run

@@ -71,7 +71,6 @@ def _read_runs(
                 box.root,
                 answer["summary"],
                 config_text=answer["config_text"] or None,
-                launch=answer["launch"],
                 evaluations=[one for one in answer["evaluations"] if isinstance(one.get("metrics"), list)],
                 events=answer["events"],
                 metrics=_metrics(measured),

@@ -116,7 +116,6 @@ class HistoryWriter:
             self._box.root,
             row,
             config_text=answer.get("config_text") or None,
-            launch=answer.get("launch"),
             evaluations=[one for one in answer.get("evaluations", ()) if isinstance(one.get("metrics"), list)],
             events=answer.get("events", ()),
             signature=mark(row),

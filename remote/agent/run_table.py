@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir import LIVE_STATES, RunDir, list_older_runs
+from grpo_train.run_dir import LIVE_STATES, RunDir, identity, list_older_runs
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.notes import NOTE
 from grpo_train.run_dir.owners import not_readable
@@ -43,6 +43,7 @@ _FILES = [
         _ANY.launch_file,
         _ANY.events_file,
         _ANY.path / NOTE,
+        _ANY.path / identity.NOTE,
     )
 ]
 """What a summary is made of, as texts: to join paths takes five times as long as to stat them."""

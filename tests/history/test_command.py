@@ -10,7 +10,7 @@ import pytest
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import append_jsonl, utc_now
-from grpo_train.run_dir.identity import directory_identity
+from grpo_train.run_dir.identity import run_identity
 from tests.support.engine import grpo_train
 from tests.support.histories import evaluate, make_run
 
@@ -34,7 +34,7 @@ def found(root: Path, *words: str) -> list[dict[str, object]]:
 def test_a_query_over_a_root(root: Path) -> None:
     rows = found(root, "state:finished eval.accuracy>0.6")
     assert [(row["name"], row["held_out"], row["reward"]) for row in rows] == [("night-1", 0.62, 0.7)]
-    assert rows[0]["identity"] == directory_identity(root / "training_runs" / "night-1")
+    assert rows[0]["identity"] == run_identity(root / "training_runs" / "night-1").identity
     assert [row["name"] for row in found(root, "sort:-reward")] == ["live", "night-1", "night-2"]
     assert [row["name"] for row in found(root, "error:memory max.loss=1")] == ["night-2"]
 
