@@ -10,7 +10,7 @@ import typer
 from dotenv import load_dotenv
 from typer.core import TyperGroup
 
-from grpo_train.cli import backup, data, evaluate, history, look, make, report, train, usage
+from grpo_train.cli import backup, data, evaluate, history, look, make, platform, report, train, usage
 from grpo_train.cli.output import fail
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.umask import set_umask
@@ -70,6 +70,7 @@ app.command(rich_help_panel="Inspect", epilog=history.EPILOG)(history.history)
 app.command(rich_help_panel="Inspect")(usage.usage)
 app.command(rich_help_panel="Inspect")(look.tasks)
 app.command(rich_help_panel="Inspect")(look.device)
+app.command(rich_help_panel="Inspect")(platform.platform)
 app.command(rich_help_panel="Back up")(backup.backup)
 app.command("backup-all", rich_help_panel="Back up")(backup.backup_all)
 app.command("list-backups", rich_help_panel="Back up")(backup.list_)
@@ -77,6 +78,7 @@ app.command("verify-backup", rich_help_panel="Back up")(backup.verify_backup)
 app.command(rich_help_panel="Back up")(backup.restore)
 app.command(rich_help_panel="Data")(data.check_dataset)
 app.command(rich_help_panel="Create")(make.tiny_model)
+app.command(rich_help_panel="Create")(make.fetch_model)
 app.command(rich_help_panel="Create")(make.init)
 app.command(rich_help_panel="Create")(make.schema)
 

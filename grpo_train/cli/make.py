@@ -1,4 +1,4 @@
-"""``grpo-train tiny-model``, ``init`` and ``schema``: write models, example configs and the config reference."""
+"""``grpo-train tiny-model``, ``fetch-model``, ``init`` and ``schema``: write models, configs and their reference."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ def tiny_model(
         except OSError as error:
             fail(f"cannot write the model to {out}: {error.strerror or error}")
     print(f"wrote {out}")
+
+
+def fetch_model(
+    name: Annotated[str, typer.Argument(help="Short name (qwen2_5_05, …) or hub ID, optionally OWNER/NAME@COMMIT.")],
+    to: Annotated[Path, typer.Option(help="Directory to write.")],
+) -> None:
+    """Download a model from the hub to a directory, for a machine without a network.
+
+    A download that was interrupted continues when the command is run again.
+    """
+    from grpo_train.platforms.hub_models import fetch_model as fetch
+
+    try:
+        commit = fetch(name, to.expanduser().absolute())
+    except UserError as error:
+        fail(error)
+    print(f"wrote {to} (commit {commit}); set model.backbone to this directory")
 
 
 def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to write.")] = Path("config")) -> None:

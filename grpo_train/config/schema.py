@@ -39,13 +39,14 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_divisibility(self) -> Config:
         updates = self.algorithm.updates_per_buffer
-        per_pass = self.run.nproc * self.train.microbatch_size * updates
+        prompts = 1 if self.train.microbatch_size == "auto" else self.train.microbatch_size
+        per_pass = self.run.nproc * prompts * updates
         below = self.rollout.buffer_size // per_pass * per_pass
         if below != self.rollout.buffer_size:
             nearest = [str(size) for size in (below, below + per_pass) if size]
             raise conflict(
                 f"rollout.buffer_size {self.rollout.buffer_size} is not divisible by run.nproc {self.run.nproc} x "
-                f"train.microbatch_size {self.train.microbatch_size} "
+                f"train.microbatch_size {prompts} "
                 + (f"x algorithm.updates_per_buffer {updates} " if updates > 1 else "")
                 + f"= {per_pass}; every process must make the same number of forward and backward passes "
                 f"(nearest sizes: {' or '.join(nearest)})",
@@ -78,12 +79,28 @@ class Config(Section):
         return self
 
     @property
+    def microbatch_size(self) -> int:
+        """``train.microbatch_size`` of a config without ``auto`` (:mod:`grpo_train.platforms.choices`)."""
+        return _number(self.train.microbatch_size, "train.microbatch_size")
+
+    @property
+    def tf_micro_batch(self) -> int:
+        """``train.tf_micro_batch`` of a config without ``auto``."""
+        return _number(self.train.tf_micro_batch, "train.tf_micro_batch")
+
+    @property
     def grad_accum_steps(self) -> int:
         """Micro-batches per process and optimizer update."""
         updates = self.algorithm.updates_per_buffer
-        return self.rollout.buffer_size // (updates * self.run.nproc * self.train.microbatch_size)
+        return self.rollout.buffer_size // (updates * self.run.nproc * self.microbatch_size)
 
     @property
     def steps_per_buffer(self) -> int:
         """Optimizer updates made from one rollout buffer."""
         return self.algorithm.num_iterations * self.algorithm.updates_per_buffer
+
+
+def _number(value: int | str, key: str) -> int:
+    if isinstance(value, str):
+        raise ValueError(f"{key} is still {value}: a launch resolves it")
+    return value

@@ -11,6 +11,9 @@ from typing import Any
 
 from grpo_train.config import load_config, read_config_text, with_changes
 from grpo_train.config.schema import Config
+from grpo_train.platforms.choices import resolve
+from grpo_train.platforms.facts import read_machine
+from grpo_train.platforms.hub_models import check_hub_model
 from grpo_train.policy.device import check_device
 from grpo_train.policy.locate import (
     PolicyError,
@@ -54,18 +57,22 @@ def make_run(
 def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
     """Check everything a run needs before it is created; returns its config.
 
-    In the returned config, paths of the ``task`` section are absolute (a resume may run elsewhere), and the ``lora_*``
-    keys are those of a continued adapter. A hub name passes unchecked: checking needs the network. Raises PolicyError,
-    TaskError.
+    In the returned config, keys that were ``auto`` have the values chosen for this machine, which are printed with
+    their reasons; paths of the ``task`` section are absolute (a resume may run elsewhere), and the ``lora_*`` keys are
+    those of a continued adapter. Raises PolicyError, TaskError.
     """
     check_engine()
     check_device(config.model.device, config.run.nproc)
+    config, choices = resolve(config, read_machine(), root)
+    for choice in choices:
+        print(f"{choice.key}: auto -> {choice.value} ({choice.reason})", flush=True)
     weights = check_weights(ckpt, config.model.adapter) if ckpt else None
     if weights is not None:
         check_files(weights)
     if weights is None or adapter_of(weights) == "lora":
         backbone = resolve_backbone(config.model.backbone, root)
         check_files(Path(backbone))
+        check_hub_model(backbone)
         if weights is not None:
             check_base(weights, backbone, root)
             config = with_changes(config, model=_shape_of(weights))

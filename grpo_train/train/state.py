@@ -91,9 +91,9 @@ class TrainingState:
         """Scales the loss of float16, whose gradients would underflow."""
         self.loss_scale = 1.0
         """What the loss of this step was multiplied by."""
-        per_pass = config.train.microbatch_size * config.rollout.num_generations
+        per_pass = config.microbatch_size * config.rollout.num_generations
         self.gradient_rows = RowLimit(per_pass, "train.microbatch_size")
-        self.score_rows = RowLimit(config.train.tf_micro_batch, "train.tf_micro_batch")
+        self.score_rows = RowLimit(config.tf_micro_batch, "train.tf_micro_batch")
         start = self._load_start(base, is_fresh=latest is None)
         self.reference = start if config.algorithm.beta > 0 else None
         is_self_play = isinstance(self.task, SelfPlayTask)
@@ -184,7 +184,7 @@ class TrainingState:
             return
         # A micro-batch's gradient is its share of the step's: times their number, it is a mean like the step's.
         own = [norm * len(squared_norms) ** 2 for norm in squared_norms]
-        self.noise_scale.update(own, grad_norm**2, self._config.train.microbatch_size)
+        self.noise_scale.update(own, grad_norm**2, self._config.microbatch_size)
 
     def check_weights(self, step: int) -> None:
         """Raise CheckpointError if an update left NaN or Inf in the weights: they must not be saved."""

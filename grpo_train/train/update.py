@@ -24,7 +24,7 @@ def microbatches(buffer: RolloutBuffer, update: int, config: Config, max_rows: i
     A piece is the list of its completions' indices in the buffer. A micro-batch without gradient has no pieces.
     """
     part = buffer.part(update, config.algorithm.updates_per_buffer)
-    size = config.train.microbatch_size * config.rollout.num_generations
+    size = config.microbatch_size * config.rollout.num_generations
     for first in range(part.start, part.stop, size):
         rows = [i for i in range(first, first + size) if _takes_part(buffer, i, config)]
         pieces = split_by_tokens([buffer.completions[i] for i in rows], config.train.token_budget, max_rows)

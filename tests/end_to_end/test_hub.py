@@ -136,6 +136,27 @@ def recorded_base(run: RunDir, step: int) -> str:
     return str(info["base_model"]["name"])
 
 
+def test_offline_names_the_model_before_a_run_is_made(command: Command, tmp_path: Path) -> None:
+    """On a machine without a network; a model that was fetched elsewhere trains there."""
+    config = write_config(tmp_path, model__backbone="acme/tiny", run__total_steps=1)
+    output = command("train", "--cfg", config, "--run-name", "early", status=2, HF_ENDPOINT=NOBODY)
+    assert "grpo-train fetch-model acme/tiny --to DIR" in output
+    assert not (tmp_path / "training_runs" / "early").exists()
+    command("fetch-model", "acme/tiny", "--to", tmp_path / "carried")
+    assert not (tmp_path / "carried" / ".cache").exists()
+    assert "exists already" in command("fetch-model", "acme/tiny", "--to", tmp_path / "carried", status=1)
+    there = ("--set", f"model.backbone={tmp_path / 'carried'}")
+    command("train", "--cfg", config, *there, "--run-name", "carried", HF_ENDPOINT=NOBODY)
+    assert [row["step"] for row in rows(run_of(tmp_path, "carried"))] == [1]
+
+
+def test_a_model_that_cannot_be_fetched(command: Command, tmp_path: Path) -> None:
+    assert "cannot fetch acme/large" in command("fetch-model", "acme/large", "--to", tmp_path / "large", status=1)
+    output = command("fetch-model", "acme/tiny", "--to", tmp_path / "tiny", status=1, HF_ENDPOINT=NOBODY)
+    assert "cannot fetch acme/tiny" in output
+    assert not (tmp_path / "tiny").exists()
+
+
 @pytest.mark.parametrize("backbone", ["acme/large", f"acme/tiny@{'0' * 40}"], ids=["model", "commit"])
 def test_unknown_on_the_hub(command: Command, tmp_path: Path, backbone: str) -> None:
     config = write_config(tmp_path, model__backbone=backbone, run__total_steps=1)

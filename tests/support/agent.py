@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,6 +130,16 @@ class RawAgent:
         self.ended = False
         self.send({"type": "hello", "protocol": 1, "settings": {"root": str(root), **settings}})
         self.hello = self.until(lambda frame: frame["type"] == "hello")
+
+    def has_open(self, path: Path) -> bool:
+        """Whether the agent holds the file that is at a path now, not one that was there before."""
+        process = self.transport._process
+        assert process is not None
+        found = set()
+        for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+            with suppress(OSError):
+                found.add(os.readlink(descriptor))
+        return str(path) in found
 
     def send(self, *frames: dict[str, Any]) -> None:
         for frame in frames:

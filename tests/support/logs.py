@@ -265,7 +265,8 @@ class LogHistory(RuleBasedStateMachine):
         known = self.connected and bool(self.reader.content)
         if known:
             self.reader.until(self.log.read_bytes(), 20)
-            known = bool(self.reader.content)  # the end of an empty file is not reported
+            # The end of an empty file is not reported, and what appeared since the last poll was never opened.
+            known = bool(self.reader.content) and self.reader.agent.has_open(self.log)
         with self.log.open("ab", buffering=0) as writer:
             self.log.unlink() if unlink else self.log.rename(self.folder / f"log.{next(self.names)}")
             if pause:

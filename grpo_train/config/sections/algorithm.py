@@ -108,10 +108,12 @@ class Optimizer(Section):
 class Train(Section):
     """Memory and speed of the update; no key of this section changes the result."""
 
-    microbatch_size: PositiveInt = 2
-    """Prompts, each with all its completions, per forward and backward pass of a process."""
-    tf_micro_batch: PositiveInt = 32
-    """Completions per forward pass without gradient."""
+    microbatch_size: PositiveInt | Literal["auto"] = 2
+    """Prompts, each with all its completions, per forward and backward pass of a process. auto = as many as the GPU's
+    memory holds by an estimate (``grpo-train fit`` measures). A step that runs out of memory is done again in smaller
+    passes."""
+    tf_micro_batch: PositiveInt | Literal["auto"] = 32
+    """Completions per forward pass without gradient; auto = as microbatch_size."""
     token_budget: NonNegativeInt = 0
     """Maximum tokens (prompts and completions) per forward and backward pass; longer micro-batches are split. 0 = no
     limit. Saves activations, but the gradient of the parts needs extra memory the size of the trained weights."""

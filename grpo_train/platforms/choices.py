@@ -1,0 +1,147 @@
+"""The keys of a config that are ``auto``, resolved from the facts of the machine at launch. Torch-free.
+
+The values go into the run's ``config.yaml``, so that a resume on another machine keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_train.config import with_changes
+from grpo_train.config.schema import BACKBONES, Config
+from grpo_train.platforms.facts import GpuFacts, Platform
+from grpo_train.platforms.memory import QWEN2_5, Shape, training_bytes
+from grpo_train.policy.locate import PolicyError, hub_id, resolve_backbone
+
+MEMORY_SHARE = 0.85
+"""Share of a GPU's memory that an estimate may fill."""
+CPU_SHARE = 0.4
+"""Share of a machine's memory on a CPU, where other programs need some."""
+SCORED_PER_PASS = 64
+"""Completions of a pass without gradient, at most; more are not faster."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A key that was ``auto``."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+def resolve(config: Config, platform: Platform, root: Path) -> tuple[Config, list[Choice]]:
+    """The config without ``auto``, and what was chosen. Raises PolicyError where a choice cannot be made."""
+    choices: list[Choice] = []
+
+    def choose(key: str, value: Any, reason: str) -> None:
+        nonlocal config
+        section, _, name = key.partition(".")
+        config = with_changes(config, **{section: {name: value}})
+        choices.append(Choice(key, value, reason))
+
+    gpu = _smallest(platform) if config.model.device != "cpu" else None
+    if config.model.dtype == "auto":
+        choose("model.dtype", *_dtype(gpu))
+    if config.model.backbone == "auto":
+        choose("model.backbone", *_backbone(config, platform, gpu))
+    if "auto" in (config.train.microbatch_size, config.train.tf_micro_batch):
+        shape = _shape(config.model.backbone, root)
+        memory = _memory(platform, gpu)
+        if config.train.microbatch_size == "auto":
+            choose("train.microbatch_size", *_prompts(config, shape, memory))
+        if config.train.tf_micro_batch == "auto":
+            # Without a gradient a pass holds one layer's activations: about the share of a layer.
+            rows = config.microbatch_size * config.rollout.num_generations * shape.layers // 2
+            choose("train.tf_micro_batch", max(1, min(SCORED_PER_PASS, rows)), "a pass without gradient needs less")
+    return config, choices
+
+
+def _smallest(platform: Platform) -> GpuFacts | None:
+    """The GPU with the least memory: every process has the same config."""
+    return min(platform.gpus, key=lambda gpu: gpu.memory_mib or 0.0, default=None)
+
+
+def _dtype(gpu: GpuFacts | None) -> tuple[str, str]:
+    if gpu is None:
+        return "float32", "no GPU is used"
+    if gpu.compute_capability is None:
+        return "bfloat16", f"{gpu.name}, whose compute capability its driver does not report"
+    major, minor = gpu.compute_capability
+    reason = f"{gpu.name}, compute capability {major}.{minor}"
+    return ("bfloat16", reason) if major >= 8 else ("float16", f"{reason}: no bfloat16 arithmetic")
+
+
+def _memory(platform: Platform, gpu: GpuFacts | None) -> tuple[float, str]:
+    """Bytes that may be filled, and their name. Raises PolicyError where the GPU does not report its memory."""
+    if gpu is None:
+        return CPU_SHARE * (platform.memory_bytes or 0), "memory of this machine"
+    if not gpu.memory_mib:
+        raise PolicyError(
+            f"{gpu.name} does not report its memory: set model.backbone, train.microbatch_size and "
+            "train.tf_micro_batch to values instead of auto"
+        )
+    return MEMORY_SHARE * gpu.memory_mib * 2**20, f"{gpu.memory_mib / 1024:.0f} GiB of {gpu.name}"
+
+
+def _backbone(config: Config, platform: Platform, gpu: GpuFacts | None) -> tuple[str, str]:
+    """The largest model that fits with one prompt to a pass."""
+    available, name = _memory(platform, gpu)
+    needed = 0.0
+    for backbone, shape in reversed(QWEN2_5.items()):
+        needed = training_bytes(shape, config, config.model.dtype, 1)
+        if needed <= available:
+            return backbone, f"the largest that fits: needs {needed / 2**30:.1f} GiB of the {name}"
+    raise PolicyError(
+        f"model.backbone: auto finds no model that fits: the smallest needs {needed / 2**30:.1f} GiB, and "
+        f"{available / 2**30:.1f} GiB may be used of the {name}; lower rollout.max_completion_length or "
+        "rollout.generation_batch_size, or set train.gradient_checkpointing: true",
+        code="no_memory",
+    )
+
+
+def _prompts(config: Config, shape: Shape, memory: tuple[float, str]) -> tuple[int, str]:
+    """The largest micro-batch that fits and divides the buffer."""
+    available, name = memory
+    share = config.rollout.buffer_size // (config.run.nproc * config.algorithm.updates_per_buffer)
+    for prompts in _divisors(max(1, share)):
+        needed = training_bytes(shape, config, config.model.dtype, prompts)
+        if needed <= available or prompts == 1:
+            return prompts, f"estimated {needed / 2**30:.1f} GiB of the {name}"
+    raise AssertionError("1 divides every number")
+
+
+def _divisors(number: int) -> Iterator[int]:
+    """From the largest down."""
+    return (divisor for divisor in range(number, 0, -1) if number % divisor == 0)
+
+
+def _shape(backbone: str, root: Path) -> Shape:
+    """Raises PolicyError for a model whose shape is not known here."""
+    if known := QWEN2_5.get(backbone.removesuffix("_instruct")):
+        return known
+    by_name = {BACKBONES[name]: shape for name, shape in QWEN2_5.items()}
+    resolved = resolve_backbone(backbone, root)
+    name = hub_id(resolved)[0]
+    if known := by_name.get(name.removesuffix("-Instruct")):
+        return known
+    folders = [Path(resolved)] if Path(resolved).is_dir() else _cached(name)
+    for folder in folders:
+        try:
+            return Shape.read(folder / "config.json")
+        except (OSError, KeyError, ValueError):
+            continue
+    raise PolicyError(
+        f"train.microbatch_size: auto needs the shape of {backbone}, which is neither on this machine nor in the hub's "
+        "cache; set a number, or download the model first (grpo-train fetch-model)"
+    )
+
+
+def _cached(name: str) -> list[Path]:
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    return sorted(cache.glob(f"models--{name.replace('/', '--')}/snapshots/*"))

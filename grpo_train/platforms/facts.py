@@ -1,0 +1,276 @@
+"""Facts of a machine: GPUs, disks, where it stands, what it reaches, which models it has. Torch-free.
+
+Reading never raises: what cannot be read is missing, with the reason where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grpo_train.run_dir.gpus import GpuReadError, query_gpus
+
+CONNECT_S = 3.0
+SERVICES = {"hub": "HF_ENDPOINT", "wandb": "WANDB_BASE_URL"}
+"""Service to the environment variable with its address."""
+ADDRESSES = {"hub": "https://huggingface.co", "wandb": "https://api.wandb.ai"}
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """A GPU as a process sees it: a whole one, or an instance of one (MIG)."""
+
+    name: str
+    memory_mib: float | None
+    compute_capability: tuple[int, int] | None
+    driver: str
+    is_mig: bool = False
+
+
+@dataclass(frozen=True)
+class Disk:
+    path: str
+    kind: str
+    """Type of the file system, e.g. ``ext4`` or ``nfs4``."""
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Whether a service can be reached."""
+
+    address: str
+    problem: str = ""
+    """Why not; "" where it can."""
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What a machine has."""
+
+    host: str
+    site: str
+    """``lambda``, ``slurm`` or ``plain``."""
+    gpus: tuple[GpuFacts, ...] = ()
+    gpu_problem: str = ""
+    """Why the GPUs could not be read."""
+    cpus: int = 1
+    memory_bytes: int | None = None
+    disks: tuple[Disk, ...] = ()
+    hub: Reach = Reach(ADDRESSES["hub"])
+    wandb: Reach = Reach(ADDRESSES["wandb"])
+    models: tuple[CachedModel, ...] = ()
+    """In the cache of the hub's client."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any]) -> Platform:
+        """Facts as :meth:`to_json` writes them."""
+        gpus = tuple(
+            GpuFacts(**{**gpu, "compute_capability": gpu["compute_capability"] and tuple(gpu["compute_capability"])})
+            for gpu in facts["gpus"]
+        )
+        return cls(
+            **{
+                **facts,
+                "gpus": gpus,
+                "disks": tuple(Disk(**disk) for disk in facts["disks"]),
+                "hub": Reach(**facts["hub"]),
+                "wandb": Reach(**facts["wandb"]),
+                "models": tuple(CachedModel(**model) for model in facts["models"]),
+            }
+        )
+
+
+def read_machine() -> Platform:
+    """Read the hardware alone, which costs milliseconds."""
+    gpus, problem = read_gpu_facts()
+    cpus = len(os.sched_getaffinity(0))
+    return Platform(socket.gethostname(), _site(), gpus, problem, cpus, _memory())
+
+
+def read_platform(root: Path) -> Platform:
+    """Read everything. Takes up to ``CONNECT_S`` where a network answers nothing."""
+    with ThreadPoolExecutor() as pool:
+        hub, wandb = pool.submit(reach, "hub"), pool.submit(reach, "wandb")
+        return replace(
+            read_machine(),
+            disks=tuple(_disks(root)),
+            models=tuple(_cached_models()),
+            hub=hub.result(),
+            wandb=wandb.result(),
+        )
+
+
+def reach(service: str) -> Reach:
+    """Whether ``hub`` or ``wandb`` accepts a connection, directly or through the proxy of the environment."""
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    address = os.environ.get(SERVICES[service]) or ADDRESSES[service]
+    parts = urlsplit(address)
+    proxy = getproxies().get(parts.scheme)
+    to = urlsplit(proxy) if proxy and not proxy_bypass(parts.hostname or "") else parts
+    port = to.port or (80 if to.scheme == "http" else 443)
+    try:
+        socket.create_connection((to.hostname or "", port), timeout=CONNECT_S).close()
+    except OSError as error:
+        return Reach(address, error.strerror or str(error))
+    return Reach(address)
+
+
+# --------------------------------------------------------------------------------------------------------- GPUs
+
+
+def read_gpu_facts() -> tuple[tuple[GpuFacts, ...], str]:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` does not hide, and why they could not be read; MIG instances as GPUs."""
+    try:
+        gpus = query_gpus(processes=False)
+    except GpuReadError as error:
+        return (), str(error)
+    if not gpus:
+        return (), ""
+    by_nvml = _from_nvml()
+    if by_nvml is not None:
+        return by_nvml, ""
+    capabilities = _capabilities()
+    return tuple(
+        GpuFacts(gpu.name, gpu.memory_total_mib, capabilities.get(gpu.index), gpu.driver)
+        for gpu in gpus
+        if _is_visible(gpu.index, gpu.uuid)
+    ), ""
+
+
+def _is_visible(index: int, uuid: str) -> bool:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return True
+    names = [name.strip() for name in visible.split(",")]
+    return str(index) in names or any(name and uuid.startswith(name) for name in names if not name.isdecimal())
+
+
+def _from_nvml() -> tuple[GpuFacts, ...] | None:
+    """By NVML, which knows MIG instances; None without its Python bindings."""
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+    except Exception:  # of the bindings, or of the driver below them
+        return None
+    found: list[GpuFacts] = []
+    for index in range(count):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        instances = _instances(nvml, handle)
+        for each in instances or [handle]:
+            if not _is_visible(index, _text(nvml.nvmlDeviceGetUUID(each))):
+                continue
+            major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+            memory = nvml.nvmlDeviceGetMemoryInfo(each).total / 2**20
+            found.append(GpuFacts(_text(nvml.nvmlDeviceGetName(each)), memory, (major, minor), driver, bool(instances)))
+    return tuple(found)
+
+
+def _instances(nvml: Any, handle: Any) -> list[Any]:
+    """Handles of a GPU's MIG instances; [] without MIG."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return []
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except nvml.NVMLError:
+        return []
+    found = []
+    for index in range(count):
+        try:
+            found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
+        except nvml.NVMLError:  # no instance in this slot
+            continue
+    return found
+
+
+def _capabilities() -> dict[int, tuple[int, int]]:
+    """GPU index to compute capability, by nvidia-smi; {} for a driver that is too old to know."""
+    command = ["nvidia-smi", "--query-gpu=index,compute_cap", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=15, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    found = {}
+    for line in done.stdout.splitlines():
+        index, _, version = line.partition(",")
+        major, _, minor = version.strip().partition(".")
+        if index.strip().isdecimal() and major.isdecimal() and minor.isdecimal():
+            found[int(index)] = (int(major), int(minor))
+    return found
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+# -------------------------------------------------------------------------------------------------- everything else
+
+
+def _site() -> str:
+    if "SLURM_JOB_ID" in os.environ or shutil.which("sbatch"):
+        return "slurm"
+    return "lambda" if Path("/lambda").is_dir() else "plain"
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+
+
+def _disks(root: Path) -> list[Disk]:
+    """The file systems of the root, the home directory and /, each once."""
+    found: dict[str, Disk] = {}
+    for place in (root, Path.home(), Path("/")):
+        try:
+            mount, kind = _mount_of(place.resolve())
+            usage = shutil.disk_usage(mount)
+        except OSError:
+            continue
+        found.setdefault(mount, Disk(mount, kind, usage.free, usage.total))
+    return list(found.values())
+
+
+def _mount_of(path: Path) -> tuple[str, str]:
+    """Mount point and type of the file system that a path is on, or will be."""
+    mounts = {}
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split(" ")
+        mounts[place.replace("\\040", " ")] = kind  # a later mount covers an earlier one
+    place = next(str(parent) for parent in (path, *path.parents) if str(parent) in mounts)
+    return place, mounts[place]
+
+
+def _cached_models() -> list[CachedModel]:
+    """Models of the hub client's cache that have weights, by name."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    found = []
+    for folder in sorted(cache.glob("models--*")):
+        files = [path for path in folder.glob("snapshots/*/*") if path.suffix in (".safetensors", ".bin")]
+        size = sum(path.stat().st_size for path in files if path.exists())
+        if size:
+            found.append(CachedModel(folder.name.removeprefix("models--").replace("--", "/"), size))
+    return found

@@ -1,0 +1,69 @@
+"""Models of the Hugging Face hub: whether a launch finds one, and downloading one to carry elsewhere. Torch-free."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from grpo_train.config.schema import BACKBONES
+from grpo_train.policy.locate import PolicyError, check_files, hub_id
+from grpo_train.run_dir import remove_tree
+from grpo_train.tasks.shared.hub import hub_answers
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+FILES = ("*.json", "*.safetensors", "*.model", "*.tiktoken", "*.jinja", "vocab*", "merges.txt", "LICENSE*", "README.md")
+"""What a model needs, with its license; a repository may hold the same weights in other formats, too."""
+
+
+def check_hub_model(resolved: str) -> None:
+    """Raise PolicyError (``no_model``) for a hub model that is not in the cache while the hub does not answer.
+
+    ``resolved`` is a resolved backbone; a directory passes.
+    """
+    if Path(resolved).is_dir() or is_cached(resolved):
+        return
+    name, commit = hub_id(resolved)
+    if not hub_answers(name, commit=commit):
+        raise PolicyError(
+            f"the model {resolved} is not in this machine's cache, and the hub does not answer. On a machine with a "
+            f"network run  grpo-train fetch-model {resolved} --to DIR  , copy DIR here and set model.backbone to it",
+            code="no_model",
+        )
+
+
+def is_cached(resolved: str) -> bool:
+    """Whether the cache of the hub's client holds the configuration and weights of a model."""
+    from huggingface_hub import try_to_load_from_cache
+
+    name, commit = hub_id(resolved)
+
+    def has(file: str) -> bool:
+        return isinstance(try_to_load_from_cache(name, file, revision=commit), str)
+
+    return has("config.json") and any(map(has, WEIGHTS))
+
+
+def fetch_model(name: str, to: Path) -> str:
+    """Download a model to a directory that appears when it is complete; returns its commit.
+
+    ``name`` is a short name, or a hub ID, optionally at a commit. A download that was cut is continued. Raises
+    PolicyError.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+
+    if to.exists():
+        raise PolicyError(f"{to} exists already; remove it or choose another --to", code="exists")
+    hub_name, commit = hub_id(BACKBONES.get(name, name))
+    part = to.with_name(f".{to.name}.part")
+    try:
+        info = HfApi().model_info(hub_name, revision=commit)
+        names = [file.rfilename for file in info.siblings or []]
+        patterns = FILES if any(file.endswith(".safetensors") for file in names) else (*FILES, "*.bin")
+        snapshot_download(hub_name, revision=info.sha, local_dir=part, allow_patterns=list(patterns))
+    except Exception as error:  # the hub's client and the HTTP client below it raise many types
+        reason = str(error).strip().splitlines()[0]
+        raise PolicyError(f"cannot fetch {hub_name}: {reason}", code="no_model") from error
+    remove_tree(part / ".cache")  # the client's notes about the download
+    check_files(part)
+    os.rename(part, to)
+    return str(info.sha)

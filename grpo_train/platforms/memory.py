@@ -1,0 +1,122 @@
+"""What training a model takes of a GPU's memory, estimated from its shape. Torch-free; not measured on a GPU.
+
+The terms follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), for a
+decoder with grouped queries, RMSNorm and a gated feed-forward layer, with an attention kernel that keeps no matrix of
+scores. ``grpo-train fit`` measures instead.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_train.config.schema import Config
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+ADAM_BYTES = 8
+"""Two moments in float32."""
+RESERVED_BYTES = 1.5 * 2**30
+"""CUDA's context, libraries and fragments."""
+CACHE_COPIES = 1.25
+"""A growing cache holds an old and a new tensor of one layer at a time."""
+HEAD_CHUNK_BYTES = 3 * 4 * 2**25
+"""Log-probabilities in chunks: logits, their gradient and a copy, in float32."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a causal language model."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    is_tied: bool
+    """Whether the head shares the embedding's weights."""
+
+    @classmethod
+    def read(cls, config_file: Path) -> Shape:
+        """From a model's ``config.json``. Raises OSError, KeyError, ValueError."""
+        facts = json.loads(config_file.read_text(encoding="utf-8"))
+        heads = int(facts["num_attention_heads"])
+        return cls(
+            hidden=int(facts["hidden_size"]),
+            intermediate=int(facts.get("intermediate_size") or 4 * int(facts["hidden_size"])),
+            layers=int(facts["num_hidden_layers"]),
+            heads=heads,
+            kv_heads=int(facts.get("num_key_value_heads") or heads),
+            head_dim=int(facts.get("head_dim") or int(facts["hidden_size"]) // heads),
+            vocabulary=int(facts["vocab_size"]),
+            is_tied=bool(facts.get("tie_word_embeddings", True)),
+        )
+
+    @property
+    def layer_parameters(self) -> int:
+        """Weights of one layer's matrices."""
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        return attention + 3 * self.hidden * self.intermediate
+
+    @property
+    def parameters(self) -> int:
+        """All weights, norms and biases left out."""
+        return self.layers * self.layer_parameters + self.vocabulary * self.hidden * (1 if self.is_tied else 2)
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Weights of a LoRA adapter on every matrix of the layers."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        widths = 2 * (self.hidden + q) + 2 * (self.hidden + kv) + 3 * (self.hidden + self.intermediate)
+        return self.layers * rank * widths
+
+
+QWEN2_5 = {
+    "qwen2_5_05": Shape(896, 4864, 24, 14, 2, 64, 151_936, True),
+    "qwen2_5_15": Shape(1536, 8960, 28, 12, 2, 128, 151_936, True),
+    "qwen2_5_3": Shape(2048, 11_008, 36, 16, 2, 128, 151_936, True),
+}
+"""From the models' ``config.json`` on the hub; the ``_instruct`` variants have the same."""
+
+
+def state_bytes(shape: Shape, config: Config, dtype: str) -> float:
+    """Weights, gradients and optimizer."""
+    if config.model.adapter == "lora":
+        trained = shape.adapter_parameters(config.model.lora_rank)
+        return shape.parameters * BYTES[dtype] + trained * (4 + 4 + ADAM_BYTES)
+    copies = BYTES[dtype] if dtype != "float32" else 0  # autocast's
+    return shape.parameters * (4 + 4 + ADAM_BYTES + copies)
+
+
+def rollout_bytes(shape: Shape, config: Config, dtype: str) -> float:
+    """Keys and values of the completions that are generated at once, and their logits."""
+    rollout = config.rollout
+    rows = rollout.generation_batch_size or rollout.buffer_size * rollout.num_generations // config.run.nproc
+    # Full weights under autocast: the cache is float32, because rotary embeddings are.
+    width = BYTES[dtype] if config.model.adapter == "lora" else 4
+    per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * width * CACHE_COPIES
+    logits = shape.vocabulary * (4 + 4 + 4 + 8)
+    return rows * (per_token * (rollout.max_prompt_length + rollout.max_completion_length) + logits)
+
+
+def activation_bytes(shape: Shape, config: Config, dtype: str) -> float:
+    """What the backward pass needs of one prompt's completions at their longest."""
+    rollout, width = config.rollout, BYTES[dtype]
+    tokens = rollout.num_generations * (rollout.max_prompt_length + rollout.max_completion_length)
+    kv = shape.kv_heads * shape.head_dim
+    layer = 10 * shape.hidden * width + 4 * kv * width + 4 * shape.intermediate * width + 8 * shape.hidden
+    if config.model.adapter == "lora":
+        layer += (4 * shape.hidden + shape.intermediate) * width  # the inputs of the adapters' matrices
+    kept = shape.layers * layer
+    if config.train.gradient_checkpointing:
+        kept = shape.layers * shape.hidden * width + layer
+    if not config.train.chunked_logprobs:
+        kept += shape.vocabulary * 12
+    return tokens * kept
+
+
+def training_bytes(shape: Shape, config: Config, dtype: str, prompts: int) -> float:
+    """Peak memory of one process: state, and the larger of rollouts and a micro-batch of ``prompts``."""
+    update = prompts * activation_bytes(shape, config, dtype) + HEAD_CHUNK_BYTES
+    return state_bytes(shape, config, dtype) + max(update, rollout_bytes(shape, config, dtype)) + RESERVED_BYTES

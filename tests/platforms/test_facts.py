@@ -1,0 +1,102 @@
+"""Reading a machine: GPUs by nvidia-smi, disks, what it reaches, the models it has."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from grpo_train.platforms import facts
+from grpo_train.platforms.facts import CachedModel, GpuFacts, reach, read_gpu_facts, read_platform
+from grpo_train.run_dir import gpus
+from tests.support.engine import grpo_train, write_config
+
+TWO_GPUS = """#!/bin/sh
+case "$1" in
+--query-gpu=index,uuid*) echo '0, GPU-a, Tesla V100-SXM2-16GB, 535.1, 16384, 0, 0, 40.0, 30'
+    echo '1, GPU-b, NVIDIA H100 80GB HBM3, 535.1, 81559, 0, 0, 70.0, 31' ;;
+--query-gpu=index,compute_cap) COMPUTE_CAP ;;
+esac
+"""
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ``nvidia-smi`` of two GPUs, without NVML."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(TWO_GPUS.replace("COMPUTE_CAP", "printf '0, 7.0\\n1, 9.0\\n'"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "_nvml", lambda: None)
+    return program
+
+
+def test_gpus_by_nvidia_smi(smi: Path) -> None:
+    assert read_gpu_facts() == (
+        (
+            GpuFacts("Tesla V100-SXM2-16GB", 16384.0, (7, 0), "535.1"),
+            GpuFacts("NVIDIA H100 80GB HBM3", 81559.0, (9, 0), "535.1"),
+        ),
+        "",
+    )
+
+
+@pytest.mark.parametrize("visible", ["1", "GPU-b"])
+def test_a_hidden_gpu_does_not_count(smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu.name for gpu in read_gpu_facts()[0]] == ["NVIDIA H100 80GB HBM3"]
+
+
+def test_a_driver_too_old_to_know_its_capability(smi: Path) -> None:
+    smi.write_text(TWO_GPUS.replace("COMPUTE_CAP", "echo 'Field \"compute_cap\" is not a valid field' >&2; exit 2"))
+    assert [gpu.compute_capability for gpu in read_gpu_facts()[0]] == [None, None]
+
+
+def test_a_driver_that_does_not_answer(smi: Path) -> None:
+    smi.write_text("#!/bin/sh\necho 'Unable to determine the device handle'; exit 15\n")
+    found, problem = read_gpu_facts()
+    assert not found
+    assert "Unable to determine" in problem
+
+
+def test_what_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+        assert reach("hub").problem == ""
+        assert "refused" in reach("wandb").problem
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_disks_and_cached_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    for service in facts.SERVICES.values():
+        monkeypatch.setenv(service, "http://127.0.0.1:9")
+    for name, file in (("models--acme--tiny", "model.safetensors"), ("models--acme--none", "config.json")):
+        folder = tmp_path / "hub" / name / "snapshots" / "0"
+        folder.mkdir(parents=True)
+        (folder / file).write_bytes(b"12345")
+    found = read_platform(tmp_path / "not made yet")
+    assert found.models == (CachedModel("acme/tiny", 5),)
+    assert found.cpus >= 1
+    assert any(disk.total_bytes > 0 for disk in found.disks)
+
+
+def test_the_command_prints_facts_and_choices(tmp_path: Path) -> None:
+    cfg = write_config(tmp_path)
+    done = grpo_train("platform", "--cfg", cfg, "--json", root=tmp_path)
+    printed = json.loads(done.stdout)
+    assert printed["choices"][0]["key"] == "model.dtype"
+    assert printed["cpus"] >= 1
+    text = grpo_train("platform", "--cfg", cfg, root=tmp_path).stdout
+    assert "model.dtype: auto ->" in text
