@@ -10,7 +10,7 @@ import typer
 from dotenv import load_dotenv
 from typer.core import TyperGroup
 
-from grpo_train.cli import backup, data, evaluate, history, look, make, platform, report, train, usage
+from grpo_train.cli import backup, data, evaluate, fit, history, look, make, platform, report, train, usage
 from grpo_train.cli.output import fail
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.umask import set_umask
@@ -71,6 +71,7 @@ app.command(rich_help_panel="Inspect")(usage.usage)
 app.command(rich_help_panel="Inspect")(look.tasks)
 app.command(rich_help_panel="Inspect")(look.device)
 app.command(rich_help_panel="Inspect")(platform.platform)
+app.command(rich_help_panel="Inspect")(fit.fit)
 app.command(rich_help_panel="Back up")(backup.backup)
 app.command("backup-all", rich_help_panel="Back up")(backup.backup_all)
 app.command("list-backups", rich_help_panel="Back up")(backup.list_)

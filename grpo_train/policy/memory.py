@@ -1,10 +1,11 @@
-"""Running out of memory: recognizing it, and doing the same work in smaller parts."""
+"""Memory: what is free, and doing the same work in smaller parts when it runs out."""
 
 from __future__ import annotations
 
 import gc
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -58,3 +59,17 @@ class RowLimit:
             self.rows = math.ceil(self.rows / 2)
             print(f"out of memory: {self._name} is too large; passes take {self.rows} completions now", flush=True)
             release_memory()
+
+
+def free_bytes(device: torch.device) -> int:
+    """Free memory in bytes: of the GPU, or of this machine and the container the process runs in."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) * 1024
+    try:
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
+    except OSError:
+        return available
+    return min(available, int(limit) - int(used)) if limit.isdigit() else available

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,10 @@ def check_engine() -> None:
         )
 
 
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
 def make_run(
     cfg: Path, overrides: list[str], ckpt: Path | None, root: Path, name: str | None, nproc: int | None = None
 ) -> tuple[RunDir, Config]:
@@ -54,10 +59,10 @@ def make_run(
     return create_run(root, asdict(launch), name), config
 
 
-def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
+def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[str], None] = _say) -> Config:
     """Check everything a run needs before it is created; returns its config.
 
-    In the returned config, keys that were ``auto`` have the values chosen for this machine, which are printed with
+    In the returned config, keys that were ``auto`` have the values chosen for this machine, which ``say`` gets with
     their reasons; paths of the ``task`` section are absolute (a resume may run elsewhere), and the ``lora_*`` keys are
     those of a continued adapter. Raises PolicyError, TaskError.
     """
@@ -65,7 +70,7 @@ def check_start(config: Config, root: Path, ckpt: Path | None) -> Config:
     check_device(config.model.device, config.run.nproc)
     config, choices = resolve(config, read_machine(), root)
     for choice in choices:
-        print(f"{choice.key}: auto -> {choice.value} ({choice.reason})", flush=True)
+        say(f"{choice.key}: auto -> {choice.value} ({choice.reason})")
     weights = check_weights(ckpt, config.model.adapter) if ckpt else None
     if weights is not None:
         check_files(weights)

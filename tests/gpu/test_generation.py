@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from grpo_train.evaluation.workers.memory import automatic_batch_size, free_bytes
+from grpo_train.evaluation.workers.memory import automatic_batch_size
+from grpo_train.policy.memory import free_bytes
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from tests.gpu.test_invariance import on_gpu
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from grpo_train.policy.memory import free_bytes
 
 MEMORY_SHARE = {"cuda": 0.85, "cpu": 0.4}
 """Share of the free memory that a batch may use; on a CPU other processes need some of it."""
@@ -40,17 +41,3 @@ def bytes_per_completion(model: Any, prompt: int, budget: int) -> float:
     width = 4 * config.hidden_size + 3 * int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
     mask = 1 + itemsize  # a byte per pair of positions, and the kernel's copy of it; eager attention needs more
     return float(cache + config.vocab_size * LOGIT_BYTES + prompt * (width * itemsize + prompt * mask))
-
-
-def free_bytes(device: torch.device) -> int:
-    """Free memory in bytes: of the GPU, or of this machine and the container the process runs in."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    available = int(lines["MemAvailable"].split()[0]) * 1024
-    try:
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
-    except OSError:
-        return available
-    return min(available, int(limit) - int(used)) if limit.isdigit() else available
