@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from grpo_train.tasks import Attempt, Problem, Task
@@ -43,6 +43,11 @@ class Judges:
         done: Future[dict[str, Any]] = Future()
         done.set_result(judge(self._task, item, attempt))
         self._pending[item] = done
+
+    def busy(self, wait_s: float = 1.0) -> bool:
+        """Wait for the next verdict, at most ``wait_s``; whether any is still missing after that."""
+        missing = [future for future in self._pending.values() if not future.done()]
+        return bool(wait(missing, wait_s, FIRST_COMPLETED).not_done) if missing else False
 
     def done(self, *, wait: bool = False) -> list[dict[str, Any]]:
         """Verdicts finished since the last call; all remaining ones with ``wait``."""

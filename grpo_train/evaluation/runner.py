@@ -54,6 +54,7 @@ from grpo_train.run_dir.processes import (
     run_id_of,
 )
 from grpo_train.run_dir.removal import exists_after_removal
+from grpo_train.run_dir.signs import show_stacks_on_request, sign_of_life
 from grpo_train.tasks import Problem, Task
 from grpo_train.tracking.gpu import sample_evaluation
 
@@ -143,6 +144,7 @@ class Evaluation:
         become_subreaper()
         for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signal_number, self._on_signal)
+        show_stacks_on_request()
         if PARENT_VARIABLE in os.environ:  # an evaluation started by a supervisor ends with it
             die_with_parent()
         for failure in self._failed:
@@ -243,6 +245,7 @@ class Evaluation:
                     heartbeat = time.monotonic() + HEARTBEAT_S
                 for worker, event in workers.events():
                     name = str(event.get("name", worker.current))
+                    sign_of_life("chunk" if event["event"] == "progress" else event["event"])
                     if event["event"] == "started":
                         started.setdefault(name, time.monotonic())
                     elif event["event"] == "progress":

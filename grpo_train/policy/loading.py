@@ -24,6 +24,7 @@ from grpo_train.policy.locate import (
     recorded_base,
     resolve_backbone,
 )
+from grpo_train.run_dir.signs import downloading
 from grpo_train.tasks.shared.hub import hub_answers
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -184,12 +185,15 @@ def _pinned(resolved: str) -> str:
 
 def _from_hub(load: Callable[..., tuple[Any, Any]], name: str, commit: str) -> tuple[Any, Any]:
     """Load from the hub; where it is down or no longer has the commit, from this machine's cache."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
     # The hub client retries for 50 s before it uses the cache.
     cache_first = not hub_answers(name, commit=commit)
     hub_error: Exception | None = None
     for from_cache in (cache_first, not cache_first):
         try:
-            return load(name, revision=commit, local_files_only=from_cache)
+            with downloading(Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"):
+                return load(name, revision=commit, local_files_only=from_cache)
         except (OSError, ValueError) as error:
             hub_error = hub_error if from_cache else error
     assert hub_error is not None

@@ -9,6 +9,7 @@ STATES = {
     "running": ("●", "running", "live"),
     "stopping": ("◍", "stopping", "busy"),
     "evaluating": ("◆", "evaluating", "busy"),
+    "stalled": ("◐", "stalled", "bad"),
     "stopped": ("■", "stopped", "rest"),
     "finished": ("✔", "finished", "good"),
     "crashed": ("✖", "crashed", "bad"),

@@ -44,6 +44,8 @@ from grpo_train.run_dir.safe_json import (
 )
 from grpo_train.run_dir.status import ObservedState, RunDirError, has_rebooted, is_fresh, observe
 
+WATCHDOG = "watchdog"
+"""Requests a stop of a run that hangs, to restart it: a request of anybody else replaces this one."""
 SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl")
 
 
@@ -110,7 +112,7 @@ class RunDir:
         (``not_ours``) for a run of another account.
         """
         self.stop_file.parent.mkdir(exist_ok=True)
-        if not self.stop_file.exists():
+        if not self.stop_file.exists() or (read_json(self.stop_file) or {}).get("by") == WATCHDOG:
             try:
                 atomic_write(self.stop_file, to_json({"time": utc_now(), "by": by}) + "\n")
                 self.log_event("stop_asked", by=by)

@@ -20,7 +20,7 @@ from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time,
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
 from grpo_train.run_dir.version import FORMAT, VERSION
 
-LIVE_STATES = frozenset({"starting", "running", "stopping", "evaluating"})
+LIVE_STATES = frozenset({"starting", "running", "stopping", "evaluating", "stalled"})
 END_STATES = frozenset({"stopped", "finished", "crashed", "killed"})
 FRESH_S = 60.0
 """A live state of another host counts while ``updated_at`` is younger than this."""

@@ -18,10 +18,12 @@ def clear_reports(run: RunDir) -> None:
         stale.unlink(missing_ok=True)
 
 
-def failure(run: RunDir, pid: int, exit_code: int, nproc: int, console_tail: list[str]) -> dict[str, Any]:
+def failure(
+    run: RunDir, pid: int, exit_code: int, nproc: int, console_tail: list[str], process: str = "training process"
+) -> dict[str, Any]:
     """Error of a failed stage: rank and signal, or the exception, with the last console lines.
 
-    ``pid`` and ``exit_code`` are those of the process that the supervisor started.
+    ``process`` names it in the message. ``pid`` and ``exit_code`` are those of the process that the supervisor started.
     """
     control = run.path / "control"
     failures = (read_json(control / "error_torchrun.json") or {}).get("failures", [])
@@ -54,6 +56,6 @@ def failure(run: RunDir, pid: int, exit_code: int, nproc: int, console_tail: lis
         }
         error["summary"] = f"rank {first['rank']}: {first['message']}" if nproc > 1 else first["message"]
     else:
-        error["summary"] = f"the training process ended with exit code {exit_code}"
+        error["summary"] = f"the {process} ended with exit code {exit_code}"
     error["summary"] = error["summary"][:MAX_LINE]
     return {**error, "console_tail": console_tail}

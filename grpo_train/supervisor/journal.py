@@ -28,6 +28,8 @@ class Journal:
         self.status = StatusWriter(run.path)
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         """Last lines that the stage printed."""
+        self.printed = 0
+        """Number of lines that stages have printed."""
         self._began = time.monotonic()
         self._seconds_before = to_float(self.status.fields.get("run_seconds")) or 0.0
 

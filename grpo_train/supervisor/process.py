@@ -6,6 +6,7 @@ every process with the run's ID.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import threading
 import time
@@ -16,16 +17,26 @@ from typing import Any, NamedTuple
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.errors import code_of
-from grpo_train.run_dir.files import read_jsonl, to_float
+from grpo_train.run_dir.files import read_json, read_jsonl, to_float
 from grpo_train.run_dir.processes import kill_all, reap_orphans, run_id_of
+from grpo_train.run_dir.run import WATCHDOG
 from grpo_train.supervisor.failure import MAX_LINE, clear_reports, failure
 from grpo_train.supervisor.journal import Journal
+from grpo_train.supervisor.notify import Notifier
+from grpo_train.supervisor.stacks import in_words, show_stacks
 from grpo_train.supervisor.stages import Stage, stage_environment
 from grpo_train.supervisor.stop_requests import StopRequests
+from grpo_train.supervisor.watchdog import Watchdog
 
 HEARTBEAT_S = 2.0
 KILL_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
+STOP_GRACE_S = 15.0
+"""Time for a stage that hangs to save after all, before SIGTERM."""
+LEFT_OUT = 3
+"""Exit code of a backup or cleanup that is done, except for what it named."""
+GIVE_UP_S = 30.0
+"""After SIGKILL: a process that is still there is blocked in the kernel, and not waited for."""
 
 
 class Outcome(NamedTuple):
@@ -40,8 +51,22 @@ class StageRunner:
     """Runs the stages of a run, one after the other."""
 
     def __init__(
-        self, run: RunDir, config: Config, journal: Journal, stops: StopRequests, *, nproc: int, threads: int
+        self,
+        run: RunDir,
+        config: Config,
+        journal: Journal,
+        stops: StopRequests,
+        notifier: Notifier,
+        own_reason: Callable[[], str],
+        *,
+        nproc: int,
+        threads: int,
     ) -> None:
+        """``own_reason``: why the run stops by itself now; "" while it does not."""
+        self._notifier, self._own_reason = notifier, own_reason
+        self.stopped_because = ""
+        """Why the run stopped by itself."""
+        self._watchdog = Watchdog(run, config.run.stall_timeout)
         self._run, self._config, self._journal, self._stops = run, config, journal, stops
         self._nproc, self._threads = nproc, threads
         self._stopping = False
@@ -73,11 +98,25 @@ class StageRunner:
             return Outcome("crashed", {"code": code_of(error), "summary": summary})
         reader = threading.Thread(target=self._copy_output, args=(child,), name="console", daemon=True)
         reader.start()
-        self._watch(child, stage, events_before)
-        kill_all(run_id_of(run.path))
+        stall = self._watch(child, stage, events_before)
+        left = kill_all(run_id_of(run.path))
         reader.join(timeout=5)
         reap_orphans()
+        if stall and not self._stops.killing:
+            return self._stalled(stall, stage, left)
         return self._outcome(child, stage)
+
+    def _stalled(self, stall: dict[str, Any], stage: Stage, left: list[int]) -> Outcome:
+        """The error of a stage that hung and was ended."""
+        if (read_json(self._run.stop_file) or {}).get("by") == WATCHDOG:
+            self._run.clear_stop()
+        tail = list(self._journal.tail)
+        error = {"code": "stalled", "rank": None, "signal": None, "traceback": "", **stall, "console_tail": tail}
+        if left:  # they may hold GPUs, so nothing is restarted
+            error["code"] = "blocked"
+            error["summary"] += f"; these processes cannot be ended (blocked in the kernel): {left}; reboot the box"
+        self._journal.event("crashed", stage=stage.kind, error=error)
+        return Outcome("crashed", error)
 
     def _outcome(self, child: subprocess.Popen[bytes], stage: Stage) -> Outcome:
         if self._stops.killing:
@@ -86,44 +125,98 @@ class StageRunner:
             reached = self._run.newest_step()
             if self._stopping and stage.kind == "train" and reached < self._config.run.total_steps:
                 return Outcome("stopped")  # also after the last step of a stage: no evaluation follows
-            return Outcome("done" if stage.kind == "eval" or reached >= stage.until else "stopped")
-        if stage.kind == "eval" and self._stops.stop_requested:
+            return Outcome("done" if stage.kind != "train" or reached >= stage.until else "stopped")
+        if stage.kind != "train" and self._stops.stop_requested:
             self._run.clear_stop()
             return Outcome("stopped")
-        error = failure(self._run, child.pid, child.returncode, self._nproc, list(self._journal.tail))
-        self._journal.event("crashed", stage=stage.kind, error=error)
+        if stage.kind in ("backup", "cleanup") and child.returncode == LEFT_OUT:
+            self._journal.event("stage_incomplete", stage=stage.name, console_tail=list(self._journal.tail)[-5:])
+            self._journal.say(f"{stage.name}: done, but something was left out (see above)")
+            return Outcome("done")
+        process = {"train": "training process", "eval": "evaluation"}.get(stage.kind, stage.kind)
+        tail = list(self._journal.tail)
+        error = failure(self._run, child.pid, child.returncode, self._nproc, tail, process)
+        if stage.kind in ("train", "eval"):
+            self._journal.event("crashed", stage=stage.kind, error=error)
         return Outcome("crashed", error)
 
-    def _watch(self, child: subprocess.Popen[bytes], stage: Stage, events_before: int) -> None:
-        """Wait for the stage, writing a heartbeat; go down the stop ladder on request."""
+    def _watch(self, child: subprocess.Popen[bytes], stage: Stage, events_before: int) -> dict[str, Any]:
+        """Wait for the stage, writing a heartbeat; go down the stop ladder on request, or if it hangs.
+
+        Returns what is known of a hang; {} without one.
+        """
         journal, stops = self._journal, self._stops
-        kill_at = heartbeat_at = 0.0
+        term_at, kill_at, give_up_at = math.inf, math.inf, math.inf
+        heartbeat_at = 0.0
         live = _first_state(stage)
         self._stopping = False
-        while child.poll() is None:
+        stall: dict[str, Any] = {}
+        self._watchdog.start(stage.kind)
+        while child.poll() is None and time.monotonic() < give_up_at:
             now = time.monotonic()
+            silent_s = None if stall else self._watchdog.silent_for(journal.printed)
+            if silent_s is not None:
+                stall = self._report_stall(stage, silent_s)
+                live, term_at = "stalled", time.monotonic() + (STOP_GRACE_S if stage.kind == "train" else 0.0)
             if not self._stopping and stops.stop_requested:
                 self._stopping, heartbeat_at = True, now
             if now >= heartbeat_at:
                 heartbeat_at = now + HEARTBEAT_S
+                if not self._stopping and not stall:
+                    self._stop_by_itself()
                 if live == "starting" and (started := self._training_event(events_before)):
                     live = "running"
                     journal.status.fields["device"] = started.get("device")
-                journal.write(state="stopping" if self._stopping or stops.killing else live)
+                is_stopping = (self._stopping and not stall) or stops.killing
+                journal.write(state="stopping" if is_stopping else live)
                 if stage.kind == "train":
                     row = self._run.last_step_row()
                     step, seconds = int(to_float(row.get("step")) or 0), to_float(row.get("time/step"))
                     journal.terminal.update(step, self._config.run.total_steps, seconds)
-            if (stops.killing or (self._stopping and stage.kind == "eval")) and not kill_at:
+            if stops.killing or (self._stopping and stage.kind != "train"):
+                term_at = min(term_at, now)
+            if now >= term_at and kill_at == math.inf:
                 child.terminate()
                 kill_at = now + KILL_GRACE_S
-            if kill_at and now >= kill_at:
+            if now >= kill_at:
                 child.kill()
                 kill_all(run_id_of(self._run.path))
+                give_up_at = min(give_up_at, now + GIVE_UP_S)
             try:
                 child.wait(timeout=0.1)
             except subprocess.TimeoutExpired:
                 pass
+        return stall
+
+    def _stop_by_itself(self) -> None:
+        """Request a stop, as a user would, when a rule or the budget says so."""
+        if reason := self._own_reason():
+            self.stopped_because = reason
+            self._journal.say(f"stopping: {reason}")
+            try:
+                self._run.request_stop(by=reason)
+            except OSError as error:
+                self._journal.say(f"cannot write {self._run.stop_file}: {error.strerror}")
+
+    def _report_stall(self, stage: Stage, silent_s: float) -> dict[str, Any]:
+        """Write what hangs to the status, the console and the events, and ask it to save."""
+        journal = self._journal
+        summary = f"no sign of life for {silent_s:.0f} s (run.stall_timeout)"
+        journal.write(state="stalled")
+        journal.say(f"{stage.kind} hangs: {summary}")
+        processes = show_stacks(journal)
+        if hung := [facts for facts in processes if facts["rank"] is not None]:
+            summary += f": {'; '.join(map(in_words, hung))}"
+        summary = f"{summary[:MAX_LINE]}; stacks are in logs/console.log"
+        stall = {"summary": summary, "processes": processes}
+        self._notifier.send("stalled", summary, processes=processes)
+        journal.event("stalled", stage=stage.kind, silent_s=round(silent_s, 1), processes=processes)
+        if stage.kind == "train" and not self._stops.stop_requested:
+            try:
+                self._run.request_stop(by=WATCHDOG)
+            except OSError as error:
+                journal.say(f"cannot write {self._run.stop_file}: {error.strerror}")
+        return stall
 
     def _training_event(self, after: int) -> dict[str, Any] | None:
         """The event with which the trainer of this stage reports that everything is loaded; None before it.
@@ -146,6 +239,7 @@ class StageRunner:
             except OSError as error:
                 journal.say(f"cannot write {error.filename}: {error.strerror}")
             for line in iter(child.stdout.readline, b""):
+                journal.printed += 1
                 journal.tail.append(line.decode(errors="replace").rstrip("\n")[:MAX_LINE])
                 for write in writes:
                     try:
@@ -155,4 +249,4 @@ class StageRunner:
 
 
 def _first_state(stage: Stage) -> str:
-    return "evaluating" if stage.kind == "eval" else "starting"
+    return {"train": "starting", "eval": "evaluating"}.get(stage.kind, "running")

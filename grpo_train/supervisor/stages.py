@@ -7,27 +7,50 @@ import sys
 from dataclasses import dataclass
 
 from grpo_train.config.schema import Config
+from grpo_train.config.sections.workflow import WorkflowStage
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, run_id_of
+from grpo_train.run_dir.signs import SIGNS_VARIABLE
+from grpo_train.supervisor.watchdog import signs_file
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: train to a step, or evaluate a step."""
+    """One stage: train to a step, evaluate, back up, or clean up."""
 
     kind: str
-    """``train`` or ``eval``."""
+    """``train``, ``eval``, ``backup`` or ``cleanup``."""
     until: int
-    """Step that the stage trains to or evaluates."""
+    """Step that training has reached after the stage."""
     dataset: str = ""
     """Task of an evaluation; "" = the trained task."""
+    options: tuple[str, ...] = ()
+    """Further options of its command."""
+
+    @property
+    def name(self) -> str:
+        """The stage in words; two stages of one name do the same."""
+        if self.kind == "train":
+            return f"train to step {self.until}"
+        steps = self.options[self.options.index("--steps") + 1] if "--steps" in self.options else ""
+        words = [word.removeprefix("--") for word in self.options if word not in ("--steps", steps, "--yes")]
+        settings = f" ({' '.join(words)})" if words else ""
+        if self.kind == "eval":
+            what = f"evaluate {'step' if (steps or '0').isdigit() else 'steps'} {steps or self.until}"
+            what += f" at step {self.until}" if steps else ""
+            return f"{what}{f' on {self.dataset}' if self.dataset else ''}{settings}"
+        return f"{'back up' if self.kind == 'backup' else 'clean up'} at step {self.until}{settings}"
 
     def command(self, run: RunDir, nproc: int, ckpt: str | None) -> list[str]:
         """Command line of the stage."""
         python = [sys.executable, "-m"]
         if self.kind == "eval":
-            evaluate = ["grpo_train.cli", "eval", "--training-run", str(run.path), "--steps", str(self.until)]
-            return [*python, *evaluate, *(["--eval-dataset", self.dataset] if self.dataset else [])]
+            steps = [] if "--steps" in self.options else ["--steps", str(self.until)]
+            dataset = ["--eval-dataset", self.dataset] if self.dataset else []
+            return [*python, "grpo_train.cli", "eval", "--training-run", str(run.path), *steps, *dataset, *self.options]
+        if self.kind != "train":
+            where = ["--training-run", run.name, "--root", str(run.root)]
+            return [*python, "grpo_train.cli", self.kind, *where, *self.options]
         train = ["grpo_train.train", "--run-dir", str(run.path), "--until", str(self.until)]
         if ckpt:
             train += ["--ckpt", ckpt]
@@ -44,25 +67,67 @@ class Stage:
         return [*python, *torchrun, "-m", *train]
 
 
-def plan(start: int, config: Config) -> list[Stage]:
-    """Stages from step ``start`` to the end of the run.
+def all_stages(config: Config, total: int | None = None) -> list[Stage]:
+    """Every stage of a run from its first step on; ``total`` in place of ``run.total_steps``."""
+    total = config.run.total_steps if total is None else total
+    if not config.workflow.stages:
+        return _scheduled(config, total)
+    stages: list[Stage] = []
+    for entry in config.workflow.stages:
+        at = max((stage.until for stage in stages if stage.kind == "train"), default=0)
+        if entry.repeat is None:
+            until = min((entry.train and entry.train.until) or total, total)
+            stages += _expanded(entry, until if entry.train else at, config)
+            continue
+        last, every = min(entry.repeat.until or total, total), entry.repeat.every
+        for step in [*range(at // every * every + every, last, every), *([last] if last > at else [])]:
+            stages += [stage for inner in entry.repeat.stages for stage in _expanded(inner, step, config)]
+    trained = max((stage.until for stage in stages if stage.kind == "train"), default=0)
+    return stages if trained >= total else [*stages, Stage("train", total)]
 
-    Training is split at every multiple of ``run.eval_every``. After each part and at the end, each of
-    ``eval.datasets`` is evaluated; with ``run.eval_initial`` also the starting model.
-    """
-    total, every = config.run.total_steps, config.run.eval_every
-    datasets = config.eval.datasets or [""]
+
+def plan(start: int, config: Config) -> list[Stage]:
+    """The stages that are left of a run of which nothing is known but that it has trained to step ``start``."""
+    stages = all_stages(config)
+    left = next((index for index, stage in enumerate(stages) if stage.kind == "train" and stage.until > start), None)
+    return [] if left is None else stages if start == 0 else stages[left:]
+
+
+def _scheduled(config: Config, total: int) -> list[Stage]:
+    """The stages of ``run.eval_every``: training is split at its multiples; after each part, and at the end, each of
+    ``eval.datasets`` is evaluated; with ``run.eval_initial`` also the starting model."""
+    every, datasets = config.run.eval_every, config.eval.datasets or [""]
 
     def evaluation(step: int) -> list[Stage]:
         return [Stage("eval", step, dataset) for dataset in datasets]
 
-    stages = evaluation(0) if config.run.eval_initial and start == 0 else []
+    stages = evaluation(0) if config.run.eval_initial else []
     if not every:
-        return [*stages, Stage("train", total)] if start < total else []
-    for step in range(start + 1, total + 1):
-        if step % every == 0 or step == total:
-            stages += [Stage("train", step), *evaluation(step)]
+        return [*stages, Stage("train", total)]
+    for step in [*range(every, total, every), total]:
+        stages += [Stage("train", step), *evaluation(step)]
     return stages
+
+
+def _expanded(entry: WorkflowStage, step: int, config: Config) -> list[Stage]:
+    """The stages of an entry other than ``repeat``, at a step."""
+    if entry.eval is not None:
+        settings = entry.eval
+        options: list[str] = []
+        if settings.steps != "latest":
+            names = settings.steps if isinstance(settings.steps, str) else ",".join(map(str, settings.steps))
+            options += ["--steps", names]
+        for key in ("split", "num_problems", "subset_frac", "num_samples", "temperature"):
+            if (value := getattr(settings, key)) is not None:
+                options += [f"--{key.replace('_', '-')}", str(value)]
+        datasets = settings.datasets or config.eval.datasets or [""]
+        return [Stage("eval", step, dataset, tuple(options)) for dataset in datasets]
+    if entry.backup is not None:
+        return [Stage("backup", step, options=("--to", entry.backup.to) if entry.backup.to else ())]
+    if entry.cleanup is not None:
+        keep = ("--keep", str(entry.cleanup.keep)) if entry.cleanup.keep else ("--keep-latest",)
+        return [Stage("cleanup", step, options=(*keep, "--yes"))]
+    return [Stage("train", step)]
 
 
 def thread_count(nproc: int) -> int:
@@ -82,6 +147,7 @@ def stage_environment(run: RunDir, threads: int) -> dict[str, str]:
         "LOCALFS_ROOT": str(run.root),
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
+        SIGNS_VARIABLE: str(signs_file(run)),
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }

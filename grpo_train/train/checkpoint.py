@@ -25,6 +25,7 @@ from grpo_train.run_dir import Checkpoint, RunDir, remove_tree, write_manifest
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, utc_now
 from grpo_train.run_dir.removal import hidden_name, remove_leftovers
+from grpo_train.run_dir.signs import sign_of_life
 from grpo_train.train.distributed import World
 
 FORMAT = 1
@@ -86,6 +87,7 @@ def save_checkpoint(
         atomic_write(staging / "training_info.json", json.dumps(training_info, indent=1) + "\n")
         for path in staging.rglob("*"):
             fsync_path(path)
+            sign_of_life("save")
         write_manifest(staging, format=FORMAT, step=step)
         fsync_path(staging)
         if target.exists():

@@ -10,6 +10,7 @@ import torch
 
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.signs import sign_of_life
 from grpo_train.tracking.logs import RunLogs
 from grpo_train.train.distributed import World
 from grpo_train.train.health import health
@@ -66,6 +67,7 @@ class StepLog:
     ) -> None:
         """Log a step. ``sums``: those of all ranks; ``grad_norm``: before clipping; ``rows_per_pass``: completions that
         a forward and backward pass took at most, on the rank with the least memory."""
+        sign_of_life("step")
         if self._logs is None:
             return
         state, config = self._state, self._config

@@ -21,6 +21,7 @@ from grpo_train.run_dir import RunDir, StatusWriter, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, utc_now
 from grpo_train.run_dir.processes import PARENT_VARIABLE, die_with_parent
+from grpo_train.run_dir.signs import show_stacks_on_request
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.train.distributed import World
 from grpo_train.train.preflight import make_run
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     if PARENT_VARIABLE in os.environ:
         die_with_parent()
+    show_stacks_on_request()
     world = World.join()
     run: RunDir | None = None
     heartbeat: _Heartbeat | None = None

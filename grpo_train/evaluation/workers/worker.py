@@ -28,6 +28,7 @@ from grpo_train.evaluation.workers.matches import Matches
 from grpo_train.evaluation.workers.single_turn import SingleTurn
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.processes import die_with_parent
+from grpo_train.run_dir.signs import show_stacks_on_request
 from grpo_train.tasks import Problem, Task
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 
@@ -38,6 +39,7 @@ Report = Callable[..., None]
 def main() -> int:
     """Evaluate every target of the plan; a failing target is reported, and the next one starts."""
     die_with_parent()
+    show_stacks_on_request()
     plan = EvalPlan.from_json(json.loads(Path(sys.argv[1]).read_text()))
     channel, rank, nproc = (int(argument) for argument in sys.argv[2:5])
 
@@ -99,6 +101,10 @@ def evaluate(
                 writer.verdicts(judges.done())
                 done += len(items)
                 report("progress", name=target.name, done=done, total=total)
+            while judges.busy():
+                if verdicts := judges.done():
+                    writer.verdicts(verdicts)
+                    report("progress", name=target.name, done=done, total=total)  # each verdict is one
             writer.verdicts(judges.done(wait=True))
     finally:
         writer.close()

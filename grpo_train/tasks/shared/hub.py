@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.signs import downloading
 from grpo_train.tasks.shared.base import TaskError
 
 
@@ -32,6 +34,7 @@ def load_hub_dataset(name: str, config: str, *, split: str | None = None, otherw
     """
     try:
         import datasets  # takes a second to import
+        from huggingface_hub.constants import HF_HUB_CACHE
 
         if not datasets.config.HF_HUB_OFFLINE and not hub_answers(name, kind="dataset"):
             datasets.config.HF_HUB_OFFLINE = True
@@ -41,7 +44,8 @@ def load_hub_dataset(name: str, config: str, *, split: str | None = None, otherw
                 pass
             finally:
                 datasets.config.HF_HUB_OFFLINE = False
-        return datasets.load_dataset(name, config, split=split)
+        with downloading(Path(HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"):
+            return datasets.load_dataset(name, config, split=split)
     except Exception as error:  # datasets, the hub client and the network raise many types; the fix is the same
         offline = any(
             os.environ.get(variable) in {"1", "true"} for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
