@@ -11,6 +11,7 @@ from dotenv import load_dotenv
 from typer.core import TyperGroup
 
 from grpo_train.cli import backup, data, evaluate, fit, history, look, make, platform, report, train, usage
+from grpo_train.cli import data, evaluate, keeper, look, make, plan, report, train
 from grpo_train.cli.output import fail
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.umask import set_umask
@@ -56,9 +57,11 @@ def options(
 
 
 app.command(rich_help_panel="Train")(train.train)
+app.command(rich_help_panel="Train")(plan.plan)
 app.command(rich_help_panel="Train")(train.resume)
 app.command(rich_help_panel="Train")(train.stop)
 app.command(rich_help_panel="Train")(train.sweep)
+app.command(rich_help_panel="Train")(keeper.keeper)
 app.command(hidden=True)(train.supervise)
 app.command("eval", rich_help_panel="Evaluate")(evaluate.evaluate)
 app.command(rich_help_panel="Evaluate")(evaluate.regrade)

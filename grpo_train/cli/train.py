@@ -13,10 +13,11 @@ import typer
 from grpo_train.cli.options import AsJson, Overrides, Root, TrainingRun
 from grpo_train.cli.output import fail, on_terminal, padded, state_cell, table
 from grpo_train.config import changed_keys, dump_config, load_config, with_changes
+from grpo_train.config.schema import Config
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of
-from grpo_train.run_dir.files import atomic_write
+from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
 from grpo_train.train.preflight import check_engine, check_start, make_run
 
@@ -63,15 +64,19 @@ def resume(
     no_torchrun: Annotated[
         bool, typer.Option("--no-torchrun", help="Use one process without torchrun, for this resume only.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm an edited workflow.")] = False,
     root: Root = None,
 ) -> None:
     """Resume a run from a checkpoint.
 
     The full state is restored: the run continues bit for bit as if it had never stopped, unless --nproc, --set or the
-    environment changed. Changed keys are listed and written to the run's config.yaml.
+    environment changed. A run that ended before its first save starts again. Changed keys are
+    listed and written to the run's config.yaml.
     """
-    from grpo_train.supervisor.resume import prepare_resume, refuse_live
+    from grpo_train.supervisor.resume import has_never_saved, prepare_resume, refuse_live
+    from grpo_train.supervisor.stop_rules import over_budget
     from grpo_train.supervisor.supervisor import Supervisor
+    from grpo_train.supervisor.workflow import remaining
 
     if nproc and no_torchrun:
         fail("--nproc and --no-torchrun exclude each other", 2)
@@ -82,20 +87,29 @@ def resume(
         fail(f"{run.name} has no config.yaml because it never started; launch it again", 2)
     text, source = run.config_file.read_text(encoding="utf-8"), str(run.config_file)
     before = load_config(text, source=source)
-    checkpoint = run.checkpoint(from_step)
+    never_saved = from_step == "latest" and has_never_saved(run)
+    step = 0 if never_saved else run.checkpoint(from_step).step
+    ckpt = _starting_weights(run) if never_saved else None
     overrides = _overrides(set_, nproc)
     config = load_config(text, overrides, source=source)
-    total = checkpoint.step + additional_steps if additional_steps else config.run.total_steps
+    total = step + additional_steps if additional_steps else config.run.total_steps
     config = with_changes(config, run={"total_steps": total})
     if overrides:
-        config = check_start(config, run.root, checkpoint.path)
+        weights = ckpt if never_saved else run.checkpoint(from_step).path
+        config = check_start(config, run.root, weights)
     else:
         check_device(config.model.device, 1 if no_torchrun else config.run.nproc)
+    if spent := over_budget(config, to_float((run.read_status() or {}).get("run_seconds")) or 0.0):
+        fail(f"{run.name}: {spent}; raise the limit with --set", 2)
+    left = remaining(run, config, step)
+    _confirm_edits(run, config, yes)
     changes = changed_keys(before, config)
-    supervisor = Supervisor(run, config, torchrun=not no_torchrun, show_progress=on_terminal())
-    prepare_resume(run, from_step, total, changes)
+    supervisor = Supervisor(
+        run, config, ckpt=str(ckpt) if ckpt else None, torchrun=not no_torchrun, show_progress=on_terminal()
+    )
+    prepare_resume(run, from_step, total, changes, stages_left=bool(left))
     atomic_write(run.config_file, dump_config(config))
-    print(f"grpo-train: {run.path} resumes from step {checkpoint.step}, up to step {total}", flush=True)
+    print(f"grpo-train: {run.path} resumes from step {step}, up to step {total}", flush=True)
     for key, (old, new) in changes.items():
         print(f"  {key}: {old} -> {new}", flush=True)
     raise typer.Exit(supervisor.run())
@@ -150,6 +164,25 @@ def sweep(
     raise typer.Exit(result.exit_code)
 
 
+def _confirm_edits(run: RunDir, config: Config, yes: bool) -> None:
+    """Show what was edited in the workflow since the last start, and have it confirmed."""
+    from grpo_train.supervisor.workflow import edited
+
+    if not (lines := edited(run, config)):
+        return
+    print(f"the workflow of {run.name} was edited (- before, + now):", flush=True)
+    print("\n".join(f"  {line}" for line in lines), flush=True)
+    if yes or (sys.stdin.isatty() and typer.confirm("Continue with it?", default=False)):
+        return
+    fail("the edited workflow was not confirmed; rerun with --yes to continue with it", 2)
+
+
+def _starting_weights(run: RunDir) -> Path | None:
+    """The weights that a run was launched with."""
+    launched = run.read_launch().get("ckpt")
+    return run.root / launched if launched else None
+
+
 def _overrides(set_: Sequence[str] | None, nproc: int | None) -> list[str]:
     return [*(set_ or []), *([f"run.nproc={nproc}"] if nproc else [])]
 
@@ -181,10 +214,10 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
                 f"{run.name} has already started; resume it with  grpo-train resume --training-run {run.name}"
             )
         config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "config")
-        ckpt = str(run.root / launch["ckpt"]) if launch.get("ckpt") else None
-        config = check_start(config, run.root, Path(ckpt) if ckpt else None)
+        ckpt = _starting_weights(run)
+        config = check_start(config, run.root, ckpt)
         atomic_write(run.config_file, dump_config(config))
-        return Supervisor(run, config, ckpt=ckpt, show_progress=show_progress).run()
+        return Supervisor(run, config, ckpt=str(ckpt) if ckpt else None, show_progress=show_progress).run()
     except (UserError, OSError) as error:
         if not run.config_file.exists():
             status = StatusWriter(run.path)

@@ -28,27 +28,39 @@ def refuse_live(run: RunDir) -> None:
 
 
 def prepare_resume(
-    run: RunDir, which: str, total: int, changes: Mapping[str, tuple[Any, Any]] = MappingProxyType({})
+    run: RunDir,
+    which: str,
+    total: int,
+    changes: Mapping[str, tuple[Any, Any]] = MappingProxyType({}),
+    *,
+    stages_left: bool = False,
 ) -> int:
     """Make a checkpoint the one to continue from; returns its step.
 
     Later checkpoints are set aside and later log lines superseded; ``changes`` (key to old and new value) are logged.
-    The caller holds the status lock. Raises RunDirError, before anything is changed, if the checkpoint is missing or
-    damaged (every checksum is verified) or has already reached step ``total``.
+    A run that ended before its first save starts again from step 0. The caller holds the status lock. Raises
+    RunDirError, before anything is changed, if the checkpoint is missing or damaged (every checksum is verified) or has
+    already reached step ``total`` without stages after training that are left.
     """
-    checkpoint = run.checkpoint(which, deep=True)
-    if checkpoint.step >= total:
+    never_saved = which == "latest" and has_never_saved(run)
+    step = 0 if never_saved else run.checkpoint(which, deep=True).step
+    if step >= total and not stages_left:
         raise RunDirError(
-            f"{run.name} has already reached step {checkpoint.step} of {total}; train further with --additional-steps N"
+            f"{run.name} has already reached step {step} of {total}; train further with --additional-steps N"
         )
-    moved = run.rewind(checkpoint.step)
-    superseded = run.supersede_after(checkpoint.step)
+    moved = [] if never_saved or (stages_left and step == run.newest_step()) else run.rewind(step)
+    superseded = run.supersede_after(step)
     run.log_event(
         "resumed",
-        step=checkpoint.step,
-        from_step=checkpoint.step,
+        step=step,
+        from_step=step,
         superseded=superseded,
         moved=moved,
         changes={key: list(values) for key, values in changes.items()},
     )
-    return checkpoint.step
+    return step
+
+
+def has_never_saved(run: RunDir) -> bool:
+    """Whether a run ended before its first checkpoint (one whose checkpoints are only in a backup has saved)."""
+    return run.resume_point() is None and not any(event.get("event") == "saved" for _, event in run.events())

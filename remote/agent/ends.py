@@ -14,8 +14,9 @@ from pathlib import Path
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.files import open_lock
 from grpo_train.run_dir.kill import record_end, was_killed
+from grpo_train.run_dir.sessions import session_name
 from remote.agent.context import BoxContext
-from remote.agent.sessions import Session, Sessions, session_name
+from remote.agent.sessions import Session, Sessions
 from remote.agent.tmux_directory import socket_path
 from remote.protocol import RemoteError
 

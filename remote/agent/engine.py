@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from grpo_train.run_dir.sessions import EXECUTE
 from remote.agent.context import BoxContext
-from remote.agent.sessions import EXECUTE
 from remote.protocol import RemoteError
 from remote.protocol.versions import OLDEST, UNKNOWN, EngineVersion
 

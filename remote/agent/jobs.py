@@ -29,11 +29,12 @@ from grpo_train.run_dir.kill import (
 )
 from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly, start_ticks
 from grpo_train.run_dir.root import Launch, find_by_key
+from grpo_train.run_dir.sessions import session_name
 from remote.agent.context import BoxContext
 from remote.agent.ends import LAUNCH_LOCK, NOT_STARTED
 from remote.agent.engine import Engine, find_engine, running_version
 from remote.agent.once import Record, once
-from remote.agent.sessions import Sessions, session_name
+from remote.agent.sessions import Sessions
 from remote.agent.tmux_directory import socket_path
 from remote.protocol import RemoteError
 from remote.protocol.operations import (

@@ -8,8 +8,6 @@ is run by the account's login shell (fish and tcsh quote differently), several a
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shutil
 import signal
@@ -18,16 +16,19 @@ import time
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from grpo_train.run_dir.sessions import (
+    EXECUTE,
+    OUR_OPTION,
+    ROOT_OPTION,
+    RUN_OPTION,
+    no_format,
+    no_separator,
+    root_mark,
+)
 from remote.agent.context import BoxContext
 from remote.agent.tmux_directory import require_own_directory
 from remote.protocol import RemoteError
 
-RUN_OPTION = "@grpo_run"
-"""User option with the run that a session belongs to (tmux does not accept every run name as a session name)."""
-OUR_OPTION = "@grpo"
-"""User option set on every session that an agent starts."""
-ROOT_OPTION = "@grpo_root"
-"""User option with the agent's root (see :func:`root_mark`): another root may have a run of the same name."""
 KEY_OPTION = "@grpo_key"
 """User option with the idempotency key of the request that started the session."""
 Session: TypeAlias = dict[str, Any]
@@ -36,24 +37,12 @@ _FORMAT = (
     "#{session_id} #{pane_id} #{session_created} #{session_attached} #{pane_dead} s#{pane_dead_status} "
     "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} o#{@grpo_root} #{session_name}"
 )
-EXECUTE = ("/bin/sh", "-c", 'exec "$@"', "sh")
-"""Executes its arguments; unlike tmux, it prints why a command cannot be executed, and exits with 126 or 127."""
 START_ATTEMPTS = 10
 _importing = threading.Lock()
 
 
 class NoServerError(RemoteError):
     """No tmux server is running on this socket, or it just exited."""
-
-
-def session_name(run: str) -> str:
-    """A run's name as tmux accepts it; ``.`` and ``:`` separate windows and panes there."""
-    return run.replace(".", "_").replace(":", "_")
-
-
-def root_mark(root: Path) -> str:
-    """A root as a session option: the same through every symbolic link, and free of special characters."""
-    return hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
 
 
 def no_tmux() -> RemoteError:
@@ -141,7 +130,7 @@ class Sessions:
         variables = [f"-e{key}={value}" for key, value in environment.items()]
         target = f"={name}:"
         command = [
-            *("new-session", "-d", "-s", name, "-x", "200", "-y", "50", "-c", _no_format(str(directory))),
+            *("new-session", "-d", "-s", name, "-x", "200", "-y", "50", "-c", no_format(str(directory))),
             *variables,
             *EXECUTE,
             *argv,
@@ -151,7 +140,7 @@ class Sessions:
         marks = [word for key, value in options.items() for word in (";", "set-option", "-t", target, key, value)]
         for attempt in range(START_ATTEMPTS):  # a server that is just exiting is waited for
             try:
-                self._tmux(*map(_no_separator, command), ";", *keep, *marks)
+                self._tmux(*map(no_separator, command), ";", *keep, *marks)
                 return
             except NoServerError:
                 if attempt == START_ATTEMPTS - 1:
@@ -238,13 +227,3 @@ def _signal_name(value: str) -> str:
         return signal.Signals(int(value)).name
     except ValueError:
         return value
-
-
-def _no_separator(argument: str) -> str:
-    """Escape a trailing ``;``, which tmux reads as the end of the command."""
-    return argument[:-1] + "\\;" if argument.endswith(";") else argument
-
-
-def _no_format(text: str) -> str:
-    """Escape ``#``: tmux expands ``#{…}`` and, by a shell, ``#(…)`` in a start directory."""
-    return text.replace("#", "##")

@@ -1,0 +1,85 @@
+"""``grpo-train plan``: the stages of a config or of a run, with their estimated time and cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grpo_train.cli.options import AsJson, Overrides, Root
+from grpo_train.cli.output import fail, padded, table
+from grpo_train.config import load_config, read_config_text
+from grpo_train.run_dir import open_run, resolve_root
+from grpo_train.run_dir.display import duration
+
+
+def plan(
+    cfg: Annotated[Path | None, typer.Option(help="Config file of a run to launch.")] = None,
+    training_run: Annotated[str | None, typer.Option(help="Run whose remaining stages to show instead.")] = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+    root: Root = None,
+) -> None:
+    """Show the stages of a config or a run with their estimated time and cost. Starts nothing.
+
+    The estimate comes from earlier runs under the root with the same model, batch and machine.
+    """
+    from grpo_train.supervisor.estimate import Estimates
+    from grpo_train.supervisor.stages import all_stages
+    from grpo_train.supervisor.workflow import remaining
+
+    if (cfg is None) == (training_run is None):
+        fail("either --cfg or --training-run is required", 2)
+    folder = resolve_root(root)
+    if cfg is not None:
+        config = load_config(read_config_text(cfg), set_ or [], source=str(cfg))
+        stages, start = all_stages(config), 0
+    else:
+        run = open_run(folder, training_run or "")
+        if not run.config_file.exists():
+            fail(f"{run.name} has no config.yaml because it never started", 2)
+        config = load_config(run.config_file.read_text(encoding="utf-8"), set_ or [], source=str(run.config_file))
+        start = run.newest_step()
+        stages = remaining(run, config, start)
+    estimates = Estimates(folder, config)
+    rows, total, unknown = [], 0.0, 0
+    for stage in stages:
+        seconds = estimates.seconds(stage, start)
+        start = max(start, stage.until)
+        unknown += seconds is None
+        total += seconds or 0.0
+        rows.append({"stage": stage.name, "kind": stage.kind, "seconds": seconds, "dollars": _dollars(config, seconds)})
+    dollars = _dollars(config, total) if len(rows) > unknown else None
+    budget = config.budget.limit_hours
+    if as_json:
+        whole = {"seconds": total, "dollars": dollars, "unknown_stages": unknown, "budget_hours": budget}
+        print(json.dumps({"stages": rows, **whole, "estimated_from": estimates.sources}, indent=1))
+        return
+    columns = ("stage", "time", "cost")
+    cells = [[str(row["stage"]), _time(row["seconds"]), _money(row["dollars"])] for row in rows]
+    at_least = "at least " if unknown else ""
+    whole_time = f"{at_least}{duration(total)}" if len(rows) > unknown else "?"
+    cells.append(["total", whole_time, f"{at_least if dollars else ''}{_money(dollars)}"])
+    table(columns, cells, plain=padded(columns, cells))
+    if estimates.sources:
+        print(f"estimated from {', '.join(estimates.sources)}")
+    if unknown:
+        print(f"{unknown} of {len(rows)} stages cannot be estimated: no earlier run like this one had such a stage")
+    if budget is not None:
+        word = "exceeds" if total > budget * 3600 else "is within"
+        print(f"the estimate {word} the budget of {budget:.1f} h; the run stops there, saved")
+
+
+def _dollars(config: object, seconds: float | None) -> float | None:
+    price = getattr(getattr(config, "budget", None), "price_per_hour", None)
+    return None if price is None or seconds is None else round(price * seconds / 3600, 2)
+
+
+def _time(seconds: object) -> str:
+    return duration(seconds) if isinstance(seconds, float) else "?"
+
+
+def _money(dollars: object) -> str:
+    return f"${dollars:.2f}" if isinstance(dollars, float) else "-"

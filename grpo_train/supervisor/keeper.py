@@ -1,0 +1,188 @@
+"""Resumes runs that a reboot or a killed supervisor left behind, in their tmux sessions. Torch-free.
+
+For runs with ``run.auto_resume`` on this host whose state is ``lost``. :mod:`grpo_train.supervisor.keeper_unit` has it
+run at every boot and every few minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grpo_train.config import ConfigError, load_config
+from grpo_train.config.schema import Config
+from grpo_train.run_dir import ROOT_VARIABLE, RunDir, list_runs
+from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.files import open_lock
+from grpo_train.run_dir.kill import was_killed
+from grpo_train.run_dir.owners import foreign_owner
+from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from grpo_train.run_dir.sessions import (
+    EXECUTE,
+    OUR_OPTION,
+    ROOT_OPTION,
+    RUN_OPTION,
+    no_format,
+    no_separator,
+    root_mark,
+    session_name,
+)
+from grpo_train.run_dir.umask import UMASK_VARIABLE
+
+ATTEMPTS = 5
+"""Resumes from one checkpoint: a run that is lost again and again without a new one has another problem."""
+TMUX_S = 60.0
+
+
+class KeeperError(UserError):
+    """The keeper cannot work on this machine as requested."""
+
+    code = "keeper"
+
+
+class Kept(NamedTuple):
+    """What became of one lost run."""
+
+    run: str
+    state: str
+    """``resumed``, ``waiting`` (tried again by the next keeper), ``given up`` or ``failed``."""
+    reason: str = ""
+
+
+def keep(root: Path) -> list[Kept]:
+    """Resume every lost run of this host with ``run.auto_resume``; one row for each of them.
+
+    Nothing happens while another keeper works on the same root. Raises KeeperError without tmux.
+    """
+    if not shutil.which("tmux"):
+        raise KeeperError("tmux is not installed; sudo apt-get install -y tmux", code="no_tmux")
+    with _alone(root) as is_alone:
+        return [kept for run in list_runs(root) if (kept := _keep(run))] if is_alone else []
+
+
+def _keep(run: RunDir) -> Kept | None:
+    """Resume one run if it is to be; None for a run that the keeper has nothing to do with."""
+    try:
+        if foreign_owner(run.path) or run.observed_state().state != "lost" or not _is_of_this_host(run):
+            return None
+        config = _config(run)
+        if config is None or not config.run.auto_resume or was_killed(run) or run.stop_requested():
+            return None
+        if left := find_by_run_id(run_id_of(run.path)):
+            return Kept(run.name, "waiting", f"processes of it are still running: {left}")
+        from_step = run.newest_step()
+        rows = [row for _, row in run.events() if row.get("event") == "auto_resumed"]
+        if sum(row.get("from_step") == from_step for row in rows) >= ATTEMPTS:
+            return Kept(
+                run.name, "given up", f"resumed {ATTEMPTS} times from step {from_step} without a new checkpoint"
+            )
+        tmux = _tmux_of(run)
+        if _has_live_session(tmux, run):
+            return Kept(run.name, "waiting", f"its tmux session '{session_name(run.name)}' is still alive")
+        run.log_event("auto_resumed", by="keeper", from_step=from_step)
+        _start(tmux, run)
+        return Kept(run.name, "resumed", f"from step {from_step}")
+    except (UserError, OSError, subprocess.SubprocessError) as error:  # one run must not cost the others
+        return Kept(run.name, "failed", str(error))
+
+
+def _is_of_this_host(run: RunDir) -> bool:
+    written = run.read_status() or run.read_launch()
+    return written.get("host") == socket.gethostname()
+
+
+def _config(run: RunDir) -> Config | None:
+    """The run's config, or that of its launch; None for one that never loaded."""
+    try:
+        if run.config_file.exists():
+            return load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+        launch = run.read_launch()
+        overrides = [str(one) for one in launch.get("overrides") or []]
+        return load_config(str(launch.get("config_text", "")), overrides, source=str(run.launch_file))
+    except ConfigError:
+        return None
+
+
+# -------------------------------------------------------------------------------------------------------- tmux
+
+
+def _tmux_of(run: RunDir) -> list[str]:
+    """tmux with the socket that the run was launched on (default: the default socket)."""
+    recorded = run.read_launch().get("tmux")
+    if not isinstance(recorded, str) or not os.path.isabs(recorded):
+        return ["tmux"]
+    socket_file = Path(recorded)
+    usual = Path(os.environ.get("TMUX_TMPDIR") or "/tmp") / f"tmux-{os.geteuid()}"
+    if socket_file.parent == usual:
+        return ["tmux", "-L", socket_file.name]  # tmux makes the directory, which a reboot may have removed
+    socket_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return ["tmux", "-S", recorded]
+
+
+def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=TMUX_S, stdin=subprocess.DEVNULL)
+
+
+def _has_live_session(tmux: list[str], run: RunDir) -> bool:
+    """Whether the run's session has a living process; a dead session is removed."""
+    shown = _call([*tmux, "list-panes", "-t", f"={session_name(run.name)}:", "-F", "#{pane_dead} #{session_id}"])
+    panes = [line.split() for line in shown.stdout.splitlines()] if shown.returncode == 0 else []
+    if any(dead != "1" for dead, _ in panes):
+        return True
+    for session in {identity for _, identity in panes}:
+        _call([*tmux, "kill-session", "-t", session])
+    return False
+
+
+def _start(tmux: list[str], run: RunDir) -> None:
+    """Start ``grpo-train resume`` (or ``supervise``, before a config was written) in the run's session."""
+    name, root = session_name(run.name), str(run.root)
+    engine = [sys.executable, "-m", "grpo_train.cli"]
+    words = ["resume", "--training-run", run.name] if run.config_file.exists() else ["supervise", run.name]
+    umask = 0o777 & ~stat.S_IMODE(run.path.stat().st_mode)
+    variables = {ROOT_VARIABLE: root, UMASK_VARIABLE: f"{umask:03o}"}
+    command = [
+        *("new-session", "-d", "-s", name, "-x", "200", "-y", "50", "-c", no_format(_directory(run))),
+        *(f"-e{key}={value}" for key, value in variables.items()),
+        *(*EXECUTE, *engine, *words, "--root", root),
+    ]
+    target = f"={name}:"
+    marks = {RUN_OPTION: run.name, OUR_OPTION: "1", ROOT_OPTION: root_mark(run.root)}
+    options = ["set-option", "-w", "-t", target, "remain-on-exit", "on"]
+    options += [word for key, value in marks.items() for word in (";", "set-option", "-t", target, key, value)]
+    done = _call([*tmux, *map(no_separator, command), ";", *options])
+    if done.returncode:
+        raise KeeperError(f"tmux could not start a session: {done.stderr.strip() or done.returncode}", code="tmux")
+
+
+def _directory(run: RunDir) -> str:
+    """Where the run was started: its ``.env`` may hold what the run needs."""
+    recorded: Any = (run.read_status() or {}).get("directory")
+    return recorded if isinstance(recorded, str) and os.path.isdir(recorded) else str(run.root)
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[bool]:
+    """Hold the keeper's lock of a root; False while another keeper does."""
+    import fcntl
+
+    folder = root / "training_runs"
+    if not folder.is_dir():
+        raise KeeperError(f"{folder} does not exist; is the root mounted?", code="bad_root")
+    descriptor = open_lock(folder / ".keeper.lock")
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+            return
+        yield False
+    finally:
+        os.close(descriptor)
