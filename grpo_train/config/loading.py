@@ -123,6 +123,11 @@ def _lines_of(text: str, source: str) -> dict[KeyPath, int]:
     lines: dict[KeyPath, int] = {}
 
     def walk(node: yaml.Node | None, path: KeyPath) -> None:
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                here = (*path, str(index))
+                lines[here] = item.start_mark.line + 1
+                walk(item, here)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 here = (*path, str(key.value))
@@ -147,7 +152,9 @@ def _validate(document: Any, source: str, lines: dict[KeyPath, int], overridden:
 
 
 def _explain(problem: Any, source: str, lines: dict[KeyPath, int], overridden: list[KeyPath]) -> str:
-    path = tuple(str(part) for part in problem["loc"])[:2]
+    path = tuple(str(part) for part in problem["loc"])
+    if path[:1] != ("workflow",):  # a value of any other section is one thing for its user
+        path = path[:2]
     key = ".".join(path)
     is_conflict = problem["type"] == "conflict"
     paths = [*(tuple(name.split(".")) for name in problem["ctx"]["keys"]), path] if is_conflict else [path]
@@ -155,13 +162,13 @@ def _explain(problem: Any, source: str, lines: dict[KeyPath, int], overridden: l
     if is_conflict:
         return f"{where}: {problem['msg']}"
     if problem["type"] == "extra_forbidden":
-        known = _known_keys(path[0]) if len(path) > 1 else list(Config.model_fields)
+        known = _known_keys(*path[:-1])
         everywhere = [f"{s}.{k}" for s in Config.model_fields for k in _known_keys(s)]
         same_name = [full for full in everywhere if full.partition(".")[2] == path[-1]]
         near = nearest(path[-1], known)
         if len(path) > 1 and near:
-            hint = f"did you mean {path[0]}.{near}?"
-        elif same_name:
+            hint = f"did you mean {'.'.join((*path[:-1], near))}?"
+        elif same_name and len(path) < 3:
             hint = f"did you mean {same_name[0]}?"
         else:
             hint = did_you_mean(path[-1], known, "known keys")
@@ -180,12 +187,25 @@ def _locate(paths: list[KeyPath], source: str, lines: dict[KeyPath, int], overri
     for path in paths:
         if path in lines:
             return f"{source}, line {lines[path]}"
+    for path in paths:
+        outer = next((path[:length] for length in range(len(path) - 1, 1, -1) if path[:length] in lines), None)
+        if outer:
+            return f"{source}, line {lines[outer]}"
     return source
 
 
-def _known_keys(section: str) -> list[str]:
-    field = Config.model_fields.get(section)
-    model = field.annotation if field else None
-    if isinstance(model, type) and issubclass(model, BaseModel):
-        return list(model.model_fields)
-    return [name for part in get_args(model) for name in getattr(part, "model_fields", ())]
+def _known_keys(*path: str) -> list[str]:
+    """Keys of the mapping at a path: of the config, of a section, or of a part of one."""
+    models: list[Any] = [Config]
+    for part in path:
+        if not part.isdigit():  # the place in a list
+            found = [model.model_fields.get(part) for model in models]
+            models = [inner for field in found if field for inner in _models_in(field.annotation)]
+    return [name for model in models for name in model.model_fields]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models in a type, such as those of an optional value or of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]

@@ -41,21 +41,49 @@ def _page() -> Iterator[str]:
     schema = json_schema()
     defaults = Config().model_dump(mode="json")
     for name, reference in schema["properties"].items():
-        section = schema["$defs"][reference["$ref"].rpartition("/")[2]]
-        yield f"## {name}\n"
-        yield f"{_one_line(section['description'])}\n"
-        yield "| key | type | default | description |"
-        yield "|---|---|---|---|"
-        for key, facts in section["properties"].items():
-            # Some defaults depend on other keys; the field's own default shows that they are unset.
-            default = facts.get("default", defaults[name][key])
-            shown = "" if default is None else f"`{_yaml(default)}`"
-            yield f"| `{key}` | {_type(facts)} | {shown} | {_one_line(facts['description'])} |"
-        yield ""
+        section = schema["$defs"][_referenced(reference)]
+        yield from _table(f"## {name}", section, defaults[name])
+        inner: list[str] = []
+        _collect(section, schema["$defs"], inner)
+        for model in inner:
+            yield from _table(f"### {model}", schema["$defs"][model], {})
+
+
+def _table(title: str, section: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:
+    """A section, or a part of one, with a row per key."""
+    yield f"{title}\n"
+    yield f"{_one_line(section['description'])}\n"
+    yield "| key | type | default | description |"
+    yield "|---|---|---|---|"
+    for key, facts in section["properties"].items():
+        # Some defaults depend on other keys; the field's own default shows that they are unset.
+        default = facts.get("default", defaults.get(key))
+        shown = "" if default is None else f"`{_yaml(default)}`"
+        yield f"| `{key}` | {_type(facts)} | {shown} | {_one_line(facts['description'])} |"
+    yield ""
+
+
+def _referenced(facts: dict[str, Any]) -> str:
+    return str(facts["$ref"].rpartition("/")[2])
+
+
+def _collect(facts: Any, models: dict[str, Any], found: list[str]) -> None:
+    """Add the names of the models that a type refers to, and those that they refer to."""
+    if isinstance(facts, list):
+        for item in facts:
+            _collect(item, models, found)
+    elif isinstance(facts, dict):
+        if "$ref" in facts and _referenced(facts) not in found:
+            found.append(_referenced(facts))
+            _collect(models[found[-1]], models, found)
+        for value in facts.values():
+            _collect(value, models, found)
 
 
 def _type(facts: dict[str, Any]) -> str:
     """Type of a key in words, from its JSON schema."""
+    if "$ref" in facts:
+        return f"`{_referenced(facts)}`"
     if "anyOf" in facts:
         return " or ".join(_type(option) for option in facts["anyOf"] if option.get("type") != "null")
     if "enum" in facts:

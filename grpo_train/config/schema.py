@@ -12,13 +12,15 @@ from grpo_train.config.sections.algorithm import Algorithm, LossType, Optimizer,
 from grpo_train.config.sections.base import Section, conflict
 from grpo_train.config.sections.evaluation import Eval
 from grpo_train.config.sections.model import BACKBONES, Model, Rollout
+from grpo_train.config.sections.notify import Notify
 from grpo_train.config.sections.run import Run
 from grpo_train.config.sections.task import Sandbox, Task
 from grpo_train.config.sections.tracking import Tracking
+from grpo_train.config.sections.workflow import Budget, Workflow
 
 __all__ = [
-    "BACKBONES", "Algorithm", "Config", "Eval", "LossType", "Model", "Optimizer", "Rollout", "Run", "Sandbox",
-    "Section", "Task", "Tracking", "Train",
+    "BACKBONES", "Algorithm", "Budget", "Config", "Eval", "LossType", "Model", "Notify", "Optimizer", "Rollout", "Run",
+    "Sandbox", "Section", "Task", "Tracking", "Train", "Workflow",
 ]  # fmt: skip
 
 
@@ -35,6 +37,23 @@ class Config(Section):
     sandbox: Sandbox = Field(default_factory=Sandbox)
     eval: Eval = Field(default_factory=Eval)
     tracking: Tracking = Field(default_factory=Tracking)
+    notify: Notify = Field(default_factory=Notify)
+    workflow: Workflow = Field(default_factory=Workflow)
+    budget: Budget = Field(default_factory=Budget)
+
+    @model_validator(mode="after")
+    def _check_workflow(self) -> Config:
+        last, run = self.workflow.last_step, self.run
+        if self.workflow.stages and run.eval_every:
+            raise conflict("run.eval_every has no effect with workflow.stages; use an eval stage", "run.eval_every")
+        if last and "total_steps" not in run.model_fields_set:
+            run.total_steps = last
+        if last > run.total_steps:
+            raise conflict(
+                f"workflow.stages train to step {last}, beyond run.total_steps {run.total_steps}",
+                *("run.total_steps", "workflow.stages"),
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_divisibility(self) -> Config:

@@ -13,7 +13,21 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import utc_from
 
 SECTIONS = frozenset(
-    {"run", "model", "rollout", "algorithm", "optimizer", "train", "task", "sandbox", "eval", "tracking"}
+    {
+        "run",
+        "model",
+        "rollout",
+        "algorithm",
+        "optimizer",
+        "train",
+        "task",
+        "sandbox",
+        "eval",
+        "tracking",
+        "notify",
+        "workflow",
+        "budget",
+    }
 )
 """Top-level keys of a training config: the fields of :class:`grpo_train.config.schema.Config`."""
 MAX_CONFIG_BYTES = 1 << 20

@@ -16,6 +16,7 @@ _WANDB = ("a W&B API key", f"run 'wandb login' on the box, or set WANDB_API_KEY 
 _AWS = ("an AWS access key", "put it into ~/.aws/credentials on the box")
 _GITHUB = ("a GitHub token", f"run 'gh auth login' on the box, or set GITHUB_TOKEN in {_DOT_ENV}")
 _MODEL_API = ("a model provider's API key", f"set the provider's variable in {_DOT_ENV}")
+_WEBHOOK = ("a webhook's address", f"set NOTIFY_URL in {_DOT_ENV} and write notify.url: $NOTIFY_URL")
 _OTHER = ("a secret", f"set a variable in {_DOT_ENV}")
 
 _TOKENS = (
@@ -113,6 +114,8 @@ def _by_name(key: str, value: str) -> tuple[str, str] | None:
     """What kind of secret the value of ``section.key`` is, judged by the names; None if it is not one."""
     path = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_").lower()
     name = path.rpartition(".")[2]
+    if path == "notify.url" and re.match(r"https?:", value):
+        return _WEBHOOK
     if _HEX_KEY.fullmatch(value) and not _COMMIT_NAME.search(name):
         return _WANDB
     if not _SECRET_NAME.search(name) or _MODEL_TOKEN.search(name) or _NO_VALUE.fullmatch(value):

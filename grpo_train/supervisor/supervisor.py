@@ -7,7 +7,10 @@ child subreaper, so processes that a stage leaves behind become its children, ar
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from grpo_train.config.schema import Config
@@ -15,12 +18,18 @@ from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.files import to_float, utc_now
 from grpo_train.run_dir.processes import become_subreaper, kill_all, run_id_of
 from grpo_train.supervisor.journal import Journal
+from grpo_train.supervisor.notify import Notifier
 from grpo_train.supervisor.process import HEARTBEAT_S, Outcome, StageRunner
 from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.restarts import Restarts
-from grpo_train.supervisor.stages import plan, thread_count
+from grpo_train.supervisor.stages import Stage, thread_count
 from grpo_train.supervisor.stop_requests import StopRequests
+from grpo_train.supervisor.stop_rules import StopRules, over_budget
+from grpo_train.supervisor.workflow import Workflow
 from grpo_train.tracking.gpu import sample_gpus
+
+USAGE_ERROR = 2
+"""Exit code of a command that another attempt does not change."""
 
 
 class Supervisor:
@@ -48,7 +57,19 @@ class Supervisor:
         self._threads = thread_count(self._nproc)
         self._journal = Journal(run, ProgressLine(show_progress))
         self._stops = StopRequests(run, self._journal)
-        self._stages = StageRunner(run, config, self._journal, self._stops, nproc=self._nproc, threads=self._threads)
+        self._notifier = Notifier(run, config.notify)
+        self._stages = StageRunner(
+            run,
+            config,
+            self._journal,
+            self._stops,
+            self._notifier,
+            self._reason_to_stop,
+            nproc=self._nproc,
+            threads=self._threads,
+        )
+        self._tries = 0
+        """Failed attempts of the current backup or cleanup."""
         self._restarts = Restarts(config.run.max_restarts, config.run.restart_wait, config.run.save_every)
 
     def run(self) -> int:
@@ -60,37 +81,95 @@ class Supervisor:
         self._run.killed_file.unlink(missing_ok=True)
         become_subreaper()
         self._stops.listen()
-        start = self._run.newest_step()
         journal.write(
             state="starting",
             stage="train",
             started_at=utc_now(),
+            directory=os.getcwd(),
             exit_code=None,
             error=None,
+            reason=None,
             restarts=0,
             total_steps=config.run.total_steps,
             nproc=self._nproc,
             threads=self._threads,
         )
         with sample_gpus(self._run, config.tracking.gpu_interval):
-            outcome = self._run_stages(start)
+            outcome = self._run_stages()
         return self._end(outcome)
 
-    def _run_stages(self, start: int) -> Outcome:
-        stages = plan(start, self._config)
-        outcome = Outcome("done")
-        while stages:
-            stage = stages[0]
+    @cached_property
+    def _workflow(self) -> Workflow:
+        """Made when the run starts: a resume from an earlier step has moved its checkpoints by then."""
+        return Workflow(self._run, self._config)
+
+    @cached_property
+    def _rules(self) -> StopRules:
+        return StopRules(self._run, self._config, self._workflow.rules_from)
+
+    # stages --------------------------------------------------------------------------------------------------
+
+    def _run_stages(self) -> Outcome:
+        workflow = self._workflow
+        self._record(workflow.write)
+        while (stage := workflow.current) is not None:
+            if stage.kind == "train" and stage.until <= self._run.newest_step():
+                self._record(workflow.advance)
+                continue
+            if reason := over_budget(self._config, self._journal.run_seconds):
+                self._stages.stopped_because = reason
+                return Outcome("stopped")
+            began = time.monotonic()
             outcome = self._stages.run(stage, stage.command(self._run, self._nproc, self._ckpt))
-            if outcome.kind == "crashed" and stage.kind == "eval":
-                evaluation = f"evaluation of step {stage.until} {stage.dataset}".rstrip()
-                self._journal.say(f"{evaluation} failed; training continues")
-                outcome = Outcome("done")
-            if outcome.kind == "done":
-                stages.pop(0)
-            elif outcome.error is None or not self._restart(outcome.error):
-                break
-        return outcome
+            if outcome.kind == "crashed" and not self._try_again(stage, outcome.error or {}):
+                if stage.kind == "train":
+                    return outcome
+                self._pass_over(stage, outcome.error or {})
+            elif outcome.kind == "done":
+                seconds = round(time.monotonic() - began, 3)
+                self._journal.event("stage_done", stage=stage.name, kind=stage.kind, seconds=seconds)
+                self._record(workflow.advance)
+                self._tries = 0
+            elif outcome.kind != "crashed":
+                return outcome
+        return Outcome("done")
+
+    def _try_again(self, stage: Stage, error: dict[str, Any]) -> bool:
+        """Whether a failed stage is to be run again; waits before."""
+        if stage.kind == "train":
+            return self._restart(error)
+        if stage.kind == "eval":
+            return error.get("code") == "stalled" and self._restart(error)
+        waits = self._config.run.restart_wait
+        # Training does not wait for a backup: the next one carries what this one did not.
+        if error.get("exit_code") == USAGE_ERROR or self._workflow.trains_again or self._tries >= len(waits):
+            return False
+        self._journal.say(f"{stage.name} failed; next attempt in {waits[self._tries]:g} s")
+        self._wait(waits[self._tries], state="running")
+        self._tries += 1
+        return True
+
+    def _pass_over(self, stage: Stage, error: dict[str, Any]) -> None:
+        """Go on after a stage that failed."""
+        if stage.kind == "eval":
+            what, then = f"evaluation of step {stage.until} {stage.dataset}".rstrip(), "training continues"
+        else:
+            what, then = stage.name, "the workflow continues"
+        self._journal.say(f"{what} failed; {then}")
+        self._journal.event("stage_failed", stage=stage.name, kind=stage.kind, error=error)
+        self._notifier.send("stage_failed", f"{stage.name} failed: {error.get('summary', '')}")
+        self._record(lambda: self._workflow.advance(failed=True))
+        self._tries = 0
+
+    def _reason_to_stop(self) -> str:
+        return over_budget(self._config, self._journal.run_seconds) or self._rules.broken()
+
+    def _record(self, write: Callable[[], None]) -> None:
+        """Write the cursor; on a full disk the stage may be run again, which does no harm."""
+        try:
+            write()
+        except OSError as error:
+            self._journal.say(f"cannot write workflow.json: {error.strerror}")
 
     # restarts ------------------------------------------------------------------------------------------------
 
@@ -128,7 +207,7 @@ class Supervisor:
             now = time.monotonic()
             if now >= heartbeat_at:
                 heartbeat_at = now + HEARTBEAT_S
-                self._journal.write(state="starting", **fields)
+                self._journal.write(**{"state": "starting", **fields})
             if now >= until or self._stops.killing or self._stops.stop_requested:
                 return
             time.sleep(0.1)
@@ -148,11 +227,28 @@ class Supervisor:
         if state in ("killed", "finished"):
             journal.event(state)
         self._run.clear_stop()
-        journal.write(state=state, stage="", exit_code=code, error=error)
+        reason = self._reason_of_end(state)
+        journal.write(state=state, stage="", exit_code=code, error=error, reason=reason or None)
         journal.close()
         if error:
             journal.say(f"crashed: {error['summary']}")
+            self._notifier.send("crashed", str(error["summary"]), step=self._run.newest_step())
         if left:
             journal.say(f"these processes are still running (blocked in the kernel): {left}")
-        journal.say(f"{self._run.name}: {state}")
+        journal.say(f"{self._run.name}: {state}{f' ({reason})' if reason else ''}")
         return code
+
+    def _reason_of_end(self, state: str) -> str:
+        """Why the run stopped by itself, or what failed on the way of one that is finished; "" for any other."""
+        own, step = self._stages.stopped_because, self._run.newest_step()
+        if state == "stopped" and own:
+            self._workflow.rules_from = step
+            self._record(self._workflow.write)
+            self._journal.event("stopped_by_itself", reason=own)
+            self._notifier.send("stopped_by_itself", f"stopped at step {step}: {own}", step=step)
+            return own
+        failed = self._workflow.failed if state == "finished" else []
+        reason = f"failed: {'; '.join(failed)}" if failed else ""
+        if state == "finished":
+            self._notifier.send("finished", f"finished at step {step}{f' ({reason})' if reason else ''}", step=step)
+        return reason

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
-from grpo_train.config.sections.base import NonNegativeFloat, NonNegativeInt, PositiveInt, Section
+from grpo_train.config.sections.base import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 
 class Run(Section):
@@ -26,6 +28,13 @@ class Run(Section):
     retried."""
     restart_wait: list[NonNegativeFloat] = Field(default_factory=lambda: [10.0, 60.0, 300.0])
     """Seconds to wait before the first, second, … restart in a row; the last number is used from there on."""
+    stall_timeout: PositiveFloat | Literal["auto"] = "auto"
+    """Seconds without a step, an evaluation chunk, a written checkpoint file or a growing download after which a stage
+    counts as stalled: the stacks of its processes are written to console.log, it is ended, and restarted as after a
+    crash. ``auto`` = the larger of 10 minutes and 10 median steps. Before the first step, at least an hour."""
+    auto_resume: bool = False
+    """Let the keeper of this machine (``grpo-train keeper --install``) resume the run after a reboot, or when its
+    supervisor was killed."""
     nproc: PositiveInt = 1
     """Number of processes on this machine, one per GPU."""
     keep_last: NonNegativeInt = 0

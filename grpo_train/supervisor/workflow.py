@@ -1,0 +1,124 @@
+"""The stages of a run and how far it is: ``workflow.json``, whose cursor moves only after a stage is done. Torch-free.
+
+A kill at any write repeats at most the stage under way. The cursor is kept as the names of the stages that are done, so
+that a workflow can be edited between two starts: it continues at the first stage that has not been done.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_train.config.schema import Config
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.files import atomic_write, read_json, to_float
+from grpo_train.supervisor.stages import Stage, all_stages, plan
+
+FORMAT = 1
+
+
+class Workflow:
+    """The stages of one run, and the cursor among them."""
+
+    def __init__(self, run: RunDir, config: Config) -> None:
+        self._file = workflow_file(run)
+        self.stages = all_stages(config)
+        self._total = config.run.total_steps
+        recorded = read_workflow(run)
+        self.cursor = position(self.stages, recorded, run.newest_step(), plan(run.newest_step(), config))
+        self.rules_from = int(to_float(recorded.get("rules_from")) or 0)
+        """Step after which ``workflow.stop_when`` looks at the log: a resumed run does not stop for the same reason."""
+        self.failed = [name for name in map(str, recorded.get("failed") or []) if name in self._done_names()]
+        """Stages that were passed over because they failed."""
+
+    @property
+    def current(self) -> Stage | None:
+        """The stage to run next; None at the end."""
+        return self.stages[self.cursor] if self.cursor < len(self.stages) else None
+
+    @property
+    def trains_again(self) -> bool:
+        """Whether a later stage trains."""
+        return any(stage.kind == "train" for stage in self.stages[self.cursor + 1 :])
+
+    def advance(self, *, failed: bool = False) -> None:
+        """Move past the current stage. Raises OSError."""
+        if failed:
+            self.failed.append(self.stages[self.cursor].name)
+        self.cursor += 1
+        self.write()
+
+    def write(self) -> None:
+        """Write ``workflow.json``. Raises OSError."""
+        content = {
+            "format": FORMAT,
+            "total_steps": self._total,
+            "stages": [stage.name for stage in self.stages],
+            "done": self._done_names(),
+            "failed": self.failed,
+            "rules_from": self.rules_from,
+        }
+        atomic_write(self._file, json.dumps(content, indent=1) + "\n")
+
+    def _done_names(self) -> list[str]:
+        return [stage.name for stage in self.stages[: self.cursor]]
+
+
+def workflow_file(run: RunDir) -> Path:
+    """Where a run keeps its cursor."""
+    return run.path / "workflow.json"
+
+
+def read_workflow(run: RunDir) -> dict[str, Any]:
+    """Content of a run's ``workflow.json``; {} without a valid one."""
+    return read_json(workflow_file(run)) or {}
+
+
+def position(stages: Sequence[Stage], recorded: dict[str, Any], trained: int, unrecorded: Sequence[Stage]) -> int:
+    """Index of the first stage that is to be run.
+
+    Args:
+        recorded: content of ``workflow.json``; {} for a run of an older version, or a new one.
+        trained: step of the newest checkpoint: training after it is done again.
+        unrecorded: the stages that are left where nothing is recorded.
+    """
+    names = recorded.get("done")
+    if not isinstance(names, list):
+        return len(stages) - len(unrecorded)
+    done = iter(names)
+    cursor = 0
+    for stage in stages:
+        if stage.name not in done:  # consumes what is not a stage any more
+            break
+        cursor += 1
+    redone = (i for i, stage in enumerate(stages[:cursor]) if stage.kind == "train" and stage.until > trained)
+    return next(redone, cursor)
+
+
+def remaining(run: RunDir, config: Config, from_step: int) -> list[Stage]:
+    """The stages that a resume from a checkpoint would run."""
+    stages = all_stages(config)
+    left = stages[position(stages, read_workflow(run), from_step, plan(from_step, config)) :]
+    return [stage for stage in left if stage.kind != "train" or stage.until > from_step]
+
+
+def edited(run: RunDir, config: Config) -> list[str]:
+    """Differences between the recorded stages and those of a config, as lines of a diff; [] without any.
+
+    More steps (``--additional-steps``) are not an edit.
+    """
+    recorded = read_workflow(run)
+    before = recorded.get("stages")
+    if not isinstance(before, list) or (not config.workflow.stages and not _had_workflow(before)):
+        return []
+    total = int(to_float(recorded.get("total_steps")) or config.run.total_steps)
+    after = [stage.name for stage in all_stages(config, total)]
+    return [line for line in difflib.ndiff(list(map(str, before)), after) if line[:1] in "+-"]
+
+
+def _had_workflow(names: list[Any]) -> bool:
+    """Whether recorded stages are more than training and scheduled evaluations."""
+    return any(str(name).startswith(("back up", "clean up")) or " at step " in str(name) for name in names)
