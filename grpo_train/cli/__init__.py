@@ -10,8 +10,21 @@ import typer
 from dotenv import load_dotenv
 from typer.core import TyperGroup
 
-from grpo_train.cli import backup, data, evaluate, fit, history, look, make, platform, report, train, usage
-from grpo_train.cli import data, evaluate, keeper, look, make, plan, report, train
+from grpo_train.cli import (
+    backup,
+    data,
+    evaluate,
+    fit,
+    history,
+    keeper,
+    look,
+    make,
+    plan,
+    platform,
+    report,
+    train,
+    usage,
+)
 from grpo_train.cli.output import fail
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.umask import set_umask

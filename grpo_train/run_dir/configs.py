@@ -31,7 +31,7 @@ SECTIONS = frozenset(
 )
 """Top-level keys of a training config: the fields of :class:`grpo_train.config.schema.Config`."""
 MAX_CONFIG_BYTES = 1 << 20
-_OTHER_FILES = ("alarms", "boxes", "columns", "keymap", ".")
+_OTHER_FILES = ("alarms", "backup.", "boxes", "columns", "keymap", ".")
 """Files of a config folder that do not configure a run, by how their names start."""
 _TOP_LEVEL_KEY = re.compile(r"^([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
 
