@@ -115,8 +115,10 @@ class S3Store:
                 response = self._get(key, full, condition)
             except _PastTheEnd:
                 return
-            condition["IfMatch"] = response["ETag"]
             body = response["Body"]
+            if condition.setdefault("IfMatch", response["ETag"]) != response["ETag"]:  # not every server compares them
+                body.close()
+                raise self._replaced(key)
             skip = at if at and "ContentRange" not in response else 0  # a server without ranges sends the whole object
             try:
                 while chunk := body.read(CHUNK):
@@ -142,7 +144,7 @@ class S3Store:
             if said in ("InvalidRange", "416"):
                 raise _PastTheEnd from None
             if said in ("PreconditionFailed", "412"):
-                raise StoreError(f"{self.url}/{key}: replaced while it was read", code="damaged") from None
+                raise self._replaced(key) from None
             raise self._about(key, error) from error.__cause__
 
     def read_small(self, key: str, limit: int) -> bytes:
@@ -235,6 +237,9 @@ class S3Store:
 
     def _missing(self, key: str) -> StoreError:
         return StoreError(f"{self.url}/{key}: no such object", code="missing")
+
+    def _replaced(self, key: str) -> StoreError:
+        return StoreError(f"{self.url}/{key}: replaced while it was read", code="damaged")
 
     def _about(self, key: str, error: StoreError) -> StoreError:
         return self._missing(key) if error.code == "missing" else error

@@ -114,7 +114,7 @@ def cause_of(error: BaseException, endpoint: str) -> str:
         facts = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
         return f"{endpoint} answers {status} {facts.get('Code', '')}".rstrip()
-    if isinstance(error, exceptions.SSLError):
+    if isinstance(error, exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         return (
             f"the certificate of {endpoint} cannot be verified ({_reason(error)}); a private authority needs 'ca_file'"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 import time
@@ -120,12 +121,22 @@ class Requests:
         self._store_date: tuple[float, float] | None = None
         """The last ``Date`` of the store, and the monotonic time when it came."""
 
-    def call(self, operation: str, stop: threading.Event | None = None, **arguments: Any) -> dict[str, Any]:
-        """The response to a request about the bucket. ``Body`` is bytes. Raises StoreError."""
+    def call(
+        self,
+        operation: str,
+        stop: threading.Event | None = None,
+        if_broken: Callable[[], object] = lambda: None,
+        **arguments: Any,
+    ) -> dict[str, Any]:
+        """The response to a request about the bucket. ``Body`` is bytes. Raises StoreError.
+
+        ``if_broken`` is called before the next try when a connection broke: a server that refuses a large body may
+        close the connection before its answer can be read.
+        """
         from botocore.exceptions import ClientError
 
         try:
-            return self._send(operation, stop, arguments, lambda status: False)
+            return self._send(operation, stop, arguments, lambda status: False, if_broken)
         except ClientError as error:
             refused = self.refusal_of(error.response.get("Error", {}), operation, error.response["ResponseMetadata"])
             assert refused
@@ -146,6 +157,7 @@ class Requests:
         stop: threading.Event | None,
         arguments: dict[str, Any],
         is_final: Callable[[int], bool],
+        if_broken: Callable[[], object] = lambda: None,
     ) -> dict[str, Any]:
         """Send a request until it is answered. Raises ClientError for a refusal, StoreError."""
         from botocore import exceptions
@@ -176,6 +188,7 @@ class Requests:
                 raise StoreError(f"{self.place.url}: {error}", code="bad_name") from error
             except (exceptions.BotoCoreError, exceptions.HTTPClientError, OSError) as error:
                 backoff.wait(self.place.url, cause_of(error, self.place.endpoint))
+                if_broken()
 
     def refusal_of(
         self, facts: dict[str, Any], operation: str, meta: dict[str, Any] | None = None
@@ -205,17 +218,15 @@ class Requests:
 
 def _client(access: Access, place: Place, ca_file: str, connections: int, timing: Timing) -> Any:
     """A boto3 client that tries each request once and adds no checksum of its own."""
-    import boto3
     from botocore.config import Config
     from botocore.handlers import add_expect_header
 
-    session = boto3.session.Session(
+    session = _session()
+    client = session.client(
+        "s3",
         aws_access_key_id=access.key_id or None,
         aws_secret_access_key=access.secret or None,
         aws_session_token=access.token or None,
-    )
-    client = session.client(
-        "s3",
         endpoint_url=place.endpoint or None,
         region_name=place.region or session.region_name or "us-east-1",
         verify=ca_file or None,
@@ -233,3 +244,11 @@ def _client(access: Access, place: Place, ca_file: str, connections: int, timing
     )
     client.meta.events.unregister("before-call.s3", add_expect_header)  # rights were tried before; saves a round trip
     return client
+
+
+@functools.cache
+def _session() -> Any:
+    """What all clients of this process share: reading boto3's data files takes a moment."""
+    import boto3
+
+    return boto3.session.Session()

@@ -157,7 +157,13 @@ class Uploader:
             found = upload.found.get(number)
             if not (found and found.holds(data)):
                 response = self._call(
-                    "upload_part", upload, PartNumber=number, Body=data, stop=upload.stop, **self._checksum(data)
+                    "upload_part",
+                    upload,
+                    PartNumber=number,
+                    Body=data,
+                    stop=upload.stop,
+                    if_broken=lambda: self._call("list_parts", upload, stop=upload.stop, MaxParts=1),
+                    **self._checksum(data),
                 )
                 found = _Part(str(response["ETag"]), len(data), base64_sha256(data) if self.sends_sha256 else "")
             upload.sent[number] = found

@@ -17,7 +17,7 @@ from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.s3_requests import Timing
 from grpo_train.backup.store import Piece, Store
-from tests.support.s3_servers import Server, access, server
+from tests.support.s3_servers import KEY_ID, SECRET, Server, access, server
 
 KINDS = ["folder", "rclone", "moto"]
 FAST = Timing(silence=60.0, patience=120.0, first_wait=0.05, longest_wait=0.2)
@@ -34,11 +34,14 @@ def new_store(kind: str, folder: Path) -> Store:
 
 def bucket_store(running: Server, bucket: str, *, port: int = 0, part: int = 5 << 20, **arguments: Any) -> S3Store:
     """A store in a bucket, by the server's port or by another one that leads there."""
-    arguments = {"access": access(), "prefix": "some folder/runs", "timing": FAST, **arguments}
-    endpoint = f"https://127.0.0.1:{port or running.port}"
-    return S3Store(
-        bucket=bucket, endpoint=endpoint, region="us-east-1", ca_file=running.ca_file, part=part, **arguments
-    )
+    usual = {
+        "access": access(),
+        "prefix": "some folder/runs",
+        "endpoint": f"https://127.0.0.1:{port or running.port}",
+        "ca_file": running.ca_file,
+        "timing": FAST,
+    }
+    return S3Store(**{**usual, "bucket": bucket, "region": "us-east-1", "part": part, **arguments})
 
 
 @contextmanager
@@ -54,6 +57,18 @@ def write_destinations(*destinations: dict[str, str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump({"destinations": list(destinations)}))
     return path
+
+
+def describe_bucket(bucket: str, running: Server, *, port: int = 0, key_id: str = KEY_ID, secret: str = SECRET) -> Path:
+    """Describe a bucket as the only destination, with credentials in ``~/.lambda_s3.env``, which is returned."""
+    endpoint = f"https://127.0.0.1:{port or running.port}"
+    write_destinations({"name": "s3", "bucket": bucket, "prefix": "some folder", "ca_file": running.ca_file})
+    source = Path("~/.lambda_s3.env").expanduser()
+    source.write_text(
+        f"export AWS_ACCESS_KEY_ID={key_id}\nexport AWS_SECRET_ACCESS_KEY='{secret}'\nAWS_ENDPOINT_URL={endpoint}\n"
+    )
+    source.chmod(0o600)
+    return source
 
 
 def content(size: int, seed: int = 0) -> bytes:

@@ -1,0 +1,178 @@
+"""What a store refuses: named with its source, before a file is read, and never repeated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from grpo_train.backup.access import Access
+from grpo_train.backup.destinations import open_destination
+from grpo_train.backup.s3 import S3Store
+from grpo_train.backup.store import StoreError
+from tests.conftest import REPOSITORY
+from tests.support.clock import faked_clock, forget_clocks
+from tests.support.s3_front import Fault, Front
+from tests.support.s3_servers import KEY_ID, SECRET, client, server
+from tests.support.stores import bucket_store, describe_bucket, piece_of
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    with Front(server("rclone")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(front: Front) -> S3Store:
+    return bucket_store(front.server, front.server.new_bucket(), port=front.port)
+
+
+def refused(call: Callable[[], object]) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        call()
+    for secret in (KEY_ID, SECRET, "wrong-secret", "wrong-key-id"):
+        assert secret not in f"{caught.value} {caught.value!r} {caught.value.__cause__!r}"
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "code", "message"),
+    [
+        (403, "InvalidAccessKeyId", "refused", "does not accept the access key ID from the test"),
+        (403, "SignatureDoesNotMatch", "refused", "does not accept the secret access key from the test"),
+        (400, "ExpiredToken", "refused", "the session token from the test is expired or invalid"),
+        (403, "AccessDenied", "refused", "from the test have no right to write objects"),
+        (401, "Unauthorized", "refused", "from the test have no right to write objects"),
+        (404, "NoSuchBucket", "no_bucket", "there is no bucket 'bucket-"),
+        (400, "AuthorizationHeaderMalformed", "wrong_region", "is not in region us-east-1"),
+        (403, "QuotaExceeded", "full", "the store is full"),
+        (400, "KeyTooLongError", "bad_name", "refuses the name"),
+        (418, "Teapot", "refused", "put_object: the store answers Teapot said by the front"),
+    ],
+)
+def test_a_refusal_is_named_and_not_repeated(
+    front: Front, store: S3Store, status: int, name: str, code: str, message: str
+) -> None:
+    front.add(Fault("refuse", status=status, code=name))
+    error = refused(lambda: store.write_small("a", b"x"))
+    assert (error.code, len(front.seen)) == (code, 1)
+    assert message in str(error)
+
+
+def test_the_right_region_is_named(front: Front, store: S3Store) -> None:
+    front.add(
+        Fault("refuse", status=301, code="PermanentRedirect", headers={"x-amz-bucket-region": "eu-north-1"}, times=9)
+    )
+    error = refused(lambda: store.write_small("a", b"x"))
+    assert error.code == "wrong_region"
+    assert "set region: eu-north-1" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("method", "match", "right"),
+    [
+        ("GET", "list-type=2", "list objects (s3:ListBucket)"),
+        ("PUT", "grpo-marker", "write objects (s3:PutObject)"),
+        ("GET", "/grpo-marker", "read objects (s3:GetObject)"),
+        ("POST", "delete", "delete objects (s3:DeleteObject)"),
+    ],
+)
+def test_a_missing_right_is_found_at_opening(front: Front, tmp_path: Path, method: str, match: str, right: str) -> None:
+    source = describe_bucket(front.server.new_bucket(), front.server, port=front.port)
+    front.add(Fault("refuse", method, match, times=99, status=403, code="AccessDenied"))
+    error = refused(lambda: open_destination(None, tmp_path))
+    assert error.code == "refused"
+    assert f"from {source} have no right to {right}" in str(error)
+    assert len([method for method, _ in front.seen if method != "HEAD"]) <= 6
+    assert not list(tmp_path.glob(".grpo-marker*"))
+
+
+def test_a_wrong_key_or_secret_is_told_apart_by_rclone(tmp_path: Path) -> None:
+    running = server("rclone")
+    for key_id, secret in (("wrong-key-id-of-a-user", SECRET), (KEY_ID, "wrong-secret-of-a-user")):
+        describe_bucket(running.new_bucket(), running, key_id=key_id, secret=secret)
+        error = refused(lambda: open_destination(None, tmp_path))
+        assert error.code == "refused"
+        assert ".lambda_s3.env" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["rclone", "moto"])
+def test_a_missing_bucket_is_named(kind: str, tmp_path: Path) -> None:
+    describe_bucket("never-made", server(kind))
+    error = refused(lambda: open_destination(None, tmp_path))
+    assert error.code == "no_bucket"
+    assert "'never-made'" in str(error)
+
+
+def test_a_bucket_that_is_gone_midway_is_named(tmp_path: Path) -> None:
+    running = server("moto")
+    bucket = running.new_bucket()
+    store = bucket_store(running, bucket)
+    client(running.endpoint, running.ca_file).delete_bucket(Bucket=bucket)
+    piece = piece_of(tmp_path / "file", b"data" * (3 << 20))
+    calls: list[Callable[[], object]] = [
+        lambda: store.write("a", piece),
+        lambda: store.write_small("a", b"x"),
+        lambda: list(store.entries("")),
+        lambda: store.read_small("a", 10),
+        lambda: store.delete(["a"]),
+    ]
+    for call in calls:
+        assert refused(call).code == "no_bucket"
+
+
+def test_without_credentials_the_file_is_asked_for() -> None:
+    store = bucket_store(server("rclone"), "any", access=Access("the environment or ~/.aws"))
+    error = refused(lambda: store.write_small("a", b""))
+    assert error.code == "refused"
+    assert "name it with 'credentials'" in str(error)
+
+
+def test_a_bucket_must_be_named() -> None:
+    error = refused(lambda: S3Store(Access("x.env", "k", "s")))
+    assert (error.code, str(error)) == ("no_bucket", "no bucket: set 'bucket', or S3_BUCKET in x.env")
+
+
+def test_a_wrong_clock_is_measured_by_the_store_s(front: Front, store: S3Store) -> None:
+    for offset, words in ((1_200, "20 min behind"), (-1_200, "20 min ahead of")):
+        front.date_offset_s = offset
+        front.add(Fault("refuse", status=403, code="RequestTimeTooSkewed"))
+        error = refused(lambda: store.write_small("a", b"x"))
+        assert error.code == "clock"
+        assert f"{words} the store's; run: sudo timedatectl set-ntp true" in str(error)
+
+
+def test_ages_are_from_the_store_s_clock(front: Front, store: S3Store) -> None:
+    store.write_small("a", b"")
+    here = store.now()
+    front.date_offset_s = 86_400
+    store.write_small("a", b"")
+    assert abs(store.now() - here - 86_400) < 3_000
+
+
+def test_rclone_refuses_a_clock_that_is_20_min_ahead(tmp_path: Path) -> None:
+    running = server("rclone")
+    bucket = running.new_bucket()
+    (tmp_path / "offset").write_text("+1200s")
+    program = f"""
+from tests.support.stores import *
+from tests.support.s3_servers import Server
+store = bucket_store(Server("rclone", {running.endpoint!r}, {running.ca_file!r}, None), {bucket!r})
+try:
+    store.write_small("a", b"x")
+except Exception as error:
+    print(error.code, error)
+"""
+    try:
+        command = [sys.executable, "-c", program]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **faked_clock(tmp_path / "offset")}
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300).stdout
+    finally:
+        forget_clocks()
+    assert "clock s3://" in said
+    assert "20 min ahead of the store's" in said
