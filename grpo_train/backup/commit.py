@@ -1,7 +1,9 @@
-"""Making a snapshot visible: claim a number, write the manifest, then ``COMPLETE``.
+"""Making a snapshot visible: claim a number, store the objects, write the manifest, then ``COMPLETE``.
 
 Two boxes may choose the same number at once. Each writes a claim under a random name before it lists the claims, so at
-least one sees both; who sees another takes the next number.
+least one sees both; who sees another takes the next number. A prune deletes objects that no manifest names, which a
+backup may be about to name: it writes a mark before it looks for claims, and a backup looks for the mark after it wrote
+its claim.
 """
 
 from __future__ import annotations
@@ -10,19 +12,21 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
-from grpo_train.backup.layout import CLAIM, COMPLETE, MANIFEST_NAME
+from grpo_train.backup.layout import CLAIM, COMPLETE, MANIFEST_NAME, PRUNING
 from grpo_train.backup.record import StoreRecord
 from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Snapshot
 from grpo_train.backup.snapshots import StoredRun, completion_of
 from grpo_train.backup.store import StoreError
 
+PRUNING_S = 3600.0
+"""Age at which the mark of a prune counts as left by a kill."""
 _LAST = 999_999
 
 
-def commit(stored: StoredRun, snapshot: Snapshot, record: StoreRecord, save: Callable[[], None]) -> Snapshot:
-    """Write a snapshot whose objects are all proven; returns it with its number.
+def claim_number(stored: StoredRun, record: StoreRecord, save: Callable[[], None]) -> int:
+    """Reserve the number of a new snapshot; what a killed backup of this directory left is removed first.
 
-    ``save`` stores the record, so that what a kill leaves is removed by the next backup. Raises StoreError.
+    ``save`` stores the record. Raises StoreError (``busy``) while a prune is at work.
     """
     store, home = stored.store, stored.home
     remove_unfinished(stored, record)
@@ -38,6 +42,26 @@ def commit(stored: StoredRun, snapshot: Snapshot, record: StoreRecord, save: Cal
             break
         store.delete([claim])
         number += 1
+    mark = store.head(home.snapshots + PRUNING)
+    if mark and store.now() - mark.modified < PRUNING_S:
+        release(stored, record, save)
+        raise StoreError(
+            f"{home.name}: grpo-train prune-backups is at work in {store.url}; rerun this command when that has ended",
+            code="busy",
+        )
+    return number
+
+
+def release(stored: StoredRun, record: StoreRecord, save: Callable[[], None]) -> None:
+    """Give a claimed number up, or end the claim of a completed snapshot."""
+    stored.store.delete([stored.home.snapshot(record.claimed, record.claim)])
+    record.claimed, record.claim = 0, ""
+    save()
+
+
+def commit(stored: StoredRun, snapshot: Snapshot, record: StoreRecord, save: Callable[[], None]) -> Snapshot:
+    """Write a snapshot, whose objects are all proven, under the claimed number. Raises StoreError."""
+    home, number = stored.home, record.claimed
     snapshot = replace(snapshot, number=number)
     data = snapshot.to_json()
     if len(data) > MAX_MANIFEST_BYTES:
@@ -45,9 +69,7 @@ def commit(stored: StoredRun, snapshot: Snapshot, record: StoreRecord, save: Cal
     _write_proven(stored, home.snapshot(number, MANIFEST_NAME), data)
     _write_proven(stored, home.snapshot(number, COMPLETE), completion_of(data))
     record.known = number
-    record.claimed, record.claim = 0, ""
-    save()
-    store.delete([claim])
+    release(stored, record, save)
     return snapshot
 
 
@@ -63,9 +85,7 @@ def remove_unfinished(stored: StoredRun, record: StoreRecord) -> None:
             stored.store.delete([mine])
         else:
             stored.store.delete([home.snapshot(number, MANIFEST_NAME), mine])
-            for key in [key for key in stored.objects if key.startswith(home.snapshot(number))]:
-                del stored.objects[key]
-            stored.__dict__.pop("numbers", None)
+            stored.forget(home.snapshot(number))
     record.claimed, record.claim = 0, ""
 
 

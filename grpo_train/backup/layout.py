@@ -28,7 +28,8 @@ KINDS = (
     "training_runs", "eval_runs", "sweeps", "rl_runs", "archive/completed_runs", "archive/important_checkpoints",
 )  # fmt: skip
 """Folders of the root, and of a store, whose directories are backed up."""
-SNAPSHOTS, MANIFEST_NAME, COMPLETE, CLAIM, MARK = "snapshots", "manifest.json", "COMPLETE", "claim-", "PRUNE"
+SNAPSHOTS, MANIFEST_NAME, COMPLETE, CLAIM = "snapshots", "manifest.json", "COMPLETE", "claim-"
+MARK, PRUNING = "PRUNE", "PRUNING"
 
 _SOURCES = ("launch.json", "eval_config.yaml", "sweep.json")
 """Files that are written once and identify a directory; the first that exists counts."""

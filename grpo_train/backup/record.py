@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.backup.layout import Home, identity_of
+from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.files import atomic_write, read_json
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
-
-FILE = NOTE
 
 
 @dataclass
@@ -39,6 +38,8 @@ class Record:
     parent: str = ""
     stores: dict[str, StoreRecord] = field(default_factory=dict)
     """Store ID to what is known of it."""
+    removed: dict[str, str] = field(default_factory=dict)
+    """Steps that a cleanup removed, and the destination that has them."""
     hashes: dict[str, list[Any]] = field(default_factory=dict)
     """Files of starting weights: [size, inode, modified and changed in ns, SHA-256], so that each is hashed once."""
 
@@ -47,16 +48,17 @@ class Record:
 
     def save(self, folder: Path) -> None:
         """Raises OSError."""
-        atomic_write(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
+        atomic_write(folder / NOTE, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def read_record(folder: Path) -> Record:
     """The record of a directory; a new one where it is missing or damaged. Raises OSError, Unreadable."""
-    row = read_json(folder / FILE, MAX_RUN_FILE_BYTES, finite=True) or {}
+    row = read_json(folder / NOTE, MAX_RUN_FILE_BYTES, finite=True) or {}
     identity, parent = row.get("identity"), row.get("parent")
     if not isinstance(identity, str) or len(identity) != 16:
         return Record(identity_of(folder))
     record = Record(identity, parent if isinstance(parent, str) else "")
+    record.removed = {str(step): name for step, name in steps_in_backup(folder).items()}
     stores, hashes = row.get("stores"), row.get("hashes")
     for store_id, facts in stores.items() if isinstance(stores, dict) else ():
         numbers = {key: facts.get(key) for key in ("known", "claimed", "read_back")} if isinstance(facts, dict) else {}

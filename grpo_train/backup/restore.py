@@ -8,7 +8,6 @@ import os
 import shutil
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from grpo_train.backup.collect import local_steps
 from grpo_train.backup.job import Job, OnProgress, working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.lineage import continues
+from grpo_train.backup.parallel import for_each
 from grpo_train.backup.record import Record, StoreRecord, new_identity, read_record
 from grpo_train.backup.snapshot import Omitted, Part, Snapshot, StoredFile, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot, homes_named
@@ -253,27 +253,21 @@ def _fetch(store: Store, files: Sequence[_Wanted], job: Job, transfers: int) -> 
     """Fetch files, each hashed; returns what is damaged in the store, by owner. Raises StoreError, OSError."""
     job.update(phase="reading", bytes_total=sum(wanted.file.size for wanted in files), files_total=len(files))
     failed: dict[str, StoreError] = {}
-    lock, stop = threading.Lock(), threading.Event()
+    lock = threading.Lock()
 
     def one(wanted: _Wanted) -> None:
-        if stop.is_set() or wanted.owner in failed:
+        if wanted.owner in failed:
             return
         try:
             fetch_file(store, wanted.file, wanted.target, job)
         except StoreError as error:
             if error.code not in ("missing", "damaged"):
-                stop.set()
                 raise
             with lock:
                 failed.setdefault(wanted.owner, error)
-        except BaseException:
-            stop.set()
-            raise
         job.add(files=1, what=wanted.owner)
 
-    with ThreadPoolExecutor(max(1, transfers)) as pool:
-        for future in [pool.submit(one, wanted) for wanted in files]:
-            future.result()
+    for_each(one, files, transfers)
     return failed
 
 
@@ -339,7 +333,7 @@ def _show_step(target: Path, step: StoredStep, *, is_damaged: bool) -> bool:
     if is_damaged or os.path.lexists(place):  # the run may have saved one of that name in the meantime
         remove_tree(hidden)
         return not is_damaged
-    _sync(hidden)
+    sync_tree(hidden)
     hidden.rename(place)
     fsync_path(place.parent)
     return True
@@ -349,7 +343,7 @@ def _show_weights(root: Path, snapshot: Snapshot, failed: dict[str, StoreError])
     for group in snapshot.weights:
         hidden = _hidden_weights(root, group.path)
         if hidden.is_dir() and group.path not in failed and not os.path.lexists(root / group.path):
-            _sync(hidden)
+            sync_tree(hidden)
             hidden.rename(root / group.path)
             fsync_path((root / group.path).parent)
 
@@ -370,13 +364,14 @@ def _finish(target: Path, folder: Path, snapshot: Snapshot, store_id: str, *, re
     for name in ("control", "training_state", "logs") if snapshot.kind == "training_runs" else ():
         (target / name).mkdir(exist_ok=True)
     record.save(target)
-    _sync(target)
+    sync_tree(target)
     if os.path.lexists(folder):
         raise RunDirError(f"{folder} was made in the meantime; restore under another name with --as", code="name_taken")
     target.rename(folder)
     fsync_path(folder.parent)
 
 
-def _sync(folder: Path) -> None:
+def sync_tree(folder: Path) -> None:
+    """Flush files and directories of a tree to disk."""
     for parent, _, _ in os.walk(folder, topdown=False):
         fsync_path(Path(parent))

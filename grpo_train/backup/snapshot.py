@@ -125,6 +125,8 @@ class Snapshot:
     evaluations: tuple[str, ...] = ()
     """Folders of its evaluations in the store: ``NAME--IDENTITY``."""
     omitted: tuple[Omitted, ...] = ()
+    dropped: tuple[str, ...] = ()
+    """Digests of checkpoints that ``prune-backups --drop-steps`` took out of the backups."""
 
     def all_files(self) -> Iterator[StoredFile]:
         yield from self.files
@@ -182,6 +184,7 @@ def parse_snapshot(data: bytes) -> Snapshot:
         data=_texts(row, "data"),
         weights=tuple(_weights(item) for item in _objects(row, "weights")),
         evaluations=_texts(row, "evaluations"),
+        dropped=_texts(row, "dropped"),
         omitted=tuple(
             Omitted(_text(item, "path"), _text(item, "code"), _text(item, "reason"))
             for item in _objects(row, "omitted")

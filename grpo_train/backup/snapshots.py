@@ -76,6 +76,13 @@ class StoredRun:
             return "is missing"
         return "" if entry.size == part.size else f"has {entry.size} bytes instead of {part.size}"
 
+    def forget(self, start: str) -> None:
+        """Drop deleted keys from the listing."""
+        for key in [key for key in self.objects if key.startswith(start)]:
+            del self.objects[key]
+        self.__dict__.pop("numbers", None)
+        self._read.clear()
+
     def entry(self, key: str) -> Entry | None:
         """An object of this run, or one that it shares with others."""
         if key not in self.objects and not key.startswith(self.home.prefix) and (found := self.store.head(key)):

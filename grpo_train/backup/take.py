@@ -6,6 +6,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_train.backup.carry import carried_logs, carried_steps
 from grpo_train.backup.collect import Collection as Contents
 from grpo_train.backup.collect import LocalFile, LocalStep, collect, last_step
-from grpo_train.backup.commit import commit, remove_unfinished
+from grpo_train.backup.commit import claim_number, commit, release, remove_unfinished
 from grpo_train.backup.job import Job, OnProgress, working_on
 from grpo_train.backup.layout import Home, digest_of_list, file_key, segment_key, step_key, weights_prefix
 from grpo_train.backup.lineage import Lineage, find_lineage
@@ -24,6 +25,7 @@ from grpo_train.backup.snapshot import Link, Omitted, Part, Snapshot, StoredFile
 from grpo_train.backup.store import Piece, StoreError
 from grpo_train.backup.upload import TRANSFERS, Sent, Upload, send
 from grpo_train.run_dir import RunDir, RunDirError
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json, utc_now
 from grpo_train.run_dir.manifest import sha256
 from grpo_train.run_dir.removal import exists_after_removal
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 _IN_MEMORY = 8 << 20
 """A smaller file is hashed and sent from memory: a live run may replace it in between."""
+_STALE_S = 7 * 86_400.0
+"""Age of an unfinished upload that no backup will continue."""
 _TRIES = 5
 """Scans of a run that is rewound while it is read."""
 
@@ -117,19 +121,35 @@ def _stored(
         except OSError:
             pass  # a full or read-only disk: the next backup compares the run with the store
 
-    save()
-    remove_unfinished(stored, known)
     proven = set(previous.manifest.parts()) if previous and previous.manifest else set()
-    sent = send(stored, plan.uploads, proven, job, transfers)
-    snapshot = _without(plan.snapshot, previous.manifest if previous else None, sent)
+    missing = [each for each in plan.uploads if each.part.key not in proven or stored.problem_of(each.part)]
     before = previous.manifest if previous and previous.is_complete else None
-    if lineage.ahead or (before and _content(before) == _content(snapshot)):
+    if lineage.ahead or (before and not missing and _content(before) == _content(plan.snapshot)):
         assert previous is not None
         known.known = previous.number
+        remove_unfinished(stored, known)
         save()
-        return _result(replace(snapshot, number=previous.number), sent, is_new=False)
-    job.update(phase="proving", what="manifest")
-    return _result(commit(stored, snapshot, known, save), sent, is_new=True)
+        return _result(replace(plan.snapshot, number=previous.number), Sent({}), is_new=False)
+    claim_number(stored, known, save)
+    try:
+        sent = send(stored, missing, job, transfers)
+        snapshot = _without(plan.snapshot, previous.manifest if previous else None, sent)
+        job.update(phase="proving", what="manifest")
+        if before and _content(before) == _content(snapshot):  # all that was new could not be sent
+            release(stored, known, save)
+            return _result(replace(snapshot, number=before.number), sent, is_new=False)
+        all_read_back = not to.trust.computes_sha256 and (not previous or known.read_back >= previous.number)
+        done = commit(stored, snapshot, known, save)
+    except (UserError, OSError):
+        with suppress(UserError, OSError):
+            remove_unfinished(stored, known)
+            save()
+        raise
+    if all_read_back:  # this store's proof is to read an object back
+        known.read_back = done.number
+        save()
+    to.store.abort_stale_uploads(stored.home.prefix, _STALE_S)
+    return _result(done, sent, is_new=True)
 
 
 def _dry(lineage: Lineage, plan: _Plan) -> BackupResult:
@@ -229,6 +249,7 @@ def _plan(folder: Path, lineage: Lineage, record: Record, contents: Contents) ->
         logs = carried_logs(stored, previous, contents.logs)
         log_steps |= {file.path: previous.log_steps[file.path] for file in logs}
         steps, files, omitted = [*steps, *gone], [*files, *logs], [*omitted, *lost]
+    digests = {step.digest for step in steps}
     needs = needs_of(RunDir(folder), record) if home.kind == "training_runs" else Needs()
     omitted += [Omitted(path, "weights_missing", f"starting weights: {reason}") for path, reason in needs.missing]
     snapshot = Snapshot(
@@ -236,6 +257,7 @@ def _plan(folder: Path, lineage: Lineage, record: Record, contents: Contents) ->
         parent=record.parent, training_run=training_run, steps=tuple(steps), files=tuple(files),
         links=_links(contents.links, steps), log_steps=log_steps, hub=needs.hub, data=needs.data,
         weights=tuple(_stored_weights(each, uploads) for each in needs.weights), omitted=tuple(omitted),
+        dropped=tuple(each for each in (previous.dropped if previous else ()) if each not in digests),
     )  # fmt: skip
     return _Plan(snapshot, uploads)
 

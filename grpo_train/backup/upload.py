@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from grpo_train.backup.job import Job
+from grpo_train.backup.parallel import for_each
 from grpo_train.backup.snapshot import Part
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import Piece, Store, StoreError
@@ -38,46 +38,37 @@ class Sent:
     objects: int = 0
 
 
-def send(stored: StoredRun, uploads: Iterable[Upload], proven: set[str], job: Job, transfers: int = TRANSFERS) -> Sent:
-    """Store each object once and prove it; those in ``proven`` are only looked up in the listing.
+def send(stored: StoredRun, uploads: Iterable[Upload], job: Job, transfers: int = TRANSFERS) -> Sent:
+    """Store each object once and prove it.
 
     An object that an earlier, killed backup stored is proven, not sent again. Raises StoreError for what concerns the
     whole store.
     """
     wanted = {upload.part.key: upload for upload in uploads}
-    for key, upload in list(wanted.items()):
-        if key in proven and not stored.problem_of(upload.part):
-            del wanted[key]
     job.update(
         phase="sending", bytes=0, proven=0, files=0, files_total=len(wanted),
         bytes_total=sum(upload.part.size for upload in wanted.values()),
     )  # fmt: skip
     sent = Sent({})
-    lock, stop = threading.Lock(), threading.Event()
+    lock = threading.Lock()
 
     def one(upload: Upload) -> None:
-        if stop.is_set() or upload.owner in sent.failed:
+        if upload.owner in sent.failed:
             return
         try:
             was_sent = _send_one(stored, upload, job)
         except StoreError as error:
             if error.code not in ("changed", "damaged", "missing", "bad_name"):
-                stop.set()
                 raise
             with lock:
                 sent.failed.setdefault(upload.owner, error)
             return
-        except BaseException:
-            stop.set()
-            raise
         with lock:
             sent.bytes += upload.part.size * was_sent
             sent.objects += was_sent
         job.add(files=1, what=upload.owner)
 
-    with ThreadPoolExecutor(max(1, transfers)) as pool:
-        for future in [pool.submit(one, upload) for upload in wanted.values()]:
-            future.result()
+    for_each(one, wanted.values(), transfers)
     return sent
 
 

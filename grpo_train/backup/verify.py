@@ -6,7 +6,6 @@ import os
 import random
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from grpo_train.backup.collect import local_steps
 from grpo_train.backup.job import Job, OnProgress, working_on
 from grpo_train.backup.layout import Home
+from grpo_train.backup.parallel import for_each
 from grpo_train.backup.record import read_record
 from grpo_train.backup.snapshot import Part, Snapshot, StoredFile
 from grpo_train.backup.snapshots import StoredRun, owners
@@ -106,24 +106,19 @@ def read_back_all(store: Store, parts: Iterable[Part], job: Job, transfers: int)
         phase="proving", proven=0, files=0, files_total=len(wanted), bytes_total=sum(part.size for part in wanted)
     )
     problems: list[tuple[str, str]] = []
-    lock, stop = threading.Lock(), threading.Event()
+    lock = threading.Lock()
 
     def one(part: Part) -> None:
-        if stop.is_set():
-            return
         try:
             store.read_back(part.key, part.size, part.sha256, lambda moved: job.add(proven=moved))
         except StoreError as error:
             if error.code not in ("missing", "damaged"):
-                stop.set()
                 raise
             with lock:
                 problems.append((part.key, str(error)))
         job.add(files=1, what=part.key)
 
-    with ThreadPoolExecutor(max(1, transfers)) as pool:
-        for future in [pool.submit(one, part) for part in wanted]:
-            future.result()
+    for_each(one, wanted, transfers)
     return sorted(problems)
 
 

@@ -10,6 +10,7 @@ from grpo_train.cli.options import AsJson, Root, RunArgument
 from grpo_train.cli.output import fail, on_terminal, state_cell, styled, table
 from grpo_train.policy.device import training_device
 from grpo_train.run_dir import list_evaluations, list_older_runs, list_runs, open_run, resolve_root
+from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.errors import UserError
 from grpo_train.tasks import task_kinds
 
@@ -48,6 +49,9 @@ def show(run: RunArgument, as_json: AsJson = False, root: Root = None) -> None:
         "checkpoints": [
             {"step": c.step, "path": str(c.path), "complete": not c.problem, "problem": c.problem}
             for c in found.checkpoints()
+        ],
+        "in_backup": [
+            {"step": step, "destination": name} for step, name in sorted(steps_in_backup(found.path).items())
         ],
         "evaluations": list_evaluations(found.root, found.name),
     }
@@ -91,10 +95,10 @@ def _show_tables(facts: dict[str, Any]) -> None:
         console.print(styled(f"{record['level']}: {record['message']}", record["level"]))
     for line in _error_lines(facts["error"]):
         console.print(Text(line, style="red"))
-    if facts["checkpoints"]:
-        table(
-            ("checkpoint", "status"), [[f"step_{c['step']}", c["problem"] or "complete"] for c in facts["checkpoints"]]
-        )
+    checkpoints = [[f"step_{c['step']}", c["problem"] or "complete"] for c in facts["checkpoints"]]
+    checkpoints += [[f"step_{each['step']}", f"in backup ({each['destination']})"] for each in facts["in_backup"]]
+    if checkpoints:
+        table(("checkpoint", "status"), checkpoints)
     evaluated = [
         [evaluation["name"], row["step"], row["accuracy"], row["status"]]
         for evaluation in facts["evaluations"]
@@ -113,6 +117,8 @@ def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  {line}"
     for checkpoint in facts["checkpoints"]:
         yield f"  step_{checkpoint['step']:<6} {checkpoint['problem'] or 'complete'}"
+    for each in facts["in_backup"]:
+        yield f"  step_{each['step']:<6} in backup ({each['destination']})"
     for evaluation in facts["evaluations"]:
         for row in evaluation["metrics"]:
             yield f"  {evaluation['name']}: step {row['step']} accuracy {row['accuracy']}"

@@ -28,7 +28,8 @@ def hidden_name(step: int) -> str:
 
 def remove_leftovers(run: RunDir) -> None:
     """Remove hidden directories and links whose writer is dead."""
-    for path in run.training_state.glob(".step_*.tmp"):
+    hidden = (path for pattern in ("", "superseded/*/") for path in run.training_state.glob(f"{pattern}.step_*.tmp"))
+    for path in hidden:
         writer = _WRITER.search(path.name)
         if writer and int(writer[1]) != os.getpid() and is_alive(int(writer[1]), int(writer[2])):
             continue

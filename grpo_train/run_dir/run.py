@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import fields
+from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import (
     ByteRange,
@@ -163,6 +164,8 @@ class RunDir:
         if not found and not alias.is_symlink():
             steps = ", ".join(str(c.step) for c in complete)
             have = f"complete steps: {steps}" if steps else "no complete steps"
+            if text.isdigit() and (name := steps_in_backup(self.path).get(int(text))):
+                have += f"; it is in backup: grpo-train restore --training-run {self.name} --steps {text} --from {name}"
             raise RunDirError(f"{self.name} has no checkpoint step_{text} ({have})", code="no_checkpoint")
         newest = newest_complete(complete)
         others = ", ".join(str(c.step) for c in complete if newest and c.step <= newest.step)

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -44,9 +46,9 @@ def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[i
         linked = _linked(run)
         for checkpoint in complete[:-keep_last]:
             milestone = keep_every > 0 and checkpoint.step % keep_every == 0
-            if milestone or checkpoint.path.name in linked or _is_read(run, checkpoint):
+            if milestone or checkpoint.path.name in linked or is_read(run, checkpoint):
                 continue
-            if _remove(run, checkpoint):
+            if remove_unless_read(run, checkpoint):
                 pruned.append(checkpoint.step)
     except (OSError, ValueError, TypeError, Unreadable) as error:  # all but the first: a damaged file
         _log(run, "prune_failed", newest, error=f"{type(error).__name__}: {error}")
@@ -55,20 +57,24 @@ def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[i
     return pruned
 
 
-def _remove(run: RunDir, checkpoint: Checkpoint) -> bool:
-    """Announce the removal, check again for readers, hide and delete. Returns False if the checkpoint is now in use."""
-    hidden = run.training_state / hidden_name(checkpoint.step)
+def remove_unless_read(run: RunDir, checkpoint: Checkpoint) -> bool:
+    """Announce the removal, check again for readers, hide and delete. Returns False if the checkpoint is now in use.
+
+    Raises OSError, and ValueError or Unreadable for a damaged file that may say that it is in use.
+    """
+    folder = checkpoint.path.parent
+    hidden = folder / hidden_name(checkpoint.step)
     hidden.mkdir()
     is_hidden = False
     try:
-        if _is_read(run, checkpoint):
+        if is_read(run, checkpoint):
             return False
         checkpoint.path.rename(hidden)  # replaces the empty directory
         is_hidden = True
     finally:
         if not is_hidden:
             hidden.rmdir()
-    fsync_path(run.training_state)
+    fsync_path(folder)
     try:
         shutil.rmtree(hidden)
     except OSError as error:  # NFS keeps open files; the next remove_leftovers retries
@@ -82,11 +88,21 @@ def _linked(run: RunDir) -> set[str]:
     return {os.path.basename(os.readlink(alias)) for alias in aliases if alias.is_symlink()}
 
 
-def _is_read(run: RunDir, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint, or a part of it, is in use by a live evaluation or as the starting weights of a run."""
-    folder = os.path.join(os.path.realpath(run.training_state), checkpoint.path.name)
-    paths = paths_in_use(run.root, lambda text: str(yaml.safe_load(text)["model"]["backbone"]))
-    return any(path == folder or path.startswith(folder + os.sep) for path in paths)
+def is_read(run: RunDir, checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint, or a part of it, is in use by a live evaluation or backup, or as the starting weights of a
+    run. Raises as :func:`remove_unless_read`."""
+    return is_within(checkpoint.path, paths_read(run.root))
+
+
+def paths_read(root: Path) -> list[str]:
+    """Real paths in use below a root. Raises as :func:`remove_unless_read`."""
+    return paths_in_use(root, lambda text: str(yaml.safe_load(text)["model"]["backbone"]))
+
+
+def is_within(folder: Path, paths: Iterable[str]) -> bool:
+    """Whether a directory is or contains one of some real paths."""
+    real = os.path.join(os.path.realpath(folder.parent), folder.name)
+    return any(path == real or path.startswith(real + os.sep) for path in paths)
 
 
 def _log(run: RunDir, event: str, step: int, **fields: Any) -> None:

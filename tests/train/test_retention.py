@@ -210,14 +210,14 @@ def _evaluate_repeatedly(path: Path, until: Path, result: Any) -> None:
 
 def test_no_race_removes_a_step_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = create_run(tmp_path / "root", {}, "one")
-    is_read = retention._is_read
+    is_read = retention.is_read
 
     def check_slowly(run: RunDir, checkpoint: Checkpoint) -> bool:
         answer = is_read(run, checkpoint)
         time.sleep(0.002)  # widens the window between check and removal
         return answer
 
-    monkeypatch.setattr(retention, "_is_read", check_slowly)
+    monkeypatch.setattr(retention, "is_read", check_slowly)
     until = tmp_path / "until"
     context = multiprocessing.get_context("fork")
     result = context.Queue()

@@ -1,0 +1,259 @@
+"""Removing snapshots that newer complete ones contain: marked now, removed 24 hours later by the store's clock.
+
+A snapshot goes only when every checkpoint and every byte of a log that it names is named by a complete snapshot that
+stays. A checkpoint leaves the backups only by name: a new snapshot without it is written first, and then the older ones
+wait their 24 hours. An object is deleted when no snapshot names it, and none has for 24 hours.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo_train.backup.commit import PRUNING_S, claim_number, commit
+from grpo_train.backup.job import OnProgress, working_on
+from grpo_train.backup.layout import CLAIM, COMPLETE, MARK, PRUNING, Home
+from grpo_train.backup.record import Record, read_record
+from grpo_train.backup.snapshot import Snapshot, StoredStep
+from grpo_train.backup.snapshots import StoredRun, StoredSnapshot
+from grpo_train.backup.store import StoreError
+from grpo_train.run_dir import RunDirError
+from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.files import utc_now
+
+if TYPE_CHECKING:
+    from grpo_train.backup.destinations import Destination
+
+WAIT_S = 86_400.0
+_BATCH = 1_000
+
+
+@dataclass(frozen=True)
+class Stays:
+    """A snapshot beyond ``--keep-last`` that is not removed."""
+
+    snapshot: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class PruneResult:
+    """Outcome of :func:`prune`."""
+
+    kind: str
+    name: str
+    identity: str
+    removed: tuple[int, ...]
+    """Snapshots that were marked at least 24 hours ago."""
+    marked: tuple[int, ...]
+    """Snapshots that a prune after 24 hours will remove."""
+    stays: tuple[Stays, ...]
+    dropped_steps: tuple[int, ...]
+    objects: int
+    """Objects deleted."""
+    bytes: int
+    new_snapshot: int = 0
+    """Written without the dropped steps; 0 = none."""
+
+
+def prune(
+    root: Path,
+    home: Home,
+    to: Destination,
+    *,
+    keep_last: int,
+    drop_steps: Sequence[int] = (),
+    dry_run: bool = False,
+    show: OnProgress | None = None,
+) -> PruneResult:
+    """Mark and remove snapshots of one run. Raises RunDirError (``busy``, ``no_checkpoint``), StoreError, OSError."""
+    with working_on(root, home.kind, home.name, "prune", to.name, show) as job:
+        stored = StoredRun(to.store, home)
+        new = 0
+        if drop_steps:
+            snapshot = _without_steps(stored, drop_steps)
+            if not dry_run:
+                new = _write(root, stored, to.trust.store_id, snapshot)
+                stored = StoredRun(to.store, home)
+        found = list(stored.snapshots())
+        now = to.store.now()
+        kept, marked, removed, stays = _sort(found, keep_last, now)
+        if dry_run:
+            return _result(home, removed, marked, stays, drop_steps, 0, 0, new)
+        job.update(phase="deleting", files_total=len(removed))
+        for each in found:
+            if each in kept and each.marked is not None:  # what made it spare is gone
+                to.store.delete([home.snapshot(each.number, MARK)])
+        for each in marked:
+            if each.marked is None:
+                to.store.write_small(home.snapshot(each.number, MARK), f"{utc_now()}\n".encode())
+        count, size = _delete(stored, removed, [*kept, *marked], now)
+        return _result(home, removed, marked, stays, drop_steps, count, size, new)
+
+
+def _result(
+    home: Home, removed: Iterable[StoredSnapshot], marked: Iterable[StoredSnapshot], stays: Sequence[Stays],
+    steps: Sequence[int], count: int, size: int, new: int,
+) -> PruneResult:  # fmt: skip
+    gone, waiting = ([each.number for each in group] for group in (removed, marked))
+    return PruneResult(
+        home.kind, home.name, home.identity, tuple(gone), tuple(waiting), tuple(stays), tuple(steps), count, size, new
+    )
+
+
+def _sort(
+    found: Sequence[StoredSnapshot], keep_last: int, now: float
+) -> tuple[list[StoredSnapshot], list[StoredSnapshot], list[StoredSnapshot], list[Stays]]:
+    """(kept, to be marked, to be removed, reasons to stay) of snapshots, newest first."""
+    complete = [each for each in found if each.is_complete]
+    kept, marked, removed, stays = complete[: max(1, keep_last)], [], [], []
+    for each in found:
+        if each in kept:
+            continue
+        if not complete or each.number > complete[0].number:
+            reason = "no newer snapshot is complete" if each.state != "incomplete" else "it may be at work"
+        elif each.manifest is None:
+            reason = ""
+        else:
+            reason = _not_contained(each.manifest, [k.manifest for k in kept if k.is_complete and k.manifest])
+        if reason:
+            kept.append(each)
+            stays.append(Stays(each.number, reason))
+        elif each.marked is not None and now - each.marked >= WAIT_S:
+            removed.append(each)
+        else:
+            marked.append(each)
+    return kept, marked, removed, stays
+
+
+def _not_contained(old: Snapshot, newer: Sequence[Snapshot]) -> str:
+    """What of a snapshot no newer one names; "" if every step and segment is."""
+    steps = {(step.step, step.digest) for snapshot in newer for step in snapshot.steps}
+    dropped = newer[0].dropped
+    for step in old.steps:
+        if (step.step, step.digest) not in steps and step.digest not in dropped:
+            return f"step_{step.step} is in no newer snapshot"
+    parts = {key for snapshot in newer for key in snapshot.parts()}
+    for file in old.files:
+        if file.path in old.log_steps and any(part.key not in parts for part in (*file.parts, *file.replaced)):
+            return f"bytes of {file.path} are in no newer snapshot"
+    return ""
+
+
+def _delete(
+    stored: StoredRun, removed: Sequence[StoredSnapshot], stay: Sequence[StoredSnapshot], now: float
+) -> tuple[int, int]:
+    """Delete snapshots, then the objects that no other names; (objects, bytes). Raises StoreError (``busy``)."""
+    store, home = stored.store, stored.home
+    _exclude_backups(stored, now)
+    try:
+        for each in removed:
+            store.delete([home.snapshot(each.number, COMPLETE)])  # from here on it is not complete
+            keys = [key for key in stored.objects if key.startswith(home.snapshot(each.number))]
+            store.delete(keys)
+        unreadable = any(each.state == "damaged" and not each.manifest for each in stay)
+        if unreadable or not any(each.manifest for each in stay):
+            return 0, 0  # what an unreadable manifest names is not known
+        named = {key for each in stay if each.manifest for key in each.manifest.parts()} | _archived(stored)
+        spare = [
+            entry
+            for key, entry in stored.objects.items()
+            if key not in named and not key.startswith(home.snapshots) and now - entry.modified >= WAIT_S
+        ]
+        for start in range(0, len(spare), _BATCH):
+            store.write_small(home.snapshots + PRUNING, secrets.token_bytes(8))
+            store.delete([entry.key for entry in spare[start : start + _BATCH]])
+        return len(spare), sum(entry.size for entry in spare)
+    finally:
+        store.delete([home.snapshots + PRUNING])
+
+
+def _exclude_backups(stored: StoredRun, now: float) -> None:
+    """Raise StoreError (``busy``) if a backup may be about to name an object that no manifest names."""
+    mark = stored.home.snapshots + PRUNING
+    stored.store.write_small(mark, secrets.token_bytes(8))
+    for entry in stored.store.entries(stored.home.snapshots):
+        if f"/{CLAIM}" in entry.key and now - entry.modified < WAIT_S:
+            stored.store.delete([mark])
+            raise StoreError(f"{stored.home.name}: a backup is at work; prune when it has ended", code="busy")
+        if entry.key == mark and now - entry.modified > PRUNING_S:
+            raise StoreError(f"{stored.store.url}: its clock jumps; nothing is deleted", code="clock")
+
+
+def _archived(stored: StoredRun) -> set[str]:
+    """Objects that the archived run names."""
+    home = stored.home
+    twin = Home("archive/completed_runs", home.name, home.identity)
+    if home.kind != "training_runs":
+        return set()
+    found = StoredRun(stored.store, twin).snapshots()
+    return {key for each in found if each.manifest for key in each.manifest.parts()}
+
+
+# ------------------------------------------------------------------------------------------------------- dropping
+
+
+def _without_steps(stored: StoredRun, steps: Sequence[int]) -> Snapshot:
+    """The newest snapshot without some checkpoints. Raises RunDirError."""
+    newest = stored.newest()
+    if newest is None or newest.manifest is None:
+        raise RunDirError(f"{stored.home.name} has no complete snapshot", code="no_backup")
+    have = {step.step for step in newest.manifest.steps}
+    if missing := sorted(set(steps) - have):
+        raise RunDirError(
+            f"snapshot {newest.number} of {stored.home.name} has no step_{missing[0]} "
+            f"(steps: {', '.join(map(str, sorted(have)))})",
+            code="no_checkpoint",
+        )
+
+    def stays(step: StoredStep) -> bool:
+        return step.step not in steps
+
+    links = {link.path: link.target for link in newest.manifest.links}
+    pointed = [step for step in newest.manifest.steps if not stays(step) and step.path in _targets(links)]
+    if pointed:
+        raise RunDirError(
+            f"step_{pointed[0].step} is what {stored.home.name} resumes from; it is not dropped", code="bad_option"
+        )
+    gone = (step.digest for step in newest.manifest.steps if not stays(step))
+    return replace(
+        newest.manifest,
+        steps=tuple(filter(stays, newest.manifest.steps)),
+        dropped=(*newest.manifest.dropped, *gone),
+        time=utc_now(),
+    )
+
+
+def _targets(links: dict[str, str]) -> set[str]:
+    return {f"{path.rpartition('/')[0]}/{target}".lstrip("/") for path, target in links.items()}
+
+
+def _write(root: Path, stored: StoredRun, store_id: str, snapshot: Snapshot) -> int:
+    """Commit a snapshot whose objects are all in the store; returns its number."""
+    home = stored.home
+    folder = root / home.kind / home.name
+    record = Record(home.identity)
+    try:
+        here = read_record(folder)
+        record = here if here.identity == home.identity else record
+    except (UserError, OSError):
+        pass
+
+    def save() -> None:
+        if folder.is_dir() and record.stores and read_record(folder).identity == home.identity:
+            record.save(folder)
+
+    known = record.of(store_id)
+    was_newest = known.known == max(stored.numbers, default=0)
+    before = known.known, known.read_back
+    claim_number(stored, known, save)
+    done = commit(stored, snapshot, known, save)
+    if not was_newest:
+        known.known = before[0]
+    elif before[1] >= before[0]:
+        known.read_back = done.number
+    save()
+    return done.number

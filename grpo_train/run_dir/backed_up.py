@@ -1,0 +1,21 @@
+"""Checkpoints that a cleanup removed because a backup holds them, as the run's note says. Standard library only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grpo_train.run_dir.files import read_json
+from grpo_train.run_dir.identity import NOTE
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
+
+
+def steps_in_backup(run: Path) -> dict[int, str]:
+    """Each removed step that is not here again, and the destination that has it. Raises OSError."""
+    found = (read_json(run / NOTE, MAX_RUN_FILE_BYTES, finite=True) or {}).get("removed")
+    steps = {int(step): name for step, name in (found if isinstance(found, dict) else {}).items() if _is_step(step)}
+    here = run / "training_state"
+    return {step: str(name)[:64] for step, name in steps.items() if not (here / f"step_{step}").exists()}
+
+
+def _is_step(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 18
