@@ -10,12 +10,11 @@ import os
 import shutil
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.cleanup import refuse_live
 from grpo_train.backup.job import OnProgress
-from grpo_train.backup.layout import Home
+from grpo_train.backup.layout import ARCHIVED_CHECKPOINTS, ARCHIVED_RUNS, Home
 from grpo_train.backup.restore import sync_tree
 from grpo_train.backup.runs import back_up_run
 from grpo_train.backup.take import BackupResult, back_up
@@ -32,7 +31,6 @@ from grpo_train.train.retention import is_within, paths_read
 if TYPE_CHECKING:
     from grpo_train.backup.destinations import Destination
 
-RUNS, CHECKPOINTS = "archive/completed_runs", "archive/important_checkpoints"
 _BESIDE = ("launch.json", "config.yaml")
 """Files of the run that are copied beside a checkpoint."""
 
@@ -58,7 +56,7 @@ def archive_run(
     Raises RunDirError: ``run_is_live``, ``in_use``, ``name_taken``, ``not_backed_up``; StoreError, OSError.
     """
     root = prepare_root(run.root)
-    target = root / RUNS / run.name
+    target = root / ARCHIVED_RUNS / run.name
     refuse_live(run)
     if os.path.lexists(target):
         raise RunDirError(f"{target} exists; rename one of them", code="name_taken")
@@ -75,7 +73,7 @@ def archive_run(
                 code="not_backed_up",
             )
         try:
-            in_use = is_within(run.path, [path for path in paths_read(root) if not _is_own(path, root)])
+            in_use = is_within(run.path, paths_read(root))
         except (ValueError, TypeError, Unreadable) as error:
             raise RunDirError(f"cannot tell whether {run.name} is in use: {error}", code="unreadable") from None
         if in_use:
@@ -83,7 +81,7 @@ def archive_run(
         run.path.rename(target)
     fsync_path(target.parent)
     fsync_path(run.path.parent)
-    moved = back_up(root, RUNS, run.name, to, transfers=transfers, show=show, evaluations=done.evaluations)
+    moved = back_up(root, ARCHIVED_RUNS, run.name, to, transfers=transfers, show=show, evaluations=done.evaluations)
     return ArchiveResult(os.fspath(target), moved, checked)
 
 
@@ -103,7 +101,7 @@ def archive_checkpoint(
     root = prepare_root(run.root)
     checkpoint = run.checkpoint(step, deep=True)
     name = f"{run.name}_step_{step}"
-    target = root / CHECKPOINTS / name
+    target = root / ARCHIVED_CHECKPOINTS / name
     if not target.exists():
         staging = target.with_name(f".new-{name}")
         remove_tree(staging)
@@ -119,11 +117,6 @@ def archive_checkpoint(
         fsync_path(target.parent)
     if note:
         write_note(target, note)
-    done = back_up(root, CHECKPOINTS, name, to, transfers=transfers, show=show)
-    checked = verify(root, Home(CHECKPOINTS, name, done.identity), to, transfers=transfers, show=show)
+    done = back_up(root, ARCHIVED_CHECKPOINTS, name, to, transfers=transfers, show=show)
+    checked = verify(root, Home(ARCHIVED_CHECKPOINTS, name, done.identity), to, transfers=transfers, show=show)
     return ArchiveResult(os.fspath(target), done, checked)
-
-
-def _is_own(path: str, root: Path) -> bool:
-    """Whether a path in use is the root itself, which a run without local starting weights names."""
-    return os.path.realpath(root) == path

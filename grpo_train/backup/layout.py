@@ -24,8 +24,9 @@ from grpo_train.run_dir import identity
 from grpo_train.run_dir.manifest import sha256
 from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, open_regular
 
+ARCHIVED_RUNS, ARCHIVED_CHECKPOINTS = "archive/completed_runs", "archive/important_checkpoints"
 KINDS = (
-    "training_runs", "eval_runs", "sweeps", "rl_runs", "archive/completed_runs", "archive/important_checkpoints",
+    "training_runs", "eval_runs", "sweeps", "rl_runs", ARCHIVED_RUNS, ARCHIVED_CHECKPOINTS,
 )  # fmt: skip
 """Folders of the root, and of a store, whose directories are backed up."""
 SNAPSHOTS, MANIFEST_NAME, COMPLETE, CLAIM = "snapshots", "manifest.json", "COMPLETE", "claim-"
@@ -55,6 +56,11 @@ class Home:
     @property
     def snapshots(self) -> str:
         return f"{self.prefix}{SNAPSHOTS}/"
+
+    @property
+    def twin(self) -> Home | None:
+        """Of an archived run: its home before, whose objects it shares."""
+        return Home("training_runs", self.name, self.identity) if self.kind == ARCHIVED_RUNS else None
 
     def snapshot(self, number: int, file: str = "") -> str:
         """Key of a file of a snapshot, or the start of their keys."""

@@ -34,6 +34,11 @@ def find_lineage(store: Store, store_id: str, home: Home, folder: Path, record: 
     """
     stored = StoredRun(store, home)
     newest = stored.newest_readable()
+    if newest is None and home.twin:
+        newest = StoredRun(store, home.twin).newest()
+        if newest and newest.manifest and continues(folder, newest.manifest):
+            return Lineage(stored, newest)
+        newest = None
     if newest is None:
         elsewhere = [other for other in homes(store, home.kind) if other.identity == home.identity]
         if elsewhere:

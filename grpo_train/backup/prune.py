@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_train.backup.commit import PRUNING_S, claim_number, commit
+from grpo_train.backup.commit import claim_number, commit
 from grpo_train.backup.job import OnProgress, working_on
-from grpo_train.backup.layout import CLAIM, COMPLETE, MARK, PRUNING, Home
+from grpo_train.backup.layout import ARCHIVED_RUNS, CLAIM, COMPLETE, MARK, PRUNING, Home
 from grpo_train.backup.record import Record, read_record
 from grpo_train.backup.snapshot import Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot
-from grpo_train.backup.store import StoreError
+from grpo_train.backup.store import Entry, StoreError
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import utc_now
@@ -148,21 +148,14 @@ def _delete(
 ) -> tuple[int, int]:
     """Delete snapshots, then the objects that no other names; (objects, bytes). Raises StoreError (``busy``)."""
     store, home = stored.store, stored.home
+    spare = _spare_objects(stored, stay, now)
+    if not removed and not spare:
+        return 0, 0
     _exclude_backups(stored, now)
     try:
         for each in removed:
             store.delete([home.snapshot(each.number, COMPLETE)])  # from here on it is not complete
-            keys = [key for key in stored.objects if key.startswith(home.snapshot(each.number))]
-            store.delete(keys)
-        unreadable = any(each.state == "damaged" and not each.manifest for each in stay)
-        if unreadable or not any(each.manifest for each in stay):
-            return 0, 0  # what an unreadable manifest names is not known
-        named = {key for each in stay if each.manifest for key in each.manifest.parts()} | _archived(stored)
-        spare = [
-            entry
-            for key, entry in stored.objects.items()
-            if key not in named and not key.startswith(home.snapshots) and now - entry.modified >= WAIT_S
-        ]
+            store.delete([key for key in stored.objects if key.startswith(home.snapshot(each.number))])
         for start in range(0, len(spare), _BATCH):
             store.write_small(home.snapshots + PRUNING, secrets.token_bytes(8))
             store.delete([entry.key for entry in spare[start : start + _BATCH]])
@@ -171,22 +164,39 @@ def _delete(
         store.delete([home.snapshots + PRUNING])
 
 
+def _spare_objects(stored: StoredRun, stay: Sequence[StoredSnapshot], now: float) -> list[Entry]:
+    """Objects that no snapshot names, stored more than a day ago; none where a manifest cannot be read."""
+    home = stored.home
+    unreadable = any(each.state == "damaged" and not each.manifest for each in stay)
+    if unreadable or not any(each.manifest for each in stay):
+        return []
+    named = {key for each in stay if each.manifest for key in each.manifest.parts()} | _archived(stored)
+    return [
+        entry
+        for key, entry in stored.objects.items()
+        if key.startswith(home.prefix)
+        and not key.startswith(home.snapshots)
+        and key not in named
+        and now - entry.modified >= WAIT_S
+    ]
+
+
 def _exclude_backups(stored: StoredRun, now: float) -> None:
-    """Raise StoreError (``busy``) if a backup may be about to name an object that no manifest names."""
+    """Raise StoreError (``busy``) if a backup was made since the listing, or is about to name other objects."""
     mark = stored.home.snapshots + PRUNING
     stored.store.write_small(mark, secrets.token_bytes(8))
     for entry in stored.store.entries(stored.home.snapshots):
-        if f"/{CLAIM}" in entry.key and now - entry.modified < WAIT_S:
+        is_claimed = f"/{CLAIM}" in entry.key and now - entry.modified < WAIT_S
+        is_new = entry.key.endswith(f"/{COMPLETE}") and entry.key not in stored.objects
+        if is_claimed or is_new:
             stored.store.delete([mark])
             raise StoreError(f"{stored.home.name}: a backup is at work; prune when it has ended", code="busy")
-        if entry.key == mark and now - entry.modified > PRUNING_S:
-            raise StoreError(f"{stored.store.url}: its clock jumps; nothing is deleted", code="clock")
 
 
 def _archived(stored: StoredRun) -> set[str]:
     """Objects that the archived run names."""
     home = stored.home
-    twin = Home("archive/completed_runs", home.name, home.identity)
+    twin = Home(ARCHIVED_RUNS, home.name, home.identity)
     if home.kind != "training_runs":
         return set()
     found = StoredRun(stored.store, twin).snapshots()

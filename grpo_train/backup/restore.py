@@ -373,5 +373,8 @@ def _finish(target: Path, folder: Path, snapshot: Snapshot, store_id: str, *, re
 
 def sync_tree(folder: Path) -> None:
     """Flush files and directories of a tree to disk."""
-    for parent, _, _ in os.walk(folder, topdown=False):
+    for parent, _, names in os.walk(folder, topdown=False):
+        for path in (Path(parent, name) for name in names):
+            if path.is_file() and not path.is_symlink():
+                fsync_path(path)
         fsync_path(Path(parent))

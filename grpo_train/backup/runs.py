@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_train.backup.layout import KINDS, Home, home_of
+from grpo_train.backup.layout import ARCHIVED_RUNS, KINDS, Home, home_of
 from grpo_train.backup.restore import RestoreResult, find_home, restore
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.take import BackupResult, back_up
@@ -49,7 +49,7 @@ def locate(root: Path, given: str) -> tuple[str, str]:
 
 def everything(root: Path) -> Iterator[tuple[str, str]]:
     """(kind, name) of every directory of a root that is backed up; evaluations before the runs that name them."""
-    for kind in sorted(KINDS, key=lambda kind: kind == "training_runs"):
+    for kind in sorted(KINDS, key=lambda kind: kind in ("training_runs", ARCHIVED_RUNS)):
         folder = root / kind
         if folder.is_dir():
             names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink())

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from grpo_train.backup.layout import CLAIM, COMPLETE, KINDS, MANIFEST_NAME, MARK, Home, home_of
+from grpo_train.backup.layout import CLAIM, COMPLETE, KINDS, MANIFEST_NAME, MARK, SNAPSHOTS, Home, home_of
 from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Part, Snapshot, parse_snapshot
 from grpo_train.backup.store import Entry, Store, StoreError
 from grpo_train.run_dir.safe_json import Unreadable
@@ -41,8 +41,9 @@ class StoredRun:
 
     def __init__(self, store: Store, home: Home) -> None:
         self.store, self.home = store, home
-        self.objects: dict[str, Entry] = {entry.key: entry for entry in store.entries(home.prefix)}
-        """Every object below the run's prefix, by key."""
+        places = [home.prefix, home.twin.prefix] if home.twin else [home.prefix]
+        self.objects: dict[str, Entry] = {entry.key: entry for place in places for entry in store.entries(place)}
+        """Every object below the run's prefix, by key; of an archived run also those of its twin."""
         self._read: dict[int, StoredSnapshot] = {}
 
     @cached_property
@@ -129,7 +130,8 @@ def read_manifest(store: Store, home: Home, number: int) -> Snapshot:
     if (snapshot.kind, snapshot.name, snapshot.identity, snapshot.number) != (*_facts(home), number):
         raise Unreadable(f"{where}: it belongs to another run or number")
     for part in snapshot.parts().values():
-        if not part.key.startswith((home.prefix, "weights/")) or part.key.startswith(home.snapshots):
+        inside = part.key.startswith((home.prefix, "weights/", *([home.twin.prefix] if home.twin else [])))
+        if not inside or f"/{SNAPSHOTS}/" in part.key[: len(home.prefix) + len(SNAPSHOTS) + 1]:
             raise Unreadable(f"{where}: {part.key!r} lies outside this run")
     return snapshot
 

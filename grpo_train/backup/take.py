@@ -16,7 +16,15 @@ from grpo_train.backup.collect import Collection as Contents
 from grpo_train.backup.collect import LocalFile, LocalStep, collect, last_step
 from grpo_train.backup.commit import claim_number, commit, release, remove_unfinished
 from grpo_train.backup.job import Job, OnProgress, working_on
-from grpo_train.backup.layout import Home, digest_of_list, file_key, segment_key, step_key, weights_prefix
+from grpo_train.backup.layout import (
+    ARCHIVED_RUNS,
+    Home,
+    digest_of_list,
+    file_key,
+    segment_key,
+    step_key,
+    weights_prefix,
+)
 from grpo_train.backup.lineage import Lineage, find_lineage
 from grpo_train.backup.logs import LogPlan, plan_log
 from grpo_train.backup.needs import LocalWeights, Needs, needs_of
@@ -123,7 +131,7 @@ def _stored(
 
     proven = set(previous.manifest.parts()) if previous and previous.manifest else set()
     missing = [each for each in plan.uploads if each.part.key not in proven or stored.problem_of(each.part)]
-    before = previous.manifest if previous and previous.is_complete else None
+    before = previous.manifest if previous and previous.is_complete and previous.home == stored.home else None
     if lineage.ahead or (before and not missing and _content(before) == _content(plan.snapshot)):
         assert previous is not None
         known.known = previous.number
@@ -218,7 +226,7 @@ def _plan(folder: Path, lineage: Lineage, record: Record, contents: Contents) ->
     stored = lineage.stored
     home, previous = stored.home, lineage.previous.manifest if lineage.previous else None
     uploads: list[Upload] = []
-    steps = [_stored_step(home, folder, step, uploads) for step in contents.steps]
+    steps = [_stored_step(home, folder, step, previous, uploads) for step in contents.steps]
     state, is_live, training_run = _state(home.kind, folder)
     files: list[StoredFile] = []
     log_steps: dict[str, int] = {}
@@ -250,7 +258,7 @@ def _plan(folder: Path, lineage: Lineage, record: Record, contents: Contents) ->
         log_steps |= {file.path: previous.log_steps[file.path] for file in logs}
         steps, files, omitted = [*steps, *gone], [*files, *logs], [*omitted, *lost]
     digests = {step.digest for step in steps}
-    needs = needs_of(RunDir(folder), record) if home.kind == "training_runs" else Needs()
+    needs = needs_of(RunDir(folder), record) if home.kind in ("training_runs", ARCHIVED_RUNS) else Needs()
     omitted += [Omitted(path, "weights_missing", f"starting weights: {reason}") for path, reason in needs.missing]
     snapshot = Snapshot(
         home.kind, home.name, home.identity, 0, utc_now(), socket.gethostname(), VERSION, state, is_live,
@@ -269,9 +277,16 @@ def _plan_log(home: Home, folder: Path, path: str, previous: Snapshot | None, *,
     return plan_log(folder / path, _file_of(previous, path), key, whole_lines=is_live and path.startswith("logs/"))
 
 
-def _stored_step(home: Home, folder: Path, step: LocalStep, uploads: list[Upload]) -> StoredStep:
+def _stored_step(
+    home: Home, folder: Path, step: LocalStep, previous: Snapshot | None, uploads: list[Upload]
+) -> StoredStep:
+    """A checkpoint, under the keys that the predecessor has for it."""
+    known = previous.steps if previous else ()
+    same = next((each.files for each in known if (each.step, each.digest) == (step.step, step.digest)), ())
+    keys = {file.path: file.parts[0].key for file in same}
+
     def key(file: LocalFile) -> str:
-        return step_key(home, step.step, step.digest, file.path)
+        return keys.get(file.path) or step_key(home, step.step, step.digest, file.path)
 
     files = _stored_files(folder / step.path, step.files, key, step.path, uploads)
     return StoredStep(step.step, step.digest, step.path, True, files)
@@ -330,7 +345,7 @@ def _links(links: Sequence[Link], steps: Sequence[StoredStep]) -> tuple[Link, ..
 
 def _state(kind: str, folder: Path) -> tuple[str, bool, str]:
     """State, whether it is live, and the run of an evaluation."""
-    if kind in ("training_runs", "archive/completed_runs"):
+    if kind in ("training_runs", ARCHIVED_RUNS):
         observed = RunDir(folder).observed_state()
         return observed.state, observed.is_live, ""
     status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True)

@@ -22,6 +22,7 @@ from grpo_train.cli import (
     plan,
     platform,
     report,
+    tidy,
     train,
     usage,
 )
@@ -93,6 +94,10 @@ app.command("backup-all", rich_help_panel="Back up")(backup.backup_all)
 app.command("list-backups", rich_help_panel="Back up")(backup.list_)
 app.command("verify-backup", rich_help_panel="Back up")(backup.verify_backup)
 app.command(rich_help_panel="Back up")(backup.restore)
+app.command(rich_help_panel="Back up")(tidy.cleanup)
+app.command(rich_help_panel="Back up")(tidy.archive)
+app.command("prune-backups", rich_help_panel="Back up")(tidy.prune_backups)
+app.command("safe-to-terminate", rich_help_panel="Back up")(tidy.safe)
 app.command(rich_help_panel="Data")(data.check_dataset)
 app.command(rich_help_panel="Create")(make.tiny_model)
 app.command(rich_help_panel="Create")(make.fetch_model)

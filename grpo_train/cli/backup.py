@@ -23,6 +23,7 @@ from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
 from grpo_train.cli.options import AsJson, Root, TrainingRun
 from grpo_train.cli.output import table
+from grpo_train.cli.tidy import Keep, KeepLatest, clean_and_note, how_many
 from grpo_train.cli.transfer import (
     DONE,
     PARTLY,
@@ -38,7 +39,7 @@ from grpo_train.cli.transfer import (
     progress_shown,
     size_text,
 )
-from grpo_train.run_dir import RunDirError, resolve_root
+from grpo_train.run_dir import RunDir, RunDirError, resolve_root
 
 
 def backup(
@@ -48,6 +49,11 @@ def backup(
     transfers: Transfers = TRANSFERS,
     limit: Limit = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent.")] = False,
+    cleanup: Annotated[
+        bool, typer.Option("--cleanup", help="Then remove backed-up checkpoints, as grpo-train cleanup --yes.")
+    ] = False,
+    keep_latest: KeepLatest = False,
+    keep: Keep = None,
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:
@@ -58,15 +64,23 @@ def backup(
     """
     folder = resolve_root(root)
     with failing(as_json), progress_shown() as show:
+        number = how_many(keep_latest, keep) if cleanup else 0
         kind, name = locate(folder, training_run)
         destination = opened(to, folder, limit=limit, transfers=transfers)
         options = {"steps": steps, "transfers": transfers, "dry_run": dry_run, "show": show}
         result = back_up_run(folder, kind, name, destination, **options)
+        cleaned = None
+        if number and kind == "training_runs" and not dry_run:
+            run = RunDir(folder / kind / name)
+            cleaned = clean_and_note(run, destination, number, transfers, show)
     everything = [*result.evaluations, result]
     if as_json:
-        print_json(result)
+        removed = [asdict(each) for each in cleaned.removed] if cleaned else []
+        print(json.dumps({**asdict(result), **({"removed": removed} if cleanup else {})}, indent=1))
     else:
         _show_backups(everything, dry_run=dry_run)
+        if cleaned:
+            print(f"{name}: removed {len(cleaned.removed)} checkpoints, {size_text(cleaned.bytes)}")
     raise typer.Exit(PARTLY if any(each.omitted for each in everything) else DONE)
 
 

@@ -17,5 +17,12 @@ def steps_in_backup(run: Path) -> dict[int, str]:
     return {step: str(name)[:64] for step, name in steps.items() if not (here / f"step_{step}").exists()}
 
 
+def restore_hint(run: Path, step: str) -> str:
+    """ "; it is in backup: COMMAND" for a removed step, else ""."""
+    name = steps_in_backup(run).get(int(step)) if _is_step(step) else None
+    command = f"grpo-train restore --training-run {run.name} --steps {step} --from {name}"
+    return f"; it is in backup: {command}" if name else ""
+
+
 def _is_step(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 18

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import fields
-from grpo_train.run_dir.backed_up import steps_in_backup
+from grpo_train.run_dir.backed_up import restore_hint
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import (
     ByteRange,
@@ -62,7 +62,7 @@ class RunDir:
 
     @property
     def root(self) -> Path:
-        return self.path.parent.parent
+        return self.path.parents[2 if self.path.parent.name == "completed_runs" else 1]  # archived, or not
 
     @property
     def launch_file(self) -> Path:
@@ -163,9 +163,7 @@ class RunDir:
         alias = self.training_state / f"step_{text}"
         if not found and not alias.is_symlink():
             steps = ", ".join(str(c.step) for c in complete)
-            have = f"complete steps: {steps}" if steps else "no complete steps"
-            if text.isdigit() and (name := steps_in_backup(self.path).get(int(text))):
-                have += f"; it is in backup: grpo-train restore --training-run {self.name} --steps {text} --from {name}"
+            have = (f"complete steps: {steps}" if steps else "no complete steps") + restore_hint(self.path, text)
             raise RunDirError(f"{self.name} has no checkpoint step_{text} ({have})", code="no_checkpoint")
         newest = newest_complete(complete)
         others = ", ".join(str(c.step) for c in complete if newest and c.step <= newest.step)
@@ -174,8 +172,8 @@ class RunDir:
             have = f"other complete steps: {others}; newest complete: step_{newest.step}; "
             have += hint.format(step=newest.step)
         if not found:
-            missing = f"{alias} points to {os.readlink(alias)}, which does not exist"
-            raise RunDirError(f"{missing} ({have})", code="bad_checkpoint")
+            problem = f"{alias} points to {os.readlink(alias)}, which does not exist"
+            raise RunDirError(f"{problem} ({have})", code="bad_checkpoint")
         raise RunDirError(f"checkpoint {found.path} cannot be used: {problem} ({have})", code="bad_checkpoint")
 
     def resume_point(self) -> Checkpoint | None:

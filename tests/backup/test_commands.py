@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +99,63 @@ def test_progress_is_where_the_agent_looks(root: Path, disk: Path) -> None:
     rows = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
     assert [row["phase"] for row in rows][-1] == "done"
     assert rows[-1]["bytes"] == rows[-1]["bytes_total"] == rows[-1]["proven"] > 0
+
+
+# ----------------------------------------------------------------------------------- what a backup makes possible
+
+
+@pytest.fixture
+def other_disk(disk: Path) -> Iterator[Path]:
+    """The destination, on another disk than the root: a file system in memory, gone at the end."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=memory))
+    config = disk.parent / "home" / ".config" / "grpo-tui" / "backup.yaml"
+    config.write_text(f"destinations:\n  - {{name: disk, folder: {folder}}}\n")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_cleanup_on_the_same_disk_is_refused(root: Path, disk: Path) -> None:
+    make_run(root, "one", 10, 20)
+    run_json("backup", "--training-run", "one", root=root)
+    refused = run_json("cleanup", "--training-run", "one", "--keep-latest", "--yes", root=root, code=2)
+    assert refused["error"]["code"] == "same_disk"
+    assert run_json("safe-to-terminate", root=root, code=1)["obstacles"][0]["code"] == "same_disk"
+
+
+def test_cleanup_shows_a_plan_first(root: Path, other_disk: Path) -> None:
+    run = make_run(root, "one", 10, 20, 30)
+    run_json("backup", "--training-run", "one", root=root)
+    plan = grpo_train("cleanup", "--training-run", "one", "--keep-latest", "--dry-run", root=root)
+    assert (plan.returncode, "remove  training_state/step_10" in plan.stdout) == (0, True)
+    asked = grpo_train("cleanup", "--training-run", "one", "--keep-latest", root=root)
+    assert (asked.returncode, "add --yes" in asked.stderr) == (2, True)
+    assert grpo_train("cleanup", "--training-run", "one", root=root).returncode == 2, "how many stay is not said"
+    assert [c.step for c in run.checkpoints()] == [10, 20, 30]
+    done = run_json("cleanup", "--training-run", "one", "--keep", "2", "--yes", root=root)
+    assert [each["step"] for each in done["removed"]] == [10]
+    again = run_json("backup", "--training-run", "one", "--cleanup", "--keep-latest", root=root)
+    assert [each["step"] for each in again["removed"]] == [20]
+    shown = grpo_train("show", "one", root=root).stdout
+    assert "step_10     in backup (disk)" in shown
+    assert run_json("safe-to-terminate", root=root)["safe"] is True
+    assert "safe to terminate" in grpo_train("safe-to-terminate", root=root).stdout
+    restored = run_json("restore", "--training-run", "one", "--steps", "10", root=root)
+    assert restored["steps"] == [10]
+    assert [c.step for c in run.checkpoints()] == [10, 30]
+
+
+def test_archive_and_prune_from_a_shell(root: Path, disk: Path) -> None:
+    run = make_run(root, "one", 10)
+    for step in (20, 30):
+        run_json("backup", "--training-run", "one", root=root)
+        train_to(run, step)
+        save(run, step)
+    kept = run_json("archive", "one", "--step", "20", "--note", "good", root=root)
+    assert kept["path"].endswith("archive/important_checkpoints/one_step_20")
+    (pruned,) = run_json("prune-backups", "one", "--keep-last", "1", root=root)
+    assert (pruned["marked"], pruned["removed"]) == ([1], [])
+    assert run_json("prune-backups", "--drop-steps", "10", root=root, code=2)["error"]["code"] == "bad_option"
+    moved = run_json("archive", "one", root=root)
+    assert (root / "archive" / "completed_runs" / "one").is_dir()
+    assert moved["verified"]["damaged"] == []
