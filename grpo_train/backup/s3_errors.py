@@ -66,7 +66,7 @@ def refusal(
     def refused(message: str, kind: str = "refused") -> StoreError:
         return StoreError(f"{place.url}: {message}", code=kind)
 
-    if code in _AGAIN or status in (408, 429) or (status >= 500 and code not in _FULL):
+    if code in _AGAIN or status in (408, 429) or (status >= 500 and status != 501 and code not in _FULL):
         return None
     if code in _ENDED:
         return UploadEnded(f"{place.url}: the upload has ended ({code})")

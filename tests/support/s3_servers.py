@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,26 +66,42 @@ def client(endpoint: str, ca_file: str):
 
 @functools.cache
 def server(kind: str) -> Server:
-    """The running server of a kind: ``rclone`` or ``moto``."""
+    """The running server of a kind, ``rclone`` or ``moto``, for all tests of this process."""
     folder = _folder() / kind
     folder.mkdir()
+    running, process = _started(kind, folder)
+    atexit.register(process.kill)
+    return running
+
+
+@contextmanager
+def running_rclone(folder: Path) -> Iterator[Server]:
+    """A server of its own for the buckets in ``folder``."""
+    running, process = _started("rclone", folder)
+    try:
+        yield running
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _started(kind: str, folder: Path) -> tuple[Server, subprocess.Popen[bytes]]:
     cert, key = certificate()
     programs = Path(sys.executable).parent
     if kind == "rclone":
         command = [str(programs / "rclone"), "serve", "s3", "--addr", "127.0.0.1:0", "--auth-key", f"{KEY_ID},{SECRET}"]
-        command += ["--config", "", "--vfs-cache-mode", "off", "--cert", cert, "--key", key]
-        command.append(str(folder))
+        command += ["--config", "", "--cert", cert, "--key", key, str(folder)]
     else:
         command = [str(programs / "moto_server"), "-H", "127.0.0.1", "-p", "0", "-c", cert, "-k", key]
-    log = folder.with_suffix(".log")
+    log = _folder() / f"{kind}-{next(_count)}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, stdin=subprocess.DEVNULL)
-    atexit.register(process.kill)
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=_folder(), stdin=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if found := re.search(r"https://127\.0\.0\.1:(\d+)", log.read_text()):
-            return Server(kind, found[0], cert, folder)
+            return Server(kind, found[0], cert, folder), process
         time.sleep(0.05)
+    process.kill()
     raise AssertionError(f"{kind} does not start: {log.read_text()}")
 
 
