@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from grpo_tui.options import Options
     from remote.boxes import Box
 
-COMMANDS = ("history", "cost")
-"""First words that run a command in place of the app."""
+_ASK = "grpo_tui.history.commands"
+COMMANDS = {"history": _ASK, "cost": _ASK, "wandb": "grpo_tui.history.wandb"}
+"""First words that run a command in place of the app, and its module."""
 _EXAMPLES = """\
 examples:
   grpo-tui --demo                           train a tiny model on this machine
@@ -30,6 +31,7 @@ examples:
   grpo-tui --root ~/runs                    this machine, runs in ~/runs
   grpo-tui history 'task:gsm8k reward>0.5'  find runs of all boxes, also of boxes that are gone (history --help)
   grpo-tui cost --since 7d --by box         what they cost (cost --help)
+  grpo-tui wandb runs                       what Weights & Biases has of them (wandb --help)
 
 Runs live in tmux on the box: closing this program does not end them. Press ? in the app to see all keys.
 Exit codes: 0 done, 1 failed, 2 usage error.
@@ -176,9 +178,9 @@ def main(argv: list[str] | None = None) -> int:
     """Start the app, or run a command; returns the exit code."""
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] in COMMANDS:
-        from grpo_tui.history.commands import run
+        from importlib import import_module
 
-        return run(words)
+        return int(import_module(COMMANDS[words[0]]).run(words))
     arguments = parser().parse_args(words)
     try:
         options = app_options(arguments)

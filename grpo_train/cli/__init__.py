@@ -23,6 +23,7 @@ from grpo_train.cli import (
     platform,
     report,
     tidy,
+    track,
     train,
     usage,
 )
@@ -85,6 +86,7 @@ app.command(rich_help_panel="Inspect")(look.show)
 app.command(rich_help_panel="Inspect")(report.report)
 app.command(rich_help_panel="Inspect", epilog=history.EPILOG)(history.history)
 app.command(rich_help_panel="Inspect")(usage.usage)
+app.command(rich_help_panel="Inspect")(track.track)
 app.command(rich_help_panel="Inspect")(look.tasks)
 app.command(rich_help_panel="Inspect")(look.device)
 app.command(rich_help_panel="Inspect")(platform.platform)

@@ -27,6 +27,7 @@ from grpo_train.supervisor.stop_requests import StopRequests
 from grpo_train.supervisor.stop_rules import StopRules, over_budget
 from grpo_train.supervisor.workflow import Workflow
 from grpo_train.tracking.gpu import sample_gpus
+from grpo_train.tracking.wandb.process import track_run
 
 USAGE_ERROR = 2
 """Exit code of a command that another attempt does not change."""
@@ -94,9 +95,10 @@ class Supervisor:
             nproc=self._nproc,
             threads=self._threads,
         )
-        with sample_gpus(self._run, config.tracking.gpu_interval):
-            outcome = self._run_stages()
-        return self._end(outcome)
+        with track_run(self._run, config, journal.say):
+            with sample_gpus(self._run, config.tracking.gpu_interval):
+                outcome = self._run_stages()
+            return self._end(outcome)
 
     @cached_property
     def _workflow(self) -> Workflow:

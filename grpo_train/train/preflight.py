@@ -32,6 +32,7 @@ from grpo_train.run_dir.root import Launch
 from grpo_train.tasks import load_task, refuse_unused
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
+from grpo_train.tracking.wandb.settings import check as check_wandb
 
 
 def check_engine() -> None:
@@ -67,6 +68,7 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
     those of a continued adapter. Raises PolicyError, TaskError.
     """
     check_engine()
+    check_wandb(config.tracking.wandb)
     check_device(config.model.device, config.run.nproc)
     config, choices = resolve(config, read_machine(), root)
     for choice in choices:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
 from grpo_train.config.sections.base import PositiveFloat, Section
 
 
@@ -12,3 +16,20 @@ class Tracking(Section):
     """Write TensorBoard event files."""
     gpu_interval: PositiveFloat = 2.0
     """Seconds between GPU samples."""
+    wandb: Literal["off", "offline", "online", "auto"] = "off"
+    """Weights & Biases: ``auto`` = online with an API key and a route to the server, offline without the route, off
+    without the key or the package. Its trouble never delays training."""
+    wandb_entity: str | None = None
+    """User or team. Default: WANDB_ENTITY, else the account's own."""
+    wandb_project: str | None = None
+    """Project. Default: WANDB_PROJECT, else grpo-tui."""
+    wandb_group: str | None = None
+    """Group of the run and of its resumes from an earlier step. Default: WANDB_RUN_GROUP, else the run's name."""
+    wandb_tags: list[str] = Field(default_factory=list)
+    """Tags. Empty: WANDB_TAGS, separated by commas."""
+
+    @field_validator("wandb", mode="before")
+    @classmethod
+    def _read_off(cls, value: Any) -> Any:
+        """YAML reads an unquoted off as false."""
+        return "off" if value is False else value

@@ -1,0 +1,115 @@
+"""Which rows of a run belong to which W&B run, and what is sent of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_train.run_dir import RunDir, list_evaluations
+from grpo_train.run_dir.files import ByteRange, to_float
+from grpo_train.run_dir.formats import current_row
+from grpo_train.run_dir.safe_json import Unreadable, open_regular, parse_object, read_lines
+
+LOG = "train_log.jsonl"
+STEP = "train/global_step"
+"""The x of every metric."""
+LOGGED = "train/step"
+"""The same of a logged step only, not of an evaluated one: the last one that was sent."""
+NOT_METRICS = ("step", "time", "health")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The rows between two resumes from an earlier step: one W&B run."""
+
+    index: int
+    excluded: tuple[ByteRange, ...] = ()
+    """Bytes of the log that were superseded before it began."""
+    end: int | None = None
+    """Length of the log when it was superseded itself; None for the last one."""
+
+    def id_of(self, identity: str) -> str:
+        """ID of its W&B run."""
+        return f"{identity}-r{self.index}" if self.index else identity
+
+
+def generations(events: Iterable[Mapping[str, Any]]) -> list[Generation]:
+    """The generations of a run, from its events; the last one is the current one."""
+    found, ranges = [Generation(0)], tuple[ByteRange, ...]()
+    for event in events:
+        superseded = event.get("superseded")
+        pair = superseded.get(LOG) if isinstance(superseded, dict) else None
+        if isinstance(pair, list) and [type(item) for item in pair] == [int, int] and pair[0] < pair[1]:
+            last = found[-1]
+            found[-1] = Generation(last.index, last.excluded, pair[1])
+            ranges = (*ranges, (pair[0], pair[1]))
+            found.append(Generation(len(ranges), ranges))
+    return found
+
+
+def rows_after(run: RunDir, generation: Generation, offset: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """End in the log, and row, of each whole row from a byte on that belongs to a generation. Raises OSError."""
+    try:
+        file = open_regular(run.logs / LOG)
+    except (FileNotFoundError, Unreadable):
+        return
+    with file:
+        file.seek(offset)
+        for start, line in read_lines(file):
+            begin, end = offset + start, offset + start + len(line)
+            if generation.end is not None and begin >= generation.end:
+                return
+            if any(low <= begin < high for low, high in generation.excluded):
+                continue
+            try:
+                yield end, current_row(parse_object(line))
+            except Unreadable:
+                continue
+
+
+def entry_of(row: Mapping[str, Any]) -> dict[str, float] | None:
+    """What is sent of a row: numbers, by the keys that trackers of this field use; None without a step."""
+    step = to_float(row.get("step"))
+    if step is None or not math.isfinite(step):
+        return None
+    values = {
+        key if "/" in key else f"train/{key}": number
+        for key, value in row.items()
+        if key not in NOT_METRICS and (number := to_float(value)) is not None
+    }
+    return {STEP: int(step), LOGGED: int(step), **values}
+
+
+def evaluations_after(run: RunDir, sent: Mapping[str, float]) -> list[dict[str, float]]:
+    """The evaluated steps that are later than those sent, in order; ``sent``: dataset to its last step."""
+    found = []
+    for evaluation in list_evaluations(run.root, run.name):
+        dataset = str(evaluation.get("dataset") or evaluation["name"].removeprefix(f"{run.name}_"))
+        for row in evaluation["metrics"]:
+            numbers = {key: number for key, text in row.items() if (number := _number(text)) is not None}
+            step = numbers.pop("step", None)
+            if row["status"] != "ok" or step is None or step <= sent.get(dataset, -1):
+                continue
+            values = {f"eval/{dataset}/{key}": number for key, number in numbers.items()}
+            found.append({STEP: int(step), f"eval/{dataset}/step": int(step), **values})
+    return sorted(found, key=lambda entry: entry[STEP])
+
+
+def last_evaluated(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Dataset to its last step, from the summary of a W&B run."""
+    found = {}
+    for key, value in summary.items():
+        number = to_float(value)
+        if key.startswith("eval/") and key.endswith("/step") and number is not None:
+            found[key.removeprefix("eval/").removesuffix("/step")] = number
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None

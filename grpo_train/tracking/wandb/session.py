@@ -1,0 +1,115 @@
+"""One W&B run: opened, fed and finished. The only module that imports ``wandb``."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.identity import run_identity
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
+from grpo_train.tracking.wandb.rows import (
+    LOGGED,
+    STEP,
+    Generation,
+    entry_of,
+    evaluations_after,
+    last_evaluated,
+    rows_after,
+)
+from grpo_train.tracking.wandb.settings import WandbSettings
+
+FAILED = ("crashed", "killed", "lost", "stalled")
+"""States that W&B calls failed."""
+INIT_S = 60.0
+
+
+class Session:
+    """An open W&B run of a generation. Raises what ``wandb`` raises."""
+
+    def __init__(self, run: RunDir, settings: WandbSettings, generation: Generation) -> None:
+        import wandb
+
+        self._id = generation.id_of(run_identity(run.path).identity)
+        self._run, self._generation = run, generation
+        self._offset = 0
+        """Byte of the log up to which its rows were sent."""
+        self._wandb = wandb.init(
+            mode="offline" if settings.mode == "offline" else "online",
+            entity=settings.entity,
+            project=settings.project,
+            group=settings.group,
+            tags=settings.tags or None,
+            id=self._id,
+            name=run.name + (f" (resumed {generation.index})" if generation.index else ""),
+            config=_config_of(run),
+            resume="allow",
+            dir=str(run.path),
+            settings=wandb.Settings(
+                console="off",
+                disable_code=True,
+                disable_git=True,
+                init_timeout=INIT_S,
+                silent=True,
+                x_disable_machine_info=True,
+                x_disable_meta=True,  # argv, user name and environment stay here
+                x_disable_stats=True,
+            ),
+        )
+        self._wandb.define_metric(STEP)
+        self._wandb.define_metric("*", step_metric=STEP)
+        summary = dict(self._wandb.summary) if self._wandb.resumed else {}
+        self._last_step = float(summary.get(LOGGED) or 0)
+        self._evaluated = last_evaluated(summary)
+
+    @property
+    def url(self) -> str:
+        """Where it is shown; "" offline."""
+        return str(self._wandb.url or "") if not self._wandb.offline else ""
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return Path(self._wandb.dir).parent
+
+    def feed(self) -> int:
+        """Send the rows that are new, and the evaluated steps; returns how many entries. The steps that W&B has already
+        are left out."""
+        count = 0
+        for end, row in rows_after(self._run, self._generation, self._offset):
+            self._offset = end
+            entry = entry_of(row)
+            if entry is not None and entry[STEP] > self._last_step:
+                self._wandb.log(entry)
+                self._last_step = entry[STEP]
+                count += 1
+        if self._generation.end is None:
+            for entry in evaluations_after(self._run, self._evaluated):
+                self._wandb.log(entry)
+                self._evaluated |= last_evaluated(entry)
+                count += 1
+        return count
+
+    def finish(self, state: str) -> None:
+        """Send what is left, and end the W&B run with our state of the run.
+
+        The files of an offline run hold everything, so those of earlier starts are removed then.
+        """
+        self._wandb.summary["state"] = state
+        self._wandb.finish(exit_code=1 if state in FAILED else 0)
+        if self._wandb.offline:
+            for folder in self.folder.parent.glob(f"offline-run-*-{self._id}"):
+                if folder != self.folder:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _config_of(run: RunDir) -> dict[str, Any]:
+    """The resolved configuration; {} where it cannot be read."""
+    try:
+        config = yaml.safe_load(read_bytes(run.config_file, MAX_RUN_FILE_BYTES) or b"")
+    except (Unreadable, OSError, yaml.YAMLError):
+        return {}
+    return config if isinstance(config, dict) else {}
