@@ -22,6 +22,7 @@ from grpo_train.cli import (
     plan,
     platform,
     report,
+    selftest,
     tidy,
     track,
     train,
@@ -91,6 +92,7 @@ app.command(rich_help_panel="Inspect")(look.tasks)
 app.command(rich_help_panel="Inspect")(look.device)
 app.command(rich_help_panel="Inspect")(platform.platform)
 app.command(rich_help_panel="Inspect")(fit.fit)
+app.command(rich_help_panel="Inspect")(selftest.selftest)
 app.command(rich_help_panel="Back up")(backup.backup)
 app.command("backup-all", rich_help_panel="Back up")(backup.backup_all)
 app.command("list-backups", rich_help_panel="Back up")(backup.list_)

@@ -1,0 +1,25 @@
+"""``grpo-train selftest`` on this machine: it passes, and a step that fails is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.support.engine import grpo_train, write_config
+
+
+def test_every_step_passes(tmp_path: Path) -> None:
+    done = grpo_train("selftest", "--json", root=tmp_path, timeout=600, real=True)
+    rows = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert [row["result"] for row in rows] == ["ok"] * 11
+    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+
+
+def test_a_step_that_fails_is_named(root: Path) -> None:
+    cfg = write_config(root, task__name="jsonl", task__path="nowhere.jsonl")
+    done = grpo_train("selftest", "--cfg", cfg, root=root)
+    assert done.returncode == 1
+    assert "train 2 steps failed" in done.stderr
+    assert "nowhere.jsonl" in done.stderr, "the end of its output"
+    assert done.stdout.count("not run") == 9
