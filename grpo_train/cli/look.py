@@ -93,6 +93,8 @@ def _show_tables(facts: dict[str, Any]) -> None:
     console.print(Text(facts["path"], style="dim"))
     for record in facts["health"]:
         console.print(styled(f"{record['level']}: {record['message']}", record["level"]))
+    if facts.get("reason"):
+        console.print(Text(f"reason: {facts['reason']}"))
     for line in _error_lines(facts["error"]):
         console.print(Text(line, style="red"))
     checkpoints = [[f"step_{c['step']}", c["problem"] or "complete"] for c in facts["checkpoints"]]
@@ -113,6 +115,8 @@ def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
     yield f"  {facts['path']}"
     for record in facts["health"]:
         yield f"  {record['level']}: {record['message']}"
+    if facts.get("reason"):
+        yield f"  reason: {facts['reason']}"
     for line in _error_lines(facts["error"]):
         yield f"  {line}"
     for checkpoint in facts["checkpoints"]:

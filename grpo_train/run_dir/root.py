@@ -21,7 +21,8 @@ from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_f
 from grpo_train.run_dir.manifest import list_checkpoints
 from grpo_train.run_dir.owners import not_readable, not_writable
 from grpo_train.run_dir.processes import boot_id
-from grpo_train.run_dir.run import RunDir, printable, unreadable_row
+from grpo_train.run_dir.rows import printable, unreadable_row
+from grpo_train.run_dir.run import RunDir
 from grpo_train.run_dir.status import RunDirError
 from grpo_train.run_dir.suggest import nearest
 

@@ -33,6 +33,7 @@ from grpo_train.run_dir.identity import run_identity
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
 from grpo_train.run_dir.notes import read_note
 from grpo_train.run_dir.owners import foreign_owner, not_readable, not_stoppable
+from grpo_train.run_dir.rows import unreadable_row
 from grpo_train.run_dir.safe_json import (
     MAX_FILE_BYTES,
     MAX_RUN_FILE_BYTES,
@@ -372,23 +373,13 @@ class RunDir:
                 "stage": fields.text(status, "stage"),
                 "exit_code": fields.integer(status, "exit_code"),
                 "error": fields.error(status, "error"),
+                "reason": fields.text(status, "reason"),
                 "restarts": fields.integer(status, "restarts") or 0,
                 "nproc": fields.integer(status, "nproc"),
                 "device": fields.text(status, "device"),
                 "stop_asked": self.stop_requested(),
                 "note": read_note(self.path),
             }
-
-
-def unreadable_row(name: str, reason: str) -> dict[str, Any]:
-    """A row of a list of runs for a run that cannot be read."""
-    error = {"code": Unreadable.code, "summary": reason}
-    return {"run": printable(name), "state": "unreadable", "layout": "run", "step": 0, "error": error}
-
-
-def printable(name: str) -> str:
-    """A directory's name with every character that cannot be printed escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def _observe(status: dict[str, Any] | None, launch: Mapping[str, Any]) -> ObservedState:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grpo_train.run_dir.files import open_for_writing
+from grpo_train.run_dir.safe_json import Unreadable, open_regular
 
 SIGNS_VARIABLE = "GRPO_SIGNS"
 DOWNLOAD = "download"
@@ -49,8 +50,9 @@ def downloading(folder: str | os.PathLike[str]) -> Iterator[None]:
 def read_sign(file: Path) -> tuple[str, str, str]:
     """Kind, detail and whole text of the last sign; empty without one."""
     try:
-        text = file.read_bytes()[:WIDTH].decode(errors="replace").rstrip()
-    except OSError:
+        with open_regular(file) as opened:
+            text = opened.read(WIDTH).decode(errors="replace").rstrip()
+    except (OSError, Unreadable):
         return "", "", ""
     kind, _, rest = text.partition(" ")
     detail = rest.split(" ", 2)

@@ -63,7 +63,14 @@ def _is_like(run: RunDir, config: Config) -> bool:
         other = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
     except (OSError, UnicodeDecodeError, ConfigError):
         return False
-    return _shape_of(other) == _shape_of(config)
+    return all(map(_same, _shape_of(other), _shape_of(config)))
+
+
+def _same(known: Any, asked: Any) -> bool:
+    """Whether two values are equal, or the one asked for is resolved at launch."""
+    if isinstance(known, dict) and isinstance(asked, dict):
+        return all(_same(known.get(key), value) for key, value in asked.items())
+    return bool(known == asked or asked == "auto")
 
 
 def _shape_of(config: Config) -> list[Any]:

@@ -30,6 +30,8 @@ ATTEMPT_S = 20.0
 WAITS_S = (2.0, 5.0, 15.0)
 """Between the attempts."""
 LOG = "notify.log"
+PERMANENT = ("the address is neither http nor https", "cannot be executed")
+"""Failures that another attempt does not change."""
 
 
 class Notifier:
@@ -97,7 +99,7 @@ def payload(url: str, body: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
 def post(url: str, body: Mapping[str, Any]) -> str:
     """Post a notification; returns "" or the kind of failure, which names no part of the address."""
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        return "the address is neither http nor https"
+        return PERMANENT[0]
     data, headers = payload(url, body)
     try:
         request = urllib.request.Request(url, data, {"User-Agent": "grpo-train", **headers}, method="POST")
@@ -119,8 +121,8 @@ def execute(command: list[str], body: Mapping[str, Any]) -> str:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"{Path(command[0]).name} did not end within {ATTEMPT_S:g} s"
-    except OSError as error:
-        return f"{Path(command[0]).name}: {error.strerror}"
+    except OSError:
+        return PERMANENT[1]
     return f"{Path(command[0]).name} ended with exit code {done.returncode}" if done.returncode else ""
 
 
@@ -134,7 +136,7 @@ def main() -> int:
             continue
         problem = deliver(target, body)
         for wait_s in WAITS_S:
-            if not problem or time.monotonic() - began + wait_s + ATTEMPT_S > DEADLINE_S:
+            if not problem or problem in PERMANENT or time.monotonic() - began + wait_s + ATTEMPT_S > DEADLINE_S:
                 break
             time.sleep(wait_s)
             problem = deliver(target, body)

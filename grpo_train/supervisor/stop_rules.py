@@ -10,7 +10,7 @@ from grpo_train.config.schema import Config
 from grpo_train.config.sections.workflow import Collapse, Plateau
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import to_float
-from grpo_train.run_dir.safe_json import Unreadable, parse_object
+from grpo_train.run_dir.safe_json import Unreadable, open_regular, parse_object
 
 
 class StopRules:
@@ -49,10 +49,10 @@ class StopRules:
     def _follow(self) -> None:
         """Read what was appended to the log; a row replaces those of its step and later, which a resume repeats."""
         try:
-            with self._log.open("rb") as file:
+            with open_regular(self._log) as file:
                 file.seek(self._offset)
                 data = file.read()
-        except OSError:
+        except (OSError, Unreadable):
             return
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")

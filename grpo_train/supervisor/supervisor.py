@@ -29,6 +29,8 @@ from grpo_train.supervisor.workflow import Workflow
 from grpo_train.tracking.gpu import sample_gpus
 from grpo_train.tracking.wandb.process import track_run
 
+MAX_REASON = 200
+"""Characters of the reason in ``status.json``; the events have it whole."""
 USAGE_ERROR = 2
 """Exit code of a command that another attempt does not change."""
 
@@ -230,7 +232,7 @@ class Supervisor:
             journal.event(state)
         self._run.clear_stop()
         reason = self._reason_of_end(state)
-        journal.write(state=state, stage="", exit_code=code, error=error, reason=reason or None)
+        journal.write(state=state, stage="", exit_code=code, error=error, reason=reason[:MAX_REASON] or None)
         journal.close()
         if error:
             journal.say(f"crashed: {error['summary']}")

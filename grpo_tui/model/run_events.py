@@ -95,6 +95,8 @@ def _sign_and_text(name: str, step: int, row: Mapping[str, Any]) -> tuple[str, s
         return STOP, "stop requested" + (f" by {one_line(str(row['by']))}" if row.get("by") else "")
     if name == "stopped":
         return STOP, "stopped"
+    if name == "stalled":
+        return CRASH, "stalled: no sign of life"
     if name == "restarted":
         return RESUME, "restarted after a crash"
     if name == "resumed":

@@ -49,6 +49,8 @@ class RunRow:
     alarm: str = ""
     """The alarm of its last step."""
     note: str = ""
+    reason: str = ""
+    """Why it stopped by itself, or what failed in a workflow that is finished."""
 
     @property
     def shown_state(self) -> str:
@@ -93,6 +95,7 @@ class RunRow:
             launched_at=_time(row.get("launched_at")),
             started=row.get("started_at") or "",
             alarm=row.get("alarm") or "",
+            reason=row.get("reason") or "",
             note=" ".join((row.get("note") or "").split()),
             held_out=HeldOut(held["accuracy"], held["dataset"], int(held["step"])) if held else None,
         )

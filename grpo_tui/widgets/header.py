@@ -98,6 +98,8 @@ class HeaderBar(Line):
             left += part(" ", (f"restart {row.restarts}", "$warning"))
         if row.stage and row.stage != "train" and row.is_live:
             left += part(" ", (row.stage, MUTED))
+        if row.reason and row.is_over:
+            left += part(" ", (shortened(one_line(row.reason), max(16, width // 3)), MUTED))
         if store.logs and (level := store.logs.sandbox):
             left += part("  ", ("sandbox", MUTED), " ", (level, MUTED if level in ("strong", "full") else "$error"))
         total = row.total_steps

@@ -27,7 +27,7 @@ from grpo_train.run_dir import (
     utc_from,
 )
 from grpo_train.run_dir.credentials import find_secret
-from grpo_train.run_dir.run import printable
+from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from remote.agent import checkpoints, doctor, host, index, jobs, notes, weights
 from remote.agent.context import BoxContext

@@ -19,7 +19,7 @@ from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.notes import NOTE
 from grpo_train.run_dir.owners import not_readable
 from grpo_train.run_dir.root import is_run
-from grpo_train.run_dir.run import unreadable_row
+from grpo_train.run_dir.rows import unreadable_row
 from remote.agent.context import BoxContext
 from remote.agent.ends import Ends
 from remote.agent.held_out import HeldOut

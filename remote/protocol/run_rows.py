@@ -51,6 +51,8 @@ class RunSummary(_Run, total=False):
     run_seconds: Quantity | None
     stage: Label | None
     error: RunError | str | None
+    reason: Label | None
+    """Why it stopped by itself, or what failed in a workflow that is finished."""
     restarts: Count | None
     nproc: Count | None
     device: Label | None
