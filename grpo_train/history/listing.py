@@ -80,7 +80,7 @@ def facts_of(record: Record) -> dict[str, Any]:
         },
         "evaluations": record.evaluations,
         "events": record.events,
-        "ran": [{"box": box, "start": start, "end": end} for box, start, end in record.spans],
+        "ran": [{"box": box, "start": start, "end": end} for box, start, end in record.ran],
     }  # fmt: skip
 
 

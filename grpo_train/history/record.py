@@ -10,12 +10,15 @@ from functools import cached_property
 from typing import Any
 
 from grpo_train.history.cost import Gain, Prices, gain_of
-from grpo_train.history.spans import Span, time_of
+from grpo_train.history.spans import time_of
 from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.files import to_float
 
 MAX_EVENTS = 50
-KEPT_EVENTS = ("launched", "training", "resumed", "restarted", "stop_asked", "stopped", "crashed", "killed", "finished")
+KEPT_EVENTS = (
+    "launched", "training", "resumed", "restarted", "stalled", "stop_asked", "stopped", "stopped_by_itself", "crashed",
+    "killed", "finished",
+)  # fmt: skip
 EVENT_FIELDS = ("event", "step", "time", "from_step", "by", "device")
 SUMMARY = (
     "state", "host", "step", "total_steps", "reward", "step_seconds", "logged_at", "updated_at", "launched_at",
@@ -107,19 +110,21 @@ class Record:
         return measured if measured is not None else sum(end - start for _, start, end in self.spans) or None
 
     @cached_property
+    def ran(self) -> list[tuple[str, float, float]]:
+        """When it ran: the spans, and the run time since they were heard."""
+        missing = (self.number("run_seconds") or 0.0) - sum(end - start for _, start, end in self.spans)
+        if missing <= 1.0 or (at := self.active_at) is None:
+            return list(self.spans)
+        return [*self.spans, (self.box, at - missing, at)]
+
+    @cached_property
     def cost(self) -> float | None:
         """Dollars so far; None without a price of each of its boxes, or without a run time."""
         if self.seconds is None:
             return None
-        spans: dict[str, list[Span]] = {}
-        for box, start, end in self.spans:
-            spans.setdefault(box, []).append((start, end))
-        if not spans:
-            price, at = self.prices.get(self.box), self.active_at
-            return None if price is None or at is None else price.cost([(at - self.seconds, at)])
-        if not spans.keys() <= self.prices.keys():
+        if not self.ran or any(box not in self.prices for box, _, _ in self.ran):
             return None
-        return sum(self.prices[box].cost(each) for box, each in spans.items())
+        return sum(self.prices[box].cost([(start, end)]) for box, start, end in self.ran)
 
     @property
     def cost_per_step(self) -> float | None:

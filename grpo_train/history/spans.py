@@ -11,8 +11,8 @@ from grpo_train.run_dir.files import parse_time
 Span = tuple[float, float]
 """Begin and end in seconds since the epoch, on the box's clock."""
 ENDS = frozenset({"stopped", "finished", "crashed", "killed"})
-NOT_ACTIVE = frozenset({"kill_asked", "note", "backed_up", "backup_started", "restored", "pruned"})
-"""Events that are also logged of runs that do not run."""
+STARTS = frozenset({"launched", "resumed", "restarted", "training", "saved"})
+"""Events of a run that runs. Others, such as a backup, are also logged of runs that do not."""
 
 
 def time_of(value: Any) -> float | None:
@@ -35,15 +35,15 @@ def run_spans(events: Iterable[Mapping[str, Any]], updated_at: Any, run_seconds:
     last = -math.inf
     for event in events:
         at, kind = time_of(event.get("time")), event.get("event")
-        if at is None or kind in NOT_ACTIVE:
+        if at is None:
             continue
         if kind in ENDS:
             if begin is not None:
                 found.append((begin, max(begin, at)))
             begin = None
-        elif begin is None:
-            begin = at
-        last = max(last, at)
+        elif kind in STARTS:
+            begin = at if begin is None else begin
+            last = max(last, at)
     updated = time_of(updated_at)
     if begin is not None:
         found.append((begin, max(begin, last, updated if updated is not None else begin)))

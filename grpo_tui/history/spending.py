@@ -78,7 +78,7 @@ class Spending:
         return sorted(filter(None, map(self._run, self.records)), key=lambda one: (-(one.cost or 0.0), one.run))
 
     def _run(self, record: Record) -> RunCost | None:
-        spans = [(box, *span) for box, *ends in record.spans for span in self._cut([(ends[0], ends[1])])]
+        spans = [(box, *span) for box, start, end in record.ran for span in self._cut([(start, end)])]
         if not spans:
             return None
         priced = all(box in self.prices for box, _, _ in spans)
@@ -134,7 +134,7 @@ def spending(database: Database, since: float | None = None, until: float | None
     until = time.time() if until is None else until
     records, busy = database.records(), {box: _Busy(up=spans) for box, spans in database.ups().items()}
     for record in records:
-        for box, start, end in record.spans:
+        for box, start, end in record.ran:
             busy.setdefault(box, _Busy()).runs.append((start, end))
     for box, _, _, start, end in database.evaluated():
         busy.setdefault(box, _Busy()).evaluations.append((start, end))

@@ -132,3 +132,5 @@ def test_costs_follow_from_price_and_time() -> None:
     live = record("b", state="running", total_steps=30, step_seconds=360.0)
     assert live.projected_cost == pytest.approx(2.5 + 20 * 0.25)
     assert record("c", box="old").cost is None
+    longer = record("d", run_seconds=7200.0, updated_at=utc_from(NOW))  # an hour more than its spans know
+    assert (longer.cost, longer.ran[-1]) == (5.0, ("h200-a", NOW - 3600, NOW))

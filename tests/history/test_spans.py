@@ -31,6 +31,7 @@ def relative(spans: list[Span]) -> list[tuple[float, float]]:
         ([(0, "launched")], 30, 30, [(0, 30)]),  # still running
         ([(0, "launched"), (10, "stopped"), (99, "note")], 10, 10, [(0, 10)]),
         ([(0, "launched"), (10, "finished")], 10, None, [(0, 10)]),
+        ([(0, "launched"), (10, "stopped"), (99, "backed_up"), (120, "tracking")], 10, 10, [(0, 10)]),
         ([], 100, 40, [(60, 100)]),
         ([], 100, None, []),
     ],
