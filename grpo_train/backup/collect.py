@@ -17,6 +17,9 @@ from grpo_train.backup.store import StoreError
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME, problem_of, sha256
 from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, Unreadable, parse_object, read_bytes
 
+NOT_KEPT = ("control/", "wandb/")
+"""Requests to a live run, and what W&B made of the logs, which ``grpo-train track`` makes again."""
+
 
 @dataclass(frozen=True)
 class LocalFile:
@@ -54,7 +57,7 @@ class Collection:
 
 
 def collect(kind: str, folder: Path) -> Collection:
-    """List a directory. Lock files, leftovers of dead writers and ``control/`` are not part of it.
+    """List a directory. Lock files, leftovers of dead writers and NOT_KEPT are not part of it.
 
     Raises OSError for a directory that cannot be read.
     """
@@ -75,7 +78,7 @@ def collect(kind: str, folder: Path) -> Collection:
         inside.update(f"{relative}/{file.path}" for file in step.files)
     for path in walk_files(folder):
         relative = os.fspath(path.relative_to(folder))
-        if relative in inside or relative.startswith("control/") or _is_below(relative, inside):
+        if relative in inside or relative.startswith(NOT_KEPT) or _is_below(relative, inside):
             continue
         try:
             _add(found, kind, folder, relative)

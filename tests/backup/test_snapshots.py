@@ -425,3 +425,11 @@ def test_manifest_reads_as_it_was_written(root: Path, disk: Destination) -> None
     backup(run, disk)
     snapshot = newest(run, disk)
     assert parse_snapshot(snapshot.to_json()) == snapshot
+
+
+def test_files_of_w_and_b_stay_here(root: Path, disk: Destination) -> None:
+    run = make_run(root)
+    (run.path / "wandb" / "offline-run-1").mkdir(parents=True)
+    (run.path / "wandb" / "offline-run-1" / "run-1.wandb").write_bytes(b"grows")
+    backup(run, disk)
+    assert [file.path for file in newest(run, disk).files if file.path.startswith("wandb/")] == []
