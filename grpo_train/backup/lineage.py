@@ -40,8 +40,8 @@ def find_lineage(store: Store, store_id: str, home: Home, folder: Path, record: 
             return Lineage(stored, newest)
         newest = None
     if newest is None:
-        elsewhere = [other for other in homes(store, home.kind) if other.identity == home.identity]
-        if elsewhere:
+        same = [other for other in homes(store, home.kind) if other.identity == home.identity]
+        if any(other.name != home.name for other in same):
             return _forked(store, home, record)
         return Lineage(stored, None)
     known = record.of(store_id).known

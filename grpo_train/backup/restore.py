@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _SPARE = 64 << 20
 """Bytes of free space beyond what is restored."""
 _AGAIN = 2
+LIVE_S = 600.0
+"""Age up to which a snapshot of a live run says that it still trains elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,14 @@ def restore(
     number: int | None = None,
     steps: str = "all",
     as_name: str | None = None,
+    must_be_idle: bool = False,
     transfers: int = TRANSFERS,
     show: OnProgress | None = None,
 ) -> RestoreResult:
     """Restore a directory below a root, or add missing checkpoints to the same run there.
 
-    ``steps``: ``all``, ``latest``, ``logs`` (none) or numbers. Under ``as_name`` it becomes a run of its own. Raises
-    RunDirError, StoreError, OSError.
+    ``steps``: ``all``, ``latest``, ``logs`` (none) or numbers. Under ``as_name`` it becomes a run of its own.
+    ``must_be_idle``: refuse a run that was live in a recent snapshot. Raises RunDirError, StoreError, OSError.
     """
     name = as_name or home.name
     if home.kind == "training_runs" or as_name:
@@ -120,6 +123,8 @@ def restore(
         job.update(phase="listing")
         stored = StoredRun(source.store, home)
         chosen = pick_snapshot(stored, number)
+        if must_be_idle:
+            refuse_recently_live(stored)
         snapshot = chosen.manifest
         assert snapshot is not None
         wanted_steps = pick_steps(snapshot, steps)
@@ -135,7 +140,7 @@ def restore(
         for step in wanted_steps:
             files += _step_files(target, step)
         files += _weight_files(root, snapshot)
-        _check_space(root, files)
+        check_space(root, sum(each.file.size for each in files if not each.target.exists()))
         failed = _fetch(source.store, files, job, transfers)
         restored = [step for step in wanted_steps if _show_step(target, step, is_damaged=step.path in failed)]
         _show_weights(root, snapshot, failed)
@@ -149,6 +154,20 @@ def restore(
             tuple(Omitted(owner, error.code, str(error)) for owner, error in failed.items()),
             tuple(moved), snapshot.hub, tuple(path for path in snapshot.data if not os.path.exists(root / path)),
         )  # fmt: skip
+
+
+def refuse_recently_live(stored: StoredRun) -> None:
+    """Raise RunDirError (``run_is_live``) if the newest snapshot was made of a live run minutes ago."""
+    newest = stored.newest()
+    if newest is None or newest.manifest is None or not newest.manifest.live:
+        return
+    age = stored.store.now() - newest.modified
+    if age < LIVE_S:
+        raise RunDirError(
+            f"{stored.home.name} was {newest.manifest.state} on {newest.manifest.host} {max(0.0, age):.0f} s ago; stop "
+            f"it there, or wait until its last snapshot is {LIVE_S / 60:.0f} minutes old",
+            code="run_is_live",
+        )
 
 
 def pick_steps(snapshot: Snapshot, which: str) -> list[StoredStep]:
@@ -234,14 +253,13 @@ def _hidden_weights(root: Path, path: str) -> Path:
     return place.with_name(f".{place.name}.restore")
 
 
-def _check_space(root: Path, files: Iterable[_Wanted]) -> None:
+def check_space(folder: Path, size: int) -> None:
     """Raise RunDirError (``disk_full``) naming the bytes that are missing."""
-    needed = sum(wanted.file.size for wanted in files if not wanted.target.exists()) + _SPARE
-    free = shutil.disk_usage(root).free
+    needed, free = size + _SPARE, shutil.disk_usage(folder).free
     if needed > free:
         raise RunDirError(
-            f"the disk of {root} has {free:,} bytes free, and the restore needs {needed:,}: free {needed - free:,} "
-            "bytes, or restore less with --steps latest or --steps logs",
+            f"the disk of {folder} has {free:,} bytes free, and {needed:,} are needed: free {needed - free:,} bytes, "
+            "or fetch less (restore: --steps latest, --steps logs)",
             code="disk_full",
         )
 

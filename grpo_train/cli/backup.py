@@ -21,6 +21,7 @@ from grpo_train.backup.store import StoreError
 from grpo_train.backup.take import BackupResult
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
+from grpo_train.cli import train
 from grpo_train.cli.options import AsJson, Root, TrainingRun
 from grpo_train.cli.output import table
 from grpo_train.cli.tidy import Keep, KeepLatest, clean_and_note, how_many
@@ -167,6 +168,9 @@ def restore(
     snapshot: Annotated[int | None, typer.Option(min=1, help="Number of the snapshot (default: the newest).")] = None,
     steps: Annotated[str, typer.Option(help="Checkpoints: all, latest, logs (none), or steps such as 10,20.")] = "all",
     as_: Annotated[str | None, typer.Option("--as", help="Restore under another name, as a run of its own.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Then resume it, unless it was training elsewhere minutes ago.")
+    ] = False,
     source: From = None,
     transfers: Transfers = TRANSFERS,
     limit: Limit = None,
@@ -182,7 +186,7 @@ def restore(
         destination = opened(source, folder, write=False, limit=limit, transfers=transfers)
         result = restore_run(
             folder, training_run, destination,
-            number=snapshot, steps=steps, as_name=as_, transfers=transfers, show=show,
+            number=snapshot, steps=steps, as_name=as_, must_be_idle=resume, transfers=transfers, show=show,
         )  # fmt: skip
     everything = [*result.evaluations, result]
     if as_json:
@@ -192,6 +196,10 @@ def restore(
             _show_restored(each)
     for each in everything:
         print_omitted(each.omitted)
+    if resume:
+        train.resume(
+            result.path, from_step="latest", additional_steps=None, nproc=None, set_=None, no_torchrun=False, root=root
+        )
     raise typer.Exit(PARTLY if any(each.omitted for each in everything) else DONE)
 
 

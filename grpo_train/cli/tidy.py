@@ -1,4 +1,4 @@
-"""``grpo-train cleanup``, ``archive``, ``prune-backups`` and ``safe-to-terminate``: what a backup makes possible.
+"""``grpo-train cleanup``, ``archive``, ``prune-backups``, ``safe-to-terminate`` and ``fetch``.
 
 Exit codes as in :mod:`grpo_train.cli.backup`.
 """
@@ -6,14 +6,17 @@ Exit codes as in :mod:`grpo_train.cli.backup`.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from grpo_train.backup.archive import archive_checkpoint, archive_run
-from grpo_train.backup.backup_yaml import DestinationError
+from grpo_train.backup.backup_yaml import Bucket, DestinationError
 from grpo_train.backup.cleanup import CleanupPlan, CleanupResult, clean_up, plan_cleanup
-from grpo_train.backup.destinations import Destination
+from grpo_train.backup.content import RateLimit
+from grpo_train.backup.destinations import Destination, find_destination
+from grpo_train.backup.fetch import fetch, source_of
 from grpo_train.backup.job import OnProgress
 from grpo_train.backup.prune import PruneResult, prune
 from grpo_train.backup.snapshots import homes, homes_named
@@ -32,6 +35,7 @@ from grpo_train.cli.transfer import (
     Yes,
     failing,
     opened,
+    parse_limit,
     print_json,
     print_omitted,
     progress_shown,
@@ -236,3 +240,27 @@ def _show_pruned(result: PruneResult, *, dry_run: bool) -> None:
     )
     for stays in result.stays:
         print(f"  snapshot {stays.snapshot} stays: {stays.reason}")
+
+
+def fetch_(
+    url: Annotated[str, typer.Argument(metavar="URL", help="s3://BUCKET/PREFIX/, or a directory.")],
+    to: Annotated[Path, typer.Option(help="Directory to create, such as ROOT/checkpoints/NAME.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="Destination whose endpoint and credentials are used.")
+    ] = None,
+    transfers: Transfers = TRANSFERS,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    root: Root = None,
+) -> None:
+    """Fetch starting weights into a new directory, checked by their manifest or their headers."""
+    with failing(as_json), progress_shown() as show:
+        described = find_destination(source) if source else None
+        rate = RateLimit(parse_limit(limit)) if limit else None
+        store, prefix = source_of(url, described if isinstance(described, Bucket) else None, rate)
+        result = fetch(resolve_root(root), store, prefix, to.expanduser().absolute(), transfers=transfers, show=show)
+    if as_json:
+        print_json(result)
+    else:
+        by = "every SHA-256 in MANIFEST.json" if result.checked == "manifest" else "sizes and safetensors headers"
+        print(f"{result.path}: {result.files:,} files, {size_text(result.bytes)}, checked by {by}")

@@ -52,11 +52,16 @@ def opened(
     name: str | None, root: Path, *, write: bool = True, limit: str | None = None, transfers: int = 4
 ) -> Destination:
     """A destination for a command. Raises UserError."""
+    rate = parse_limit(limit) if limit else None
+    return open_destination(name, root, write=write, limit=rate, transfers=transfers)
+
+
+def parse_limit(text: str) -> int:
+    """Bytes per second of ``--limit``. Raises UserError."""
     try:
-        rate = parse_rate(limit) if limit else None
+        return parse_rate(text)
     except ValueError as error:
         raise UserError(f"--limit: {error}", code="bad_option") from None
-    return open_destination(name, root, write=write, limit=rate, transfers=transfers)
 
 
 def print_json(value: Any) -> None:
