@@ -7,8 +7,9 @@ newest complete snapshot with the same digest. Logs, configs and evaluations are
 
 from __future__ import annotations
 
+import os
 import socket
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,10 @@ from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import read_back_all
 from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, StatusWriter, list_evaluations
-from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from grpo_train.run_dir.processes import RUN_ID_VARIABLE, find_by_run_id, is_alive, run_id_of
 from grpo_train.run_dir.safe_json import Unreadable
 from grpo_train.run_dir.spare import accuracies_of, checkpoint_size, links_of, reasons_to_keep
+from grpo_train.run_dir.status import writer_of
 from grpo_train.train.retention import is_within, paths_read, remove_unless_read
 
 if TYPE_CHECKING:
@@ -96,10 +98,10 @@ def clean_up(
 ) -> CleanupResult:
     """Plan anew, then read each checkpoint's objects back and remove it. Raises as :func:`plan_cleanup`, and ``busy``.
 
-    The run cannot be resumed meanwhile: its status lock is held.
+    The run cannot be resumed meanwhile: its status lock is held, by its supervisor where this is one of its stages.
     """
     working = working_on(run.root, "training_runs", run.name, "cleanup", to.name, show)
-    with working as job, closing(StatusWriter(run.path)):
+    with working as job, nullcontext() if is_own_stage(run) else closing(StatusWriter(run.path)):
         plan, snapshot, stored = _plan(run, to, keep)
         removed, kept = [], list(plan.kept)
         for spare in plan.spare:
@@ -144,8 +146,17 @@ def _plan(run: RunDir, to: Destination, keep: int) -> tuple[CleanupPlan, Snapsho
     return plan, newest.manifest, stored
 
 
+def is_own_stage(run: RunDir) -> bool:
+    """Whether the run's supervisor has started this process as a stage: nothing trains meanwhile."""
+    pid, start = writer_of(run.read_status() or {})
+    is_marked = os.environ.get(RUN_ID_VARIABLE) == run_id_of(run.path)
+    return is_marked and pid == os.getppid() and is_alive(pid, start)
+
+
 def refuse_live(run: RunDir) -> None:
-    """Raise RunDirError (``run_is_live``) if the run or one of its processes is live."""
+    """Raise RunDirError (``run_is_live``) if the run or one of its processes is live, unless it has started this."""
+    if is_own_stage(run):
+        return
     if run.observed_state().is_live or find_by_run_id(run_id_of(run.path)):
         raise RunDirError(
             f"{run.name} is active; stop it first (grpo-train stop --training-run {run.name})", code="run_is_live"

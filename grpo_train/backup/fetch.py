@@ -54,8 +54,14 @@ def source_of(url: str, access: Bucket | None, limit: RateLimit | None = None) -
     from grpo_train.backup.access import find_access
     from grpo_train.backup.s3 import S3Store
 
-    place = {"endpoint": access.endpoint, "region": access.region, "ca_file": access.ca_file} if access else {}
-    store = S3Store(find_access(access.credentials if access else ""), bucket=match[1], limit=limit, **place)
+    store = S3Store(
+        find_access(access.credentials if access else ""),
+        bucket=match[1],
+        endpoint=access.endpoint if access else "",
+        region=access.region if access else "",
+        ca_file=access.ca_file if access else "",
+        limit=limit,
+    )
     return store, f"{match[2].strip('/')}/" if match[2].strip("/") else ""
 
 

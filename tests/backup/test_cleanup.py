@@ -20,7 +20,7 @@ from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.take import back_up
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run
 from grpo_train.run_dir.files import atomic_symlink
-from grpo_train.run_dir.processes import identity
+from grpo_train.run_dir.processes import identity, run_id_of, start_ticks
 from tests.support.backups import (
     CONFIG,
     contents,
@@ -168,6 +168,20 @@ def test_live_runs_are_left_alone(run: RunDir, disk: Destination) -> None:
         clean_up(run, disk)
     writer.close()
     assert steps(run) == [10, 20, 30, 40]
+
+
+def test_own_supervisor_may_clean_up(run: RunDir, disk: Destination, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a stage of a workflow, while the supervisor is live and holds the lock."""
+    parent = os.getppid()
+    me = identity()
+    set_state(run, "evaluating", pid=parent, pid_start=start_ticks(parent), host=me.host, boot_id=me.boot_id)
+    writer = StatusWriter(run.path)
+    with pytest.raises(RunDirError, match="another process is writing"):
+        clean_up(run, disk)
+    monkeypatch.setenv("GRPO_RUN_ID", run_id_of(run.path))
+    assert len(clean_up(run, disk).removed) == 3
+    writer.close()
+    assert steps(run) == [40]
 
 
 def test_superseded_steps_go_too(run: RunDir, disk: Destination) -> None:
