@@ -112,10 +112,10 @@ def value_of(record: Record, name: str) -> Any:
     if prefix == "eval":
         return _evaluated(record, rest)
     if prefix in ("last", "min", "max"):
-        return record.metrics.get(rest, (None, None, None))[("last", "min", "max").index(prefix)]
-    if (metric := record.metrics.get(name)) is not None:
+        return (record.metric(rest) or (None, None, None))[("last", "min", "max").index(prefix)]
+    if (metric := record.metric(name)) is not None:
         return metric[0]
-    return record.config.get(name)
+    return record.config_value(name) if "." in name else None
 
 
 def _evaluated(record: Record, name: str) -> float | None:

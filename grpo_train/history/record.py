@@ -25,6 +25,8 @@ SUMMARY = (
     "started_at", "run_seconds", "restarts", "nproc", "device", "note", "error", "layout",
 )  # fmt: skip
 """Fields of a row of a list of runs that are kept."""
+MISSING = object()
+_DECODER = json.JSONDecoder()
 Json = str
 """JSON that is parsed when it is needed: most queries need none of it."""
 
@@ -72,6 +74,11 @@ class Record:
         """See :func:`events_of`."""
         return json.loads(self.events_json) if self.events_json else []
 
+    def metric(self, name: str) -> list[float | None] | None:
+        """A metric's last, lowest and highest value."""
+        found: list[float | None] | object = _member(self.metrics_json, name)
+        return found if isinstance(found, list) else None
+
     @property
     def state(self) -> str:
         return str(self.summary.get("state") or "")
@@ -96,9 +103,11 @@ class Record:
 
     def config_value(self, key: str) -> Any:
         """A value of the configuration, by ``section.key`` or by ``key`` where one section has it."""
-        if key in self.config:
-            return self.config[key]
-        found = [name for name in self.config if name.endswith(f".{key}")] if "." not in key else []
+        if (value := _member(self.config_json, key)) is not MISSING:
+            return value
+        if "." in key:
+            return None
+        found = [name for name in self.config if name.endswith(f".{key}")]
         return self.config[found[0]] if len(found) == 1 else None
 
     # cost ----------------------------------------------------------------------------------------------------
@@ -136,9 +145,9 @@ class Record:
         """Dollars per 1,000 completions."""
         completions = 1.0
         for key in ("rollout.buffer_size", "rollout.num_generations"):
-            completions *= to_float(self.config.get(key)) or math.nan
-        per_update = to_float(self.config.get("algorithm.num_iterations")) or 1.0
-        per_update *= to_float(self.config.get("algorithm.updates_per_buffer")) or 1.0
+            completions *= to_float(self.config_value(key)) or math.nan
+        per_update = to_float(self.config_value("algorithm.num_iterations")) or 1.0
+        per_update *= to_float(self.config_value("algorithm.updates_per_buffer")) or 1.0
         per_step = self.cost_per_step
         return None if per_step is None or not completions > 0 else 1000 * per_step * per_update / completions
 
@@ -226,6 +235,14 @@ def _as_number(text: Any) -> float | None:
         return _finite(float(text)) if isinstance(text, (str, int, float)) and len(str(text)) <= 32 else None
     except ValueError:
         return None
+
+
+def _member(text: Json, key: str) -> Any:
+    """A member of a flat object in JSON, without the others; MISSING without it. A quote within a text is escaped, so a
+    key in quotes is nothing else."""
+    label = json.dumps(key, ensure_ascii=False) + ": "
+    at = text.find(label)
+    return MISSING if at < 0 else _DECODER.raw_decode(text, at + len(label))[0]
 
 
 def _finite(value: Any) -> float | None:

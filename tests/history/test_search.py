@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo_train.history.cost import Prices
 from grpo_train.history.listing import find, one_of, to_csv, to_json
@@ -134,3 +136,15 @@ def test_costs_follow_from_price_and_time() -> None:
     assert record("c", box="old").cost is None
     longer = record("d", run_seconds=7200.0, updated_at=utc_from(NOW))  # an hour more than its spans know
     assert (longer.cost, longer.ran[-1]) == (5.0, ("h200-a", NOW - 3600, NOW))
+
+
+TEXTS = st.text(max_size=8) | st.sampled_from(['a": ', '"a": 1', "a\\", '\\"a\\": '])
+
+
+@given(st.dictionaries(TEXTS, TEXTS | st.integers() | st.none() | st.booleans(), max_size=6), TEXTS)
+def test_one_value_is_found_without_the_others(config: dict[str, Any], other: str) -> None:
+    one = Record("i", "b", "/r", "n", {}, config_json=json.dumps(config, ensure_ascii=False))
+    for key, value in config.items():
+        assert one.config_value(key) == value
+    if other not in config and "." in other:
+        assert one.config_value(other) is None
