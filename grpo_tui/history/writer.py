@@ -30,6 +30,8 @@ class HistoryWriter:
         self._path, self._box = path, box
         self._waiting: queue.Queue[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = queue.Queue()
         self._thread: threading.Thread | None = None
+        self._list: Mapping[str, Any] | None = None
+        """The newest list of runs, if it is not written yet."""
         self._rows: dict[str, Mapping[str, Any]] = {}
         """Run name to its row of the last list of runs."""
         self._written: dict[str, object] = {}
@@ -43,6 +45,10 @@ class HistoryWriter:
         """Keep an answer of the box, which is not changed afterwards."""
         if op not in WRITTEN or self._waiting.qsize() >= RESERVE:
             return
+        if op == "runs":  # only the newest list counts, and a list may have 16 MB
+            is_waiting, self._list = self._list is not None, answer
+            if is_waiting:
+                return
         self._waiting.put((op, params, answer))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -59,6 +65,8 @@ class HistoryWriter:
         is_new = True
         while True:
             op, params, answer = self._waiting.get()
+            if op == "runs" and self._list is not None:
+                answer, self._list = self._list, None
             try:
                 if is_new:
                     self._open(database)
