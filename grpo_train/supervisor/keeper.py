@@ -22,7 +22,7 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import ROOT_VARIABLE, RunDir, list_runs
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import open_lock
-from grpo_train.run_dir.kill import was_killed
+from grpo_train.run_dir.kill import record_end, was_killed
 from grpo_train.run_dir.owners import foreign_owner
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from grpo_train.run_dir.sessions import (
@@ -36,6 +36,7 @@ from grpo_train.run_dir.sessions import (
     session_name,
 )
 from grpo_train.run_dir.umask import UMASK_VARIABLE
+from grpo_train.supervisor.workflow import remaining
 
 ATTEMPTS = 5
 """Resumes from one checkpoint: a run that is lost again and again without a new one has another problem."""
@@ -53,7 +54,8 @@ class Kept(NamedTuple):
 
     run: str
     state: str
-    """``resumed``, ``waiting`` (tried again by the next keeper), ``given up`` or ``failed``."""
+    """``resumed``, ``finished`` (only its end was not recorded), ``waiting`` (tried again by the next keeper), ``given
+    up`` or ``failed``."""
     reason: str = ""
 
 
@@ -79,6 +81,9 @@ def _keep(run: RunDir) -> Kept | None:
         if left := find_by_run_id(run_id_of(run.path)):
             return Kept(run.name, "waiting", f"processes of it are still running: {left}")
         from_step = run.newest_step()
+        if from_step >= config.run.total_steps and not remaining(run, config, from_step):
+            record_end(run, "finished", by="keeper")  # killed between its last stage and its status
+            return Kept(run.name, "finished")
         rows = [row for _, row in run.events() if row.get("event") == "auto_resumed"]
         if sum(row.get("from_step") == from_step for row in rows) >= ATTEMPTS:
             return Kept(

@@ -16,7 +16,10 @@ FIRST = (
     "algorithm.num_iterations", "optimizer.warmup_steps", "run.total_steps",
 )  # fmt: skip
 """Keys that are tried first, in this order."""
-NEVER = ("tracking.", "eval.", "run.save_every", "run.eval_every", "run.keep_", "run.max_restarts", "run.nproc")
+NEVER = (
+    "tracking.", "eval.", "notify.", "workflow.", "budget.", "run.save_every", "run.eval_every", "run.keep_",
+    "run.max_restarts", "run.restart_wait", "run.stall_timeout", "run.auto_resume", "run.nproc",
+)  # fmt: skip
 """Beginnings of keys that say how a run is watched, not what it is."""
 SHORT = {"optimizer.learning_rate": "lr", "model.lora_rank": "r", "rollout.num_generations": "samples"}
 BARE = ("task.name", "model.backbone", "model.adapter", "algorithm.loss_type")

@@ -100,6 +100,9 @@ def test_a_rebooted_run_is_resumed_in_its_session(root: Path, tmux: Path) -> Non
     assert events(run).count("auto_resumed") == 1
     assert_same_run(run, train_here(root, write_config(root, **KEPT), "straight"), 8)
     assert grpo_train("keeper", "--once", root=root).stdout == ""
+    rebooted(run, state="running")  # killed before its end was recorded
+    assert grpo_train("keeper", "--once", root=root).stdout == "night.1: finished\n"
+    assert (run.read_status() or {})["state"] == "finished"
 
 
 def test_a_run_that_never_saved_starts_again(root: Path, tmux: Path) -> None:
