@@ -36,10 +36,10 @@ from grpo_train.run_dir.sessions import (
     session_name,
 )
 from grpo_train.run_dir.umask import UMASK_VARIABLE
-from grpo_train.supervisor.workflow import remaining
+from grpo_train.supervisor.workflow import read_workflow, remaining
 
 ATTEMPTS = 5
-"""Resumes from one checkpoint: a run that is lost again and again without a new one has another problem."""
+"""Resumes from one checkpoint in one stage: a run that is lost again and again there has another problem."""
 TMUX_S = 60.0
 
 
@@ -84,15 +84,14 @@ def _keep(run: RunDir) -> Kept | None:
         if from_step >= config.run.total_steps and not remaining(run, config, from_step):
             record_end(run, "finished", by="keeper")  # killed between its last stage and its status
             return Kept(run.name, "finished")
+        here = {"from_step": from_step, "stages_done": len(read_workflow(run).get("done") or [])}
         rows = [row for _, row in run.events() if row.get("event") == "auto_resumed"]
-        if sum(row.get("from_step") == from_step for row in rows) >= ATTEMPTS:
-            return Kept(
-                run.name, "given up", f"resumed {ATTEMPTS} times from step {from_step} without a new checkpoint"
-            )
+        if sum({key: row.get(key) for key in here} == here for row in rows) >= ATTEMPTS:
+            return Kept(run.name, "given up", f"resumed {ATTEMPTS} times from step {from_step} without progress")
         tmux = _tmux_of(run)
         if _has_live_session(tmux, run):
             return Kept(run.name, "waiting", f"its tmux session '{session_name(run.name)}' is still alive")
-        run.log_event("auto_resumed", by="keeper", from_step=from_step)
+        run.log_event("auto_resumed", by="keeper", **here)
         _start(tmux, run)
         return Kept(run.name, "resumed", f"from step {from_step}")
     except (UserError, OSError, subprocess.SubprocessError) as error:  # one run must not cost the others

@@ -126,7 +126,8 @@ def _expanded(entry: WorkflowStage, step: int, config: Config) -> list[Stage]:
         return [Stage("backup", step, options=("--to", entry.backup.to) if entry.backup.to else ())]
     if entry.cleanup is not None:
         keep = ("--keep", str(entry.cleanup.keep)) if entry.cleanup.keep else ("--keep-latest",)
-        return [Stage("cleanup", step, options=(*keep, "--yes"))]
+        to = ("--to", entry.cleanup.to) if entry.cleanup.to else ()
+        return [Stage("cleanup", step, options=(*keep, *to, "--yes"))]
     return [Stage("train", step)]
 
 

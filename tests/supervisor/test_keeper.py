@@ -141,9 +141,9 @@ def test_leftover_processes_are_waited_for(root: Path, tmux: Path) -> None:
 def test_a_run_that_is_lost_again_and_again_is_given_up(root: Path, tmux: Path) -> None:
     run = planted(root, "hopeless")
     for _ in range(ATTEMPTS):
-        run.log_event("auto_resumed", from_step=0)
+        run.log_event("auto_resumed", from_step=0, stages_done=0)
     (kept,) = keep(root)
-    assert kept == ("hopeless", "given up", f"resumed {ATTEMPTS} times from step 0 without a new checkpoint")
+    assert kept == ("hopeless", "given up", f"resumed {ATTEMPTS} times from step 0 without progress")
 
 
 def test_exactly_one_of_the_options_is_required(root: Path) -> None:

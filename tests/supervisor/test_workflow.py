@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
+import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -258,19 +262,25 @@ def state(run: RunDir) -> dict[str, Any]:
 
 
 @pytest.fixture
-def backups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def backups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that is the default destination of backups."""
-    place = tmp_path / "backups"
+    place = Path(f"/dev/shm/backups-{os.getpid()}-{secrets.token_hex(4)}")  # another disk than the root's
     place.mkdir()
     folder = tmp_path / "config" / "grpo-tui"
     folder.mkdir(parents=True)
     (folder / "backup.yaml").write_text(yaml.safe_dump({"destinations": [{"name": "disk", "folder": str(place)}]}))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return place
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def test_a_workflow_runs_every_stage(root: Path, backups: Path) -> None:
-    stages = [{"repeat": {"every": 2, "stages": ["train", "eval", "backup"]}}, {"eval": {"steps": [0, 4]}}, "backup"]
+    stages = [
+        {"repeat": {"every": 2, "stages": ["train", "eval", "backup"]}},
+        {"eval": {"steps": [0, 4]}},
+        "backup",
+        "cleanup",
+    ]
     run, cfg = settings(root, "whole", stages, run__total_steps=4)
     planned = grpo_train("plan", "--cfg", cfg, root=root)
     assert planned.returncode == 0, planned.stderr
@@ -281,6 +291,9 @@ def test_a_workflow_runs_every_stage(root: Path, backups: Path) -> None:
     assert finished == names(load_config(cfg.read_text()))
     listed = json.loads(grpo_train("list-backups", "--json", root=root).stdout)
     assert any(run.name in json.dumps(row) for row in listed)
+    left = [checkpoint.step for checkpoint in run.checkpoints()]
+    assert left[-1] == 4
+    assert 1 not in left, "read back from the backup and removed"
     assert_same_run(run, train_here(root, write_config(root, run__total_steps=4), "straight"), 4)
     estimated = json.loads(grpo_train("plan", "--cfg", cfg, "--json", root=root).stdout)
     assert estimated["unknown_stages"] == 0

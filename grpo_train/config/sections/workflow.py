@@ -64,6 +64,8 @@ class CleanupStage(_Settings):
     """Keep the latest checkpoint."""
     keep: PositiveInt | None = None
     """Keep the newest N checkpoints instead."""
+    to: str | None = None
+    """Destination in ``backup.yaml`` whose copies count. Default: the default destination there."""
 
     @model_validator(mode="after")
     def _keeps_something(self) -> CleanupStage:
