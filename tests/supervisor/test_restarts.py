@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grpo_train.run_dir.processes import run_id_of
 from grpo_train.supervisor.restarts import Restarts
-from tests.support.engine import GRPO_TRAIN, events, rows, run_of, running, wait_for, write_config
+from tests.support.engine import GRPO_TRAIN, events, grpo_train, rows, run_of, running, wait_for, write_config
 
 KILLED: dict[str, Any] = {"code": "internal", "summary": "rank 0 was killed by SIGKILL"}
 
@@ -92,9 +92,8 @@ def test_a_bug_that_repeats_is_restarted_once(root: Path) -> None:
         root, run__max_restarts=5, run__restart_wait=[0.1], task__rewards=[f"{root / 'reward.py'}:broken"]
     )
     run = run_of(root, "bug")
-    with running(train(root, run.name, cfg), root, run_id_of(run.path)) as supervisor:
-        output, _ = supervisor.communicate(timeout=400)
-    assert supervisor.returncode == 1, output
+    done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
+    assert done.returncode == 1, done.stdout
     status = run.read_status() or {}
     assert (status["state"], status["restarts"]) == ("crashed", 1)
     assert status["error"]["summary"].endswith("no restart: the same error came twice at step 0")

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,10 @@ from grpo_train.config import ConfigError, dump_config, load_config
 from grpo_train.config.schema import Config
 from grpo_train.config.sections.workflow import Collapse, Plateau
 from grpo_train.run_dir import RunDir, create_run
-from grpo_train.run_dir.processes import run_id_of
 from grpo_train.supervisor.stages import Stage, all_stages, plan
 from grpo_train.supervisor.stop_rules import StopRules, collapse, over_budget, plateau
 from grpo_train.supervisor.workflow import Workflow, edited, position, read_workflow, remaining
 from tests.support.engine import (
-    GRPO_TRAIN,
     REPOSITORY,
     assert_same_run,
     config_text,
@@ -33,10 +30,8 @@ from tests.support.engine import (
     grpo_train,
     rows,
     run_of,
-    running,
     steps_logged,
     train_here,
-    wait_for,
     write_config,
 )
 
@@ -253,10 +248,6 @@ def settings(root: Path, name: str, stages: list[Any], **changes: Any) -> tuple[
     return run_of(root, name), cfg
 
 
-def train(run: RunDir, cfg: Path) -> list[str]:
-    return [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", run.name, "--root", str(run.root)]
-
-
 def state(run: RunDir) -> dict[str, Any]:
     return run.read_status() or {}
 
@@ -319,31 +310,27 @@ def test_a_failed_backup_does_not_end_training(root: Path, backups: Path) -> Non
 
 
 def test_an_edited_workflow_is_confirmed(root: Path) -> None:
-    run, cfg = settings(root, "edited", ["train", "eval"], run__total_steps=5000)
-    with running(train(run, cfg), root, run_id_of(run.path)) as supervisor:
-        wait_for(lambda: run.newest_step() >= 2 or supervisor.poll() is not None, "two steps", timeout=300)
-        supervisor.send_signal(signal.SIGINT)
-        supervisor.communicate(timeout=300)
-    assert state(run)["state"] == "stopped"
-    step = run.newest_step()
-    edit = ("--set", f"run.total_steps={step + 1}", "--set", "workflow.stages=[train]")
+    run, cfg = settings(root, "edited", ["train", {"eval": {"steps": "final"}}], run__total_steps=2)
+    done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
+    assert (done.returncode, state(run)["state"]) == (0, "finished"), done.stdout
+    edit = ("--set", "workflow.stages=[train, eval: {steps: [0]}]")
     refused = grpo_train("resume", "--training-run", run.name, *edit, root=root)
     assert refused.returncode == 2
-    assert "+ train to step 5000" not in refused.stdout
-    assert "- evaluate step 5000" in refused.stdout
+    assert "  - evaluate steps final at step 2\n  + evaluate step 0 at step 2\n" in refused.stdout
     assert "rerun with --yes" in refused.stderr
     done = grpo_train("resume", "--training-run", run.name, *edit, "--yes", root=root, timeout=300)
     assert (done.returncode, state(run)["state"]) == (0, "finished"), done.stdout + done.stderr
-    assert read_workflow(run)["stages"] == [f"train to step {step + 1}"]
+    assert read_workflow(run)["done"] == ["train to step 2", "evaluate step 0 at step 2"]
+    assert steps_logged(run) == [1, 2], "training was done"
+    assert run.checkpoint("final").step == 2
 
 
 def test_a_stop_rule_saves_and_says_why(root: Path) -> None:
     changes = {"workflow__stop_when": [{"plateau": {"steps": 2, "min_gain": 100.0}}], "run__total_steps": 5000}
     run, cfg = settings(root, "plateau", ["train"], run__save_every=1000, **changes)
-    with running(train(run, cfg), root, run_id_of(run.path)) as supervisor:
-        output, _ = supervisor.communicate(timeout=400)
+    done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
     reason = "plateau: reward rose by less than 100 from the 2 steps before to the last 2 steps"
-    assert (supervisor.returncode, state(run)["state"], state(run)["reason"]) == (0, "stopped", reason), output
+    assert (done.returncode, state(run)["state"], state(run)["reason"]) == (0, "stopped", reason), done.stdout
     assert run.newest_step() == steps_logged(run)[-1] >= 4, "saved after its step"
     asked = next(row for row in rows(run, "events.jsonl") if row["event"] == "stop_asked")
     assert asked["by"] == reason
@@ -356,9 +343,8 @@ def test_a_stop_rule_saves_and_says_why(root: Path) -> None:
 
 def test_a_budget_stops_a_run_until_it_is_raised(root: Path) -> None:
     run, cfg = settings(root, "budget", ["train", "eval"], run__total_steps=5000, budget__hours=0.002)
-    with running(train(run, cfg), root, run_id_of(run.path)) as supervisor:
-        output, _ = supervisor.communicate(timeout=400)
-    assert (supervisor.returncode, state(run)["state"]) == (0, "stopped"), output
+    done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
+    assert (done.returncode, state(run)["state"]) == (0, "stopped"), done.stdout
     assert state(run)["reason"] == "budget.hours: 0.0 of 0.002 h are used"
     assert "stopped_by_itself" in events(run)
     refused = grpo_train("resume", "--training-run", run.name, root=root)

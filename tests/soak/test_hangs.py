@@ -1,0 +1,78 @@
+"""More hangs: some ranks of several, a blocked write, without restarts, with a stop. Part of ``make soak``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from tests.supervisor.test_watchdog import HANGS, hung, ranks, recovered, train
+from tests.support.engine import events, run_of, running, write_config
+
+BLOCKED_WRITE = """
+import os
+from pathlib import Path
+calls = 0
+def reward(attempt, verdict):
+    global calls
+    calls += 1
+    fifo = Path({folder!r}) / "fifo"
+    if calls > 20 and not fifo.exists():  # in the second step, once
+        os.mkfifo(fifo)
+        reader = os.open(fifo, os.O_RDWR)
+        os.write(os.open(fifo, os.O_WRONLY), bytes(1 << 24))  # nobody reads it
+    return 1.0
+"""
+
+
+@pytest.mark.parametrize("how_many", [1, 2], ids=["one rank", "all ranks"])
+def test_stopped_ranks_are_restarted(root: Path, how_many: int) -> None:
+    cfg = write_config(root, **HANGS, run__nproc=2)
+    run = run_of(root, "ranks")
+    with hung(root, run, cfg) as supervisor:
+        stopped = ranks(run)[:how_many]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        console, event = recovered(run, supervisor)
+    states = {one["pid"]: one["state"] for one in event["processes"] if one["rank"] is not None}
+    assert len(states) == 2
+    assert {pid for pid, state in states.items() if state == "T"} == set(stopped)
+    if how_many == 1:  # the other one waits for it, and shows where
+        assert "all_gather" in console or "all_reduce" in console or "broadcast" in console
+
+
+def test_a_blocked_write_shows_its_stack(root: Path) -> None:
+    (root / "own.py").write_text(BLOCKED_WRITE.format(folder=str(root)))
+    cfg = write_config(root, **HANGS, task__rewards=[f"{root / 'own.py'}:reward"])
+    run = run_of(root, "blocked")
+    with running(train(root, run, cfg), root, run_id_of(run.path)) as supervisor:
+        console, _ = recovered(run, supervisor)
+    stack = console.partition("its stacks:")[2]
+    assert f'File "{root / "own.py"}"' in stack
+    assert "in reward" in stack
+
+
+def test_without_restarts_a_hang_ends_the_run(root: Path) -> None:
+    cfg = write_config(root, **{**HANGS, "run__max_restarts": 0})
+    run = run_of(root, "once")
+    with hung(root, run, cfg) as supervisor:
+        os.kill(ranks(run)[0], signal.SIGSTOP)
+        supervisor.communicate(timeout=400)
+    status = run.read_status() or {}
+    assert (supervisor.returncode, status["state"], status["error"]["code"]) == (1, "crashed", "stalled")
+    assert "state T (stopped)" in status["error"]["summary"]
+    assert find_by_run_id(run_id_of(run.path)) == []
+
+
+def test_a_stop_of_a_run_that_hangs_is_obeyed(root: Path) -> None:
+    cfg = write_config(root, **{**HANGS, "run__total_steps": 5000})
+    run = run_of(root, "asked")
+    with hung(root, run, cfg) as supervisor:
+        os.kill(ranks(run)[0], signal.SIGSTOP)
+        supervisor.send_signal(signal.SIGINT)
+        supervisor.communicate(timeout=400)
+    assert (supervisor.returncode, (run.read_status() or {})["state"]) == (0, "stopped")
+    assert "stalled" in events(run)
