@@ -69,11 +69,6 @@ def run_id_in(pid: int) -> str:
     return variable_in(pid, RUN_ID_VARIABLE)
 
 
-def is_stage_of(run_id: str) -> bool:
-    """Whether this process is a stage that the run's supervisor started, which runs one stage at a time."""
-    return os.environ.get(RUN_ID_VARIABLE) == run_id and os.environ.get(PARENT_VARIABLE) == str(os.getppid())
-
-
 def variable_in(pid: int, name: str) -> str:
     """A variable that a process was started with; "" without it, and of a process that is gone or another user's."""
     prefix = os.fsencode(f"{name}=")
