@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Any
 
 from grpo_train.backup.access import Access
-from grpo_train.backup.content import CHUNK, RateLimit, check_content
+from grpo_train.backup.content import RateLimit, check_content
 from grpo_train.backup.keys import check_key, check_prefix, is_key
-from grpo_train.backup.s3_errors import Place, cause_of
+from grpo_train.backup.s3_errors import Place
+from grpo_train.backup.s3_read import Reader
 from grpo_train.backup.s3_requests import OnWait, Requests, Timing
 from grpo_train.backup.s3_trial import try_checksums
 from grpo_train.backup.s3_upload import PART, Uploader
@@ -47,7 +48,6 @@ class S3Store:
         self._prefix = check_prefix(f"{prefix.strip('/')}/" if prefix.strip("/") else "")
         self.url = f"s3://{bucket}/{self._prefix}".rstrip("/")
         self.location = f"{bucket}/{self._prefix}".rstrip("/")
-        self._limit = limit
         self._requests = Requests(
             access,
             Place(self.url, bucket, endpoint or access.endpoint, region or access.region, access),
@@ -58,6 +58,7 @@ class S3Store:
             on_wait=on_wait,
         )
         self.identity = f"{self._requests.place.endpoint}/{self.location}"
+        self._reader = Reader(self._requests, transfers, limit)
         self._uploader = Uploader(self._requests, transfers, part)
         self._checksums: dict[str, tuple[str, str]] = {}
         """Of the objects in parts that were written: their SHA-256, and the checksum that the store must report."""
@@ -104,48 +105,7 @@ class S3Store:
     # ------------------------------------------------------------------------------------------------- reading
 
     def read(self, key: str, start: int = 0) -> Iterator[bytes]:
-        from botocore.exceptions import BotoCoreError
-
-        full, at, backoff = self._full(key), start, self._requests.backoff()
-        condition: dict[str, Any] = {}
-        while True:
-            if at:
-                condition["Range"] = f"bytes={at}-"
-            try:
-                response = self._get(key, full, condition)
-            except _PastTheEnd:
-                return
-            body = response["Body"]
-            if condition.setdefault("IfMatch", response["ETag"]) != response["ETag"]:  # not every server compares them
-                body.close()
-                raise self._replaced(key)
-            skip = at if at and "ContentRange" not in response else 0  # a server without ranges sends the whole object
-            try:
-                while chunk := body.read(CHUNK):
-                    if self._limit:
-                        self._limit.take(len(chunk))
-                    dropped = min(skip, len(chunk))
-                    skip, chunk = skip - dropped, chunk[dropped:]
-                    if chunk:
-                        at += len(chunk)
-                        backoff.progressed()
-                        yield chunk
-                return
-            except (BotoCoreError, OSError) as error:
-                backoff.wait(self.url, cause_of(error, self._requests.place.endpoint))
-            finally:
-                body.close()
-
-    def _get(self, key: str, full: str, condition: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return self._requests.call("get_object", Key=full, **condition)
-        except StoreError as error:
-            said = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
-            if said in ("InvalidRange", "416"):
-                raise _PastTheEnd from None
-            if said in ("PreconditionFailed", "412"):
-                raise self._replaced(key) from None
-            raise self._about(key, error) from error.__cause__
+        return self._reader.read(self._full(key), f"{self.url}/{key}", start)
 
     def read_small(self, key: str, limit: int) -> bytes:
         data = bytearray()
@@ -200,7 +160,7 @@ class S3Store:
             return
         facts = self._head(self._full(key), ChecksumMode="ENABLED")
         if not facts:
-            raise self._missing(key)
+            raise StoreError(f"{self.url}/{key}: no such object", code="missing")
         reported = facts.get("ChecksumSHA256", "")
         known, checksum = self._checksums.get(key, ("", ""))
         expected = checksum if known == sha256 else base64.b64encode(bytes.fromhex(sha256)).decode()
@@ -234,16 +194,3 @@ class S3Store:
 
     def _full(self, key: str) -> str:
         return self._prefix + check_key(key)
-
-    def _missing(self, key: str) -> StoreError:
-        return StoreError(f"{self.url}/{key}: no such object", code="missing")
-
-    def _replaced(self, key: str) -> StoreError:
-        return StoreError(f"{self.url}/{key}: replaced while it was read", code="damaged")
-
-    def _about(self, key: str, error: StoreError) -> StoreError:
-        return self._missing(key) if error.code == "missing" else error
-
-
-class _PastTheEnd(Exception):
-    """A range begins at or after the end of an object."""

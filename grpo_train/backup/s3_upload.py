@@ -19,7 +19,7 @@ from grpo_train.backup.s3_errors import UploadEnded
 from grpo_train.backup.s3_requests import Requests
 from grpo_train.backup.store import OnBytes, Piece, StoreError
 
-PART = 16 << 20
+PART = 8 << 20
 """Bytes of a part; files up to this size are one request."""
 MAX_PARTS = 10_000
 MAX_BYTES = 5 << 40
