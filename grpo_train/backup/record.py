@@ -12,8 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpo_train.backup.carry import EVENTS
 from grpo_train.backup.layout import Home, identity_of
+from grpo_train.backup.snapshot import Snapshot
 from grpo_train.run_dir.backed_up import steps_in_backup
+from grpo_train.run_dir.backup_state import MAX_NAME, LastBackup, parse_last_backup
 from grpo_train.run_dir.files import atomic_write, read_json
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
@@ -30,6 +33,15 @@ class StoreRecord:
     claim: str = ""
     read_back: int = 0
     """Newest snapshot of which every byte has been read back from the store; 0 = none."""
+    latest: LastBackup | None = None
+    """What readers without the store show."""
+
+    def describe(self, snapshot: Snapshot, destination: str, *, same_disk: bool, time: float) -> None:
+        """Set ``latest``; ``time``: when the snapshot was made, by the store's clock."""
+        current = [step.step for step in snapshot.steps if "superseded/" not in step.path]
+        events = next((file.size for file in snapshot.files if file.path == EVENTS), 0)
+        log_step = snapshot.log_steps.get("logs/train_log.jsonl", 0)
+        self.latest = LastBackup(destination[:MAX_NAME], same_disk, max(current, default=0), log_step, events, time)
 
 
 @dataclass
@@ -63,7 +75,8 @@ def read_record(folder: Path) -> Record:
     for store_id, facts in stores.items() if isinstance(stores, dict) else ():
         numbers = {key: facts.get(key) for key in ("known", "claimed", "read_back")} if isinstance(facts, dict) else {}
         if numbers and all(type(value) is int for value in numbers.values()):
-            record.stores[store_id] = StoreRecord(**numbers, claim=str(facts.get("claim", "")))  # type: ignore[arg-type]
+            latest = parse_last_backup(facts.get("latest"))
+            record.stores[store_id] = StoreRecord(**numbers, claim=str(facts.get("claim", "")), latest=latest)  # type: ignore[arg-type]
     if isinstance(hashes, dict):
         record.hashes = {path: facts for path, facts in hashes.items() if isinstance(facts, list) and len(facts) == 5}
     return record

@@ -145,7 +145,7 @@ def restore(
         restored = [step for step in wanted_steps if _show_step(target, step, is_damaged=step.path in failed)]
         _show_weights(root, snapshot, failed)
         if not exists:
-            _finish(target, folder, snapshot, source.trust.store_id, renamed=as_name not in (None, home.name))
+            _finish(target, folder, chosen, source, renamed=as_name not in (None, home.name))
         identity = read_record(folder).identity
         moved = [(w.source, os.fspath(root / w.path)) for w in snapshot.weights if os.path.isabs(w.source)]
         return RestoreResult(
@@ -366,8 +366,10 @@ def _show_weights(root: Path, snapshot: Snapshot, failed: dict[str, StoreError])
             fsync_path((root / group.path).parent)
 
 
-def _finish(target: Path, folder: Path, snapshot: Snapshot, store_id: str, *, renamed: bool) -> None:
+def _finish(target: Path, folder: Path, chosen: StoredSnapshot, source: Destination, *, renamed: bool) -> None:
     """Write links and the record, then rename the directory to its name."""
+    snapshot = chosen.manifest
+    assert snapshot is not None
     for link in snapshot.links:
         path = target / link.path
         if (path.parent / link.target).exists() or not link.target.startswith("step_"):
@@ -378,7 +380,8 @@ def _finish(target: Path, folder: Path, snapshot: Snapshot, store_id: str, *, re
     if renamed:
         record = Record(new_identity(snapshot.identity), snapshot.identity)
     else:
-        record.stores[store_id] = StoreRecord(known=snapshot.number)
+        known = record.stores[source.trust.store_id] = StoreRecord(known=snapshot.number)
+        known.describe(snapshot, source.name, same_disk=source.trust.same_disk, time=chosen.modified)
     for name in ("control", "training_state", "logs") if snapshot.kind == "training_runs" else ():
         (target / name).mkdir(exist_ok=True)
     record.save(target)

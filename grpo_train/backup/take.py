@@ -134,7 +134,9 @@ def _stored(
     before = previous.manifest if previous and previous.is_complete and previous.home == stored.home else None
     if lineage.ahead or (before and not missing and _content(before) == _content(plan.snapshot)):
         assert previous is not None
+        assert previous.manifest is not None
         known.known = previous.number
+        known.describe(previous.manifest, to.name, same_disk=to.trust.same_disk, time=previous.modified)
         remove_unfinished(stored, known)
         save()
         return _result(replace(plan.snapshot, number=previous.number), Sent({}), is_new=False)
@@ -155,7 +157,8 @@ def _stored(
         raise
     if all_read_back:  # this store's proof is to read an object back
         known.read_back = done.number
-        save()
+    known.describe(done, to.name, same_disk=to.trust.same_disk, time=to.store.now())
+    save()
     to.store.abort_stale_uploads(stored.home.prefix, _STALE_S)
     return _result(done, sent, is_new=True)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from grpo_train.run_dir import fields
 from grpo_train.run_dir.backed_up import restore_hint
+from grpo_train.run_dir.backup_state import backup_state
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import (
     ByteRange,
@@ -379,6 +380,7 @@ class RunDir:
                 "device": fields.text(status, "device"),
                 "stop_asked": self.stop_requested(),
                 "note": read_note(self.path),
+                "backup": backup_state(self.path, fields.integer(last, "step") or 0, self.events()),
             }
 
 

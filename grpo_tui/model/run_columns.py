@@ -89,6 +89,24 @@ def _cost(cells: Cells, row: RunRow) -> str:
     return "" if dollars is None else f"{dollars:,.2f}"
 
 
+def backup_label(row: RunRow) -> str:
+    """State of a run's backup, with a sign that needs no color."""
+    if row.backup is None:
+        return "– none"
+    if row.backup.same_disk:
+        return "= same disk"
+    if behind := row.backup.behind:
+        return f"▲ {behind} {'step' if behind == 1 else 'steps'} behind"
+    return f"✔ step {row.backup.step}" if row.backup.step else "✔ logs"
+
+
+def backup_word(row: RunRow) -> str:
+    """State of a run's backup, for filters: ``none``, ``same disk``, ``behind`` or ``complete``."""
+    if row.backup is None:
+        return "none"
+    return "same disk" if row.backup.same_disk else "behind" if row.backup.behind else "complete"
+
+
 def _started(cells: Cells, row: RunRow) -> str:
     return "" if row.launched_at is None else time.strftime("%m-%d %H:%M", time.localtime(row.launched_at))
 
@@ -122,10 +140,16 @@ KNOWN = {
         Column("cost", "cost $", 8, _cost, lambda c, r: progress.cost(c.store, r)),
         Column("age", "age", 3, lambda c, r: short_age(c.store.row_age(r)), lambda c, r: c.store.row_age(r), 4),
         Column("note", "note", 11, lambda c, r: r.note[:NOTE_WIDTH], lambda c, r: r.note or None, is_left=True),
+        Column(
+            "backup", "backup", 6, lambda c, r: backup_label(r), lambda c, r: r.backup.behind if r.backup else None,
+            is_left=True,
+        ),
         Column("start", "start", 10, _started, lambda c, r: r.launched_at, 11),
     )
 }  # fmt: skip
 """The columns that every run has, besides the metrics and config keys."""
+BACKUP = "backup"
+"""Shown without being chosen where a run of the box has a backup."""
 
 
 def column(name: str) -> Column:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_train.history.query import Comparison, Leaf, Node, Word, holds, leaves, matches
-from grpo_tui.model.run_columns import KNOWN, Cells, fact_value
+from grpo_tui.model.run_columns import KNOWN, Cells, backup_word, fact_value
 from grpo_tui.model.run_row import RunRow
 
 HOUR = 3600.0
@@ -19,8 +19,9 @@ FIELDS: dict[str, Callable[[Cells, RunRow], Any]] = {
     "device": lambda cells, row: row.device,
     "error": lambda cells, row: str(row.error.get("summary") or ""),
     "restarts": lambda cells, row: row.restarts,
+    "backup": lambda cells, row: backup_word(row),
 }
-"""Fields that are not columns."""
+"""Fields that are not columns, or that compare as something else."""
 
 
 def passes(node: Node, cells: Cells, row: RunRow) -> bool:

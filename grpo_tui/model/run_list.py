@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from grpo_train.history.query import EVERYTHING, Node, QueryError, parse
 from grpo_train.run_dir.suggest import nearest
-from grpo_tui.model.run_columns import DEFAULT, KNOWN, Cells, Column, column, sort_key
+from grpo_tui.model.run_columns import BACKUP, DEFAULT, KNOWN, Cells, Column, column, sort_key
 from grpo_tui.model.run_facts import MOST_RUNS, RunFacts
 from grpo_tui.model.run_filter import FIELDS, SHORT, fields_of, missing_fields, passes
 from grpo_tui.model.run_names import Names, short_names
@@ -56,6 +56,7 @@ class RunList:
     rows: Sequence[RunRow] = ()
     version: int = 0
     """Increases whenever ``rows`` or ``names`` do."""
+    _has_backups: bool = False
     _query: Node = EVERYTHING
     _longest: tuple[object, Mapping[str, int]] = (None, {})
     """What the rows without the selected one are made of, and the cells of their longest texts by column."""
@@ -84,6 +85,7 @@ class RunList:
             return
         self._made_of = made_of
         runs = store.runs or []
+        self._has_backups = any(row.backup is not None for row in runs)
         if len(self.facts.configs) > len(runs):
             self.facts.keep(row.name for row in runs)
         cells = self.cells(store)
@@ -136,8 +138,9 @@ class RunList:
         return run if self.full_names else self.names.short.get(run, run)
 
     def shown_columns(self) -> list[Column]:
-        """The chosen columns."""
-        return [column(name) for name in self.columns]
+        """The chosen columns; without a choice, that of backups once there are any."""
+        extra = (BACKUP,) if self._has_backups and self.columns == DEFAULT else ()
+        return [column(name) for name in (*self.columns, *extra)]
 
     def widths(self, cells: Cells) -> Mapping[str, int]:
         """Cells of each column that has anything to show; the longest name under ``name``."""

@@ -18,6 +18,20 @@ class HeldOut(NamedTuple):
     step: int
 
 
+class BackupState(NamedTuple):
+    """How far a run is backed up."""
+
+    destination: str
+    same_disk: bool
+    """It is lost with the box."""
+    step: int
+    """Newest checkpoint in it; 0 = none."""
+    behind: int
+    """Training steps that it lacks."""
+    time: float
+    """When it was made, by the store's clock."""
+
+
 @dataclass(frozen=True)
 class RunRow:
     """Summary of one run. Unknown values are None or empty."""
@@ -51,6 +65,7 @@ class RunRow:
     note: str = ""
     reason: str = ""
     """Why it stopped by itself, or what failed in a workflow that is finished."""
+    backup: BackupState | None = None
 
     @property
     def shown_state(self) -> str:
@@ -73,7 +88,7 @@ class RunRow:
     @classmethod
     def from_summary(cls, row: dict[str, Any]) -> RunRow:
         """From a row that passed the gate, see :class:`remote.protocol.rows.RunSummary`."""
-        error, held = row.get("error"), row.get("held_out")
+        error, held, backup = row.get("error"), row.get("held_out"), row.get("backup")
         return cls(
             name=row["run"],
             state=row["state"],
@@ -98,6 +113,11 @@ class RunRow:
             reason=row.get("reason") or "",
             note=" ".join((row.get("note") or "").split()),
             held_out=HeldOut(held["accuracy"], held["dataset"], int(held["step"])) if held else None,
+            backup=BackupState(
+                backup["destination"], backup["same_disk"], int(backup["step"]), int(backup["behind"]), backup["time"]
+            )
+            if backup
+            else None,
         )
 
 

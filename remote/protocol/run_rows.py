@@ -25,6 +25,16 @@ class HeldOut(TypedDict):
     step: Count
 
 
+class BackupState(TypedDict):
+    """How far a run is backed up, see :mod:`grpo_train.run_dir.backup_state`."""
+
+    destination: Label
+    same_disk: bool
+    step: Count
+    behind: Count
+    time: Quantity
+
+
 class _Run(TypedDict):
     run: Name
     state: Label
@@ -60,6 +70,7 @@ class RunSummary(_Run, total=False):
     held_out: HeldOut | None
     alarm: str | None
     note: str
+    backup: BackupState | None
 
 
 class _RunFacts(TypedDict):

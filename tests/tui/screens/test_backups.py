@@ -1,0 +1,55 @@
+"""Backups in the app: the column of the list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.tui.conftest import Start
+from tests.tui.fake import NOW, RUN, FakeClient, learning_box
+
+STATES = {
+    RUN: {"step": 40, "behind": 12, "same_disk": False},
+    "run_2026-11-20_22-10-41": {"step": 100, "behind": 0, "same_disk": False},
+    "run_2026-11-20_18-02-07": {"step": 10, "behind": 0, "same_disk": True},
+}
+LABELS = ("▲ 12 steps behind", "✔ step 100", "= same disk", "– none")
+
+
+def backed_up(client: FakeClient) -> None:
+    learning_box(client)
+    for row in client.runs:
+        if state := STATES.get(row["run"]):
+            row["backup"] = {"destination": "s3", "time": NOW, **state}
+
+
+async def test_the_list_shows_backups(start: Start) -> None:
+    async with start(backed_up, size=(200, 40), wait="backup") as session:
+        await session.until_text(*LABELS)
+        session.app.home.set_filter("backup:none,behind")
+        await session.until(lambda: len(session.app.home.runs.rows) == 2)
+        session.app.home.set_filter('backup:"same disk"')
+        await session.until(lambda: [row.name for row in session.app.home.runs.rows] == ["run_2026-11-20_18-02-07"])
+
+
+async def test_no_column_without_a_backup(start: Start) -> None:
+    async with start(size=(200, 40), wait="reward") as session:
+        assert "backup" not in session.text()
+        assert "– none" not in session.text()
+
+
+async def test_a_chosen_column_is_always_shown(start: Start) -> None:
+    async with start(size=(200, 40), columns=("state", "backup"), wait="– none") as session:
+        assert session.text().count("– none") == 4
+
+
+async def test_hostile_backups_cost_only_their_row(start: Start) -> None:
+    def hostile(client: FakeClient) -> None:
+        backed_up(client)
+        bad: list[Any] = ["x", [], {"step": 1}, {**client.runs[0]["backup"], "behind": -1}]
+        for row, value in zip(client.runs, bad, strict=True):
+            row["backup"] = value
+        client.runs[0]["backup"] = {"destination": "s3", "same_disk": False, "step": 7, "behind": 0, "time": 1e9}
+
+    async with start(hostile, size=(200, 40), wait="✔ step 7") as session:
+        rows = session.app.store.runs or []
+        assert [row.is_unreadable for row in rows] == [False, True, True, True]
