@@ -193,6 +193,8 @@ def test_a_server_in_trouble_ends_nothing(tmp_path: Path, server: WandbServer, f
     sidecar = started(run, finish_s=0.5)
     wait_for(lambda: server.requests, "a request", 120)
     assert ended(sidecar) == 1
+    (event,) = [event for _, event in run.events() if event["event"] == "tracking_failed"]
+    assert "grpo-train track --training-run a" in event["hint"]
     server.is_silent, server.fails_with = False, 0
     server.closing.set()
     set_state(run, "finished")

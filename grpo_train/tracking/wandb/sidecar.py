@@ -56,9 +56,7 @@ class Sidecar:
         message = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_MESSAGE]
         is_refused = any(word in message.lower() for word in REFUSED)
         if is_refused or not failures:
-            hint = f"training continues; send it later: grpo-train track --training-run {self._run.name} --mode online"
-            with contextlib.suppress(OSError):
-                self._run.log_event("tracking_failed", service="wandb", error=message, hint=hint)
+            report_failure(self._run, message)
         print(message, flush=True)
         return not is_refused
 
@@ -84,6 +82,13 @@ class Sidecar:
 
     def _generation(self) -> Generation:
         return generations(event for _, event in self._run.events())[-1]
+
+
+def report_failure(run: RunDir, message: str) -> None:
+    """Record in the run's events that W&B lacks something."""
+    hint = f"training is not affected; send it later: grpo-train track --training-run {run.name}"
+    with contextlib.suppress(OSError):
+        run.log_event("tracking_failed", service="wandb", error=message, hint=hint)
 
 
 @contextlib.contextmanager
@@ -114,18 +119,23 @@ def main(argv: list[str]) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     done = threading.Event()
-    threading.Thread(target=_wait_for_end, args=(done,), daemon=True).start()
+    threading.Thread(target=_wait_for_end, args=(run, done), daemon=True).start()
     config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
     with only_one(run, done):  # an earlier one may still be sending
         return Sidecar(run, settings_of(config, run.name, mode=mode), done).run()
 
 
-def _wait_for_end(done: threading.Event) -> None:
+def _wait_for_end(run: RunDir, done: threading.Event) -> None:
     """Wait for the end of the standard input; some time later end this process, whatever it does."""
     while os.read(0, 4096):
         pass
-    threading.Timer(FINISH_S, os._exit, (1,)).start()
+    threading.Timer(FINISH_S, _give_up, (run,)).start()
     done.set()
+
+
+def _give_up(run: RunDir) -> None:
+    report_failure(run, f"not everything was sent within {FINISH_S:g} s after the end of the run")
+    os._exit(1)
 
 
 if __name__ == "__main__":
