@@ -43,7 +43,10 @@ def train(
     """
     overrides = _overrides(set_, nproc)
     overrides += [f"task.reward_control={reward.replace('-', '_')}"] if reward else []
-    run, _ = make_run(cfg, overrides, ckpt.expanduser().absolute() if ckpt else None, resolve_root(root), run_name)
+    weights = ckpt.expanduser().absolute() if ckpt else None
+    run, _ = make_run(
+        cfg, overrides, weights, resolve_root(root), run_name, say=lambda line: None
+    )  # the supervisor says
     print(f"grpo-train: {run.path}", flush=True)
     raise typer.Exit(_supervise(run, show_progress=on_terminal()))
 

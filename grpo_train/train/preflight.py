@@ -50,11 +50,17 @@ def _say(line: str) -> None:
 
 
 def make_run(
-    cfg: Path, overrides: list[str], ckpt: Path | None, root: Path, name: str | None, nproc: int | None = None
+    cfg: Path,
+    overrides: list[str],
+    ckpt: Path | None,
+    root: Path,
+    name: str | None,
+    nproc: int | None = None,
+    say: Callable[[str], None] = _say,
 ) -> tuple[RunDir, Config]:
     """Create a run from a config file, as a shell command does; returns it and its checked config. Raises UserError."""
     text = read_config_text(cfg)
-    config = check_start(load_config(text, overrides, source=str(cfg)), root, ckpt)
+    config = check_start(load_config(text, overrides, source=str(cfg)), root, ckpt, say)
     weights = recorded_base(str(ckpt), root) if ckpt else None
     launch = Launch(sys.argv, str(cfg), text, overrides, ckpt=weights, nproc=nproc)
     return create_run(root, asdict(launch), name), config
