@@ -27,11 +27,13 @@ class _Range:
 
 
 class Reader:
-    """Reads the objects of one store, with at most ``ahead`` ranges of each fetched before they are asked for."""
+    """Reads the objects of one store, with at most ``transfers`` ranges on the way, which its callers share."""
 
-    def __init__(self, requests: Requests, ahead: int, limit: RateLimit | None) -> None:
-        self._requests, self._ahead, self._limit = requests, ahead, limit
-        self._workers = ThreadPoolExecutor(2 * ahead, thread_name_prefix="read")
+    def __init__(self, requests: Requests, transfers: int, limit: RateLimit | None) -> None:
+        self._requests, self._transfers, self._limit = requests, transfers, limit
+        self._workers = ThreadPoolExecutor(transfers, thread_name_prefix="read")
+        self._lock = threading.Lock()
+        self._callers = 0
 
     def read(self, full: str, where: str, start: int) -> Iterator[bytes]:
         """The bytes of an object from ``start`` on. ``where`` names it in errors. Raises StoreError."""
@@ -42,9 +44,12 @@ class Reader:
         yield first.data
         at = start + len(first.data)
         coming: deque[Future[_Range | None]] = deque()
+        with self._lock:
+            self._callers += 1
         try:
             while at < first.size or coming:
-                while at < first.size and len(coming) < self._ahead:
+                ahead = max(1, self._transfers // self._callers)
+                while at < first.size and len(coming) < ahead:
                     coming.append(self._workers.submit(self._fetch, full, where, at, first.etag, stop))
                     at += RANGE
                 if fetched := coming.popleft().result():
@@ -53,6 +58,8 @@ class Reader:
             stop.set()
             for future in coming:
                 future.cancel()
+            with self._lock:
+                self._callers -= 1
 
     def _fetch(self, full: str, where: str, start: int, etag: str, stop: threading.Event) -> _Range | None:
         """The range that begins at ``start``; None past the end. A broken connection is continued where it was."""
