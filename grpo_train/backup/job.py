@@ -18,6 +18,7 @@ from pathlib import Path
 from grpo_train.run_dir import RunDirError, StatusWriter
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import append_jsonl, read_json
+from grpo_train.run_dir.root import make_like
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 
 FOLDER = "transfers"
@@ -123,7 +124,9 @@ def working_on(
     status: StatusWriter | None = None
     assert folder is not None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
+        make_like(root / FOLDER, root)  # other accounts back up, too
+        folder.mkdir(exist_ok=True)
         status = StatusWriter(folder)
         status.fields.pop("error_code", None)
         _update(status, state="running", command=command, run=start.run, destination=destination, pending=[])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_train.backup.carry import carried_logs, carried_steps
+from grpo_train.backup.carry import carried_logs, carried_steps, missing_part
 from grpo_train.backup.collect import Collection as Contents
 from grpo_train.backup.collect import LocalFile, LocalStep, collect, last_step
 from grpo_train.backup.commit import claim_number, commit, release, remove_unfinished
@@ -193,11 +193,18 @@ def _content(snapshot: Snapshot) -> tuple[Any, ...]:
 
 def _planned(root: Path, folder: Path, lineage: Lineage, record: Record, steps: str, job: Job) -> _Plan:
     """A consistent view of a directory: no checkpoint moved while logs and links were read."""
+    previous = lineage.previous.manifest if lineage.previous else None
+    stored_steps = {  # not read, so pruning need not wait for them
+        (step.step, step.digest)
+        for step in (previous.steps if previous else ())
+        if not missing_part(lineage.stored, step.files)
+    }
     for _ in range(_TRIES):
         contents = collect(lineage.stored.home.kind, folder)
         contents.steps = chosen_steps(contents.steps, steps, folder)
-        job.announce(os.path.relpath(folder / step.path, root) for step in contents.steps)
-        gone = {step.path for step in contents.steps if not exists_after_removal(folder / step.path)}
+        read = [step for step in contents.steps if (step.step, step.digest) not in stored_steps]
+        job.announce(os.path.relpath(folder / step.path, root) for step in read)
+        gone = {step.path for step in read if not exists_after_removal(folder / step.path)}
         contents.steps = [step for step in contents.steps if step.path not in gone]
         plan = _plan(folder, lineage, record, contents)
         if all((folder / step.path).is_dir() for step in contents.steps):

@@ -48,7 +48,7 @@ def prepare_root(root: Path) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         for name in _DIRECTORIES:
-            _make_like(root / name, root)
+            make_like(root / name, root)
         if not os.access(root / "training_runs", os.W_OK):
             read_only = os.statvfs(root).f_flag & os.ST_RDONLY
             code = errno.EROFS if read_only else errno.EACCES
@@ -64,7 +64,7 @@ def prepare_root(root: Path) -> Path:
     return root
 
 
-def _make_like(path: Path, pattern: Path) -> None:
+def make_like(path: Path, pattern: Path) -> None:
     """Create a directory with the mode of another one, unless it exists."""
     try:
         path.mkdir()

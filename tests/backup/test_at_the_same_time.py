@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
@@ -101,3 +105,26 @@ def test_backups_of_two_boxes_do_not_collide(tmp_path: Path) -> None:
             found = StoredRun(disk.store, home)
             assert {each.state for each in found.snapshots()} == {"complete"}
             assert verify(tmp_path / "nowhere", home, disk).is_sound
+
+
+def test_only_what_is_read_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pruning does not wait for checkpoints that the store already has."""
+    run = make_run(tmp_path / "root", "one", 1, 2, 3)
+    disk = folder_destination(tmp_path / "disk")
+    back_up(run.root, "training_runs", "one", disk, steps="1,2")
+    announced: list[list[str]] = []
+    pruned: list[int] = []
+    store = disk.store.write
+
+    def write(*arguments: Any) -> None:
+        status = json.loads((run.root / "transfers" / "training_runs.one" / "status.json").read_text())
+        announced.append(status["pending"])
+        pruned.extend(prune_checkpoints(run, keep_last=1, keep_every=0))
+        store(*arguments)
+
+    save(run, 4)
+    monkeypatch.setattr(disk.store, "write", write)
+    assert back_up(run.root, "training_runs", "one", disk, transfers=1).steps == (1, 2, 3, 4)
+    assert announced[0] == [f"training_runs/one/training_state/step_{step}" for step in (3, 4)]
+    assert pruned == [1, 2]
+    assert [c.step for c in run.checkpoints()] == [3, 4]
