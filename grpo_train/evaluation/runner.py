@@ -245,7 +245,8 @@ class Evaluation:
                     heartbeat = time.monotonic() + HEARTBEAT_S
                 for worker, event in workers.events():
                     name = str(event.get("name", worker.current))
-                    sign_of_life("chunk" if event["event"] == "progress" else event["event"])
+                    is_new = event["event"] == "progress" and not event.get("stored")  # the model was not needed yet
+                    sign_of_life("chunk" if is_new else event["event"])
                     if event["event"] == "started":
                         started.setdefault(name, time.monotonic())
                     elif event["event"] == "progress":

@@ -60,6 +60,7 @@ class Watchdog:
         self._silent_s += passed
         self._since_unit_s += passed
         seen, unit = self._signs(printed)
+        unit = self._unit if unit is None else unit
         if self._seen and unit != self._unit:
             if self._has_worked:
                 self._intervals.setdefault(self._kind, deque(maxlen=50)).append(self._since_unit_s)

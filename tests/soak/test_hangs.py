@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from grpo_train.run_dir import list_evaluations
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from grpo_train.run_dir.signs import read_sign
+from grpo_train.supervisor.watchdog import signs_file
 from tests.supervisor.test_watchdog import HANGS, hung, ranks, recovered, train
-from tests.support.engine import events, run_of, running, write_config
+from tests.support.engine import events, run_of, running, wait_for, write_config
 
 BLOCKED_WRITE = """
 import os
@@ -76,3 +79,27 @@ def test_a_stop_of_a_run_that_hangs_is_obeyed(root: Path) -> None:
         supervisor.communicate(timeout=400)
     assert (supervisor.returncode, (run.read_status() or {})["state"]) == (0, "stopped")
     assert "stalled" in events(run)
+
+
+def test_a_stopped_evaluation_is_restarted(root: Path) -> None:
+    changes = {"run__total_steps": 2, "run__eval_every": 2, "eval__num_problems": 400, "eval__subset_frac": 1.0}
+    cfg = write_config(root, **{**HANGS, **changes}, eval__batch_size=1)
+    run = run_of(root, "evaluated")
+
+    def workers() -> list[int]:
+        module = b"grpo_train.evaluation.workers.worker"
+        return [
+            pid for pid in find_by_run_id(run_id_of(run.path)) if module in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
+    with running(train(root, run, cfg), root, run_id_of(run.path)) as supervisor:
+        wait_for(lambda: read_sign(signs_file(run))[0] == "chunk", "the first chunk", timeout=300)
+        (pid,) = workers()
+        os.kill(pid, signal.SIGSTOP)
+        output, _ = supervisor.communicate(timeout=600)
+    status = run.read_status() or {}
+    assert (supervisor.returncode, status["state"], status["restarts"]) == (0, "finished", 1), output
+    assert status["reason"] is None
+    assert f"pid {pid}, grpo_train.evaluation.workers.worker): state T (stopped)" in output
+    (evaluation,) = list_evaluations(root, run.name)
+    assert [(row["name"], row["status"]) for row in evaluation["metrics"]] == [("step_2", "ok")]

@@ -209,6 +209,17 @@ def test_saved_files_and_chunks_are_signs_of_life(run: RunDir, clock: Callable[[
         assert wait(watchdog, clock, 100) is not None
 
 
+def test_an_attempt_before_says_nothing_about_this_one(run: RunDir, clock: Callable[[float], None]) -> None:
+    watchdog = Watchdog(run, 60.0)
+    sign_of_life("chunk")
+    watchdog.start("eval")
+    watchdog.silent_for(0)
+    sign_of_life("started")  # the model of the next attempt is loaded now
+    assert wait(watchdog, clock, FIRST_S - 60) is None
+    sign_of_life("chunk")
+    assert wait(watchdog, clock, 100) is not None
+
+
 def test_a_suspended_supervisor_calls_nothing_stalled(run: RunDir, clock: Callable[[float], None]) -> None:
     watchdog = Watchdog(run, 60.0)
     watchdog.start("train")

@@ -90,7 +90,8 @@ def evaluate(
     try:
         with Judges(task, threads, problems, config.eval.num_samples, plan.label) as judges:
             for index, items in share:
-                if all(item in finished for item in items):
+                is_stored = all(item in finished for item in items)
+                if is_stored:
                     rows = [finished[item] for item in items]
                 else:
                     rows = source.generate(items)
@@ -100,7 +101,7 @@ def evaluate(
                         judges.submit(row["item"], row)
                 writer.verdicts(judges.done())
                 done += len(items)
-                report("progress", name=target.name, done=done, total=total)
+                report("progress", name=target.name, done=done, total=total, stored=is_stored)
             while judges.busy():
                 if verdicts := judges.done():
                     writer.verdicts(verdicts)
