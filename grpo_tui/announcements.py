@@ -7,6 +7,7 @@ from collections import deque
 from typing import TypeVar
 
 from grpo_train.run_dir.display import state_label
+from grpo_train.run_dir.sessions import session_name
 from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
@@ -47,13 +48,36 @@ class Pace:
         return found
 
 
+PARTLY = 3
+"""Exit status of a backup that left something out."""
+
+
+def is_backup(session: str, run: str) -> bool:
+    return session == session_name(f"backup_{run}")
+
+
+def done_notice(session: str, run: str) -> tuple[str, str]:
+    """Title and message for an evaluation or a backup that succeeded."""
+    if is_backup(session, run):
+        return f"✔ {shortened(run, NAME_IN_TOAST)} backed up", "every byte is proven to be in the store"
+    return f"✔ {run} evaluated", "results are next to the checkpoints"
+
+
+def failure_title(session: str, run: str, code: int) -> str:
+    """Title for an evaluation or a backup that did not succeed."""
+    if not is_backup(session, run):
+        return f"✖ evaluation of {run} failed"
+    name = shortened(run, NAME_IN_TOAST)
+    return f"▲ {name} backed up in part" if code == PARTLY else f"✖ backup of {name} failed"
+
+
 class EndWatch:
     """Compares each report with the one before."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._live: set[str] = set()
-        self._evaluating: set[str] = set()
+        self._working: set[str] = set()
 
     def ended_runs(self) -> list[RunRow]:
         """Runs that were live when last read and are over now. A run that cannot be read now is not over."""
@@ -62,20 +86,21 @@ class EndWatch:
         self._live = {row.name for row in rows if row.is_live or (row.name in self._live and not row.is_over)}
         return ended
 
-    def ended_evaluations(self) -> list[tuple[str, str, int]]:
-        """Evaluations whose session was live in the previous report and is closed now: session, run, exit status."""
+    def ended_jobs(self) -> list[tuple[str, str, int]]:
+        """Evaluations and backups that ended since the previous report: session, run, exit status."""
         ended = []
         for session in self._store.sessions:
             name = session["name"]
-            if not name.startswith("eval_"):
+            run = session.get("run") or name.removeprefix("eval_")
+            if not name.startswith("eval_") and not is_backup(name, run):
                 continue
             if not session.get("dead"):
-                self._evaluating.add(name)
-            elif name in self._evaluating:
-                self._evaluating.discard(name)
-                ended.append((name, name.removeprefix("eval_"), int(session.get("exit_status") or 0)))
+                self._working.add(name)
+            elif name in self._working:
+                self._working.discard(name)
+                ended.append((name, run, int(session.get("exit_status") or 0)))
         return ended
 
     def ignore_evaluation(self, session: str) -> None:
         """Do not report the end of this evaluation: the user killed it."""
-        self._evaluating.discard(session)
+        self._working.discard(session)

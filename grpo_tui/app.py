@@ -25,7 +25,7 @@ from grpo_tui import background, clipboard, toasts, unanswered
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
-from grpo_tui.announcements import EndWatch, Pace, end_notice
+from grpo_tui.announcements import EndWatch, Pace, done_notice, end_notice, failure_title
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.history.writer import HistoryWriter
 from grpo_tui.model.answer_cache import AnswerCache
@@ -174,7 +174,7 @@ class GrpoApp(App[None]):
             self.runs_reported()
             self.recall.keep_runs(event.runs)
         elif isinstance(event, SessionsReported):
-            self._announce_evaluations()
+            self._announce_jobs()
         elif isinstance(event, HostKeyAsked):
             self.work("host key", partial(background.answer_host_key, self))
         elif isinstance(event, QuestionAsked):
@@ -231,16 +231,16 @@ class GrpoApp(App[None]):
         title, message, is_bad = end_notice(self.store, row, self.key("eval"))
         self.notify(message, title=title, severity="error" if is_bad else "information", markup=False)
 
-    def _announce_evaluations(self) -> None:
-        for session, run, code in self._pace.first(self._ends.ended_evaluations()):
+    def _announce_jobs(self) -> None:
+        for session, run, code in self._pace.first(self._ends.ended_jobs()):
             if code:
                 self.work(f"output of {session}", partial(self._announce_failure, session, run, code))
             else:
-                self.receipt(f"✔ {run} evaluated", "results are next to the checkpoints")
+                self.receipt(*done_notice(session, run))
 
     async def _announce_failure(self, session: str, run: str, code: int) -> None:
         output = await background.last_output(self, session) or f"exit code {code}, no output"
-        self.notify(output, title=f"✖ evaluation of {run} failed", severity="error", timeout=60, markup=False)
+        self.notify(output, title=failure_title(session, run, code), severity="error", timeout=60, markup=False)
 
     def ignore_evaluation_end(self, session: str) -> None:
         self._ends.ignore_evaluation(session)

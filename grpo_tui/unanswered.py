@@ -34,6 +34,7 @@ OUTCOMES = {
     "launch": "{run} launched",
     "resume": "{run} resumed",
     "evaluate": "evaluation of {run} started",
+    "back_up": "backup of {run} started",
     "stop": "{run}: stop requested",
     "kill": "{run} killed",
     "note": "note on {run} saved",

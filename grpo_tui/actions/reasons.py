@@ -9,6 +9,7 @@ from grpo_tui.model.store import Store
 READONLY = "started with --readonly: the box is not changed"
 DISCONNECTED = "not connected to the box; runs continue"
 NO_RUN = "no run selected"
+OLDER = "runs of the older layout can only be evaluated"
 
 
 def disconnected(situation: Situation) -> str:
@@ -54,7 +55,7 @@ def not_killable(situation: Situation) -> str:
 def not_notable(situation: Situation) -> str:
     if (reason := _not_writable_run(situation)) or (run := situation.run) is None:
         return reason
-    return "" if run.layout == "run" else "runs of the older layout can only be evaluated"
+    return "" if run.layout == "run" else OLDER
 
 
 def not_evaluable(situation: Situation) -> str:
@@ -72,8 +73,16 @@ def not_resumable(situation: Situation) -> str:
     if (reason := _not_evaluable_run(situation)) or (run := situation.run) is None:
         return reason
     if run.layout != "run":
-        return "runs of the older layout can only be evaluated"
+        return OLDER
     return f"{run.name} is {run.state}; stop it first" if run.is_live else ""
+
+
+def not_backupable(situation: Situation) -> str:
+    if (reason := not_notable(situation)) or (run := situation.run) is None:
+        return reason
+    if run.is_unreadable:
+        return f"{run.name} cannot be read"
+    return f"{run.name} is being backed up" if situation.store.backup_session(run.name) else ""
 
 
 def not_attachable(situation: Situation) -> str:

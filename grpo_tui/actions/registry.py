@@ -11,6 +11,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("eval", "e", "eval", "Runs", forms.evaluate, reasons.not_evaluable, opens_form=True),
     Action("resume", "r", "resume", "Runs", forms.resume, reasons.not_resumable, opens_form=True),
     Action("attach", "a", "attach", "Runs", runs.attach, reasons.not_attachable, not_in="box"),
+    Action("backup", "B", "back up", "Runs", runs.back_up, reasons.not_backupable, in_bar=False),
     Action("kill", "K", "kill", "Runs", runs.kill, reasons.not_killable, dangerous=True),
     Action("boxes", "b", "boxes", "Boxes", boxes.choose_box),
     Action("reconnect", "c", "reconnect", "Boxes", boxes.reconnect, reasons.connected, in_bar=False),

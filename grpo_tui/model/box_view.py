@@ -9,6 +9,7 @@ from typing import Any
 
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.sessions import session_name
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.formatting import money
 from grpo_tui.model.store import Store
@@ -155,11 +156,14 @@ class BoxView:
 
 
 def what_of(session: Mapping[str, Any], runs: Iterable[str]) -> str:
-    """What a session is: ``training``, ``evaluation`` or ``not ours``."""
+    """What a session is: ``training``, ``evaluation``, ``backup`` or ``not ours``."""
     run = session.get("run") or (session["name"] if session["name"] in runs else "")
     if not run:
         return "not ours"
-    return "evaluation" if str(session["name"]).startswith("eval_") else "training"
+    name = str(session["name"])
+    if name == session_name(f"backup_{run}"):
+        return "backup"
+    return "evaluation" if name.startswith("eval_") else "training"
 
 
 def state_of(session: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.sessions import session_name
 from grpo_tui.model.box_clock import BoxClock
 from grpo_tui.model.checkpoints import CheckpointView, checkpoint_views
 from grpo_tui.model.curves import Curves, MetricTable
@@ -322,11 +323,16 @@ class Store:
             for session in self.sessions
             if not session.get("dead") and (session.get("run") or session["name"]) == run
         ]
-        return sorted(names, key=lambda name: name.startswith("eval_"))
+        return sorted(names, key=lambda name: name != session_name(run))
 
     def evaluation_sessions(self, run: str) -> list[str]:
         """Names of the live evaluation sessions of a run."""
         return [name for name in self.sessions_of(run) if name.startswith("eval_")]
+
+    def backup_session(self, run: str) -> str:
+        """Name of the live backup session of a run; "" without one."""
+        name = session_name(f"backup_{run}")
+        return name if name in self.sessions_of(run) else ""
 
     def evaluating(self) -> bool:
         """Whether the selected run is being evaluated."""

@@ -27,6 +27,7 @@ from grpo_train.run_dir.kill import (
     recorded_supervisor,
     started_at,
 )
+from grpo_train.run_dir.owners import foreign_owner
 from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly, start_ticks
 from grpo_train.run_dir.root import Launch, find_by_key
 from grpo_train.run_dir.sessions import session_name
@@ -38,6 +39,7 @@ from remote.agent.sessions import Sessions
 from remote.agent.tmux_directory import socket_path
 from remote.protocol import RemoteError
 from remote.protocol.operations import (
+    BackUpRequest,
     EvaluateRequest,
     JobReply,
     KillReply,
@@ -213,6 +215,20 @@ def evaluate(box: BoxContext, request: EvaluateRequest, record: Record) -> JobRe
     label = run or check_name(request.name or Path(request.ckpt_path).name)
     record.begin()
     return _run_in_session(box, session_name(f"eval_{label}"), arguments, run, request.dry_run, record)
+
+
+@once
+def back_up(box: BoxContext, request: BackUpRequest, record: Record) -> JobReply:
+    """Back up a run in a session ``backup_<run>``. Raises RemoteError ``not_ours`` for a run of another account.
+
+    Its note cannot be written then, and the list would not show the backup.
+    """
+    run = open_run(box.root, request.run)
+    if not os.access(run.path, os.W_OK) and (owner := foreign_owner(run.path)):
+        raise RemoteError("not_ours", f"{run.name} belongs to {owner}", f"{owner} can back it up")
+    record.begin()
+    arguments, session = ["backup", "--training-run", run.name], session_name(f"backup_{run.name}")
+    return _run_in_session(box, session, arguments, run.name, request.dry_run, record)
 
 
 _NOT_OPTIONS = ("run", "steps", "dry_run", "idempotency_key", "recall")

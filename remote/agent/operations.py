@@ -230,6 +230,7 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "launch": jobs.launch,
     "resume": jobs.resume,
     "evaluate": jobs.evaluate,
+    "back_up": jobs.back_up,
     "stop": jobs.stop,
     "kill": jobs.kill,
     "note": notes.note,

@@ -176,6 +176,16 @@ class EvaluateRequest:
 
 
 @dataclass(frozen=True)
+class BackUpRequest:
+    """Backs up ``run`` and its evaluations to the first destination of the box's backup.yaml."""
+
+    run: Text
+    dry_run: bool = False
+    idempotency_key: str = ""
+    recall: bool = False
+
+
+@dataclass(frozen=True)
 class StopRequest:
     run: Text
     by: str = ""
@@ -373,6 +383,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("launch", LaunchRequest, LaunchReply, changes_state=True),
         Operation("resume", ResumeRequest, ResumeReply, changes_state=True),
         Operation("evaluate", EvaluateRequest, JobReply, changes_state=True),
+        Operation("back_up", BackUpRequest, JobReply, changes_state=True),
         Operation("stop", StopRequest, StopReply, changes_state=True),
         Operation("kill", KillRequest, KillReply, changes_state=True),
         Operation("note", NoteRequest, NoteReply, changes_state=True),

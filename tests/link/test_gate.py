@@ -85,7 +85,7 @@ class Laptop:
     def look(self) -> None:
         """Compute everything that the screen shows, for each run; the text must be clean."""
         store = self.store
-        texts: list[str] = [*map(str, self.ends.ended_runs()), *map(str, self.ends.ended_evaluations())]
+        texts: list[str] = [*map(str, self.ends.ended_runs()), *map(str, self.ends.ended_jobs())]
         for name in [row.name for row in store.runs or ()] or [store.selected]:
             if store.runs:
                 store.select(name)

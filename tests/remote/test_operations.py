@@ -21,7 +21,7 @@ def test_the_agent_handles_exactly_the_table() -> None:
 
 def test_which_operations_change_state() -> None:
     changing = {name for name, operation in OPERATIONS.items() if operation.changes({})}
-    assert changing == {"launch", "resume", "evaluate", "stop", "kill", "note"}
+    assert changing == {"launch", "resume", "evaluate", "back_up", "stop", "kill", "note"}
     assert not any(operation.changes({"dry_run": True}) for operation in OPERATIONS.values())
 
 
@@ -41,6 +41,7 @@ def test_which_operations_change_state() -> None:
         ("evaluate", {"run": "x", "temperature": float("nan")}, "'temperature'"),
         ("kill", {}, "'run' or 'session' is required"),
         ("stop", {"run": ""}, "'run'"),
+        ("back_up", {"run": ""}, "'run'"),
         ("stop", [], "'params' must be an object"),
     ],
 )

@@ -350,6 +350,14 @@ def _evaluate(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     return {"session": f"eval_{params['run']}", "argv": argv}
 
 
+def _back_up(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+    run = params["run"]
+    session = f"backup_{run}"
+    client.sessions.append({"name": session, "run": run, "dead": False, "created": 1, "attached": 0})
+    client.report()
+    return {"run": run, "session": session, "argv": ["grpo-train", "backup"], "engine": "", "started": True}
+
+
 def _resume(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     argv = ["/opt/grpo-train", "resume", "--training-run", params["run"], "--from-step", params["from_step"]]
     return {"session": params["run"], "argv": argv, "run": params["run"], "step": 30}
@@ -396,6 +404,7 @@ DEFAULT_ANSWERS: dict[str, Any] = {
     "launch": _launch,
     "evaluate": _evaluate,
     "resume": _resume,
+    "back_up": _back_up,
     "stop": lambda client, params: {"run": params["run"], "state": "running"},
     "kill": lambda client, params: {"run": params.get("run"), "state": "killed", "left": []},
     "note": _note,

@@ -1,10 +1,13 @@
-"""Backups in the app: the column of the list."""
+"""Backups in the app: the column of the list, and the key that starts one."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.tui.conftest import Start
+import pytest
+
+from remote.protocol import RemoteError
+from tests.tui.conftest import Session, Start
 from tests.tui.fake import NOW, RUN, FakeClient, learning_box
 
 STATES = {
@@ -53,3 +56,56 @@ async def test_hostile_backups_cost_only_their_row(start: Start) -> None:
     async with start(hostile, size=(200, 40), wait="✔ step 7") as session:
         rows = session.app.store.runs or []
         assert [row.is_unreadable for row in rows] == [False, True, True, True]
+
+
+async def end(session: Session, code: int, output: str = "") -> None:
+    """End the backup on the box."""
+    client = session.client
+    client.answers["capture_pane"] = {"session": f"backup_{RUN}", "text": output}
+    client.sessions[-1].update(dead=True, exit_status=code, signal="")
+    client.report()
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "message"),
+    [
+        (0, "", "backed up every byte is proven"),
+        (1, "error: no destination", "failed error: no destination"),
+        (3, "warning: step_10 is damaged", "backed up in part warning: step_10 is damaged"),
+    ],
+)
+async def test_a_key_starts_a_backup(start: Start, code: int, output: str, message: str) -> None:
+    async with start(wait=RUN) as session:
+        await session.press("B")
+        await session.until(lambda: "started" in session.notifications())
+        assert [params["run"] for params in session.client.asked_for("back_up")] == [RUN]
+        await session.until(lambda: session.app.store.backup_session(RUN))
+        await session.press("B")
+        await session.until(lambda: "is being backed up" in session.notifications())
+        assert len(session.client.asked_for("back_up")) == 1
+        assert session.app.store.sessions_of(RUN)[0] == RUN  # what attach opens
+        await end(session, code, output)
+        await session.until(lambda: message in session.notifications(), message)
+        assert not session.app.store.backup_session(RUN)
+
+
+async def test_readonly_starts_no_backup(start: Start) -> None:
+    async with start(wait=RUN, readonly=True) as session:
+        await session.press("B")
+        await session.until(lambda: "--readonly" in session.notifications())
+        with pytest.raises(RemoteError):
+            await session.app.request("back_up", run=RUN)
+        assert not session.client.asked_for("back_up")
+
+
+async def test_a_refused_backup_says_why(start: Start) -> None:
+    def refuse(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        raise RemoteError("not_ours", f"{RUN} belongs to eve", "eve can back it up")
+
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        client.answers["back_up"] = refuse
+
+    async with start(script, wait=RUN) as session:
+        await session.press("B")
+        await session.until_text("belongs to eve", "eve can back it up")
