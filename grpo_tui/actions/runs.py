@@ -50,7 +50,7 @@ async def stop(app: GrpoApp) -> None:
 
 
 async def back_up(app: GrpoApp) -> None:
-    """Back up the run and its evaluations to the box's first destination; it may be training."""
+    """Back up the run and its evaluations; it may be training."""
     if (run := app.store.selected) is None:
         return
     try:
