@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import shutil
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,18 +12,17 @@ from typing import TYPE_CHECKING
 
 from grpo_train.backup.carry import EVENTS, is_superseded, rewinds_since, superseded_path
 from grpo_train.backup.collect import local_steps
-from grpo_train.backup.job import Job, OnProgress, working_on
+from grpo_train.backup.download import Wanted, download
+from grpo_train.backup.job import OnProgress, working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.lineage import continues
-from grpo_train.backup.parallel import for_each
 from grpo_train.backup.record import Record, StoreRecord, new_identity, read_record
-from grpo_train.backup.snapshot import Omitted, Part, Snapshot, StoredFile, StoredStep
+from grpo_train.backup.snapshot import Omitted, Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot, homes_named
 from grpo_train.backup.store import Store, StoreError
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.run_dir import RunDirError, check_name
-from grpo_train.run_dir.files import fsync_path, open_for_writing, remove_tree
-from grpo_train.run_dir.manifest import sha256
+from grpo_train.run_dir.files import fsync_path, remove_tree
 from grpo_train.run_dir.root import prepare_root
 
 if TYPE_CHECKING:
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
 
 _SPARE = 64 << 20
 """Bytes of free space beyond what is restored."""
-_AGAIN = 2
 LIVE_S = 600.0
 """Age up to which a snapshot of a live run says that it still trains elsewhere."""
 
@@ -60,15 +56,6 @@ class RestoreResult:
     data: tuple[str, ...] = ()
     """Data that the run needs and that is missing on this machine."""
     evaluations: tuple[RestoreResult, ...] = ()
-
-
-@dataclass
-class _Wanted:
-    """A file to fetch."""
-
-    target: Path
-    file: StoredFile
-    owner: str
 
 
 def find_home(store: Store, name: str, kinds: tuple[str, ...]) -> Home:
@@ -136,12 +123,12 @@ def restore(
         if exists:
             wanted_steps = _missing_here(folder, snapshot, wanted_steps)
         target = folder if exists else _staging(folder, home, snapshot.number)
-        files = [] if exists else [_Wanted(target / file.path, file, file.path) for file in snapshot.files]
+        files = [] if exists else [Wanted(target / file.path, file, file.path) for file in snapshot.files]
         for step in wanted_steps:
             files += _step_files(target, step)
         files += _weight_files(root, snapshot)
         check_space(root, sum(each.file.size for each in files if not each.target.exists()))
-        failed = _fetch(source.store, files, job, transfers)
+        failed = download(source.store, files, job, transfers)
         restored = [step for step in wanted_steps if _show_step(target, step, is_damaged=step.path in failed)]
         _show_weights(root, snapshot, failed)
         if not exists:
@@ -229,19 +216,19 @@ def _hidden(step: StoredStep) -> str:
     return f"{folder}/{hidden}" if folder else hidden
 
 
-def _step_files(target: Path, step: StoredStep) -> list[_Wanted]:
+def _step_files(target: Path, step: StoredStep) -> list[Wanted]:
     """Files of a checkpoint; none if an earlier restore completed it. Raises OSError."""
     if os.path.lexists(target / step.path):
         return []
     hidden = target / _hidden(step)
     hidden.mkdir(parents=True, exist_ok=True)
-    return [_Wanted(hidden / file.path, file, step.path) for file in step.files]
+    return [Wanted(hidden / file.path, file, step.path) for file in step.files]
 
 
-def _weight_files(root: Path, snapshot: Snapshot) -> list[_Wanted]:
+def _weight_files(root: Path, snapshot: Snapshot) -> list[Wanted]:
     """Starting weights, unless something is at their place."""
     return [
-        _Wanted(_hidden_weights(root, group.path) / file.path, file, group.path)
+        Wanted(_hidden_weights(root, group.path) / file.path, file, group.path)
         for group in snapshot.weights
         if not os.path.lexists(root / group.path)
         for file in group.files
@@ -262,84 +249,6 @@ def check_space(folder: Path, size: int) -> None:
             "or fetch less (restore: --steps latest, --steps logs)",
             code="disk_full",
         )
-
-
-# --------------------------------------------------------------------------------------------------- fetching
-
-
-def _fetch(store: Store, files: Sequence[_Wanted], job: Job, transfers: int) -> dict[str, StoreError]:
-    """Fetch files, each hashed; returns what is damaged in the store, by owner. Raises StoreError, OSError."""
-    job.update(phase="reading", bytes_total=sum(wanted.file.size for wanted in files), files_total=len(files))
-    failed: dict[str, StoreError] = {}
-    lock = threading.Lock()
-
-    def one(wanted: _Wanted) -> None:
-        if wanted.owner in failed:
-            return
-        try:
-            fetch_file(store, wanted.file, wanted.target, job)
-        except StoreError as error:
-            if error.code not in ("missing", "damaged"):
-                raise
-            with lock:
-                failed.setdefault(wanted.owner, error)
-        job.add(files=1, what=wanted.owner)
-
-    for_each(one, files, transfers)
-    return failed
-
-
-def fetch_file(store: Store, file: StoredFile, target: Path, job: Job) -> None:
-    """Fetch a file under a partial name, hashed, and rename it; one that is there with the right bytes stays.
-
-    Raises StoreError (``damaged``, ``missing``), OSError.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_file() and not target.is_symlink() and _is_whole(target, file):
-        job.add(moved=file.size)
-        return
-    partial = target.with_name(f".{target.name}.partial")
-    partial.unlink(missing_ok=True)
-    descriptor = open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode | 0o600)
-    with os.fdopen(descriptor, "wb") as output:
-        for part in file.parts:
-            for attempt in range(_AGAIN + 1):
-                start = output.tell()
-                try:
-                    _fetch_part(store, part, output, job)
-                    break
-                except StoreError as error:
-                    if error.code != "damaged" or attempt == _AGAIN:
-                        raise StoreError(f"{file.path}: {error}", code=error.code) from None
-                    output.seek(start)
-                    output.truncate()
-        output.flush()
-        os.fsync(output.fileno())
-    os.replace(partial, target)
-
-
-def _fetch_part(store: Store, part: Part, output: object, job: Job) -> None:
-    digest, size = hashlib.sha256(), 0
-    for chunk in store.read(part.key):
-        size += len(chunk)
-        if size > part.size:
-            break
-        digest.update(chunk)
-        output.write(chunk)  # type: ignore[attr-defined]
-        job.add(moved=len(chunk))
-    if size != part.size or digest.hexdigest() != part.sha256:
-        job.add(moved=-min(size, part.size))
-        raise StoreError(f"{part.key} in {store.url} differs from its SHA-256", code="damaged")
-
-
-def _is_whole(target: Path, file: StoredFile) -> bool:
-    """Whether a file that an earlier restore left has the right bytes."""
-    if target.stat().st_size != file.size:
-        return False
-    if len(file.parts) == 1:
-        return sha256(target) == file.parts[0].sha256
-    with target.open("rb") as read:
-        return all(hashlib.sha256(read.read(part.size)).hexdigest() == part.sha256 for part in file.parts)
 
 
 # --------------------------------------------------------------------------------------------------- finishing

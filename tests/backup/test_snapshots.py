@@ -433,3 +433,17 @@ def test_files_of_w_and_b_stay_here(root: Path, disk: Destination) -> None:
     (run.path / "wandb" / "offline-run-1" / "run-1.wandb").write_bytes(b"grows")
     backup(run, disk)
     assert [file.path for file in newest(run, disk).files if file.path.startswith("wandb/")] == []
+
+
+def test_damaged_small_files_leave_nothing_behind(root: Path, disk: Destination, tmp_path: Path) -> None:
+    long_name = "n" * 250
+    run = make_run(root, "one", 10)
+    (run.path / long_name).write_text("mine")
+    backup(run, disk)
+    (stored,) = Path(disk.store.url).glob("training_runs/*/files/*-config.yaml")
+    flip(stored)
+    result = restore(tmp_path / "b", home_of(run), disk)
+    assert [each.path for each in result.omitted] == ["config.yaml"]
+    there = tmp_path / "b" / "training_runs" / "one"
+    assert (there / long_name).read_text() == "mine"
+    assert not list(there.rglob("*.partial"))
