@@ -40,7 +40,7 @@ def news_of(
         return None
     heard = None if events is None else list(events)
     found = None if evaluations is None else evaluations_of(name, evaluations)
-    parent, snapshot = row.get("parent"), row.get("snapshot")
+    parent = row.get("parent")
     return News(
         identity,
         box,
@@ -51,7 +51,7 @@ def news_of(
         metrics=None if metrics is None else metrics_of(metrics),
         evaluations=found,
         events=None if heard is None else events_of(heard),
-        backup=f"snapshot {snapshot}" if isinstance(snapshot, int) and snapshot else None,
+        backup=_backup_word(row["backup"]) if "backup" in row else None,
         parent=parent if isinstance(parent, str) else None,
         spans=None if heard is None else run_spans(heard, row.get("updated_at"), to_float(row.get("run_seconds"))),
         signature=signature,
@@ -125,6 +125,13 @@ def scan_metrics(run: RunDir) -> list[dict[str, Any]]:
                 known["min"] = number if known["min"] is None else min(known["min"], number)
                 known["max"] = number if known["max"] is None else max(known["max"], number)
     return list(found.values())
+
+
+def _backup_word(state: Any) -> str:
+    """State of a backup as the filters of the app know it."""
+    if not isinstance(state, Mapping):
+        return "none"
+    return "same disk" if state.get("same_disk") else "behind" if state.get("behind") else "complete"
 
 
 def _evaluated(one: Mapping[str, Any]) -> Span | None:

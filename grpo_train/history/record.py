@@ -46,7 +46,7 @@ class Record:
     evaluations_json: Json = ""
     events_json: Json = ""
     backup: str = ""
-    """Its newest snapshot, such as ``snapshot 7``; "" = none is known."""
+    """``none``, ``same disk``, ``behind`` or ``complete``, as in the filters of the app; "" = not known."""
     parent: str = ""
     """Identity of the run that it continues on another box or under another name."""
     spans: Sequence[tuple[str, float, float]] = ()

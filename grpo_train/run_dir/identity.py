@@ -20,14 +20,12 @@ NOTE = ".backup.json"
 
 
 class Identity(NamedTuple):
-    """Who a run is, and how far it is backed up."""
+    """Who a run is."""
 
     identity: str
     """"" = unknown: it has no ``launch.json``."""
     parent: str = ""
     """Identity of the run that it is a copy of."""
-    snapshot: int = 0
-    """Number of its newest snapshot in any store that it knows; 0 = none."""
 
 
 def identity_of(data: bytes) -> str:
@@ -41,11 +39,8 @@ def run_identity(folder: Path, launched: bytes | None = None) -> Identity:
         launched = read_bytes(folder / "launch.json", MAX_RUN_FILE_BYTES)
     first = "" if launched is None else identity_of(launched)
     note = read_json(folder / NOTE, MAX_RUN_FILE_BYTES, finite=True) or {}
-    own, parent, stores = note.get("identity"), note.get("parent"), note.get("stores")
-    known = [one.get("known") for one in stores.values() if isinstance(one, dict)] if isinstance(stores, dict) else []
-    snapshot = max((number for number in known if type(number) is int), default=0)
+    own, parent = note.get("identity"), note.get("parent")
     return Identity(
         own if isinstance(own, str) and len(own) == LENGTH else first,
         parent if isinstance(parent, str) and len(parent) <= LENGTH else "",
-        min(max(snapshot, 0), 2**31),
     )

@@ -360,7 +360,6 @@ class RunDir:
                 "run": self.name,
                 "identity": who.identity or None,
                 "parent": who.parent or None,
-                "snapshot": who.snapshot,
                 "state": observed.state,
                 "host": observed.host,
                 "layout": "run",

@@ -46,8 +46,6 @@ class RunSummary(_Run, total=False):
     identity: Label | None
     """See :mod:`grpo_train.run_dir.identity`."""
     parent: Label | None
-    snapshot: Count
-    """Number of its newest snapshot; 0 = none is known."""
     host: Label | None
     layout: Label
     step: Count | None

@@ -82,3 +82,13 @@ def test_a_damaged_cache_is_made_anew(root: Path) -> None:
     done = grpo_train("history", "--csv", "--columns", "name", "sort:name", root=root)
     assert done.stdout == "name\nlive\nnight-1\nnight-2\n"
     assert "is damaged" in done.stderr
+
+
+def test_backups_are_known_by_the_words_of_the_app(root: Path) -> None:
+    latest = {"destination": "disk", "step": 10, "log_step": 10, "events_bytes": 10**6, "time": 1.0}
+    for name, facts in (("night-1", {"same_disk": False}), ("night-2", {"same_disk": True})):
+        note = {"identity": name.rjust(16, "0"), "stores": {"s": {"latest": {**latest, **facts}}}}
+        (root / "training_runs" / name / ".backup.json").write_text(json.dumps(note))
+    assert [row["name"] for row in found(root, "backup:complete")] == ["night-1"]
+    assert [row["name"] for row in found(root, 'backup:"same disk"')] == ["night-2"]
+    assert [row["name"] for row in found(root, "backup:none")] == ["live"]

@@ -40,7 +40,7 @@ def record(name: str, days_ago: float = 1.0, box: str = "h200-a", backup: str = 
 
 RECORDS = [
     record("night-a", 1, reward=0.7, accuracy=0.65, note="the good one"),
-    record("night-b", 3, reward=0.4, accuracy=0.5, config={"optimizer.learning_rate": 2e-6}, backup="snapshot 3"),
+    record("night-b", 3, reward=0.4, accuracy=0.5, config={"optimizer.learning_rate": 2e-6}, backup="behind"),
     record("day", 40, box="old", reward=0.9, state="crashed", run_seconds=7200.0),
     record("fresh", 0.01, reward=0.1, state="running", step=2, config={"task.name": "mbpp"}),
 ]
@@ -62,7 +62,7 @@ RECORDS = [
         ("since:36h not state:running", ["night-a"]),
         ("before:30d", ["day"]),
         ("box:h200-a backup:none", ["fresh", "night-a"]),
-        ("backup~^snap", ["night-b"]),
+        ("backup:behind", ["night-b"]),
         ("eval.accuracy>0.6", ["night-a"]),
         ("eval.gsm8k_r1.best>=0.5 sort:eval.best", ["night-b", "night-a"]),
         ("cost<10", ["fresh", "night-a", "night-b"]),  # the old box has no price

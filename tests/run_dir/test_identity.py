@@ -17,7 +17,7 @@ from grpo_train.run_dir.identity import NOTE, run_identity
 def test_identity_is_the_hash_of_the_launch(tmp_path: Path) -> None:
     run = create_run(tmp_path / "a", {}, "demo")
     expected = hashlib.sha256(run.launch_file.read_bytes()).hexdigest()[:16]
-    assert run_identity(run.path) == (expected, "", 0)
+    assert run_identity(run.path) == (expected, "")
     assert run.summary()["identity"] == expected
 
 
@@ -35,18 +35,18 @@ def test_copies_have_one_identity(tmp_path: Path) -> None:
 
 def test_a_copy_that_goes_on_has_its_own(tmp_path: Path) -> None:
     run = create_run(tmp_path, {}, "demo")
-    note = {"identity": "f" * 16, "parent": "a" * 16, "stores": {"s": {"known": 3}, "t": {"known": 7}}}
+    note = {"identity": "f" * 16, "parent": "a" * 16, "stores": {}}
     (run.path / NOTE).write_text(json.dumps(note))
-    assert run_identity(run.path) == ("f" * 16, "a" * 16, 7)
+    assert run_identity(run.path) == ("f" * 16, "a" * 16)
     row = run.summary()
-    assert (row["identity"], row["parent"], row["snapshot"]) == ("f" * 16, "a" * 16, 7)
+    assert (row["identity"], row["parent"]) == ("f" * 16, "a" * 16)
 
 
 @pytest.mark.parametrize("note", [{"identity": 3, "stores": [1]}, {"stores": {"s": 1, "t": {"known": "x"}}}, [], "{"])
 def test_a_damaged_note_is_ignored(tmp_path: Path, note: Any) -> None:
     run = create_run(tmp_path, {}, "demo")
     (run.path / NOTE).write_text(note if isinstance(note, str) else json.dumps(note))
-    assert run_identity(run.path) == (hashlib.sha256(run.launch_file.read_bytes()).hexdigest()[:16], "", 0)
+    assert run_identity(run.path) == (hashlib.sha256(run.launch_file.read_bytes()).hexdigest()[:16], "")
 
 
 def test_without_a_launch_it_is_unknown(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def _put_many(file: Path, start: int) -> None:
     for index in range(start, start + 20):
         row = {"run": f"r{index}", "identity": f"{index:016x}", "state": "running", "step": 1}
         writer.put("runs", {}, {"runs": [row]})
-    writer.flush()
+        writer.flush()  # only the newest list waits
 
 
 def test_two_apps_and_a_command_write_at_once(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +164,7 @@ def test_a_damaged_file_costs_the_app_the_history_only(tmp_path: Path) -> None:
     writer = HistoryWriter(file, Box("b", host="x"))
     for step in (1, 2, 3):
         writer.put("runs", {}, {"runs": [{"run": "r", "identity": "f" * 16, "state": "running", "step": step}]})
-        writer.put("runs", {}, {"odd": 1})
+        writer.put("show_run", {}, {"odd": 1})
         writer.flush()
     assert [one.number("step") for one in Database(file).records()] == [3]
 
