@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -53,7 +55,20 @@ def opened(
 ) -> Destination:
     """A destination for a command. Raises UserError."""
     rate = parse_limit(limit) if limit else None
-    return open_destination(name, root, write=write, limit=rate, transfers=transfers)
+    return open_destination(name, root, write=write, limit=rate, transfers=transfers, on_wait=_Waits())
+
+
+class _Waits:
+    """Names on stderr why requests to a store are repeated: the same cause every 30 s, not once a thread."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def __call__(self, cause: str, seconds: float) -> None:
+        now = time.monotonic()
+        if now - self._said.get(cause, -math.inf) >= 30:
+            self._said[cause] = now
+            print(f"waiting: {cause}; trying again for up to 10 min", file=sys.stderr)
 
 
 def parse_limit(text: str) -> int:
