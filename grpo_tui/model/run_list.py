@@ -85,7 +85,7 @@ class RunList:
             return
         self._made_of = made_of
         runs = store.runs or []
-        self._has_backups = any(row.backup is not None for row in runs)
+        self._has_backups = any(row.backup is not None or row.transfer is not None for row in runs)
         if len(self.facts.configs) > len(runs):
             self.facts.keep(row.name for row in runs)
         cells = self.cells(store)

@@ -32,6 +32,17 @@ class BackupState(NamedTuple):
     """When it was made, by the store's clock."""
 
 
+class Transfer(NamedTuple):
+    """Progress of a command at work on the backups of a run."""
+
+    command: str
+    phase: str
+    bytes: float
+    bytes_total: float
+    proven: float
+    seconds: float
+
+
 @dataclass(frozen=True)
 class RunRow:
     """Summary of one run. Unknown values are None or empty."""
@@ -66,6 +77,7 @@ class RunRow:
     reason: str = ""
     """Why it stopped by itself, or what failed in a workflow that is finished."""
     backup: BackupState | None = None
+    transfer: Transfer | None = None
 
     @property
     def shown_state(self) -> str:
@@ -89,6 +101,7 @@ class RunRow:
     def from_summary(cls, row: dict[str, Any]) -> RunRow:
         """From a row that passed the gate, see :class:`remote.protocol.rows.RunSummary`."""
         error, held, backup = row.get("error"), row.get("held_out"), row.get("backup")
+        transfer = row.get("transfer")
         return cls(
             name=row["run"],
             state=row["state"],
@@ -118,6 +131,7 @@ class RunRow:
             )
             if backup
             else None,
+            transfer=Transfer(*(transfer[name] for name in Transfer._fields)) if transfer else None,
         )
 
 

@@ -23,6 +23,7 @@ from grpo_train.run_dir.rows import unreadable_row
 from remote.agent.context import BoxContext
 from remote.agent.ends import Ends
 from remote.agent.held_out import HeldOut
+from remote.agent.transfers import Transfers
 from remote.protocol import RemoteError
 
 OLDER_RUNS_EVERY_S = 30.0
@@ -59,9 +60,12 @@ class RunTable:
         self._older: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._ends = Ends(box)
         self._held_out = HeldOut(box.root)
+        self._transfers = Transfers(box.root)
 
     def rows(self) -> list[dict[str, Any]]:
-        """``RunDir.summary()`` of every run, newest first, then the runs of the older layout; each with ``held_out``.
+        """``RunDir.summary()`` of every run, newest first, then the runs of the older layout.
+
+        Each with ``held_out`` and ``transfer``.
 
         Raises RemoteError when the root cannot be read.
         """
@@ -79,10 +83,9 @@ class RunTable:
             rows.append((entry[1].get("launched_at") or "", path.name, entry[1]))
         self._known = known
         rows.sort(key=lambda row: row[:2], reverse=True)
-        held_out, listed = self._held_out.results(), [row for _, _, row in rows] + self._older_rows()
-        return _bounded(
-            [{**row, "held_out": held_out[row["run"]]} if row["run"] in held_out else row for row in listed]
-        )
+        held_out, transfers = self._held_out.results(), self._transfers.results()
+        listed = [row for _, _, row in rows] + self._older_rows()
+        return _bounded([_with(_with(row, "held_out", held_out), "transfer", transfers) for row in listed])
 
     def _folders(self) -> list[Path]:
         folder = self._root / "training_runs"
@@ -108,6 +111,10 @@ class RunTable:
                 rows = []
             self._older = (time.monotonic(), rows)
         return rows
+
+
+def _with(row: dict[str, Any], key: str, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {**row, key: found[row["run"]]} if row["run"] in found else row
 
 
 def _summary(run: RunDir) -> dict[str, Any]:

@@ -35,6 +35,18 @@ class BackupState(TypedDict):
     time: Quantity
 
 
+class Transfer(TypedDict):
+    """Progress of a command at work on the backups of a run, see :mod:`grpo_train.backup.job`."""
+
+    command: Label
+    phase: Label
+    destination: Label
+    bytes: Count
+    bytes_total: Count
+    proven: Count
+    seconds: Quantity
+
+
 class _Run(TypedDict):
     run: Name
     state: Label
@@ -69,6 +81,7 @@ class RunSummary(_Run, total=False):
     alarm: str | None
     note: str
     backup: BackupState | None
+    transfer: Transfer | None
 
 
 class _RunFacts(TypedDict):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.backup.destinations import Destination
+from grpo_train.backup.job import working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore
@@ -144,3 +145,21 @@ def test_a_hostile_note_costs_only_the_backup(tmp_path_factory: pytest.TempPathF
     (run.path / NOTE).write_text(json.dumps(note))
     found = state(root)
     assert found is None or (0 <= found["step"] <= 2**53 and 0 <= found["behind"] <= 2**53)
+
+
+def test_progress_of_a_command_is_in_the_row(root: Path) -> None:
+    make_run(root, "one", 2)
+    table = RunTable(BoxContext(Settings(), root, None))
+    with working_on(root, "training_runs", "one", "backup", "disk") as job:
+        job.update(phase="sending", bytes=5, bytes_total=10)
+        (found,) = table.rows()
+        assert {key: found["transfer"][key] for key in ("command", "phase", "bytes", "bytes_total")} == {
+            "command": "backup", "phase": "sending", "bytes": 5, "bytes_total": 10,
+        }  # fmt: skip
+        (root / "transfers" / "training_runs.one" / "progress.jsonl").write_text(
+            json.dumps({"phase": 3, "bytes": -1, "bytes_total": 1e300, "seconds": "x"}) + "\n"
+        )
+        rows = RunTable(BoxContext(Settings(), root, None)).rows()
+        (admitted,) = topic_event("runs", {"value": {"runs": rows}}).runs  # type: ignore[union-attr]
+        assert (admitted["state"], admitted["transfer"]["phase"], admitted["transfer"]["bytes"]) == ("stopped", "", 0)
+    assert "transfer" not in RunTable(BoxContext(Settings(), root, None)).rows()[0]

@@ -109,3 +109,22 @@ async def test_a_refused_backup_says_why(start: Start) -> None:
     async with start(script, wait=RUN) as session:
         await session.press("B")
         await session.until_text("belongs to eve", "eve can back it up")
+
+
+async def test_progress_replaces_the_state(start: Start) -> None:
+    transfer = {"command": "backup", "phase": "sending", "destination": "s3", "bytes": 4.2e9, "bytes_total": 1e10}
+    transfer |= {"proven": 3e9, "seconds": 350.0}
+
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        client.runs[0]["transfer"] = transfer
+
+    async with start(script, size=(200, 40), wait="↑ 42% 12 MB/s 8m") as session:
+        for changes, text in (
+            ({"phase": "proving"}, "↑ proving 30%"),
+            ({"phase": "listing"}, "↑ backup listing"),
+            ({"command": "restore", "phase": "reading", "seconds": 0.0}, "↓ 42%"),
+        ):
+            session.client.runs[0]["transfer"] = {**transfer, **changes}
+            session.client.report()
+            await session.until_text(text)
