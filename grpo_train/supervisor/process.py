@@ -135,7 +135,8 @@ class StageRunner:
             return Outcome("done")
         process = {"train": "training process", "eval": "evaluation"}.get(stage.kind, stage.kind)
         tail = list(self._journal.tail)
-        error = failure(self._run, child.pid, child.returncode, self._nproc, tail, process)
+        nproc = self._nproc if stage.kind == "train" else 1
+        error = failure(self._run, child.pid, child.returncode, nproc, tail, process)
         if stage.kind in ("train", "eval"):
             self._journal.event("crashed", stage=stage.kind, error=error)
         return Outcome("crashed", error)

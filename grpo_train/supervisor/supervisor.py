@@ -142,8 +142,10 @@ class Supervisor:
         """Whether a failed stage is to be run again; waits before."""
         if stage.kind == "train":
             return self._restart(error)
+        if (error.get("signal") or error.get("code") == "stalled") and self._restart(error):
+            return True  # it did not fail, it was ended
         if stage.kind == "eval":
-            return error.get("code") == "stalled" and self._restart(error)
+            return False
         waits = self._config.run.restart_wait
         # Training does not wait for a backup: the next one carries what this one did not.
         if error.get("exit_code") == USAGE_ERROR or self._workflow.trains_again or self._tries >= len(waits):
