@@ -162,7 +162,7 @@ def test_waits_grow_and_are_random(front: Front, waits: list[tuple[str, float]])
         (Fault("drop", times=1e9), "the connection to https://127.0.0.1:[0-9]+ broke"),
     ],
 )
-def test_after_the_time_of_patience_the_cause_is_named(front: Front, tmp_path: Path, fault: Fault, cause: str) -> None:
+def test_after_the_patience_the_cause_is_named(front: Front, tmp_path: Path, fault: Fault, cause: str) -> None:
     timing = replace(IMPATIENT, silence=0.5) if fault.kind == "silence" else IMPATIENT
     store = bucket_store(front.server, front.server.new_bucket(), port=front.port, timing=timing)
     piece = piece_of(tmp_path / "weights", content(2 * PART + 10))

@@ -23,9 +23,7 @@ from tests.support.stores import describe_bucket
         ("mount", "bucket", "not/there/yet"),
     ],
 )
-def test_a_bucket_on_the_mount_of_the_root_is_the_same_disk(
-    tmp_path: Path, served: str, bucket: str, root: str
-) -> None:
+def test_a_bucket_on_the_root_s_mount_is_the_same_disk(tmp_path: Path, served: str, bucket: str, root: str) -> None:
     mount = tmp_path / "mount"
     mount.mkdir()
     with mounted(mount, "noexec"):
