@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
 from io import FileIO
-from typing import Any
+from typing import IO, Any
 
 from grpo_train.run_dir import RunDir, StatusWriter
 from grpo_train.run_dir.files import open_for_writing, to_float
+from grpo_train.supervisor.failure import MAX_LINE
 from grpo_train.supervisor.progress_line import ProgressLine
 
 TAIL_LINES = 60
@@ -64,6 +67,23 @@ class Journal:
             self.terminal.write(line)
         except (OSError, ValueError, RuntimeError):
             pass
+
+    def copy_output(self, stream: IO[bytes]) -> None:
+        """Copy the output of a stage to ``logs/console.log`` and to the terminal, to its end."""
+        with ExitStack() as stack:
+            writes: list[Callable[[bytes], object]] = [self.terminal.write]
+            try:
+                writes.append(stack.enter_context(self.console_log()).write)
+            except OSError as error:
+                self.say(f"cannot write {error.filename}: {error.strerror}")
+            for line in iter(stream.readline, b""):
+                self.printed += 1
+                self.tail.append(line.decode(errors="replace").rstrip("\n")[:MAX_LINE])
+                for write in writes:
+                    try:
+                        write(line)
+                    except OSError:
+                        pass  # neither a full disk nor a closed terminal may end the run
 
     def console_log(self) -> FileIO:
         """``logs/console.log``, to append to. Raises OSError."""

@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from grpo_train.config.schema import Config
@@ -96,7 +95,8 @@ class StageRunner:
         except OSError as error:
             summary = f"cannot start {command[0]}: {error.strerror}"
             return Outcome("crashed", {"code": code_of(error), "summary": summary})
-        reader = threading.Thread(target=self._copy_output, args=(child,), name="console", daemon=True)
+        assert child.stdout is not None
+        reader = threading.Thread(target=journal.copy_output, args=(child.stdout,), name="console", daemon=True)
         reader.start()
         stall = self._watch(child, stage, events_before)
         left = kill_all(run_id_of(run.path))
@@ -228,25 +228,6 @@ class StageRunner:
             if event.get("event") == "training" and start >= after:
                 return event
         return None
-
-    def _copy_output(self, child: subprocess.Popen[bytes]) -> None:
-        """Copy the output of the stage to ``logs/console.log`` and to the terminal."""
-        assert child.stdout is not None
-        journal = self._journal
-        with ExitStack() as stack:
-            writes: list[Callable[[bytes], object]] = [journal.terminal.write]
-            try:
-                writes.append(stack.enter_context(journal.console_log()).write)
-            except OSError as error:
-                journal.say(f"cannot write {error.filename}: {error.strerror}")
-            for line in iter(child.stdout.readline, b""):
-                journal.printed += 1
-                journal.tail.append(line.decode(errors="replace").rstrip("\n")[:MAX_LINE])
-                for write in writes:
-                    try:
-                        write(line)
-                    except OSError:
-                        pass  # neither a full disk nor a closed terminal may end the run
 
 
 def _first_state(stage: Stage) -> str:

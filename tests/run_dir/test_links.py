@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.config import load_config
 from grpo_train.evaluation.results.partial import Partial, PartialWriter
 from grpo_train.run_dir import RunDir, StatusWriter, create_run
 from grpo_train.run_dir.files import JsonlWriter, close_torn_line, open_lock, touch
-from grpo_train.supervisor.supervisor import Supervisor
-from tests.support.engine import config_text
+from grpo_train.supervisor.journal import Journal
+from grpo_train.supervisor.progress_line import ProgressLine
 
 REFUSED = "a symbolic link is not written through: remove it"
 
@@ -65,11 +64,12 @@ def test_the_console_of_a_run_names_the_link(run: RunDir, outside: Path, capfd: 
     """The run continues; its output appears in the terminal alone."""
     console = run.logs / "console.log"
     console.symlink_to(outside)
-    supervisor = Supervisor(run, load_config(config_text()))
+    journal = Journal(run, ProgressLine(False))
     command = [sys.executable, "-c", "print('x' * 200_000); print('the end')"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
-        supervisor._copy_output(child)
-    supervisor._status.close()
+        assert child.stdout is not None
+        journal.copy_output(child.stdout)
+    journal.close()
     said = capfd.readouterr().out
     assert f"cannot write {console}: {REFUSED}" in said
     assert "the end" in said
