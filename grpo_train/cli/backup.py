@@ -145,7 +145,7 @@ def verify_backup(
 ) -> None:
     """Read backups back and hash them.
 
-    Damaged objects are listed with the files they spoil, and stored again where the file is still here.
+    Damaged objects are listed with the files they spoil, and stored again if the file is still here.
     """
     folder = resolve_root(root)
     with failing(as_json), progress_shown() as show:
@@ -167,7 +167,7 @@ def restore(
     training_run: Annotated[str, typer.Option(help="Run name, or NAME--IDENTITY (see grpo-train list-backups).")],
     snapshot: Annotated[int | None, typer.Option(min=1, help="Number of the snapshot (default: the newest).")] = None,
     steps: Annotated[str, typer.Option(help="Checkpoints: all, latest, logs (none), or steps such as 10,20.")] = "all",
-    as_: Annotated[str | None, typer.Option("--as", help="Restore under another name, as a run of its own.")] = None,
+    as_: Annotated[str | None, typer.Option("--as", help="Restore under another name, as a separate run.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Then resume it, unless it was training elsewhere minutes ago.")
     ] = False,
@@ -226,7 +226,7 @@ def _show_backups(results: Sequence[BackupResult], *, dry_run: bool) -> None:
         if each.ahead:
             state += f"; snapshot {each.ahead} is newer, by another copy of this run"
         if each.parent:
-            state += f"; a run of its own ({each.identity}): another copy of {each.parent} went on"
+            state += f"; now a separate run ({each.identity}): another copy of {each.parent} has continued"
         print(f"{where}: {state}, {size_text(each.size)} in all")
     for each in results:
         print_omitted(each.omitted)

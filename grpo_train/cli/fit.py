@@ -19,14 +19,14 @@ from grpo_train.train.preflight import check_start
 
 
 def fit(
-    cfg: Annotated[Path, typer.Option(help="Config file; its lengths and model are what is measured.")],
+    cfg: Annotated[Path, typer.Option(help="Config file whose model and lengths are measured.")],
     set_: Overrides = None,
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:
     """Measure train.microbatch_size and train.tf_micro_batch: run the longest passes, larger and larger.
 
-    Prints the sizes as YAML for the config. Takes a minute, and uses the GPU.
+    Prints the sizes as YAML for the config. Takes about a minute and uses the GPU.
     """
     folder = resolve_root(root)
     config = load_config(read_config_text(cfg), set_ or [], source=str(cfg))

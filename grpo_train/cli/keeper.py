@@ -14,7 +14,7 @@ from grpo_train.run_dir.errors import UserError
 
 def keeper(
     install: Annotated[bool, typer.Option("--install", help="Run the keeper at boot and every two minutes.")] = False,
-    uninstall: Annotated[bool, typer.Option("--uninstall", help="Remove it.")] = False,
+    uninstall: Annotated[bool, typer.Option("--uninstall", help="Remove the keeper.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Resume the lost runs now.")] = False,
     root: Root = None,
 ) -> None:

@@ -24,7 +24,8 @@ def plan(
 ) -> None:
     """Show the stages of a config or a run with their estimated time and cost. Starts nothing.
 
-    The estimate comes from earlier runs under the root with the same model, batch and machine.
+    The estimate comes from earlier runs under the root with the same model, batch sizes, task and number of
+    processes.
     """
     from grpo_train.supervisor.estimate import Estimates
     from grpo_train.supervisor.stages import all_stages
@@ -69,7 +70,7 @@ def plan(
         print(f"{unknown} of {len(rows)} stages cannot be estimated: no earlier run like this one had such a stage")
     if budget is not None:
         word = "exceeds" if total > budget * 3600 else "is within"
-        print(f"the estimate {word} the budget of {budget:.1f} h; the run stops there, saved")
+        print(f"the estimate {word} the budget of {budget:.1f} h, at which the run saves and stops")
 
 
 def _dollars(config: object, seconds: float | None) -> float | None:

@@ -23,7 +23,7 @@ def platform(
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:
-    """Show this machine: GPUs, disks, what it reaches and which models it has."""
+    """Show this machine: GPUs, disks, reachable services and cached models."""
     folder = resolve_root(root)
     found, choices = read_platform(folder), list[Choice]()
     if cfg is not None:

@@ -62,7 +62,7 @@ def selftest(
 ) -> None:
     """Train, evaluate, resume, back up, verify and restore on this machine, and compare every byte.
 
-    It works in a directory of its own below the root and removes it. With the tiny model it takes about two minutes on
+    It works in a new directory below the root and removes it. With the tiny model it takes about two minutes on
     two cores. Exit codes: 0 all steps passed, 1 one failed.
     """
     check_engine()

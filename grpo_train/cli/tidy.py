@@ -146,8 +146,8 @@ def prune_backups(
 ) -> None:
     """Remove snapshots that newer complete ones contain.
 
-    A snapshot is marked first and removed by a prune at least 24 hours later. A checkpoint leaves the backups only by
-    name (--drop-steps).
+    A snapshot is marked first and removed by a prune at least 24 hours later. A checkpoint is removed from the backups
+    only by name (--drop-steps).
     """
     with failing(as_json), progress_shown() as show:
         folder = resolve_root(root)
@@ -174,12 +174,12 @@ def prune_backups(
 def safe(
     to: To = None,
     persistent: Annotated[
-        bool, typer.Option("--persistent", help="The disk of the root outlives this box (boxes.yaml: persistent).")
+        bool, typer.Option("--persistent", help="The disk of the root outlives this box.")
     ] = False,
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:
-    """Tell whether this box can be terminated: exit code 0, or 1 with what forbids it."""
+    """Report whether this box can be terminated: exit code 0, or 1 with what would be lost."""
     folder = resolve_root(root)
     with failing(as_json):
         try:

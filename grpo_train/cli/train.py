@@ -73,8 +73,8 @@ def resume(
     """Resume a run from a checkpoint.
 
     The full state is restored: the run continues bit for bit as if it had never stopped, unless --nproc, --set or the
-    environment changed. A run that ended before its first save starts again. Changed keys are
-    listed and written to the run's config.yaml.
+    environment changed. A run that ended before its first save starts again. Changed keys are listed and written to
+    the run's config.yaml.
     """
     from grpo_train.supervisor.resume import has_never_saved, prepare_resume, refuse_live
     from grpo_train.supervisor.stop_rules import over_budget

@@ -109,9 +109,9 @@ class Train(Section):
     """Memory and speed of the update; no key of this section changes the result."""
 
     microbatch_size: PositiveInt | Literal["auto"] = 2
-    """Prompts, each with all its completions, per forward and backward pass of a process. auto = as many as the GPU's
-    memory holds by an estimate (``grpo-train fit`` measures). A step that runs out of memory is done again in smaller
-    passes."""
+    """Prompts, each with all its completions, per forward and backward pass of a process. auto = as many as are
+    estimated to fit in the GPU's memory (``grpo-train fit`` measures). A step that runs out of memory is repeated in
+    smaller passes."""
     tf_micro_batch: PositiveInt | Literal["auto"] = 32
     """Completions per forward pass without gradient; auto = as microbatch_size."""
     token_budget: NonNegativeInt = 0

@@ -26,7 +26,7 @@ class Model(Section):
     backbone: str = "qwen2_5_15"
     """Base model: a short name (tiny, qwen2_5_05, qwen2_5_15, qwen2_5_3; all but tiny also with _instruct), a directory
     with a Hugging Face causal LM, or a hub ID, optionally OWNER/NAME@COMMIT. Hub models are pinned to the commit that
-    the run started with. auto = the largest of qwen2_5_05, _15 and _3 that the GPU's memory holds by an estimate."""
+    the run started with. auto = the largest of qwen2_5_05, _15 and _3 that is estimated to fit in the GPU's memory."""
     adapter: Literal["none", "lora"] = "lora"
     """What is trained: ``none`` = all weights, ``lora`` = a peft LoRA adapter."""
     lora_rank: PositiveInt = 32

@@ -1,4 +1,4 @@
-"""``notify``: who is told what becomes of a run."""
+"""``notify``: notifications about a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _REFERENCE = re.compile(r"\$(?:\{\w+\}|[A-Za-z_]\w*)")
 
 
 class Notify(Section):
-    """Notifications: sent when a run finishes, crashes, stalls or stops by itself. docs/workflows.md has examples for
-    ntfy and Slack."""
+    """Notifications when a run finishes, crashes, stalls or stops by itself, and when a stage fails. docs/workflows.md has
+    examples for ntfy and Slack."""
 
     command: list[str] = Field(default_factory=list)
     """Program with its arguments; it gets the notification as JSON on stdin. Empty: none."""
@@ -24,7 +24,7 @@ class Notify(Section):
     events: list[Literal["finished", "crashed", "stalled", "stopped_by_itself", "stage_failed"]] = Field(
         default_factory=lambda: ["finished", "crashed", "stalled", "stopped_by_itself", "stage_failed"]  # type: ignore[arg-type]
     )
-    """What is notified. ``finished`` is the end of the run and its workflow, ``stopped_by_itself`` a stop by ``budget``
+    """Events that are sent. ``finished`` is the end of the run and its workflow, ``stopped_by_itself`` a stop by ``budget``
     or ``workflow.stop_when``."""
 
     @field_validator("url")

@@ -23,15 +23,15 @@ class Run(Section):
     seed: NonNegativeInt = 0
     """Seed of data order, sampling and new weights."""
     max_restarts: NonNegativeInt = 0
-    """Maximum number of restarts after crashes, each from the latest checkpoint. Counted anew after save_every steps of
-    progress. An error of the config, the data or a checkpoint, and the same exception twice at the same step, are not
-    retried."""
+    """Maximum number of restarts after crashes, each from the latest checkpoint. The count is reset after save_every
+    steps of progress. An error of the config, the data or a checkpoint, and the same exception twice at the same step,
+    are not retried."""
     restart_wait: list[NonNegativeFloat] = Field(default_factory=lambda: [10.0, 60.0, 300.0])
     """Seconds to wait before the first, second, … restart in a row; the last number is used from there on."""
     stall_timeout: PositiveFloat | Literal["auto"] = "auto"
     """Seconds without a step, an evaluation chunk, a written checkpoint file or a growing download after which a stage
     counts as stalled: the stacks of its processes are written to console.log, it is ended, and restarted as after a
-    crash. ``auto`` = the larger of 10 minutes and 10 median steps. Before the first step, at least an hour."""
+    crash. ``auto`` = the larger of 10 minutes and 10 median steps. At least an hour before the first step."""
     auto_resume: bool = False
     """Let the keeper of this machine (``grpo-train keeper --install``) resume the run after a reboot, or when its
     supervisor was killed."""

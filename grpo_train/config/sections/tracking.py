@@ -18,7 +18,7 @@ class Tracking(Section):
     """Seconds between GPU samples."""
     wandb: Literal["off", "offline", "online", "auto"] = "off"
     """Weights & Biases: ``auto`` = online with an API key and a route to the server, offline without the route, off
-    without the key or the package. Its trouble never delays training."""
+    without the key or the package. Its failures never delay training."""
     wandb_entity: str | None = None
     """User or team. Default: WANDB_ENTITY, else the account's own."""
     wandb_project: str | None = None

@@ -27,7 +27,7 @@ class TrainStage(_Settings):
     """Train."""
 
     until: PositiveInt | None = None
-    """Last step. Default: run.total_steps; in a ``repeat``, its next step."""
+    """Last step. Default: run.total_steps; in a ``repeat``, the round's step."""
 
 
 class EvalStage(_Settings):
@@ -58,7 +58,7 @@ class BackupStage(_Settings):
 
 
 class CleanupStage(_Settings):
-    """Remove checkpoints from this disk that are in a backup, proven in the same command (``grpo-train cleanup``)."""
+    """Remove checkpoints from this disk that were just read back from a backup (``grpo-train cleanup``)."""
 
     keep_latest: bool = True
     """Keep the latest checkpoint."""
@@ -82,7 +82,7 @@ class RepeatStage(_Settings):
     until: PositiveInt | None = None
     """Last step. Default: run.total_steps."""
     stages: list[WorkflowStage] = Field(min_length=1)
-    """The stages of a round; ``train`` trains to its step."""
+    """The stages of a round; ``train`` trains to the round's step."""
 
 
 class _OneOf(Section):
@@ -160,18 +160,18 @@ class StopRule(_OneOf):
     """A rule that stops a run: ``plateau`` or ``collapse``."""
 
     plateau: Plateau | None = None
-    """No gain any more."""
+    """The metric no longer rises."""
     collapse: Collapse | None = None
-    """Far below the best."""
+    """The metric fell far below its best."""
 
 
 class Workflow(Section):
     """What a run does, stage by stage; docs/workflows.md. Empty: train, with the evaluations of run.eval_every."""
 
     stages: list[WorkflowStage] = Field(default_factory=list)
-    """Stages in order. Training steps of run.total_steps that no stage trains come last."""
+    """Stages in order. Steps up to run.total_steps that no stage trains are trained at the end."""
     stop_when: list[StopRule] = Field(default_factory=list)
-    """Rules that stop the run as a user would, saved."""
+    """Rules that save and stop the run."""
 
     @field_validator("stages")
     @classmethod
@@ -193,14 +193,14 @@ class Workflow(Section):
 
 
 class Budget(Section):
-    """Limits of a run over all its starts; it stops as a user would, saved."""
+    """Limits of a run over all its starts. At a limit, the run saves and stops."""
 
     hours: PositiveFloat | None = None
-    """Time that the run is supervised."""
+    """Maximum time that the run is supervised."""
     dollars: PositiveFloat | None = None
-    """Cost of that time; needs price_per_hour."""
+    """Maximum cost of that time; requires price_per_hour."""
     price_per_hour: PositiveFloat | None = None
-    """Price of this machine, in dollars."""
+    """Price of this machine per hour, in dollars."""
 
     @model_validator(mode="after")
     def _has_a_price(self) -> Budget:
