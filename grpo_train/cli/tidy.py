@@ -173,9 +173,7 @@ def prune_backups(
 
 def safe(
     to: To = None,
-    persistent: Annotated[
-        bool, typer.Option("--persistent", help="The disk of the root outlives this box.")
-    ] = False,
+    persistent: Annotated[bool, typer.Option("--persistent", help="The disk of the root outlives this box.")] = False,
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:

@@ -13,8 +13,8 @@ _REFERENCE = re.compile(r"\$(?:\{\w+\}|[A-Za-z_]\w*)")
 
 
 class Notify(Section):
-    """Notifications when a run finishes, crashes, stalls or stops by itself, and when a stage fails. docs/workflows.md has
-    examples for ntfy and Slack."""
+    """Notifications when a run finishes, crashes, stalls or stops by itself, and when a stage fails. docs/workflows.md
+    has examples for ntfy and Slack."""
 
     command: list[str] = Field(default_factory=list)
     """Program with its arguments; it gets the notification as JSON on stdin. Empty: none."""
@@ -24,8 +24,8 @@ class Notify(Section):
     events: list[Literal["finished", "crashed", "stalled", "stopped_by_itself", "stage_failed"]] = Field(
         default_factory=lambda: ["finished", "crashed", "stalled", "stopped_by_itself", "stage_failed"]  # type: ignore[arg-type]
     )
-    """Events that are sent. ``finished`` is the end of the run and its workflow, ``stopped_by_itself`` a stop by ``budget``
-    or ``workflow.stop_when``."""
+    """Events that are sent. ``finished`` is the end of the run and its workflow, ``stopped_by_itself`` a stop by
+    ``budget`` or ``workflow.stop_when``."""
 
     @field_validator("url")
     @classmethod
