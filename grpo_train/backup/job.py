@@ -24,6 +24,8 @@ from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 FOLDER = "transfers"
 STATUS, PROGRESS = "status.json", "progress.jsonl"
 INTERVAL_S = 1.0
+NAMES = {"verify": "verify-backup", "prune": "prune-backups"}
+"""Commands that a user knows under another name."""
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 
@@ -157,5 +159,6 @@ def _update(status: StatusWriter, **fields: object) -> None:
 
 def _busy(folder: Path, name: str) -> UserError:
     row = read_json(folder / STATUS, MAX_RUN_FILE_BYTES) or {}
-    who = f"grpo-train {row.get('command', 'backup')} (pid {row.get('pid', '?')} on {row.get('host', '?')})"
+    command = str(row.get("command", "backup"))
+    who = f"grpo-train {NAMES.get(command, command)} (pid {row.get('pid', '?')} on {row.get('host', '?')})"
     return RunDirError(f"{name}: {who} is at work on it; rerun this command when that has ended", code="busy")

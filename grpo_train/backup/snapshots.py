@@ -154,6 +154,13 @@ def homes_named(store: Store, name: str, kinds: tuple[str, ...] = KINDS) -> list
     return [home for home in found if name in (home.name, f"{home.name}--{home.identity}", home.identity)]
 
 
+def evaluations_of(store: Store, home: Home) -> list[Home]:
+    """The evaluations that the newest snapshot of a run was taken with."""
+    newest = StoredRun(store, home).newest()
+    names = newest.manifest.evaluations if newest and newest.manifest else ()
+    return [found for name in names if (found := home_of("eval_runs", name))]
+
+
 def owners(snapshot: Snapshot) -> Mapping[str, list[str]]:
     """Each object of a snapshot to the paths whose bytes it holds."""
     found: dict[str, list[str]] = {}

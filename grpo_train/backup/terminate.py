@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_train.backup.job import FOLDER
+from grpo_train.backup.job import FOLDER, NAMES
 from grpo_train.backup.layout import Home
 from grpo_train.backup.overview import lag_of
 from grpo_train.backup.record import read_record
@@ -55,8 +55,9 @@ def safe_to_terminate(root: Path, to: Destination | None, *, persistent: bool = 
     ``to``: None where no destination is described. ``persistent``: the user confirms that the root's disk outlives the
     box; a network mount does. Raises StoreError.
     """
-    live = list(_live(root))
-    behind = list(_behind(root, to))
+    found = list(_live(root))
+    live = [each for each in found if each.code == "live"]
+    behind = [*(each for each in found if each not in live), *_behind(root, to)]
     if live:
         return Verdict(False, "", (*live, *behind))
     if not behind:
@@ -86,7 +87,9 @@ def _live(root: Path) -> Iterator[Obstacle]:
     for status in sorted(root.glob(f"{FOLDER}/*/status.json")):
         row = read_json(status, MAX_RUN_FILE_BYTES, finite=True) or {}
         if observe(row).is_live and row.get("pid") != os.getpid():
-            yield Obstacle(FOLDER, status.parent.name, "live", f"grpo-train {row.get('command')} is at work", "")
+            command = str(row.get("command"))
+            reason = f"grpo-train {NAMES.get(command, command)} is at work"
+            yield Obstacle(FOLDER, status.parent.name, "live", reason, "")
     for pid, run_id in _processes(os.path.realpath(root)):
         if run_id not in seen:
             seen.add(run_id)

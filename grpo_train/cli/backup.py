@@ -16,7 +16,7 @@ import typer
 from grpo_train.backup.overview import BackupRow, Lag, list_backups
 from grpo_train.backup.restore import RestoreResult
 from grpo_train.backup.runs import back_up_all, back_up_run, locate, restore_run
-from grpo_train.backup.snapshots import homes, homes_named
+from grpo_train.backup.snapshots import evaluations_of, homes, homes_named
 from grpo_train.backup.store import StoreError
 from grpo_train.backup.take import BackupResult
 from grpo_train.backup.upload import TRANSFERS
@@ -143,7 +143,7 @@ def verify_backup(
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:
-    """Read backups back and hash them.
+    """Read backups back and hash them, those of a run with its evaluations.
 
     Damaged objects are listed with the files they spoil, and stored again if the file is still here.
     """
@@ -154,6 +154,9 @@ def verify_backup(
         found = homes_named(destination.store, run) if run else homes(destination.store)
         if run and not found:
             raise RunDirError(f"no backup of '{run}' in {destination.store.url}", code="no_backup")
+        if run:
+            evaluations = [each for home in found for each in evaluations_of(destination.store, home)]
+            found = list(dict.fromkeys([*found, *evaluations]))
         results = [verify(folder, home, destination, sample=share, transfers=transfers, show=show) for home in found]
     if as_json:
         print_json(results)

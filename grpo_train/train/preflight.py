@@ -85,7 +85,6 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
     if weights is None or adapter_of(weights) == "lora":
         backbone = resolve_backbone(config.model.backbone, root)
         check_files(Path(backbone))
-        check_hub_model(backbone)
         if weights is not None:
             check_base(weights, backbone, root)
             config = with_changes(config, model=_shape_of(weights))
@@ -97,6 +96,8 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
         check_self_play(task, config)
     if config.task.path is not None:
         task.size("train")
+    if weights is None or adapter_of(weights) == "lora":
+        check_hub_model(resolve_backbone(config.model.backbone, root))  # last: it may wait for the network
     return config
 
 

@@ -112,8 +112,9 @@ class ViewScreen(Screen[None]):
             await super().on_event(event)
 
     def on_mount(self) -> None:
-        self.query_one(self.MAIN).focus()
-        self.tick()
+        if main := self.query(self.MAIN):  # none where the app ended in between
+            main.first().focus()
+            self.tick()
 
     def on_screen_resume(self) -> None:
         self.tick()

@@ -45,8 +45,9 @@ def test_backup_to_restore_on_another_box(root: Path, disk: Path, tmp_path: Path
     assert [each["name"] for each in done["evaluations"]] == ["one_addition"]
     (row,) = run_json("list-backups", "--training-run", "one", root=root)
     assert (row["snapshots"][0]["state"], row["lag"]["steps"], row["same_disk"]) == ("complete", [], True)
-    (checked,) = run_json("verify-backup", "one", root=root)
+    checked, evaluation = run_json("verify-backup", "one", root=root)
     assert checked["objects"] == checked["objects_total"] > 10
+    assert evaluation["objects"] == evaluation["objects_total"] > 0
     before = bytes_of(run.path)
     shutil.rmtree(root)
     other = tmp_path / "other"
