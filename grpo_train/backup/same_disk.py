@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from grpo_train.run_dir.mounts import read_mounts
+
 MARKER = "grpo-marker-"
 _MAX_FOLDERS = 1_000
 """Folders at the top of a mount in which a marker is looked for."""
@@ -100,12 +102,7 @@ def _disks(folder: Path) -> set[str]:
 
 def _mount_sources(number: str) -> Iterator[str]:
     """What a device is mounted from, such as ``/dev/sda1`` or ``server:/export``; not ``tmpfs`` and the like."""
-    with suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            fields, _, rest = line.partition(" - ")
-            source = [*rest.split(), "", ""][1]
-            if fields.split()[2] == number and "/" in source:
-                yield source
+    return (mount.source for mount in read_mounts() if mount.device == number and "/" in mount.source)
 
 
 def _physical(number: str) -> set[str]:

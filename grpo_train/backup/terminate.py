@@ -17,6 +17,7 @@ from grpo_train.backup.snapshots import StoredRun
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import read_json
+from grpo_train.run_dir.mounts import mount_of
 from grpo_train.run_dir.processes import run_id_in, start_ticks
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 from grpo_train.run_dir.status import observe
@@ -62,7 +63,8 @@ def safe_to_terminate(root: Path, to: Destination | None, *, persistent: bool = 
         return Verdict(False, "", (*live, *behind))
     if not behind:
         return Verdict(True, "backup", ())
-    outlives = persistent or file_system(root) in NETWORK_FILE_SYSTEMS
+    mount = mount_of(root)
+    outlives = persistent or (mount is not None and mount.kind in NETWORK_FILE_SYSTEMS)
     return Verdict(outlives, "mount" if outlives else "", tuple(behind))
 
 
@@ -139,19 +141,3 @@ def _lags(folder: Path, kind: str, name: str, to: Destination, backup: str) -> I
     if record.of(to.trust.store_id).read_back < newest.number:
         reason = f"snapshot {newest.number} was never read back"
         yield Obstacle(kind, name, "never_read_back", reason, f"grpo-train verify-backup {name}")
-
-
-def file_system(path: Path) -> str:
-    """Type of the file system of a directory, from ``/proc/self/mountinfo``; "" where unknown."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    real, found = os.path.realpath(path), ("", "")
-    for line in lines:
-        fields, _, rest = line.partition(" - ")
-        point = fields.split(" ")[4].replace("\\040", " ")
-        inside = point == "/" or real == point or real.startswith(point + os.sep)
-        if inside and len(point) >= len(found[0]):
-            found = (point, rest.split(" ")[0])
-    return found[1]

@@ -18,9 +18,10 @@ from grpo_train.backup.prune import prune
 from grpo_train.backup.record import read_record
 from grpo_train.backup.runs import back_up_all, restore_run
 from grpo_train.backup.snapshots import StoredRun
-from grpo_train.backup.terminate import file_system, safe_to_terminate
+from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.backup.verify import verify
 from grpo_train.run_dir import RunDir, RunDirError, create_run
+from grpo_train.run_dir.mounts import Mount
 from grpo_train.run_dir.processes import identity, run_id_of
 from tests.support.backups import contents, folder_destination, make_evaluation, make_run, objects, set_state, train_to
 from tests.support.engine import running
@@ -105,8 +106,10 @@ def test_mount_that_outlives_the_box_is_safe(run: RunDir, tmp_path: Path, monkey
     assert not safe_to_terminate(run.root, empty).safe
     verdict = safe_to_terminate(run.root, empty, persistent=True)
     assert (verdict.safe, verdict.kept, len(verdict.obstacles)) == (True, "mount", 2)
-    assert file_system(run.root) not in ("", *terminate.NETWORK_FILE_SYSTEMS)
-    monkeypatch.setattr(terminate, "file_system", lambda path: "nfs4")
+    here = terminate.mount_of(run.root)
+    assert here is not None
+    assert here.kind not in ("", *terminate.NETWORK_FILE_SYSTEMS)
+    monkeypatch.setattr(terminate, "mount_of", lambda path: Mount("0:50", "/lambda/nfs", "nfs4", "server:/export"))
     assert safe_to_terminate(run.root, None).kept == "mount"
 
 
