@@ -5,7 +5,6 @@ The values go into the run's ``config.yaml``, so that a resume on another machin
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from grpo_train.config import with_changes
 from grpo_train.config.schema import BACKBONES, Config
 from grpo_train.platforms.facts import GpuFacts, Platform
+from grpo_train.platforms.hub_models import model_config
 from grpo_train.platforms.memory import QWEN2_5, Shape, training_bytes
 from grpo_train.policy.locate import PolicyError, hub_id, resolve_backbone
 
@@ -129,19 +129,12 @@ def _shape(backbone: str, root: Path) -> Shape:
     name = hub_id(resolved)[0]
     if known := by_name.get(name.removesuffix("-Instruct")):
         return known
-    folders = [Path(resolved)] if Path(resolved).is_dir() else _cached(name)
-    for folder in folders:
-        try:
-            return Shape.read(folder / "config.json")
-        except (OSError, KeyError, ValueError):
-            continue
+    try:
+        if file := model_config(resolved):
+            return Shape.read(file)
+    except (OSError, KeyError, ValueError):
+        pass
     raise PolicyError(
         f"train.microbatch_size: auto needs the shape of {backbone}, which is neither on this machine nor in the hub's "
         "cache; set a number, or download the model first (grpo-train fetch-model)"
     )
-
-
-def _cached(name: str) -> list[Path]:
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    return sorted(cache.glob(f"models--{name.replace('/', '--')}/snapshots/*"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.gpus import GpuReadError, query_gpus
+from grpo_train.run_dir.mounts import mount_of
 
 CONNECT_S = 3.0
 SERVICES = {"hub": "HF_ENDPOINT", "wandb": "WANDB_BASE_URL"}
@@ -244,33 +245,29 @@ def _disks(root: Path) -> list[Disk]:
     """The file systems of the root, the home directory and /, each once."""
     found: dict[str, Disk] = {}
     for place in (root, Path.home(), Path("/")):
+        if (mount := mount_of(place)) is None:
+            continue
         try:
-            mount, kind = _mount_of(place.resolve())
-            usage = shutil.disk_usage(mount)
+            usage = shutil.disk_usage(mount.point)
         except OSError:
             continue
-        found.setdefault(mount, Disk(mount, kind, usage.free, usage.total))
+        found.setdefault(mount.point, Disk(mount.point, mount.kind, usage.free, usage.total))
     return list(found.values())
-
-
-def _mount_of(path: Path) -> tuple[str, str]:
-    """Mount point and type of the file system that a path is on, or will be."""
-    mounts = {}
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, place, kind, *_ = line.split(" ")
-        mounts[place.replace("\\040", " ")] = kind  # a later mount covers an earlier one
-    place = next(str(parent) for parent in (path, *path.parents) if str(parent) in mounts)
-    return place, mounts[place]
 
 
 def _cached_models() -> list[CachedModel]:
     """Models of the hub client's cache that have weights, by name."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    try:
+        from huggingface_hub import CacheNotFound, scan_cache_dir
+    except ImportError:  # the engine's packages are not installed
+        return []
+    try:
+        cache = scan_cache_dir()
+    except (CacheNotFound, OSError):
+        return []
     found = []
-    for folder in sorted(cache.glob("models--*")):
-        files = [path for path in folder.glob("snapshots/*/*") if path.suffix in (".safetensors", ".bin")]
-        size = sum(path.stat().st_size for path in files if path.exists())
-        if size:
-            found.append(CachedModel(folder.name.removeprefix("models--").replace("--", "/"), size))
-    return found
+    for repository in cache.repos:
+        files = {file.file_name for revision in repository.revisions for file in revision.files}
+        if repository.repo_type == "model" and any(name.endswith((".safetensors", ".bin")) for name in files):
+            found.append(CachedModel(repository.repo_id, repository.size_on_disk))
+    return sorted(found, key=lambda model: model.name)

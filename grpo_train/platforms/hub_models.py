@@ -33,14 +33,21 @@ def check_hub_model(resolved: str) -> None:
 
 def is_cached(resolved: str) -> bool:
     """Whether the cache of the hub's client holds the configuration and weights of a model."""
+    return _cached_file(resolved, "config.json") is not None and any(_cached_file(resolved, name) for name in WEIGHTS)
+
+
+def model_config(resolved: str) -> Path | None:
+    """``config.json`` of a resolved backbone, in its directory or in the cache; None where neither has it."""
+    folder = Path(resolved)
+    return folder / "config.json" if folder.is_dir() else _cached_file(resolved, "config.json")
+
+
+def _cached_file(resolved: str, name: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    name, commit = hub_id(resolved)
-
-    def has(file: str) -> bool:
-        return isinstance(try_to_load_from_cache(name, file, revision=commit), str)
-
-    return has("config.json") and any(map(has, WEIGHTS))
+    repository, commit = hub_id(resolved)
+    found = try_to_load_from_cache(repository, name, revision=commit)
+    return Path(found) if isinstance(found, str) else None
 
 
 def fetch_model(name: str, to: Path) -> str:

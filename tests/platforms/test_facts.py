@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from grpo_train.platforms import facts
 from grpo_train.platforms.facts import CachedModel, GpuFacts, reach, read_gpu_facts, read_platform
@@ -78,8 +79,7 @@ def test_what_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_disks_and_cached_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     for service in facts.SERVICES.values():
         monkeypatch.setenv(service, "http://127.0.0.1:9")
     for name, file in (("models--acme--tiny", "model.safetensors"), ("models--acme--none", "config.json")):
