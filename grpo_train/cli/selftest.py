@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -22,7 +21,8 @@ from grpo_train.cli.options import AsJson, Root
 from grpo_train.cli.output import fail, styled, table
 from grpo_train.config import dump_config, load_config, read_config_text, with_changes
 from grpo_train.policy.locate import resolve_backbone
-from grpo_train.run_dir import RunDir, prepare_root, remove_tree, resolve_root
+from grpo_train.run_dir import RunDir, prepare_root, remove_tree, resolve_root, sha256
+from grpo_train.run_dir.root import ROOT_VARIABLE
 from grpo_train.train.preflight import check_engine
 
 RUN = "selftest"
@@ -159,12 +159,13 @@ class _Test:
         return rows
 
     def _command(self, *words: str, root: Path | None = None) -> None:
-        """Run a command. Raises StepError with the end of its output."""
-        command = [sys.executable, "-m", "grpo_train.cli", *words, "--root", str(root or self._here)]
+        """Run a command over a root. Raises StepError with the end of its output."""
+        command = [sys.executable, "-m", "grpo_train.cli", *words]
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                errors="replace", env=self._environment, timeout=STEP_S,
+                errors="replace", timeout=STEP_S,
+                env={**self._environment, ROOT_VARIABLE: str(root or self._here)},
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise StepError(f"grpo-train {' '.join(words)} took longer than {STEP_S:.0f} s") from error
@@ -177,10 +178,7 @@ class _Test:
         if load_config(config).model.backbone != "tiny":
             return
         out = self._here / "models" / "tiny"
-        command = [sys.executable, "-m", "grpo_train.cli", "tiny-model", "--out", str(out)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_S)
-        if done.returncode:
-            raise StepError(done.stderr)
+        self._command("tiny-model", "--out", str(out))
 
     def _check_files(self) -> None:
         """The run has what the contract names, and its checkpoints are whole."""
@@ -232,5 +230,5 @@ def _hashes(folder: Path) -> dict[str, str]:
         if path.is_symlink():
             found[name] = os.readlink(path)
         elif path.is_file():
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[name] = sha256(path)
     return found

@@ -82,6 +82,7 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
     weights = check_weights(ckpt, config.model.adapter) if ckpt else None
     if weights is not None:
         check_files(weights)
+    backbone = ""  # of full weights: they need none
     if weights is None or adapter_of(weights) == "lora":
         backbone = resolve_backbone(config.model.backbone, root)
         check_files(Path(backbone))
@@ -96,8 +97,8 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
         check_self_play(task, config)
     if config.task.path is not None:
         task.size("train")
-    if weights is None or adapter_of(weights) == "lora":
-        check_hub_model(resolve_backbone(config.model.backbone, root))  # last: it may wait for the network
+    if backbone:
+        check_hub_model(backbone)  # last: it may wait for the network
     return config
 
 
