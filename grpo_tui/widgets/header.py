@@ -99,7 +99,8 @@ class HeaderBar(Line):
         if row.stage and row.stage != "train" and row.is_live:
             left += part(" ", (row.stage, MUTED))
         if row.reason and row.is_over:
-            left += part(" ", (shortened(one_line(row.reason), max(16, width // 3)), MUTED))
+            reason = Content(f"· {one_line(row.reason)}")
+            left += part(" ") + reason.truncate(max(16, width // 3), ellipsis=True).stylize(MUTED)
         if store.logs and (level := store.logs.sandbox):
             left += part("  ", ("sandbox", MUTED), " ", (level, MUTED if level in ("strong", "full") else "$error"))
         total = row.total_steps

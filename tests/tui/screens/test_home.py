@@ -44,6 +44,19 @@ async def test_device_is_in_the_header(start: Start) -> None:
         await session.until_text("running · H200")
 
 
+async def test_why_a_run_ended_is_in_the_header(start: Start) -> None:
+    """Apart from the device beside it, and cut at its end where there is no room."""
+
+    def script(client: FakeClient) -> None:
+        reason = "the budget of 10.0 hours is used up"
+        learning_box(client).runs[0] |= {"state": "stopped", "device": "NVIDIA H200", "reason": reason}
+
+    async with start(script, size=(120, 40)) as session:
+        await session.until_text("stopped · H200 · the budget of 10.0 hours is used up")
+    async with start(script, size=(80, 24)) as session:
+        await session.until_text("stopped · H200 · the budget of 10.0")
+
+
 async def test_engine_of_another_version_is_named(start: Start) -> None:
     def script(client: FakeClient) -> None:
         mismatch = {"name": "engine", "ok": False, "detail": "box engine 0.0.9, app 0.2.0", "hint": "on the box: make"}
