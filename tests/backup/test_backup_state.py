@@ -17,7 +17,6 @@ from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore
 from grpo_train.backup.store import Trust
-from grpo_train.backup.take import back_up
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.backup_state import LastBackup, parse_last_backup
 from grpo_train.run_dir.identity import NOTE
@@ -25,7 +24,7 @@ from remote.agent.context import BoxContext
 from remote.agent.run_table import RunTable
 from remote.intake import topic_event
 from remote.protocol import Settings
-from tests.support.backups import folder_destination, make_run, rewind, save, train_to
+from tests.support.backups import backup, folder_destination, make_run, rewind, save, train_to
 
 
 @pytest.fixture
@@ -36,10 +35,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def disk(tmp_path: Path) -> Destination:
     return folder_destination(tmp_path / "disk")
-
-
-def backup(run: RunDir, to: Destination, **options: Any) -> None:
-    back_up(run.root, "training_runs", run.name, to, **options)
 
 
 def state(root: Path, name: str = "one") -> dict[str, Any] | None:

@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.destinations import Destination
-from grpo_train.backup.layout import Home
 from grpo_train.backup.prune import PruneResult, prune
-from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import StoreError
-from grpo_train.backup.take import back_up
 from grpo_train.backup.verify import verify
 from grpo_train.run_dir import RunDir, RunDirError
 from tests.support.backups import (
+    backup,
     contents,
     folder_destination,
+    home_of,
     make_run,
     object_files,
     objects,
@@ -51,14 +50,6 @@ def disk(tmp_path: Path, run: RunDir) -> Destination:
         set_state(run, "stopped", until=step)
         backup(run, to)
     return to
-
-
-def backup(run: RunDir, to: Destination) -> None:
-    back_up(run.root, "training_runs", run.name, to)
-
-
-def home_of(run: RunDir) -> Home:
-    return Home("training_runs", run.name, read_record(run.path).identity)
 
 
 def pruned(run: RunDir, to: Destination, keep: int = 2, **options: object) -> PruneResult:

@@ -11,23 +11,22 @@ import pytest
 
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.job import working_on
-from grpo_train.backup.layout import Home
 from grpo_train.backup.overview import list_backups
-from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore
 from grpo_train.backup.runs import back_up_all, back_up_run, restore_run
-from grpo_train.backup.snapshot import Snapshot, parse_snapshot
-from grpo_train.backup.snapshots import StoredRun
-from grpo_train.backup.take import BackupResult, back_up
+from grpo_train.backup.snapshot import parse_snapshot
 from grpo_train.backup.verify import verify
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.processes import identity
 from tests.support.backups import (
+    backup,
     contents,
     folder_destination,
+    home_of,
     make_evaluation,
     make_run,
+    newest,
     objects,
     rewind,
     save,
@@ -44,21 +43,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def disk(tmp_path: Path) -> Destination:
     return folder_destination(tmp_path / "disk")
-
-
-def backup(run: RunDir, to: Destination, **options: object) -> BackupResult:
-    return back_up(run.root, "training_runs", run.name, to, **options)  # type: ignore[arg-type]
-
-
-def home_of(run: RunDir) -> Home:
-    return Home("training_runs", run.name, read_record(run.path).identity)
-
-
-def newest(run: RunDir, to: Destination) -> Snapshot:
-    found = StoredRun(to.store, home_of(run)).newest()
-    assert found is not None
-    assert found.manifest is not None
-    return found.manifest
 
 
 # --------------------------------------------------------------------------------------------------- round trip
@@ -285,58 +269,6 @@ def test_replaced_log_bytes_are_kept(root: Path, disk: Destination) -> None:
     assert file.size == log.stat().st_size
     assert len(file.replaced) == 1
     assert backup(run, disk).omitted == ()
-
-
-# ----------------------------------------------------------------------------------------------------- lineage
-
-
-def test_copy_that_went_on_elsewhere_becomes_a_run(root: Path, disk: Destination, tmp_path: Path) -> None:
-    run = make_run(root, "one", 10)
-    backup(run, disk)
-    first = home_of(run)
-    restore(tmp_path / "b", first, disk)
-    there = RunDir(tmp_path / "b" / "training_runs" / "one")
-    train_to(there, 20, "there")
-    save(there, 20, "there")
-    assert backup(there, disk).identity == first.identity, "it continues the snapshot"
-    assert backup(run, disk).ahead == 2, "an unchanged older copy"
-    train_to(run, 30, "here")
-    save(run, 30, "here")
-    forked = backup(run, disk)
-    assert forked.identity != first.identity
-    assert (forked.parent, forked.snapshot, forked.steps) == (first.identity, 1, (10, 30))
-    train_to(run, 31, "here")
-    assert (backup(run, disk).identity, backup(run, disk).snapshot) == (forked.identity, 2)
-    assert backup(there, disk).snapshot == 2, "the other is not disturbed"
-    with pytest.raises(RunDirError, match="several runs"):
-        restore_run(tmp_path / "c", "one", disk)
-    assert restore_run(tmp_path / "c", f"one--{forked.identity}", disk).steps == (10, 30)
-
-
-def test_run_restored_under_another_name_is_a_run(root: Path, disk: Destination) -> None:
-    run = make_run(root, "one", 10)
-    backup(run, disk)
-    done = restore(root, home_of(run), disk, as_name="two")
-    assert done.identity != home_of(run).identity
-    again = back_up(root, "training_runs", "two", disk)
-    assert (again.identity, again.parent) == (done.identity, home_of(run).identity)
-
-
-def test_two_runs_of_one_name_are_kept_apart(tmp_path: Path, disk: Destination) -> None:
-    one, other = make_run(tmp_path / "a", "demo", 10), make_run(tmp_path / "b", "demo", 20)
-    assert backup(one, disk).identity != backup(other, disk).identity
-    assert verify(tmp_path, home_of(one), disk).is_sound
-    assert newest(one, disk).steps[0].step == 10
-
-
-def test_lost_record_is_found_again(root: Path, disk: Destination) -> None:
-    run = make_run(root, "one", 10)
-    backup(run, disk)
-    (run.path / ".backup.json").unlink()
-    assert not backup(run, disk).is_new
-    (run.path / ".backup.json").write_text("{")
-    train_to(run, 11)
-    assert backup(run, disk).snapshot == 2
 
 
 # --------------------------------------------------------------------------------------------- whole roots

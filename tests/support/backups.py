@@ -11,7 +11,12 @@ from typing import Any
 
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.folder import FolderStore
+from grpo_train.backup.layout import Home
+from grpo_train.backup.record import read_record
+from grpo_train.backup.snapshot import Snapshot
+from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import Trust
+from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.run_dir import RunDir, create_run, write_manifest
 from grpo_train.run_dir.files import append_jsonl, atomic_symlink, atomic_write, utc_now
 
@@ -22,6 +27,24 @@ def folder_destination(path: Path, *, same_disk: bool = False) -> Destination:
     """A directory as a destination. Tests have one disk, so what it can be trusted with is given."""
     path.mkdir(parents=True, exist_ok=True)
     return Destination("disk", FolderStore(path), Trust("store-1", False, False, same_disk), None)
+
+
+def backup(run: RunDir, to: Destination, **options: Any) -> BackupResult:
+    """Take a snapshot of a training run."""
+    return back_up(run.root, "training_runs", run.name, to, **options)
+
+
+def home_of(run: RunDir) -> Home:
+    """Where a training run is in every store."""
+    return Home("training_runs", run.name, read_record(run.path).identity)
+
+
+def newest(run: RunDir, to: Destination) -> Snapshot:
+    """The manifest of the newest complete snapshot."""
+    found = StoredRun(to.store, home_of(run)).newest()
+    assert found is not None
+    assert found.manifest is not None
+    return found.manifest
 
 
 def make_run(root: Path, name: str = "one", *steps: int) -> RunDir:
