@@ -1,6 +1,6 @@
 """Archiving: a finished run, or one checkpoint of a run, backed up and read back first.
 
-``archive/completed_runs/RUN`` is the run's directory, moved; its backup goes on there and shares the objects of
+``archive/completed_runs/RUN`` is the run's directory, moved; its later backups are made there and share the objects of
 ``training_runs/``. ``archive/important_checkpoints/RUN_step_40`` is a copy, with the run's config and a note.
 """
 

@@ -149,7 +149,7 @@ def working_on(
 
 
 def _update(status: StatusWriter, **fields: object) -> None:
-    """Write a status. On a full disk a backup goes on without: what is removed while it is read, is reported."""
+    """Write a status. On a full disk a backup continues without one and reports what was removed while it was read."""
     try:
         status.update(**fields)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which snapshots a directory continues: its own, or none, because another copy of it went on elsewhere."""
+"""Which snapshots a directory continues: its own, or none, because another copy of the run has trained on."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _TO_WRITE = "write objects (s3:PutObject)"
 
 
 class UploadEnded(StoreError):
-    """An upload in parts that cannot be continued: it was ended, or a part of it is no longer what was sent."""
+    """A multipart upload that cannot be continued: it was aborted, or a stored part differs from what was sent."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def refusal(
         return refused(clock_problem(clock_offset_s), "clock")
     if code == "NoSuchBucket":
         return refused(
-            f"there is no bucket '{place.bucket}' at {place.endpoint}; create it, or correct its name", "no_bucket"
+            f"the bucket '{place.bucket}' does not exist at {place.endpoint}; create it, or correct its name",
+            "no_bucket",
         )
     if code in _REGION:
         header = meta.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")

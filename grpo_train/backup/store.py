@@ -102,7 +102,7 @@ class Store(Protocol):
         """Read an object and hash it. ``missing``, ``damaged``."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects; one that is missing is no error."""
+        """Remove objects; missing ones are ignored."""
 
     def abort_stale_uploads(self, prefix: str, older_than_s: float) -> int:
         """End uploads that were started and never finished; returns how many."""

@@ -27,7 +27,7 @@ from grpo_train.run_dir.suggest import nearest
 
 DIRECTIVES = ("since", "before", "sort", "limit")
 ALWAYS = ("eval.accuracy", "eval.best")
-"""Fields that are no mistake where no run has them yet."""
+"""Fields that are accepted before any run has them."""
 UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 

@@ -1,6 +1,6 @@
 """The identity of a run: the same wherever a copy of its directory is. Standard library only.
 
-Names repeat: two boxes may both have a run ``demo``. A copy that goes on beside the run becomes a run of its own; the
+Names repeat: two boxes may both have a run ``demo``. A copy that trains on its own becomes a run of its own; the
 backup that finds out writes its new identity to :data:`NOTE`.
 """
 

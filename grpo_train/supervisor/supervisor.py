@@ -156,7 +156,7 @@ class Supervisor:
         return True
 
     def _pass_over(self, stage: Stage, error: dict[str, Any]) -> None:
-        """Go on after a stage that failed."""
+        """Continue after a failed stage."""
         if stage.kind == "eval":
             what, then = f"evaluation of step {stage.until} {stage.dataset}".rstrip(), "training continues"
         else:

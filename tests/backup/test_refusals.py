@@ -48,7 +48,7 @@ def refused(call: Callable[[], object]) -> StoreError:
         (400, "ExpiredToken", "refused", "the session token from the test is expired or invalid"),
         (403, "AccessDenied", "refused", "from the test have no right to write objects"),
         (401, "Unauthorized", "refused", "from the test have no right to write objects"),
-        (404, "NoSuchBucket", "no_bucket", "there is no bucket 'bucket-"),
+        (404, "NoSuchBucket", "no_bucket", "the bucket 'bucket-"),
         (400, "AuthorizationHeaderMalformed", "wrong_region", "is not in region us-east-1"),
         (403, "QuotaExceeded", "full", "the store is full"),
         (400, "KeyTooLongError", "bad_name", "refuses the name"),

@@ -38,7 +38,7 @@ def test_the_gradient_is_that_of_float32(root: Path) -> None:
 
 
 def test_a_scale_that_is_too_large_is_halved(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps whose scaled gradient overflows are skipped, with a note and no alarm; then training goes on."""
+    """Steps whose scaled gradient overflows are skipped with a note, without an alarm; training continues."""
     torch.set_num_threads(1)
     scaler = functools.partial(torch.amp.GradScaler, init_scale=2.0**34)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)
