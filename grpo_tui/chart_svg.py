@@ -1,4 +1,5 @@
-"""The charts of a view as one SVG file, drawn as lines: it looks the same without the terminal's font. No Textual."""
+"""The charts of a view as one SVG file, drawn as lines: it looks the same without the terminal's font. :func:`png_of`
+makes a PNG of it. No Textual."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+import resvg_py
 
 from grpo_tui.model.curves import Curve, Mark
 from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
@@ -18,6 +21,10 @@ LEGEND = 16
 """Height of a line of a legend."""
 ACROSS = 2
 """Charts side by side."""
+FONTS = "Helvetica, Arial, Roboto, 'DejaVu Sans', 'Liberation Sans', 'Noto Sans', sans-serif"
+"""Of every system one: the renderer of :func:`png_of` has no font to fall back to."""
+SHARPNESS = 2
+"""Pixels of a PNG per unit of the SVG."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ def page(title: str, charts: Sequence[Sequence[str]], legend: Sequence[str] = ()
     width, height = across * WIDTH, top + -(-len(charts) // across) * HEIGHT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="11">',
+        f'font-family="{FONTS}" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         f'<text x="16" y="22" font-size="14" font-weight="bold" fill="#1d2733">{escape(title)}</text>',
     ]
@@ -54,6 +61,17 @@ def page(title: str, charts: Sequence[Sequence[str]], legend: Sequence[str] = ()
         parts += chart
         parts.append("</g>")
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def png_of(svg: str) -> bytes | None:
+    """A picture for chats and slides that take no SVG; None where this machine has no font to write with."""
+    blank, word = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20" font-family="{FONTS}">{inside}</svg>'
+        for inside in ("", '<text y="15">M</text>')
+    )
+    if resvg_py.svg_to_bytes(svg_string=blank) == resvg_py.svg_to_bytes(svg_string=word):
+        return None
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=SHARPNESS))
 
 
 def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from grpo_tui import downloads
+from grpo_tui.chart_svg import png_of
 from grpo_tui.model.export import cell_of, header_of, lines_of, pages, request_of, steps_between
 from grpo_tui.model.formatting import one_line
 from remote.protocol import RemoteError
@@ -34,15 +35,15 @@ class Range:
 
 
 async def save_charts(app: GrpoApp, wanted: Range, svg: str, say: Callable[[str], None]) -> None:
-    """Save the CSV of a range at full resolution, and its charts as SVG. ``say`` shows how far it is; "" at the end."""
+    """Save the CSV of a range at full resolution, and its charts as SVG and PNG. ``say`` shows how far it is; "" at the
+    end."""
     try:
         first, last = await _steps(app, wanted)
         table = downloads.new_file(f"{wanted.run}_{first}-{last}.csv")
         rows = await _save_table(app, wanted, first, last, table, say)
-        picture = table.with_suffix(".svg")
-        picture.write_text(svg, encoding="utf-8")
+        pictures = await asyncio.to_thread(_save_pictures, table, svg)
         steps = "1 step" if rows == 1 else f"{rows:,} steps"
-        app.receipt(f"saved {steps}", f"{table} and {picture.name}")
+        app.receipt(f"saved {steps}", f"{table} and {pictures}")
     except RemoteError as error:
         app.warn(f"{error.message}; E tries again", "not saved")
     except (OSError, ValueError) as error:
@@ -73,8 +74,8 @@ async def _save_table(
 
 
 async def save_runs(app: GrpoApp, ranges: Sequence[Range], svg: str, say: Callable[[str], None]) -> None:
-    """Save every step of several runs, with the same metrics, as one CSV, and their charts as SVG. The first column is
-    the run."""
+    """Save every step of several runs, with the same metrics, as one CSV, and their charts as SVG and PNG. The first
+    column is the run."""
     try:
         file, rows = downloads.new_file(f"{ranges[0].run}_and_{len(ranges) - 1}_more.csv"), 0
         with _whole(file) as out:
@@ -82,15 +83,24 @@ async def save_runs(app: GrpoApp, ranges: Sequence[Range], svg: str, say: Callab
             for each in ranges:
                 first, last = steps_between(each.low, each.high)
                 rows += await _write(app, each, first, last, f"{cell_of(each.run)},", out, say)
-        picture = file.with_suffix(".svg")
-        picture.write_text(svg, encoding="utf-8")
-        app.receipt(f"saved {rows:,} steps of {len(ranges)} runs", f"{file} and {picture.name}")
+        pictures = await asyncio.to_thread(_save_pictures, file, svg)
+        app.receipt(f"saved {rows:,} steps of {len(ranges)} runs", f"{file} and {pictures}")
     except RemoteError as error:
         app.warn(f"{error.message}; E tries again", "not saved")
     except (OSError, ValueError) as error:
         app.warn(one_line(str(error)), "not saved")
     finally:
         say("")
+
+
+def _save_pictures(table: Path, svg: str) -> str:
+    """Write the charts beside their CSV; returns the names."""
+    drawn, painted = table.with_suffix(".svg"), table.with_suffix(".png")
+    drawn.write_text(svg, encoding="utf-8")
+    if (picture := png_of(svg)) is None:
+        return f"{drawn.name} (no PNG: no font is installed here)"
+    painted.write_bytes(picture)
+    return f"{drawn.name}, {painted.name}"
 
 
 @contextmanager

@@ -147,7 +147,7 @@ def zoom(app: GrpoApp) -> None:
 
 
 def export(app: GrpoApp) -> None:
-    """Save the steps shown as CSV and the charts as SVG, on this machine."""
+    """Save the steps shown as CSV and the charts as SVG and PNG, on this machine."""
     app.views.charts.export()
 
 

@@ -112,7 +112,7 @@ def copy(app: GrpoApp) -> None:
 
 
 def export(app: GrpoApp) -> None:
-    """Save every step of the compared runs as CSV, and the charts as SVG."""
+    """Save every step of the compared runs as CSV, and the charts as SVG and PNG."""
     app.views.compare.export()
 
 

@@ -19,6 +19,8 @@ class EvalResult:
     """``.412``, or the progress or failure of an evaluation without a result."""
     spread: str = ""
     """Half of the 95 % interval, in the unit of ``figure``."""
+    accuracy: float | None = None
+    """0 … 1; None without a result."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def _result(dataset: str, row: dict[str, Any]) -> EvalResult:
     accuracy, low, high = (_cell(row, column) for column in ("accuracy", "ci_low", "ci_high"))
     if accuracy is not None and math.isfinite(accuracy):
         spread = fraction((high - low) / 2) if low is not None and high is not None else ""
-        return EvalResult(dataset, fraction(accuracy), spread)
+        return EvalResult(dataset, fraction(accuracy), spread, accuracy)
     status = row.get("status") or "failed"
     if status == "partial":
         done, total = _cell(row, "done"), _cell(row, "total")

@@ -41,6 +41,8 @@ class RunEvent:
     """Of its row in ``events.jsonl`` …"""
     evaluation: str = ""
     """… or the name of the evaluation."""
+    accuracy: float | None = None
+    """What the evaluation found, 0 … 1."""
 
 
 class Pause(NamedTuple):
@@ -124,7 +126,10 @@ def _short(value: object) -> str:
 def evaluation_events(run: str, reply: Mapping[str, Any]) -> list[RunEvent]:
     """The evaluated steps of a ``show_run`` reply."""
     found = evaluated_steps(run, reply)
-    return [RunEvent(EVALUATION, step, None, _said(result), evaluation=name) for name, step, result in found]
+    return [
+        RunEvent(EVALUATION, step, None, _said(result), evaluation=name, accuracy=result.accuracy)
+        for name, step, result in found
+    ]
 
 
 def _said(result: EvalResult) -> str:

@@ -22,7 +22,8 @@ from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
 from grpo_tui.screens.crosshair import CrosshairScreen
 from grpo_tui.screens.view import bindings_of
-from grpo_tui.widgets.curve_chart import CurveChart, axis_label
+from grpo_tui.widgets.chart_axis import axis_label
+from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.metrics_panel import MetricsPanel
 from grpo_tui.widgets.panel import Line
@@ -244,7 +245,7 @@ class ChartsScreen(CrosshairScreen):
         self.tick()
 
     def export(self) -> None:
-        """Save the range shown: every step as CSV, the charts as SVG."""
+        """Save the range shown: every step as CSV, the charts as SVG and PNG."""
         app, curves, view = self.grpo, self.curves, self.view
         if self.saving:
             app.warn(f"{self.saving}: an export is in progress")

@@ -22,9 +22,10 @@ from grpo_tui.model.paired import PairedResults
 from grpo_tui.model.run_names import short_names
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
+from grpo_tui.widgets.chart_axis import axis_label
 from grpo_tui.widgets.compare_chart import CompareChart, elapsed, legend, marks_of
 from grpo_tui.widgets.compare_tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
-from grpo_tui.widgets.curve_chart import CurveChart, axis_label
+from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.panel import Line
 from grpo_tui.widgets.runs import short_name
 
@@ -330,7 +331,7 @@ class CompareScreen(ViewScreen):
             self.grpo.copy(focused.text(), "the table")
 
     def export(self) -> None:
-        """Save every step of the compared runs, with the metrics in the charts, as CSV, and the charts as SVG."""
+        """Save every step of the compared runs, with the metrics in the charts, as CSV; the charts as SVG and PNG."""
         tracks = [(run.name, run.curves.track) for run in self.comparison.runs]
         metrics = tuple(dict.fromkeys(("num_tokens", *self.drawn)))
         ranges = [Range(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]

@@ -29,3 +29,8 @@ def cut_off(marks: Sequence[Mark], view: View) -> list[Mark]:
         first, low, high, last, smooth = (min(most, max(least, value)) for value in mark[1:6])
         found.append(Mark(mark.x, first, low, high, last, smooth, mark.broken, mark.rows))
     return found
+
+
+def averages(marks: Sequence[Mark]) -> list[Mark]:
+    """Marks of the moving average only."""
+    return [mark._replace(first=mark.smooth, low=mark.smooth, high=mark.smooth, last=mark.smooth) for mark in marks]

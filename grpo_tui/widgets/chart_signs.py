@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.chart_events import NOT_FINITE, SEVERAL, Gap, Placed, sign_of
+from grpo_tui.model.curves import Mark
 from grpo_tui.model.run_events import CRASH, WORDS, RunEvent
-from grpo_tui.widgets.braille import Bitmap, View, column_of
+from grpo_tui.widgets.braille import Bitmap, View, column_of, row_of
 
 BAND = "░"
 
@@ -38,6 +39,15 @@ def signs_of(placed: Iterable[Placed], not_finite: Iterable[float], view: View, 
         if 0 <= column < columns and (column not in signs or signs[column].text != CRASH):
             signs[column] = Sign(NOT_FINITE, by_column.get(column, []))
     return signs
+
+
+def signs_at(results: Mapping[Placed, Mark], view: View, columns: int, rows: int) -> Iterator[tuple[int, int, Sign]]:
+    """Row, column and sign of evaluations at the height of their results; one that a clipped axis leaves out is at its
+    end."""
+    for one, mark in results.items():
+        column, row = column_of(one.x, view, columns), row_of(mark.last, view, rows)
+        if 0 <= column < columns:
+            yield min(rows - 1, max(0, row)), column, Sign(one.event.sign, [one.event])
 
 
 def lowest_free(column: int, *bitmaps: Bitmap) -> int:

@@ -20,7 +20,9 @@ from grpo_tui.model.curves import Mark
 from grpo_tui.model.formatting import compact_number, metric_value
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.braille import Bitmap, View, column_of, pixel_of, plot_marks, row_of, ticks, view_of_marks
-from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart, averages, axis_label, cost
+from grpo_tui.widgets.chart_axis import axis_label, cost, cost_labels
+from grpo_tui.widgets.chart_marks import averages
+from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart
 from grpo_tui.widgets.panel import is_free
 
 if TYPE_CHECKING:
@@ -228,7 +230,7 @@ class CompareChart(CurveChart):
 
     def x_labels(self, view: View, count: int) -> list[tuple[float, str]]:
         if self.comparison.x == "seconds":
-            return self.costs(view, count)
+            return cost_labels(view, count, self.store.price_per_hour)
         if self.comparison.x != "time":
             return [(at, axis_label(at, self.comparison.x)) for at in ticks(view.x_low, view.x_high, count)]
         unit = next(unit for unit, least in TIME_UNITS if view.x_high - view.x_low >= least)

@@ -14,21 +14,21 @@ from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
 
-from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.charts import CHARTS
 from grpo_tui.model.alarms import Rule
-from grpo_tui.model.chart_events import ChartEvents, Gap, gaps_of
+from grpo_tui.model.chart_events import ChartEvents, Gap, Placed, gaps_of
 from grpo_tui.model.clip import left_out, percentiles
 from grpo_tui.model.curves import FAILED_S, MIN_AVERAGED, Curve, Curves, Mark
-from grpo_tui.model.formatting import compact_number, metric_value, money, power_labels, tick_labels
+from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
 from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.blocks import lines_in_blocks
 from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, plot_marks, row_of, ticks, view_of_marks
-from grpo_tui.widgets.chart_marks import cut_off, exponents
-from grpo_tui.widgets.chart_signs import Sign, bands_of, legend, lowest_free, signs_of
+from grpo_tui.widgets.chart_axis import axis_label, cost_labels
+from grpo_tui.widgets.chart_marks import averages, cut_off, exponents
+from grpo_tui.widgets.chart_signs import Sign, bands_of, legend, lowest_free, signs_at, signs_of
 from grpo_tui.widgets.panel import Panel
 
 FLAT = 1e-6
@@ -206,7 +206,8 @@ class CurveChart(Panel):
         marks = self._scaled(kept)
         if not marks and not len(curve.gaps):
             return self._empty(width, height, style)
-        view = view_of_marks(marks, *curves.ends)
+        results = self._results()
+        view = view_of_marks([*marks, *results.values()], *curves.ends)
         if self.is_clipped and marks:
             view = self._clipped(view, curve.marks, marks)
             marks = cut_off(marks, view)
@@ -226,8 +227,11 @@ class CurveChart(Panel):
         names = ("raw", "line", "axis", "gap", "cross", "event", "alarm")
         styles = {name: style + self.get_component_rich_style(f"chart--{name}") for name in names}
         over, under = (smooth, raw) if smoothed else (raw, smooth)
-        for column, sign in signs_of(self.events.placed, curve.gaps, view, columns).items():
+        elsewhere = [one for one in self.events.placed if one not in results]
+        for column, sign in signs_of(elsewhere, curve.gaps, view, columns).items():
             row = rows if has_row else lowest_free(column, raw, smooth)
+            self._signs.setdefault(row, {})[column] = sign
+        for row, column, sign in signs_at(results, view, columns, rows):
             self._signs.setdefault(row, {})[column] = sign
         bands = bands_of(gaps, view, columns)
         limits = self._limits(view, rows)
@@ -267,6 +271,17 @@ class CurveChart(Panel):
         if self.is_log:
             limits = [math.log10(limit) for limit in limits if limit > 0]
         return {row_of(limit, view, rows) for limit in limits if view.y_low <= limit <= view.y_high}
+
+    def _results(self) -> dict[Placed, Mark]:
+        """The evaluations in the range, each with its accuracy on the axis: on a chart of the accuracy only."""
+        if self.metric != "accuracy":
+            return {}
+        found = {}
+        for one in self.events.placed:
+            a = one.event.accuracy
+            if a is not None and (a > 0 or not self.is_log):
+                (found[one],) = self._scaled([Mark(one.x, a, a, a, a, a, False)])
+        return found
 
     def _apart(self, marks: Sequence[Mark], ends: tuple[float, float], pixels: int) -> tuple[Sequence[Mark], list[Gap]]:
         """The marks, not joined where the run did not train for more than a pixel column, and those gaps."""
@@ -319,14 +334,8 @@ class CurveChart(Panel):
         curves = self._curves()
         axis = curves.axis if curves is not None and curves.axis else "step"
         if axis == "seconds":
-            return self.costs(view, count)
+            return cost_labels(view, count, self.store.price_per_hour)
         return [(level, axis_label(level, axis)) for level in ticks(view.x_low, view.x_high, count)]
-
-    def costs(self, view: View, count: int) -> list[tuple[float, str]]:
-        """Round costs on an axis of seconds."""
-        rate = dollars(self.store.price_per_hour or 0.0, 1.0)
-        levels = ticks(view.x_low * rate, view.x_high * rate, count) if rate else []
-        return [(level / rate, f"${text}") for level, text in zip(levels, tick_labels(levels)[0], strict=True)]
 
     def _empty(self, width: int, height: int, style: Style) -> list[Strip]:
         blank = Strip.blank(width, style)
@@ -371,27 +380,3 @@ class CurveChart(Panel):
         if (x := self._x_at(event.get_content_offset_capture(self).x)) is not None:
             event.stop()
             self.post_message(self.Scrolled(x, by))
-
-
-def averages(marks: Sequence[Mark]) -> list[Mark]:
-    """Marks of the moving average only."""
-    return [mark._replace(first=mark.smooth, low=mark.smooth, high=mark.smooth, last=mark.smooth) for mark in marks]
-
-
-def axis_label(value: float, axis: str, price: float | None = None) -> str:
-    """A number below a chart; "" for one that would say nothing (half a step). ``price``: dollars per hour."""
-    if axis == "seconds":
-        return cost(value, price)
-    if axis == "time":
-        return time.strftime("%H:%M", time.localtime(value))
-    if axis == "tokens":
-        return compact_number(value)
-    if value != int(value):
-        return ""
-    return f"{int(value):,}" if abs(value) < 1e6 else compact_number(value)
-
-
-def cost(seconds: float, price: float | None) -> str:
-    """What seconds of the box cost, with two digits also below a cent."""
-    spent = dollars(price or 0.0, seconds)
-    return money(spent) if spent >= 0.1 or not spent else f"${spent:.2g}"

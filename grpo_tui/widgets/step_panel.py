@@ -14,7 +14,7 @@ from grpo_tui.model.health import records_of, tone_of_level
 from grpo_tui.model.run_events import CRASH, RunEvent
 from grpo_tui.model.run_logs import row_time
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.curve_chart import cost
+from grpo_tui.widgets.chart_axis import cost
 from grpo_tui.widgets.lines_panel import PageSource, Palette
 from grpo_tui.widgets.sources import MARKS, clock, wrapped
 

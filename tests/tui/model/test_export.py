@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from array import array
@@ -17,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.run_dir.files import to_float, to_json
-from grpo_tui import downloads
-from grpo_tui.chart_svg import Drawing, charts_svg
+from grpo_tui import chart_svg, downloads
+from grpo_tui.chart_svg import Drawing, charts_svg, png_of
 from grpo_tui.model.curves import Curve
 from grpo_tui.model.export import header_of, lines_of, pages, request_of, steps_between
 from remote.protocol.index import MAX_CELLS, MAX_WIDTH, Columns
@@ -122,3 +123,16 @@ def test_the_picture_is_valid_for_any_values(name: str, values: list[float], is_
     tags = {each.tag.partition("}")[2] for each in root.iter()}
     assert tags <= {"svg", "rect", "text", "g", "path"}
     assert not any(0x2800 <= ord(c) < 0x2900 and c not in name for c in svg), "braille"
+
+
+def test_a_picture_has_its_words() -> None:
+    drawing = Drawing("reward", curve_of([1.0, 2.0]), "#00775a", False, False)
+    svg = charts_svg("gsm8k", [drawing], (1.0, 2.0), str)
+    wordless = re.sub("<text.*?</text>", "", svg)
+    assert wordless != svg
+    assert png_of(svg) != png_of(wordless)
+
+
+def test_no_picture_without_a_font(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chart_svg, "FONTS", "Of no machine")
+    assert png_of("<svg xmlns='http://www.w3.org/2000/svg'/>") is None

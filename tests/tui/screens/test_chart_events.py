@@ -55,6 +55,25 @@ async def test_every_chart_has_the_events(start: Start) -> None:
         await session.until_text("C changed config")
 
 
+async def test_evaluations_are_at_their_accuracy(start: Start) -> None:
+    def graded(client: FakeClient) -> None:
+        eventful(client)
+        rows = [row | {"accuracy": 0.3 + row["step"] / 1000} for row in train_rows(87)]
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+
+    async with start(graded, wait="87/200") as session:
+        await session.press("2")
+        screen = session.app.views.charts
+        await session.until(lambda: "accuracy" in screen.drawn, "the chart")
+        chart = screen.query_one(f"#slot-{screen.drawn.index('accuracy')}", CurveChart)
+        await session.until(lambda: chart._view is not None and "✖" in str(chart._signs), "the signs")
+        found = {sign.events[0].accuracy: row for row, signs in chart._signs.items() for sign in signs.values()}
+        heights = sorted((accuracy, row) for accuracy, row in found.items() if accuracy is not None)
+        (_, low), (_, high) = heights
+        assert low > high, "the better one is higher"
+        assert found[None] > low, "the others stay below the curve"
+
+
 async def test_an_event_is_gone_to(start: Start) -> None:
     async with start(eventful, wait="87/200") as session:
         screen = await shown(session)

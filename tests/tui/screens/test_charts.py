@@ -206,7 +206,9 @@ async def test_the_charts_are_saved(start: Start, downloads: Path) -> None:
         assert "NaN" in lines[30 - 23]
         texts = [each.text for each in ElementTree.parse(picture).iter() if each.tag.endswith("text")]
         assert set(screen.drawn) <= set(texts)
-        assert sorted(path.name for path in downloads.iterdir()) == [table.name, picture.name]
+        painted = table.with_suffix(".png")
+        assert painted.read_bytes().startswith(b"\x89PNG")
+        assert {path.name for path in downloads.iterdir()} == {table.name, picture.name, painted.name}
 
 
 async def test_another_axis_saves_the_same_steps(start: Start, downloads: Path) -> None:

@@ -187,7 +187,7 @@ async def test_all_steps_of_the_runs_are_saved(start: Start, tmp_path: Path, mon
         assert [(line[0], int(line[1]), float(line[3])) for line in lines] == [
             (run, row["step"], row["reward"]) for run, row in wanted
         ]
-        assert {path.name for path in tmp_path.iterdir()} == {file.name, file.with_suffix(".svg").name}
+        assert {path.name for path in tmp_path.iterdir()} == {f"{file.stem}{kind}" for kind in (".csv", ".svg", ".png")}
 
 
 async def test_many_runs_have_a_line_each(start: Start) -> None:

@@ -1,0 +1,35 @@
+"""The numbers below a chart: steps, tokens, times of day, costs. Pure functions."""
+
+from __future__ import annotations
+
+import time
+
+from grpo_train.history.cost import dollars
+from grpo_tui.model.formatting import compact_number, money, tick_labels
+from grpo_tui.widgets.braille import View, ticks
+
+
+def cost_labels(view: View, count: int, price: float | None) -> list[tuple[float, str]]:
+    """Places of round costs on an axis of seconds, each with its label. ``price``: dollars per hour."""
+    rate = dollars(price or 0.0, 1.0)
+    levels = ticks(view.x_low * rate, view.x_high * rate, count) if rate else []
+    return [(level / rate, f"${text}") for level, text in zip(levels, tick_labels(levels)[0], strict=True)]
+
+
+def axis_label(value: float, axis: str, price: float | None = None) -> str:
+    """A number below a chart; "" for one that would say nothing (half a step). ``price``: dollars per hour."""
+    if axis == "seconds":
+        return cost(value, price)
+    if axis == "time":
+        return time.strftime("%H:%M", time.localtime(value))
+    if axis == "tokens":
+        return compact_number(value)
+    if value != int(value):
+        return ""
+    return f"{int(value):,}" if abs(value) < 1e6 else compact_number(value)
+
+
+def cost(seconds: float, price: float | None) -> str:
+    """What seconds of the box cost, with two digits also below a cent."""
+    spent = dollars(price or 0.0, seconds)
+    return money(spent) if spent >= 0.1 or not spent else f"${spent:.2g}"
