@@ -76,7 +76,7 @@ class GrpoApp(App[None]):
         self,
         options: Options,
         *,
-        make_client: MakeClient = make_box_client,
+        make_client: MakeClient | None = None,
         run_foreground: RunForeground = call_in_foreground,
         now: Callable[[], float] = time.time,
         make_model_command: list[str] | None = None,
@@ -84,7 +84,8 @@ class GrpoApp(App[None]):
         super().__init__()
         self.options = options
         self.actions = with_keymap(options.keymap)
-        self._make_client, self._run_foreground, self._now = make_client, run_foreground, now
+        self._make_client = make_client or partial(make_box_client, readonly=options.readonly)
+        self._run_foreground, self._now = run_foreground, now
         self._make_model_command = make_model_command
         self._held_keys: list[events.Key] | None = None
         self.pulse = Pulse()

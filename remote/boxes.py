@@ -75,9 +75,10 @@ class Box:
     follow_links: bool = False
     """Whether a log may be a symbolic link out of the root."""
 
-    def settings(self) -> Settings:
+    def settings(self, *, readonly: bool = False) -> Settings:
         """The settings sent to the agent."""
-        return Settings(**{item.name: getattr(self, item.name) for item in fields(Settings)})
+        own = {item.name: getattr(self, item.name) for item in fields(Settings) if item.name != "readonly"}
+        return Settings(**own, readonly=readonly)
 
     @property
     def is_local(self) -> bool:

@@ -58,8 +58,10 @@ class BoxClient:
         timing: Timing | None = None,
         wall_clock: Callable[[], float] = time.time,
         sleep_clock: Callable[[], float] = sleep_clock,
+        readonly: bool = False,
     ) -> None:
-        self.box = box
+        """``readonly``: the agent refuses every request that changes state (code ``read_only``)."""
+        self.box, self._readonly = box, readonly
         self._on_event = on_event
         self._timing = timing or Timing()
         self._closing = threading.Event()
@@ -200,7 +202,7 @@ class BoxClient:
             reason = ""
             try:
                 transport = self._transport = self._factory(self.box, self._answers.ask_host_key)
-                transport.open(greeting(self.box))
+                transport.open(greeting(self.box, readonly=self._readonly))
                 limit = max(self._timing.step, self._timing.lost_after)  # it is a step of opening, too
                 decoder, hello = await_hello(transport, self.box, limit, self._closing)
                 up_since = time.monotonic()

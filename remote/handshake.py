@@ -14,9 +14,9 @@ from remote.transports import Refused, Transport, Unreachable
 POLL_S = 0.25
 
 
-def greeting(box: Box) -> bytes:
+def greeting(box: Box, *, readonly: bool = False) -> bytes:
     """This program's hello."""
-    hello = {"type": "hello", "protocol": PROTOCOL_VERSION, "settings": asdict(box.settings())}
+    hello = {"type": "hello", "protocol": PROTOCOL_VERSION, "settings": asdict(box.settings(readonly=readonly))}
     return b"".join(encode_parts(hello))
 
 

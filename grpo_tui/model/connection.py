@@ -33,11 +33,11 @@ BURST_S = 1.0
 MakeClient = Callable[[Box, Callable[[ClientEvent], None]], "BoxClient"]
 
 
-def make_box_client(box: Box, on_event: Callable[[ClientEvent], None]) -> BoxClient:
+def make_box_client(box: Box, on_event: Callable[[ClientEvent], None], *, readonly: bool = False) -> BoxClient:
     """A client over SSH, or over a subprocess for this machine."""
     from remote.client import BoxClient
 
-    return BoxClient(box, on_event)
+    return BoxClient(box, on_event, readonly=readonly)
 
 
 class Connection:

@@ -38,7 +38,7 @@ class Ends:
     """Records missing ends; remembers when it last looked at a lost run."""
 
     def __init__(self, box: BoxContext) -> None:
-        self._sessions = Sessions(box)
+        self._sessions, self._readonly = Sessions(box), box.settings.readonly
         self._socket = str(socket_path(box.settings.tmux_socket))
         self._looked: dict[Path, float] = {}
         self._silent: set[Path] = set()
@@ -47,7 +47,9 @@ class Ends:
         """Runs without a session and without a status, and when each was first seen so."""
 
     def settle(self, run: RunDir, state: str) -> bool:
-        """Record the end of a run in this state, if it has ended; whether it did."""
+        """Record the end of a run in this state, if it has ended; whether it did. A read-only agent records nothing."""
+        if self._readonly:
+            return False
         if state == "lost":
             now = time.monotonic()
             if now - self._looked.get(run.path, -LOST_EVERY_S) < LOST_EVERY_S:

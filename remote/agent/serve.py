@@ -146,12 +146,15 @@ class Agent:
             raise ProtocolError(f"malformed '{kind}' frame: {error!r}") from error
 
     def _greet(self, frame: dict[str, Any]) -> None:
+        if self._box is not None:
+            raise ProtocolError("a second hello")  # it could lift --readonly
         try:
             box = self._box = BoxContext.from_settings(dict(frame.get("settings") or {}))
             set_umask(box.settings.umask)
         except (UserError, RuntimeError) as error:  # RuntimeError: ~USER of an unknown user
             raise ProtocolError(f"malformed settings: {error}") from error
-        housekeeping.start(box.root, self._outbox.broken)
+        if not box.settings.readonly:
+            housekeeping.start(box.root, self._outbox.broken)
         self._watcher = Watcher(box, self._outbox)
         self._outbox.put(
             {
@@ -201,6 +204,8 @@ class Agent:
             from remote.agent.operations import HANDLERS
 
             request = read_request(operation.request, params)
+            if operation.changes(vars(request)):
+                refuse_read_only(box, operation)
             if operation.changes_state:
                 refuse_secrets(request)
             result = HANDLERS[operation.name](box, request)
@@ -230,6 +235,13 @@ def as_remote_error(error: Exception, box: BoxContext) -> RemoteError:
         return RemoteError(code_of(error), f"{file}{error.strerror or error}", f"check the disk under {box.root}")
     traceback.print_exc()
     return RemoteError(code_of(error), f"the agent failed: {type(error).__name__}: {error}", "please report this")
+
+
+def refuse_read_only(box: BoxContext, operation: Operation) -> None:
+    """Raise RemoteError ``read_only`` where the client announced that it only reads."""
+    if box.settings.readonly:
+        message = f"'{operation.name}' is refused: this agent was started with --readonly"
+        raise RemoteError("read_only", message, "start the app without --readonly")
 
 
 def refuse_secrets(request: Any) -> None:

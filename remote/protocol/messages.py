@@ -94,3 +94,5 @@ class Settings:
     """Octal umask of the agent and of what it starts; "" = 077."""
     follow_links: bool = False
     """Whether a log may be a symbolic link out of the root."""
+    readonly: bool = False
+    """Whether the agent refuses every request that changes state. Set by the client, not by boxes.yaml."""

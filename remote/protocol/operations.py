@@ -346,7 +346,7 @@ class Operation:
 
     def changes(self, params: Mapping[str, Any]) -> bool:
         """Whether a request with these parameters changes anything on the box; a dry run does not."""
-        return self.changes_state and not params.get("dry_run")
+        return self.changes_state and not (params.get("dry_run") and "dry_run" in self.request.__dataclass_fields__)
 
 
 OPERATIONS: dict[str, Operation] = {
