@@ -193,7 +193,7 @@ def _problem(run: RunDir, spare: Spare, snapshot: Snapshot, stored: StoredRun, j
     there = next((s for s in snapshot.steps if (s.step, s.digest) == (here.step, here.digest)), None)
     if there is None or not _same_files(here, there):
         return f"differs from the one in snapshot {snapshot.number}"
-    problems = read_back_all(stored.store, [part for file in there.files for part in file.parts], job, transfers)
+    problems, _ = read_back_all(stored.store, [part for file in there.files for part in file.parts], job, transfers)
     return f"its backup is damaged: {problems[0][1]}; run  grpo-train verify-backup {run.name}" if problems else ""
 
 

@@ -82,8 +82,9 @@ class FolderStore:
     def write_small(self, key: str, data: bytes) -> None:
         self._write(key, lambda: [data])
 
-    def prove(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
+    def prove(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> bool:
         self.read_back(key, size, sha256, on_bytes)
+        return True
 
     def read_back(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
         with self._errors(key):

@@ -3,7 +3,7 @@
     PREFIX/KIND/NAME--IDENTITY/training_state/step_40--DIGEST/…            files of a checkpoint, as on disk
     PREFIX/KIND/NAME--IDENTITY/logs/rollouts.jsonl/START-END-DIGEST        parts of an append-only file, in order
     PREFIX/KIND/NAME--IDENTITY/files/DIGEST-config.yaml                    every other file
-    PREFIX/KIND/NAME--IDENTITY/snapshots/000007/{manifest.json, COMPLETE}
+    PREFIX/KIND/NAME--IDENTITY/snapshots/000007/{manifest.json, COMPLETE, READ_BACK}
     PREFIX/weights/NAME--DIGEST/…                                          starting weights, shared by runs
 
 Every key but those of ``snapshots/`` names its content, so an object is never replaced by a different one.
@@ -30,6 +30,7 @@ KINDS = (
 )  # fmt: skip
 """Folders of the root, and of a store, whose directories are backed up."""
 SNAPSHOTS, MANIFEST_NAME, COMPLETE, CLAIM = "snapshots", "manifest.json", "COMPLETE", "claim-"
+READ_BACK = "READ_BACK"
 MARK, PRUNING = "PRUNE", "PRUNING"
 
 _SOURCES = ("launch.json", "eval_config.yaml", "sweep.json")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from grpo_train.backup.commit import claim_number, commit
 from grpo_train.backup.job import OnProgress, working_on
 from grpo_train.backup.layout import ARCHIVED_RUNS, CLAIM, COMPLETE, MARK, PRUNING, Home
+from grpo_train.backup.read_back import remember
 from grpo_train.backup.record import Record, read_record
 from grpo_train.backup.snapshot import Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot
@@ -258,12 +259,13 @@ def _write(root: Path, stored: StoredRun, store_id: str, snapshot: Snapshot) -> 
 
     known = record.of(store_id)
     was_newest = known.known == max(stored.numbers, default=0)
-    before = known.known, known.read_back
+    before = known.known
     claim_number(stored, known, save)
     done = commit(stored, snapshot, known, save)
+    read_at = remember(stored, done, {})
     if not was_newest:
-        known.known = before[0]
-    elif before[1] >= before[0]:
-        known.read_back = done.number
+        known.known = before
+    else:
+        known.note_reading(done.number, read_at)
     save()
     return done.number

@@ -17,7 +17,7 @@ from grpo_train.backup.layout import Home, identity_of
 from grpo_train.backup.snapshot import Snapshot
 from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.backup_state import MAX_NAME, LastBackup, parse_last_backup
-from grpo_train.run_dir.files import atomic_write, read_json
+from grpo_train.run_dir.files import atomic_write, read_json, to_float
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 
@@ -32,9 +32,17 @@ class StoreRecord:
     """Number of a snapshot that was begun; removed if it was never completed. 0 = none."""
     claim: str = ""
     read_back: int = 0
-    """Newest snapshot of which every byte has been read back from the store; 0 = none."""
+    """Newest snapshot known here of which every byte has been read back from the store; 0 = none. A label: what decides
+    is in the store (:mod:`grpo_train.backup.read_back`)."""
+    read_at: float = 0.0
+    """When the first of its objects was read, by the store's clock."""
     latest: LastBackup | None = None
     """What readers without the store show."""
+
+    def note_reading(self, number: int, time: float | None) -> None:
+        """Note when a snapshot was read back; None: not all of it was."""
+        if time is not None:
+            self.read_back, self.read_at = number, time
 
     def describe(self, snapshot: Snapshot, destination: str, *, same_disk: bool, time: float) -> None:
         """Set ``latest``; ``time``: when the snapshot was made, by the store's clock."""
@@ -76,7 +84,13 @@ def read_record(folder: Path) -> Record:
         numbers = {key: facts.get(key) for key in ("known", "claimed", "read_back")} if isinstance(facts, dict) else {}
         if numbers and all(type(value) is int for value in numbers.values()):
             latest = parse_last_backup(facts.get("latest"))
-            record.stores[store_id] = StoreRecord(**numbers, claim=str(facts.get("claim", "")), latest=latest)  # type: ignore[arg-type]
+            read_at = to_float(facts.get("read_at")) or 0.0
+            record.stores[store_id] = StoreRecord(
+                **numbers,  # type: ignore[arg-type]
+                claim=str(facts.get("claim", "")),
+                latest=latest,
+                read_at=read_at,
+            )
     if isinstance(hashes, dict):
         record.hashes = {path: facts for path, facts in hashes.items() if isinstance(facts, list) and len(facts) == 5}
     return record

@@ -154,10 +154,10 @@ class S3Store:
 
     # -------------------------------------------------------------------------------------------------- proofs
 
-    def prove(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
+    def prove(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> bool:
         if not self._uploader.sends_sha256:
             self.read_back(key, size, sha256, on_bytes)
-            return
+            return True
         facts = self._head(self._full(key), ChecksumMode="ENABLED")
         if not facts:
             raise StoreError(f"{self.url}/{key}: no such object", code="missing")
@@ -165,8 +165,9 @@ class S3Store:
         known, checksum = self._checksums.get(key, ("", ""))
         expected = checksum if known == sha256 else base64.b64encode(bytes.fromhex(sha256)).decode()
         if facts["ContentLength"] == size and reported == expected:
-            return
+            return False
         self.read_back(key, size, sha256, on_bytes)  # written in parts by another process, or damaged
+        return True
 
     def read_back(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
         check_content(self.read(key), f"{self.url}/{key}", size, sha256, on_bytes)

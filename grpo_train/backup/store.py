@@ -94,9 +94,9 @@ class Store(Protocol):
     def write_small(self, key: str, data: bytes) -> None:
         """Store a small object. It appears whole or not at all."""
 
-    def prove(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
+    def prove(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> bool:
         """Prove that an object holds the bytes it should: by the checksum that the store computed where it can be
-        trusted, otherwise by :meth:`read_back`. ``missing``, ``damaged``."""
+        trusted, otherwise by :meth:`read_back`; returns whether it was read. ``missing``, ``damaged``."""
 
     def read_back(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
         """Read an object and hash it. ``missing``, ``damaged``."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from grpo_train.backup.job import FOLDER, NAMES
 from grpo_train.backup.layout import Home
 from grpo_train.backup.overview import lag_of
+from grpo_train.backup.read_back import unread
 from grpo_train.backup.record import read_record
 from grpo_train.backup.runs import everything
 from grpo_train.backup.snapshots import StoredRun
@@ -128,8 +129,9 @@ def _lags(folder: Path, kind: str, name: str, to: Destination, backup: str) -> I
         yield Obstacle(kind, name, "same_disk", f"{to.name} is on the same disk: no second copy", "")
         return
     record = read_record(folder)
-    newest = StoredRun(to.store, Home(kind, name, record.identity)).newest()
-    if newest is None:
+    stored = StoredRun(to.store, Home(kind, name, record.identity))
+    newest = stored.newest()
+    if newest is None or newest.manifest is None:
         yield Obstacle(kind, name, "no_backup", f"it has no complete snapshot in {to.name}", backup)
         return
     lag = lag_of(folder, newest.manifest, newest.home)
@@ -138,6 +140,7 @@ def _lags(folder: Path, kind: str, name: str, to: Destination, backup: str) -> I
         parts += [f"{lag.log_bytes:,} bytes of logs"] if lag.log_bytes else []
         parts += [f"{lag.files} files"] if lag.files else []
         yield Obstacle(kind, name, "behind", f"not in snapshot {newest.number}: {', '.join(parts)}", backup)
-    if record.of(to.trust.store_id).read_back < newest.number:
-        reason = f"snapshot {newest.number} was never read back"
-        yield Obstacle(kind, name, "never_read_back", reason, f"grpo-train verify-backup {name}")
+    if left := unread(stored, newest.manifest):
+        bytes_ = sum(part.size for part in left)
+        reason = f"{len(left):,} objects of snapshot {newest.number} ({bytes_:,} bytes) were never read back"
+        yield Obstacle(kind, name, "never_read_back", reason, f"grpo-train verify-backup {name} --unread")

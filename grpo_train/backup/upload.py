@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from grpo_train.backup.job import Job
 from grpo_train.backup.parallel import for_each
+from grpo_train.backup.read_back import Reading, clock_of
 from grpo_train.backup.snapshot import Part
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import Piece, Store, StoreError
@@ -36,6 +37,8 @@ class Sent:
     """Owners whose source changed, or whose object failed its proof to the end."""
     bytes: int = 0
     objects: int = 0
+    read: dict[str, Reading] = field(default_factory=dict)
+    """Objects whose proof was to read them back, by key."""
 
 
 def send(stored: StoredRun, uploads: Iterable[Upload], job: Job, transfers: int = TRANSFERS) -> Sent:
@@ -49,14 +52,16 @@ def send(stored: StoredRun, uploads: Iterable[Upload], job: Job, transfers: int 
         phase="sending", bytes=0, proven=0, files=0, files_total=len(wanted),
         bytes_total=sum(upload.part.size for upload in wanted.values()),
     )  # fmt: skip
-    sent = Sent({})
+    if not wanted:
+        return Sent({})
+    sent, clock = Sent({}), clock_of(stored.store)
     lock = threading.Lock()
 
     def one(upload: Upload) -> None:
         if upload.owner in sent.failed:
             return
         try:
-            was_sent = _send_one(stored, upload, job)
+            was_sent, read = _send_one(stored, upload, job, clock)
         except StoreError as error:
             if error.code not in ("changed", "damaged", "missing", "bad_name"):
                 raise
@@ -66,22 +71,26 @@ def send(stored: StoredRun, uploads: Iterable[Upload], job: Job, transfers: int 
         with lock:
             sent.bytes += upload.part.size * was_sent
             sent.objects += was_sent
+            if read:
+                sent.read[upload.part.key] = read
         job.add(files=1, what=upload.owner)
 
     for_each(one, wanted.values(), transfers)
     return sent
 
 
-def _send_one(stored: StoredRun, upload: Upload, job: Job) -> int:
-    """Store and prove one object; returns how often it was sent (0: it was there). Raises StoreError."""
+def _send_one(stored: StoredRun, upload: Upload, job: Job, clock: Callable[[], float]) -> tuple[int, Reading | None]:
+    """Store and prove one object; returns how often it was sent (0: it was there), and its reading if that was the
+    proof. Raises StoreError."""
     store, part = stored.store, upload.part
     is_there = not stored.problem_of(part)
     for attempt in range(_AGAIN + 1):
         if not is_there:
             write(store, part.key, upload.source, job)
         try:
-            store.prove(part.key, part.size, part.sha256, lambda moved: job.add(proven=moved))
-            return 0 if is_there else 1
+            reading = Reading(part.sha256, clock())
+            was_read = store.prove(part.key, part.size, part.sha256, lambda moved: job.add(proven=moved))
+            return 0 if is_there else 1, reading if was_read else None
         except StoreError as error:
             if error.code not in ("damaged", "missing") or (attempt == _AGAIN and not is_there):
                 raise

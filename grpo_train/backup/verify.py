@@ -14,6 +14,7 @@ from grpo_train.backup.collect import local_steps
 from grpo_train.backup.job import Job, OnProgress, working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.parallel import for_each
+from grpo_train.backup.read_back import Reading, clock_of, remember, unread
 from grpo_train.backup.record import read_record
 from grpo_train.backup.snapshot import Part, Snapshot, StoredFile
 from grpo_train.backup.snapshots import StoredRun, owners
@@ -68,10 +69,13 @@ def verify(
     to: Destination,
     *,
     sample: float = 1.0,
+    only_unread: bool = False,
     transfers: int = TRANSFERS,
     show: OnProgress | None = None,
 ) -> VerifyResult:
     """Read the objects of every snapshot back, or a random share of them, and hash them.
+
+    ``only_unread``: those of the newest snapshot that were never read back.
 
     Raises StoreError for what concerns the whole store, RunDirError (``busy``).
     """
@@ -80,35 +84,45 @@ def verify(
         found = list(stored.snapshots())
         readable = [snapshot.manifest for snapshot in found if snapshot.manifest]
         parts = {key: part for snapshot in readable for key, part in snapshot.parts().items()}
-        keys = sorted(parts)
+        keys = sorted(part.key for part in unread(stored, readable[0])) if only_unread and readable else sorted(parts)
         if sample < 1:
             keys = sorted(random.sample(keys, min(len(keys), max(1, round(sample * len(keys))))))
         chosen = [parts[key] for key in keys]
-        problems = read_back_all(to.store, chosen, job, transfers)
+        problems, readings = read_back_all(to.store, chosen, job, transfers)
         folder = root / home.kind / home.name
         sources = _sources(folder, home, readable) if problems else {}
         damaged = [_damage(key, problem, parts[key], readable, sources, to.store, job) for key, problem in problems]
         unreadable = tuple(
             (each.number, each.reason) for each in found if each.state == "damaged" and not each.manifest
         )
-        if sample >= 1 and all(damage.repaired for damage in damaged) and readable:
-            _note(folder, home, to.trust.store_id, readable[0].number)
+        now = to.store.now() if damaged else 0.0
+        readings |= {each.key: Reading(parts[each.key].sha256, now) for each in damaged if each.repaired}
+        if readable:
+            _note(folder, home, to.trust.store_id, readable[0].number, remember(stored, readable[0], readings))
         return VerifyResult(
             home.kind, home.name, home.identity, tuple(snapshot.number for snapshot in readable), len(chosen),
             sum(part.size for part in chosen), len(parts), tuple(damaged), unreadable,
         )  # fmt: skip
 
 
-def read_back_all(store: Store, parts: Iterable[Part], job: Job, transfers: int) -> list[tuple[str, str]]:
-    """Read objects back; (key, reason) of each that is missing or damaged. Raises StoreError for anything else."""
+def read_back_all(
+    store: Store, parts: Iterable[Part], job: Job, transfers: int
+) -> tuple[list[tuple[str, str]], dict[str, Reading]]:
+    """Read objects back; (key, reason) of each that is missing or damaged, and the readings of the others.
+
+    Raises StoreError for anything else.
+    """
     wanted = list(parts)
     job.update(
         phase="proving", proven=0, files=0, files_total=len(wanted), bytes_total=sum(part.size for part in wanted)
     )
     problems: list[tuple[str, str]] = []
+    readings: dict[str, Reading] = {}
+    clock = clock_of(store)
     lock = threading.Lock()
 
     def one(part: Part) -> None:
+        reading = Reading(part.sha256, clock())
         try:
             store.read_back(part.key, part.size, part.sha256, lambda moved: job.add(proven=moved))
         except StoreError as error:
@@ -116,10 +130,13 @@ def read_back_all(store: Store, parts: Iterable[Part], job: Job, transfers: int)
                 raise
             with lock:
                 problems.append((part.key, str(error)))
+        else:
+            with lock:
+                readings[part.key] = reading
         job.add(files=1, what=part.key)
 
     for_each(one, wanted, transfers)
-    return sorted(problems)
+    return sorted(problems), readings
 
 
 def _sources(folder: Path, home: Home, snapshots: list[Snapshot]) -> dict[str, list[Piece]]:
@@ -180,12 +197,12 @@ def _repair(store: Store, part: Part, piece: Piece, job: Job) -> bool:
     return True
 
 
-def _note(folder: Path, home: Home, store_id: str, number: int) -> None:
-    """Remember in the run that everything up to a snapshot was read back."""
+def _note(folder: Path, home: Home, store_id: str, number: int, read_at: float | None) -> None:
+    """Note in the run that a snapshot was read back."""
     try:
         record = read_record(folder)
         if record.identity == home.identity:
-            record.of(store_id).read_back = number
+            record.of(store_id).note_reading(number, read_at)
             record.save(folder)
     except (UserError, OSError):
         pass  # the run is gone, or its disk is full

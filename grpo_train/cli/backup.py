@@ -137,6 +137,9 @@ def list_(
 def verify_backup(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run name (default: every run).")] = None,
     sample: Annotated[str, typer.Option(help="Share of the objects to read, such as 5%.")] = "100%",
+    only_unread: Annotated[
+        bool, typer.Option("--unread", help="Read only what the newest snapshot has and was never read back.")
+    ] = False,
     to: To = None,
     transfers: Transfers = TRANSFERS,
     limit: Limit = None,
@@ -157,7 +160,8 @@ def verify_backup(
         if run:
             evaluations = [each for home in found for each in evaluations_of(destination.store, home)]
             found = list(dict.fromkeys([*found, *evaluations]))
-        results = [verify(folder, home, destination, sample=share, transfers=transfers, show=show) for home in found]
+        options = {"sample": share, "only_unread": only_unread, "transfers": transfers, "show": show}
+        results = [verify(folder, home, destination, **options) for home in found]  # type: ignore[arg-type]
     if as_json:
         print_json(results)
     else:

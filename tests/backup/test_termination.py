@@ -15,11 +15,9 @@ from grpo_train.backup.destinations import Destination
 from grpo_train.backup.job import working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.prune import prune
-from grpo_train.backup.record import read_record
 from grpo_train.backup.runs import back_up_all, restore_run
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.terminate import safe_to_terminate
-from grpo_train.backup.verify import verify
 from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.mounts import Mount
 from grpo_train.run_dir.processes import identity, run_id_of
@@ -60,15 +58,6 @@ def test_obstacles_are_named(run: RunDir, disk: Destination, tmp_path: Path) -> 
     same = folder_destination(tmp_path / "disk", same_disk=True)
     assert codes(run, same) == {(name, "same_disk") for name in ("one", "two", "one_addition")}
     assert not safe_to_terminate(run.root, same).safe
-
-
-def test_unread_backups_are_not_safe(run: RunDir, disk: Destination) -> None:
-    record = read_record(run.path)
-    record.of("store-1").read_back = 0
-    record.save(run.path)
-    assert codes(run, disk) == {("one", "never_read_back")}
-    verify(run.root, Home("training_runs", "one", record.identity), disk)
-    assert safe_to_terminate(run.root, disk).safe
 
 
 def test_live_work_forbids_termination(run: RunDir, disk: Destination) -> None:
