@@ -61,6 +61,10 @@ class CleanupPlan:
     store: str
     """URL of the destination."""
     snapshot: int
+    read_back: int
+    """The newest snapshot that was read back in whole; 0 = none. A cleanup reads what it removes back again."""
+    read_back_age_s: float | None
+    """Seconds since then, by the store's clock; None where that is not known."""
     spare: tuple[Spare, ...]
     kept: tuple[Kept, ...]
 
@@ -123,7 +127,8 @@ def _plan(run: RunDir, to: Destination, keep: int) -> tuple[CleanupPlan, Snapsho
             code="same_disk",
         )
     refuse_live(run)
-    home = Home("training_runs", run.name, read_record(run.path).identity)
+    record = read_record(run.path)
+    known, home = record.of(to.trust.store_id), Home("training_runs", run.name, record.identity)
     stored = StoredRun(to.store, home)
     newest = stored.newest()
     if newest is None or newest.manifest is None:
@@ -142,7 +147,10 @@ def _plan(run: RunDir, to: Destination, keep: int) -> tuple[CleanupPlan, Snapsho
             kept.append(Kept(step.path, step.step, reason))
         else:
             spare.append(Spare(step.path, step.step, checkpoint_size(run.path / step.path)))
-    plan = CleanupPlan(run.name, socket.gethostname(), to.name, to.store.url, newest.number, tuple(spare), tuple(kept))
+    plan = CleanupPlan(
+        run.name, socket.gethostname(), to.name, to.store.url, newest.number, known.read_back,
+        max(0.0, to.store.now() - known.read_at) if known.read_at else None, tuple(spare), tuple(kept),
+    )  # fmt: skip
     return plan, newest.manifest, stored
 
 

@@ -60,14 +60,20 @@ def open_destination(
     return Destination(described.name, store, trust, limit)
 
 
+def list_destinations() -> list[Folder | Bucket]:
+    """The described destinations, the default first; without a file, the bucket of ``~/.lambda_s3.env``.
+
+    Raises DestinationError.
+    """
+    known: list[Folder | Bucket] = list(read_destinations(default_path()))
+    return known or ([Bucket(name="s3")] if LAMBDA_FILE.expanduser().exists() else [])
+
+
 def find_destination(name: str | None) -> Folder | Bucket:
     """The description of a destination. Raises DestinationError."""
-    path = default_path()
-    known = read_destinations(path)
+    path, known = default_path(), list_destinations()
     if name is None and known:
         return known[0]
-    if not known and name in (None, "s3") and LAMBDA_FILE.expanduser().exists():
-        return Bucket(name="s3")
     if name is None or not known:
         raise DestinationError(f"{path}: no destination for backups is described; {EXAMPLE}", code="no_destination")
     for described in known:

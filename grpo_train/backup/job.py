@@ -1,13 +1,15 @@
 """A command at work on a run: its lock, what it announces as read, and its progress.
 
-``ROOT/transfers/KIND.NAME/`` holds ``status.json``, as an evaluation's: its writer, ``command``, and in ``pending`` the
-checkpoints that must not be removed (:mod:`grpo_train.train.retention`); and ``progress.jsonl``, a new file for each
-command, with a :class:`Progress` a line.
+``ROOT/transfers/KIND.NAME/`` holds ``status.json``, as an evaluation's: its writer, ``command``, ``argv`` (which
+continues it after a failure), and in ``pending`` the checkpoints that must not be removed
+(:mod:`grpo_train.train.retention`); and ``progress.jsonl``, a new file for each command, with a :class:`Progress` a
+line.
 """
 
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -131,7 +133,8 @@ def working_on(
         folder.mkdir(exist_ok=True)
         status = StatusWriter(folder)
         status.fields.pop("error_code", None)
-        _update(status, state="running", command=command, run=start.run, destination=destination, pending=[])
+        argv = ["grpo-train", *sys.argv[1:]]
+        _update(status, state="running", command=command, argv=argv, run=start.run, destination=destination, pending=[])
         (folder / PROGRESS).unlink(missing_ok=True)
     except RunDirError as error:
         raise _busy(folder, name) from error

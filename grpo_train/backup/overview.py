@@ -69,19 +69,28 @@ class BackupRow:
     snapshots: tuple[SnapshotRow, ...]
     """Newest first."""
     lag: Lag | None
-    """None where the run is not below this root."""
+    """None where the run is not below this root, or was not compared."""
+    here: bool = False
+    """Whether the run is below this root."""
     error: str = ""
     """Why the run here cannot be compared."""
 
 
-def list_backups(root: Path, to: Destination, run: str | None = None, *, tried: bool = True) -> Iterator[BackupRow]:
-    """Every run in a store, or those of one name; ``tried``: the store was opened for writing. Raises StoreError."""
+def list_backups(
+    root: Path, to: Destination, run: str | None = None, *, tried: bool = True, compare: bool = True
+) -> Iterator[BackupRow]:
+    """Every run in a store, or those of one name; ``tried``: the store was opened for writing. Raises StoreError.
+
+    To ``compare`` a run with its backup, its logs are read.
+    """
     now = to.store.now()
     for home in homes_named(to.store, run) if run else homes(to.store):
-        yield backup_row(root, to, home, now, to.trust.same_disk if tried else None)
+        yield backup_row(root, to, home, now, to.trust.same_disk if tried else None, compare=compare)
 
 
-def backup_row(root: Path, to: Destination, home: Home, now: float, same_disk: bool | None) -> BackupRow:
+def backup_row(
+    root: Path, to: Destination, home: Home, now: float, same_disk: bool | None, *, compare: bool = True
+) -> BackupRow:
     """Raises StoreError."""
     stored = StoredRun(to.store, home)
     found = list(stored.snapshots())
@@ -101,15 +110,16 @@ def backup_row(root: Path, to: Destination, home: Home, now: float, same_disk: b
             )
         )
     newest = next((each.manifest for each in found if each.is_complete), None)
-    lag, error = None, ""
+    lag, error, here = None, "", False
     folder = root / home.kind / home.name
     try:
-        if folder.is_dir() and read_record(folder).identity == home.identity:
+        here = folder.is_dir() and read_record(folder).identity == home.identity
+        if here and compare:
             lag = lag_of(folder, newest, home)
     except (UserError, OSError) as problem:
         error = str(problem)
     parent = newest.parent if newest else ""
-    return BackupRow(home.kind, home.name, home.identity, parent, to.name, same_disk, tuple(rows), lag, error)
+    return BackupRow(home.kind, home.name, home.identity, parent, to.name, same_disk, tuple(rows), lag, here, error)
 
 
 def lag_of(folder: Path, snapshot: Snapshot | None, home: Home) -> Lag:

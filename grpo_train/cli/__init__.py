@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from grpo_train.cli import (
     backup,
     data,
+    destinations,
     evaluate,
     fit,
     history,
@@ -96,6 +97,7 @@ app.command(rich_help_panel="Inspect")(selftest.selftest)
 app.command(rich_help_panel="Back up")(backup.backup)
 app.command("backup-all", rich_help_panel="Back up")(backup.backup_all)
 app.command("list-backups", rich_help_panel="Back up")(backup.list_)
+app.command(rich_help_panel="Back up")(destinations.destinations)
 app.command("verify-backup", rich_help_panel="Back up")(backup.verify_backup)
 app.command(rich_help_panel="Back up")(backup.restore)
 app.command(rich_help_panel="Back up")(tidy.cleanup)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_train.backup.overview import BackupRow, Lag, list_backups
+from grpo_train.backup.overview import BackupRow, list_backups
 from grpo_train.backup.restore import RestoreResult
 from grpo_train.backup.runs import back_up_all, back_up_run, locate, restore_run
 from grpo_train.backup.snapshots import evaluations_of, homes, homes_named
@@ -110,6 +110,9 @@ def backup_all(
 def list_(
     training_run: Annotated[str | None, typer.Option(help="Show the snapshots of one run.")] = None,
     source: From = None,
+    compare: Annotated[
+        bool, typer.Option("--compare/--no-compare", help="Read the runs of this root to compare them.")
+    ] = True,
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:
@@ -122,7 +125,7 @@ def list_(
             if error.code != "refused":
                 raise
             destination, tried = opened(source, folder, write=False), False
-        rows = list(list_backups(folder, destination, training_run, tried=tried))
+        rows = list(list_backups(folder, destination, training_run, tried=tried, compare=compare))
     if as_json:
         print_json(rows)
     elif not rows:
@@ -251,7 +254,7 @@ def _show_runs(rows: Sequence[BackupRow]) -> None:
                 str(newest.steps[-1]) if newest and newest.steps else "-",
                 size_text(newest.bytes) if newest else "-",
                 age_text(newest.age_s) if newest else "-",
-                _lag_text(row.lag) + (", same disk" if row.same_disk else ""),
+                _here_text(row) + (", same disk" if row.same_disk else ""),
             ]
         )
     table(("run", "snapshot", "state", "step", "size", "age", "this root"), cells)
@@ -259,7 +262,7 @@ def _show_runs(rows: Sequence[BackupRow]) -> None:
 
 def _show_snapshots(row: BackupRow) -> None:
     parent = f", copied from {row.parent}" if row.parent else ""
-    print(f"{row.kind}/{row.name}--{row.identity} in {row.destination}{parent}: {row.error or _lag_text(row.lag)}")
+    print(f"{row.kind}/{row.name}--{row.identity} in {row.destination}{parent}: {row.error or _here_text(row)}")
     cells = [
         [
             str(each.number), each.state, ",".join(map(str, each.steps)) or "-", size_text(each.bytes),
@@ -270,9 +273,10 @@ def _show_snapshots(row: BackupRow) -> None:
     table(("snapshot", "state", "steps", "size", "age", "run", "reason"), cells)
 
 
-def _lag_text(lag: Lag | None) -> str:
+def _here_text(row: BackupRow) -> str:
+    lag = row.lag
     if lag is None:
-        return "not here"
+        return "here" if row.here else "not here"
     if lag.is_none:
         return "up to date"
     parts = [f"steps {', '.join(map(str, lag.steps))}"] if lag.steps else []

@@ -33,6 +33,7 @@ from grpo_train.cli.transfer import (
     To,
     Transfers,
     Yes,
+    age_text,
     failing,
     opened,
     parse_limit,
@@ -219,6 +220,9 @@ def _steps(text: str | None, run: str | None) -> list[int]:
 
 def _show_plan(plan: CleanupPlan) -> None:
     print(f"{plan.run} on {plan.host}: snapshot {plan.snapshot} in {plan.destination} ({plan.store})")
+    age = "" if plan.read_back_age_s is None else f" (age: {age_text(plan.read_back_age_s)})"
+    read_back = f"snapshot {plan.read_back}{age}" if plan.read_back else "no snapshot"
+    print(f"  read back in whole: {read_back}; each checkpoint is read back again before it is removed")
     for spare in plan.spare:
         print(f"  remove  {spare.path}  {size_text(spare.bytes)}")
     for kept in plan.kept:

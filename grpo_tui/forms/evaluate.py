@@ -11,7 +11,7 @@ from textual.widgets import Input, Select
 
 from grpo_tui.forms.form import FieldError, Request, RequestScreen, field, text_field
 from grpo_tui.model.tasks import RequestFunction, TaskNames
-from remote.protocol.operations import EvaluateRequest
+from remote.protocol.jobs import EvaluateRequest
 
 
 class EvalScreen(RequestScreen):

@@ -25,7 +25,7 @@ from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
 from remote.protocol import RemoteError
-from remote.protocol.operations import EvaluateRequest, LaunchRequest, ResumeRequest
+from remote.protocol.jobs import EvaluateRequest, LaunchRequest, ResumeRequest
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config

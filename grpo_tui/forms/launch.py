@@ -14,7 +14,7 @@ from textual.widgets import Select, TextArea
 from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, text_field
 from grpo_tui.model.tasks import RequestFunction, TaskNames
 from remote.protocol import RemoteError
-from remote.protocol.operations import LaunchRequest
+from remote.protocol.jobs import LaunchRequest
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config

@@ -10,7 +10,7 @@ from textual.widgets import Select
 from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, text_field
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.tasks import RequestFunction
-from remote.protocol.operations import ResumeRequest
+from remote.protocol.jobs import ResumeRequest
 
 
 class ResumeScreen(RequestScreen):

@@ -1,4 +1,5 @@
-"""Requests that change something: launch, resume, evaluate, stop, kill.
+"""Requests that change something: launch, resume, evaluate, stop, kill; those of backups are in
+:mod:`remote.agent.backups`.
 
 Command lines are lists, for tmux, too. With ``dry_run`` the first three check everything, start nothing, and return the
 exact ``argv``. A request with an idempotency key is carried out once (:mod:`remote.agent.once`).
@@ -27,7 +28,6 @@ from grpo_train.run_dir.kill import (
     recorded_supervisor,
     started_at,
 )
-from grpo_train.run_dir.owners import foreign_owner
 from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly, start_ticks
 from grpo_train.run_dir.root import Launch, find_by_key
 from grpo_train.run_dir.sessions import session_name
@@ -38,8 +38,7 @@ from remote.agent.once import Record, once
 from remote.agent.sessions import Sessions
 from remote.agent.tmux_directory import socket_path
 from remote.protocol import RemoteError
-from remote.protocol.operations import (
-    BackUpRequest,
+from remote.protocol.jobs import (
     EvaluateRequest,
     JobReply,
     KillReply,
@@ -190,12 +189,12 @@ def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeRep
         raise RemoteError("run_is_live", f"{run.name} is {observed.state}{host}", "stop it before you resume it")
     from_step = str(request.from_step or "latest")
     arguments = ["resume", "--training-run", run.name, "--from-step", from_step]
-    for option in ("additional_steps", "nproc"):
-        arguments += _option(request, option)
+    for name in ("additional_steps", "nproc"):
+        arguments += option(request, name)
     arguments += _set_options(request.overrides)
     checkpoint = run.checkpoint(from_step)
     record.begin(started_at=started_at(run))
-    reply = _run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run, record, resumed)
+    reply = run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run, record, resumed)
     return {**reply, "step": checkpoint.step}
 
 
@@ -210,37 +209,23 @@ def evaluate(box: BoxContext, request: EvaluateRequest, record: Record) -> JobRe
     if request.steps not in ("", []):
         steps = request.steps if isinstance(request.steps, list) else [request.steps]
         arguments += ["--steps", ",".join(map(str, steps))]
-    for option in fields(request):  # the others are options of ``grpo-train eval`` under the same name
-        arguments += [] if option.name in _NOT_OPTIONS else _option(request, option.name)
+    for field in fields(request):  # the others are options of ``grpo-train eval`` under the same name
+        arguments += [] if field.name in _NOT_OPTIONS else option(request, field.name)
     label = run or check_name(request.name or Path(request.ckpt_path).name)
     record.begin()
-    return _run_in_session(box, session_name(f"eval_{label}"), arguments, run, request.dry_run, record)
-
-
-@once
-def back_up(box: BoxContext, request: BackUpRequest, record: Record) -> JobReply:
-    """Back up a run in a session ``backup_<run>``. Raises RemoteError ``not_ours`` for a run of another account.
-
-    Its note cannot be written then, and the list would not show the backup.
-    """
-    run = open_run(box.root, request.run)
-    if not os.access(run.path, os.W_OK) and (owner := foreign_owner(run.path)):
-        raise RemoteError("not_ours", f"{run.name} belongs to {owner}", f"{owner} can back it up")
-    record.begin()
-    arguments, session = ["backup", "--training-run", run.name], session_name(f"backup_{run.name}")
-    return _run_in_session(box, session, arguments, run.name, request.dry_run, record)
+    return run_in_session(box, session_name(f"eval_{label}"), arguments, run, request.dry_run, record)
 
 
 _NOT_OPTIONS = ("run", "steps", "dry_run", "idempotency_key", "recall")
 
 
-def _option(request: Any, name: str) -> list[str]:
+def option(request: Any, name: str) -> list[str]:
     """A field of a request as a command-line option; [] where it is not set."""
     value = getattr(request, name)
     return [] if value in (None, "") else [f"--{name.replace('_', '-')}", str(value)]
 
 
-def _run_in_session(
+def run_in_session(
     box: BoxContext,
     session: str,
     arguments: list[str],

@@ -29,7 +29,7 @@ from grpo_train.run_dir import (
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
-from remote.agent import checkpoints, doctor, host, index, jobs, notes, weights
+from remote.agent import backups, checkpoints, doctor, host, index, jobs, notes, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
 from remote.agent.report import report
@@ -230,7 +230,14 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "launch": jobs.launch,
     "resume": jobs.resume,
     "evaluate": jobs.evaluate,
-    "back_up": jobs.back_up,
+    "list_destinations": backups.list_destinations,
+    "list_backups": backups.list_backups,
+    "plan_cleanup": backups.plan_cleanup,
+    "back_up": backups.back_up,
+    "restore": backups.restore,
+    "archive": backups.archive,
+    "clean_up": backups.clean_up,
+    "verify_backup": backups.verify_backup,
     "stop": jobs.stop,
     "kill": jobs.kill,
     "note": notes.note,

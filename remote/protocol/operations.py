@@ -10,9 +10,21 @@ request with a key may be sent again after a broken link. ``recall`` asks what b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.backups import (
+    ArchiveRequest,
+    BackUpRequest,
+    CleanUpRequest,
+    ListBackupsReply,
+    ListBackupsRequest,
+    ListDestinationsReply,
+    PlanCleanupReply,
+    PlanCleanupRequest,
+    RestoreRequest,
+    VerifyBackupRequest,
+)
 from remote.protocol.checkpoints import (
     CheckpointSizesReply,
     CheckpointSizesRequest,
@@ -45,6 +57,20 @@ from remote.protocol.index import (
     unpack_series,
 )
 from remote.protocol.intake import Rule
+from remote.protocol.jobs import (
+    Count,
+    EvaluateRequest,
+    JobReply,
+    KillReply,
+    KillRequest,
+    LaunchReply,
+    LaunchRequest,
+    ResumeReply,
+    ResumeRequest,
+    StopReply,
+    StopRequest,
+    Text,
+)
 from remote.protocol.listed_runs import NoteReply, NoteRequest, RunFactsReply, RunFactsRequest
 from remote.protocol.logs import (
     LogBytesReply,
@@ -57,19 +83,14 @@ from remote.protocol.logs import (
     SearchLogRequest,
     unpack_bytes,
 )
-from remote.protocol.messages import RemoteError
 from remote.protocol.report import ReportReply, ReportRequest, unpack_page
 
 MAX_COMPARED = 32
 """Runs that one is compared with."""
-Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
-Count: TypeAlias = Annotated[int, Rule("an integer of 1 or more", lambda value: value >= 1)]
-Fraction: TypeAlias = Annotated[float, Rule("a number above 0 and at most 1", lambda value: 0 < value <= 1)]
 Others: TypeAlias = Annotated[
     list[Text], Rule(f"a list of 1 to {MAX_COMPARED} run names", lambda value: 1 <= len(value) <= MAX_COMPARED)
 ]
 Steps: TypeAlias = Annotated[list[int], Rule("a list of at most 64 steps", lambda value: len(value) <= 64)]
-NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
 Row: TypeAlias = dict[str, Any]
 
 
@@ -112,102 +133,6 @@ class CheckWeightsRequest:
 class CapturePaneRequest:
     session: Text
     lines: Count = 200
-
-
-@dataclass(frozen=True)
-class LaunchRequest:
-    config_text: Text
-    config_name: str = ""
-    overrides: list[str] = field(default_factory=list)
-    """``section.key=value``, over the config's values."""
-    run_name: str = ""
-    """"" = named after the time."""
-    ckpt: str = ""
-    """Starting weights: an adapter or model directory, absolute or relative to the root."""
-    nproc: Count | None = None
-    by: str = ""
-    """Who asks, for the run's records."""
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
-
-
-@dataclass(frozen=True)
-class ResumeRequest:
-    run: Text
-    from_step: int | str = "latest"
-    additional_steps: Count | None = None
-    nproc: Count | None = None
-    overrides: list[str] = field(default_factory=list)
-    """``section.key=value``. Version 0.1.0 of the engine knows neither this nor ``nproc``."""
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
-
-
-@dataclass(frozen=True)
-class EvaluateRequest:
-    """Evaluates checkpoints of ``run``, or the one at ``ckpt_path``."""
-
-    run: str = ""
-    steps: list[int | str] | int | str = ""
-    """"" = every complete checkpoint."""
-    eval_dataset: str = ""
-    eval_path: str = ""
-    ckpt_path: str = ""
-    name: str = ""
-    split: str = ""
-    subset_frac: Fraction | None = None
-    temperature: NonNegative | None = None
-    """0 = greedy."""
-    batch_size: Count | None = None
-    max_completion_length: Count | None = None
-    num_samples: Count | None = None
-    num_problems: Count | None = None
-    nproc: Count | None = None
-    timeout: Count | None = None
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.run and not self.ckpt_path:
-            raise RemoteError("bad_request", "'run' or 'ckpt_path' is required")
-
-
-@dataclass(frozen=True)
-class BackUpRequest:
-    """Backs up ``run`` and its evaluations to the first destination of the box's backup.yaml."""
-
-    run: Text
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
-
-
-@dataclass(frozen=True)
-class StopRequest:
-    run: Text
-    by: str = ""
-    idempotency_key: str = ""
-    recall: bool = False
-
-
-@dataclass(frozen=True)
-class KillRequest:
-    """Ends ``run``, or an evaluation by its ``session``."""
-
-    run: str = ""
-    session: str = ""
-    by: str = ""
-    patience_s: NonNegative | None = None
-    """Seconds between SIGTERM and SIGKILL; None = 15, which is also the maximum."""
-    idempotency_key: str = ""
-    recall: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.run and not self.session:
-            raise RemoteError("bad_request", "'run' or 'session' is required")
 
 
 # ---------------------------------------------------------------------------------------------------------- replies
@@ -286,50 +211,6 @@ class CapturePaneReply(TypedDict):
     text: str
 
 
-class JobReply(TypedDict):
-    run: str
-    session: str
-    argv: list[str]
-    engine: str
-    """Why this engine command."""
-    started: bool
-    """False for a dry run, and for a repeated idempotency key."""
-
-
-class LaunchReply(JobReply):
-    shell_argv: list[str]
-    """The equivalent command for a shell on the box."""
-
-
-class ResumeReply(JobReply):
-    step: int
-
-
-class _StopReply(TypedDict):
-    run: str
-    state: str
-
-
-class StopReply(_StopReply, total=False):
-    note: str
-    """What differs from an ordinary stop: a full disk."""
-
-
-class _KillReply(TypedDict):
-    left: list[int]
-    """Processes that even SIGKILL did not end."""
-    forced: bool
-    """SIGTERM was not enough."""
-
-
-class KillReply(_KillReply, total=False):
-    run: str
-    state: str
-    session: str
-    note: str
-    """Why the end is not recorded yet: a full disk."""
-
-
 # ------------------------------------------------------------------------------------------------------------ table
 
 
@@ -346,7 +227,8 @@ class Operation:
 
     def changes(self, params: Mapping[str, Any]) -> bool:
         """Whether a request with these parameters changes anything on the box; a dry run does not."""
-        return self.changes_state and not (params.get("dry_run") and "dry_run" in self.request.__dataclass_fields__)
+        has_dry_run = any(field.name == "dry_run" for field in fields(self.request))
+        return self.changes_state and not (has_dry_run and params.get("dry_run"))
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -380,10 +262,17 @@ OPERATIONS: dict[str, Operation] = {
         Operation("checkpoint_sizes", CheckpointSizesRequest, CheckpointSizesReply),
         Operation("spare_checkpoints", SpareCheckpointsRequest, SpareCheckpointsReply),
         Operation("gpu_history", GpuHistoryRequest, GpuHistoryReply, unpack=unpack_gpu_history),
+        Operation("list_destinations", NoParameters, ListDestinationsReply),
+        Operation("list_backups", ListBackupsRequest, ListBackupsReply),
+        Operation("plan_cleanup", PlanCleanupRequest, PlanCleanupReply),
         Operation("launch", LaunchRequest, LaunchReply, changes_state=True),
         Operation("resume", ResumeRequest, ResumeReply, changes_state=True),
         Operation("evaluate", EvaluateRequest, JobReply, changes_state=True),
         Operation("back_up", BackUpRequest, JobReply, changes_state=True),
+        Operation("restore", RestoreRequest, JobReply, changes_state=True),
+        Operation("archive", ArchiveRequest, JobReply, changes_state=True),
+        Operation("clean_up", CleanUpRequest, JobReply, changes_state=True),
+        Operation("verify_backup", VerifyBackupRequest, JobReply, changes_state=True),
         Operation("stop", StopRequest, StopReply, changes_state=True),
         Operation("kill", KillRequest, KillReply, changes_state=True),
         Operation("note", NoteRequest, NoteReply, changes_state=True),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.backups import BackupRow, DestinationRow, PlannedRow
 from remote.protocol.checkpoints import SizeRow, SpareRow
 from remote.protocol.fields import Count, Label, Metric, Name, Quantity, Time
 from remote.protocol.host import DiskRow, GpuHistoryRow
@@ -357,6 +358,10 @@ ROWS: dict[str, RowKind] = {
     "sizes": RowKind(SizeRow, "run", lambda name, reason: {"run": name, UNREADABLE: reason}),
     "spare": RowKind(SpareRow, "run", lambda name, reason: {"run": name, UNREADABLE: reason}),
     "histories": RowKind(GpuHistoryRow, "index", lambda name, reason: {"index": -1, UNREADABLE: reason}),
+    "destinations": RowKind(DestinationRow, "name", _named, unique=True),
+    "backups": RowKind(BackupRow, "name", lambda name, reason: {"name": name, "identity": "?", UNREADABLE: reason}),
+    "removed": RowKind(PlannedRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
+    "kept": RowKind(PlannedRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
     "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": name, "kind": UNREADABLE}),
 }
 """The lists of replies and topics, by their key."""

@@ -36,15 +36,25 @@ class BackupState(TypedDict):
 
 
 class Transfer(TypedDict):
-    """Progress of a command at work on the backups of a run, see :mod:`grpo_train.backup.job`."""
+    """Progress of a command at work on the backups of a run, or of one that failed: :mod:`grpo_train.backup.job`."""
 
     command: Label
     phase: Label
+    """As in ``progress.jsonl``; ``failed`` also for a command that was killed."""
     destination: Label
+    what: str
+    """The file at hand."""
     bytes: Count
     bytes_total: Count
     proven: Count
+    files: Count
+    files_total: Count
     seconds: Quantity
+    rate: Count
+    """Bytes per second of late; 0 = not known yet."""
+    error: str
+    again: str
+    """The command that continues, for a shell on the box."""
 
 
 class _Run(TypedDict):

@@ -23,7 +23,7 @@ from remote.agent.sessions import Sessions
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import Link, LinkChanged, RunsReported, SessionsReported
-from remote.protocol.operations import KillRequest, LaunchRequest
+from remote.protocol.jobs import KillRequest, LaunchRequest
 from tests.link.test_jobs import linked, row_of
 from tests.remote.test_jobs import ask, refusal, state
 from tests.support.agent import Recorder, connected, eventually

@@ -24,7 +24,7 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import Link, RunsReported
 from remote.protocol import RemoteError
-from remote.protocol.operations import LaunchRequest
+from remote.protocol.jobs import LaunchRequest
 from tests.remote.test_jobs import ask, refusal, state
 from tests.support.agent import Recorder, connected, eventually
 from tests.support.job_faults import MOMENTS, TIMING, agent_killed, engines, laptop_killed

@@ -21,7 +21,8 @@ def test_the_agent_handles_exactly_the_table() -> None:
 
 def test_which_operations_change_state() -> None:
     changing = {name for name, operation in OPERATIONS.items() if operation.changes({})}
-    assert changing == {"launch", "resume", "evaluate", "back_up", "stop", "kill", "note"}
+    backups = {"back_up", "restore", "archive", "clean_up", "verify_backup"}
+    assert changing == {"launch", "resume", "evaluate", *backups, "stop", "kill", "note"}
     dry = {name for name in changing if not OPERATIONS[name].changes({"dry_run": True})}
     assert dry == changing - {"stop", "kill", "note"}  # which have no dry run
 

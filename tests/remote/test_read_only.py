@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remote.boxes import Box
-from remote.protocol import OPERATIONS, RemoteError
+from remote.protocol import OPERATIONS, RemoteError, encode
 from tests.remote.conftest import FAKE_ENGINE
 from tests.support.agent import PATIENT, RawAgent, connected
 from tests.support.backups import contents, make_run
@@ -19,6 +19,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "resume": {"run": "one"},
     "evaluate": {"run": "one"},
     "back_up": {"run": "one"},
+    "restore": {"run": "one"},
+    "archive": {"run": "one"},
+    "clean_up": {"run": "one"},
+    "verify_backup": {"run": "one"},
     "stop": {"run": "one"},
     "kill": {"run": "one"},
     "note": {"run": "one", "text": "x"},
@@ -58,8 +62,9 @@ def test_dry_runs_and_reads_are_answered(agent: RawAgent) -> None:
 
 
 def test_a_second_hello_does_not_lift_it(agent: RawAgent, root: Path) -> None:
-    agent.send({"type": "hello", "protocol": 1, "settings": {"root": str(root)}})
-    agent.send({"type": "request", "id": 1, "op": "note", "params": CHANGES["note"]})
+    hello = {"type": "hello", "protocol": 1, "settings": {"root": str(root)}}
+    note = {"type": "request", "id": 1, "op": "note", "params": CHANGES["note"]}
+    agent.transport.send(encode(hello) + encode(note))
     while not agent.ended:
         agent.read(1.0)
     assert not any(frame["type"] == "response" for frame in agent.frames)

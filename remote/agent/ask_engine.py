@@ -1,0 +1,90 @@
+"""One way to ask the engine: a command with ``--json``, bounded in time and size."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import time
+from typing import Any
+
+from remote.agent.context import BoxContext
+from remote.agent.engine import find_engine
+from remote.protocol import RemoteError
+
+MAX_BYTES = 8 << 20
+"""Of an answer."""
+MAX_ERROR = 64 << 10
+"""Of stderr, its end."""
+_USAGE_ERROR = 2
+
+
+def ask_engine(box: BoxContext, arguments: list[str], wait_s: float, *, root: bool = True) -> Any:
+    """What ``grpo-train ARGUMENTS --json --root ROOT`` prints as JSON, whatever its exit status; ``root``: pass that.
+
+    Raises RemoteError with the engine's own code and message where that is ``{"error": {"code", "message"}}``, else
+    ``no_answer`` (too slow, too long, too old, or no JSON), or ``no_engine``.
+    """
+    command = arguments[0]
+    argv = [*find_engine(box).argv, *arguments, "--json", *(["--root", str(box.root)] if root else [])]
+    try:
+        code, output, errors = _run(argv, box, wait_s)
+    except subprocess.TimeoutExpired:
+        raise RemoteError("no_answer", f"grpo-train {command} did not answer within {wait_s:.0f} s") from None
+    except OSError as error:
+        raise RemoteError("no_answer", f"grpo-train {command} could not be started: {error}") from error
+    answer = _json_in(output)
+    if answer is None:
+        if code == _USAGE_ERROR:
+            hint = "update it to the version of the app"
+            raise RemoteError("no_answer", f"the engine on this box is too old for grpo-train {command}", hint)
+        last = (errors.strip() or output.strip() or f"exit status {code}").splitlines()[-1].removeprefix("error: ")
+        raise RemoteError("no_answer", f"grpo-train {command}: {last[:500]}")
+    refusal = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(refusal, dict):
+        raise RemoteError(str(refusal.get("code")), str(refusal.get("message")))
+    return answer
+
+
+def _run(argv: list[str], box: BoxContext, wait_s: float) -> tuple[int, str, str]:
+    """(exit status, stdout, stderr). Raises OSError, subprocess.TimeoutExpired; RemoteError for too much output."""
+    folder = box.directory if box.directory.is_dir() else "/"
+    pipe = subprocess.PIPE
+    deadline = time.monotonic() + wait_s
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=folder) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            output, errors = bytearray(), bytearray()
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ, output)
+                selector.register(process.stderr, selectors.EVENT_READ, errors)
+                while selector.get_map():
+                    if (left := deadline - time.monotonic()) <= 0:
+                        raise subprocess.TimeoutExpired(argv, wait_s)
+                    for key, _ in selector.select(left):
+                        data = os.read(key.fd, 1 << 16)
+                        if not data:
+                            selector.unregister(key.fileobj)
+                        key.data.extend(data)
+                    if len(output) > MAX_BYTES:
+                        raise RemoteError("no_answer", f"the answer of grpo-train has more than {MAX_BYTES:,} bytes")
+                    del errors[:-MAX_ERROR]
+            code = process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            process.kill()
+    return code, output.decode(errors="replace"), errors.decode(errors="replace")
+
+
+def _json_in(output: str) -> Any:
+    """The JSON at the end of an output, after what the user's activation printed; None without one."""
+    start = 0
+    while start < len(output):
+        if output[start] in "{[":
+            try:
+                return json.loads(output[start:])
+            except (ValueError, RecursionError):
+                pass
+        start = output.find("\n", start) + 1 or len(output)
+    return None

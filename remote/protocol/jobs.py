@@ -1,0 +1,144 @@
+"""Requests that start, stop and end runs and evaluations, and their replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias, TypedDict
+
+from remote.protocol.intake import Rule
+from remote.protocol.messages import RemoteError
+
+Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
+Count: TypeAlias = Annotated[int, Rule("an integer of 1 or more", lambda value: value >= 1)]
+Fraction: TypeAlias = Annotated[float, Rule("a number above 0 and at most 1", lambda value: 0 < value <= 1)]
+NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    config_text: Text
+    config_name: str = ""
+    overrides: list[str] = field(default_factory=list)
+    """``section.key=value``, over the config's values."""
+    run_name: str = ""
+    """"" = named after the time."""
+    ckpt: str = ""
+    """Starting weights: an adapter or model directory, absolute or relative to the root."""
+    nproc: Count | None = None
+    by: str = ""
+    """Who asks, for the run's records."""
+    dry_run: bool = False
+    idempotency_key: str = ""
+    recall: bool = False
+
+
+@dataclass(frozen=True)
+class ResumeRequest:
+    run: Text
+    from_step: int | str = "latest"
+    additional_steps: Count | None = None
+    nproc: Count | None = None
+    overrides: list[str] = field(default_factory=list)
+    """``section.key=value``. Version 0.1.0 of the engine knows neither this nor ``nproc``."""
+    dry_run: bool = False
+    idempotency_key: str = ""
+    recall: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """Evaluates checkpoints of ``run``, or the one at ``ckpt_path``."""
+
+    run: str = ""
+    steps: list[int | str] | int | str = ""
+    """"" = every complete checkpoint."""
+    eval_dataset: str = ""
+    eval_path: str = ""
+    ckpt_path: str = ""
+    name: str = ""
+    split: str = ""
+    subset_frac: Fraction | None = None
+    temperature: NonNegative | None = None
+    """0 = greedy."""
+    batch_size: Count | None = None
+    max_completion_length: Count | None = None
+    num_samples: Count | None = None
+    num_problems: Count | None = None
+    nproc: Count | None = None
+    timeout: Count | None = None
+    dry_run: bool = False
+    idempotency_key: str = ""
+    recall: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.run and not self.ckpt_path:
+            raise RemoteError("bad_request", "'run' or 'ckpt_path' is required")
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    run: Text
+    by: str = ""
+    idempotency_key: str = ""
+    recall: bool = False
+
+
+@dataclass(frozen=True)
+class KillRequest:
+    """Ends ``run``, or an evaluation by its ``session``."""
+
+    run: str = ""
+    session: str = ""
+    by: str = ""
+    patience_s: NonNegative | None = None
+    """Seconds between SIGTERM and SIGKILL; None = 15, which is also the maximum."""
+    idempotency_key: str = ""
+    recall: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.run and not self.session:
+            raise RemoteError("bad_request", "'run' or 'session' is required")
+
+
+class JobReply(TypedDict):
+    run: str
+    session: str
+    argv: list[str]
+    engine: str
+    """Why this engine command."""
+    started: bool
+    """False for a dry run, and for a repeated idempotency key."""
+
+
+class LaunchReply(JobReply):
+    shell_argv: list[str]
+    """The equivalent command for a shell on the box."""
+
+
+class ResumeReply(JobReply):
+    step: int
+
+
+class _StopReply(TypedDict):
+    run: str
+    state: str
+
+
+class StopReply(_StopReply, total=False):
+    note: str
+    """What differs from an ordinary stop: a full disk."""
+
+
+class _KillReply(TypedDict):
+    left: list[int]
+    """Processes that even SIGKILL did not end."""
+    forced: bool
+    """SIGTERM was not enough."""
+
+
+class KillReply(_KillReply, total=False):
+    run: str
+    state: str
+    session: str
+    note: str
+    """Why the end is not recorded yet: a full disk."""
