@@ -39,7 +39,13 @@ class Problem:
     """(role, text) pairs for the model's chat template, which then makes the prompt. The completion continues a final
     "assistant" message."""
     data: Any = None
-    """Task-specific data for judging: tests, constraints, a game's seed."""
+    """Task-specific data for judging: tests, constraints, a game's seed; of a user's own data the row."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What a reward function written for TRL gets by name: ``question``, ``answer``, and the columns of the row."""
+        row = self.data if isinstance(self.data, Mapping) else {}
+        return {"question": self.question, "answer": self.answer, **row}
 
 
 @dataclass(frozen=True)
