@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 from grpo_train.backup.cleanup import refuse_live
 from grpo_train.backup.job import OnProgress
 from grpo_train.backup.layout import ARCHIVED_CHECKPOINTS, ARCHIVED_RUNS, Home
-from grpo_train.backup.restore import sync_tree
 from grpo_train.backup.runs import back_up_run
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
-from grpo_train.run_dir.files import fsync_path, remove_tree
+from grpo_train.run_dir.files import fsync_path, remove_tree, sync_tree
 from grpo_train.run_dir.manifest import problem_of
 from grpo_train.run_dir.notes import write_note
 from grpo_train.run_dir.root import prepare_root

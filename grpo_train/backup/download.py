@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from grpo_train.backup.job import Job
 from grpo_train.backup.parallel import for_each
 from grpo_train.backup.snapshot import Part, StoredFile
 from grpo_train.backup.store import Store, StoreError
+from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.files import open_for_writing
 from grpo_train.run_dir.manifest import sha256
 
 _AGAIN = 2
 """Times that a part is read again after it arrived damaged."""
+_SPARE = 64 << 20
+"""Bytes of free space beyond what is restored."""
 
 
 @dataclass
@@ -51,6 +55,17 @@ def download(store: Store, files: Sequence[Wanted], job: Job, transfers: int) ->
 
     for_each(one, files, transfers)
     return failed
+
+
+def check_space(folder: Path, size: int) -> None:
+    """Raise RunDirError (``disk_full``) naming the bytes that are missing."""
+    needed, free = size + _SPARE, shutil.disk_usage(folder).free
+    if needed > free:
+        raise RunDirError(
+            f"the disk of {folder} has {free:,} bytes free, and {needed:,} are needed: free {needed - free:,} bytes, "
+            "or fetch less (restore: --steps latest, --steps logs)",
+            code="disk_full",
+        )
 
 
 def fetch_file(store: Store, file: StoredFile, target: Path, job: Job) -> None:

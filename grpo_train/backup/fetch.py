@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.content import RateLimit
+from grpo_train.backup.download import check_space
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.job import Job, OnProgress, working_on
 from grpo_train.backup.keys import check_key
 from grpo_train.backup.parallel import for_each
-from grpo_train.backup.restore import check_space, sync_tree
 from grpo_train.backup.store import Entry, Store, StoreError
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.run_dir import RunDirError
-from grpo_train.run_dir.files import fsync_path, open_for_writing
+from grpo_train.run_dir.files import fsync_path, open_for_writing, sync_tree
 from grpo_train.run_dir.manifest import MANIFEST, problem_of
 from grpo_train.run_dir.safe_json import Unreadable
 

@@ -51,13 +51,20 @@ class PruneResult:
     """Snapshots that were marked at least 24 hours ago."""
     marked: tuple[int, ...]
     """Snapshots that a prune after 24 hours will remove."""
+    waiting: tuple[int, ...]
+    """Those of ``marked`` that were marked before."""
     stays: tuple[Stays, ...]
     dropped_steps: tuple[int, ...]
     objects: int
-    """Objects deleted."""
+    """Objects deleted that no snapshot names; of a dry run those that would be."""
     bytes: int
     new_snapshot: int = 0
     """Written without the dropped steps; 0 = none."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is marked, removed, dropped or deleted."""
+        return bool(self.removed or self.dropped_steps or self.objects or set(self.marked) - set(self.waiting))
 
 
 def prune(
@@ -83,7 +90,8 @@ def prune(
         now = to.store.now()
         kept, marked, removed, stays = _sort(found, keep_last, now)
         if dry_run:
-            return _result(home, removed, marked, stays, drop_steps, 0, 0, new)
+            spare = _spare_objects(stored, [*kept, *marked], now)
+            return _result(home, removed, marked, stays, drop_steps, len(spare), sum(s.size for s in spare), new)
         job.update(phase="deleting", files_total=len(removed))
         for each in found:
             if each in kept and each.marked is not None:  # what made it spare is gone
@@ -96,12 +104,13 @@ def prune(
 
 
 def _result(
-    home: Home, removed: Iterable[StoredSnapshot], marked: Iterable[StoredSnapshot], stays: Sequence[Stays],
+    home: Home, removed: Iterable[StoredSnapshot], marked: Sequence[StoredSnapshot], stays: Sequence[Stays],
     steps: Sequence[int], count: int, size: int, new: int,
 ) -> PruneResult:  # fmt: skip
-    gone, waiting = ([each.number for each in group] for group in (removed, marked))
+    before = [each for each in marked if each.marked is not None]
+    gone, due, waiting = (tuple(each.number for each in group) for group in (removed, marked, before))
     return PruneResult(
-        home.kind, home.name, home.identity, tuple(gone), tuple(waiting), tuple(stays), tuple(steps), count, size, new
+        home.kind, home.name, home.identity, gone, due, waiting, tuple(stays), tuple(steps), count, size, new
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,24 +11,24 @@ from typing import TYPE_CHECKING
 
 from grpo_train.backup.carry import EVENTS, is_superseded, rewinds_since, superseded_path
 from grpo_train.backup.collect import local_steps
-from grpo_train.backup.download import Wanted, download
+from grpo_train.backup.download import Wanted, check_space, download
 from grpo_train.backup.job import OnProgress, working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.lineage import continues
 from grpo_train.backup.record import Record, StoreRecord, new_identity, read_record
+from grpo_train.backup.restore_evaluation import complete_evaluation
 from grpo_train.backup.snapshot import Omitted, Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot, homes_named
 from grpo_train.backup.store import Store, StoreError
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.run_dir import RunDirError, check_name
-from grpo_train.run_dir.files import fsync_path, remove_tree
+from grpo_train.run_dir.files import fsync_path, remove_tree, sync_tree
+from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.root import prepare_root
 
 if TYPE_CHECKING:
     from grpo_train.backup.destinations import Destination
 
-_SPARE = 64 << 20
-"""Bytes of free space beyond what is restored."""
 LIVE_S = 600.0
 """Age up to which a snapshot of a live run says that it still trains elsewhere."""
 
@@ -96,7 +95,7 @@ def restore(
     transfers: int = TRANSFERS,
     show: OnProgress | None = None,
 ) -> RestoreResult:
-    """Restore a directory below a root, or add missing checkpoints to the same run there.
+    """Restore a directory below a root, or add missing checkpoints or results to the same run or evaluation there.
 
     ``steps``: ``all``, ``latest``, ``logs`` (none) or numbers. Under ``as_name`` it becomes a run of its own.
     ``must_be_idle``: refuse a run that was live in a recent snapshot. Raises RunDirError, StoreError, OSError.
@@ -116,10 +115,17 @@ def restore(
         assert snapshot is not None
         wanted_steps = pick_steps(snapshot, steps)
         exists = os.path.lexists(folder)
-        if exists and (not folder.is_dir() or read_record(folder).identity != home.identity):
+        if exists and not _is_same(folder, home):
             raise RunDirError(
                 f"{folder} exists and is another run; restore under another name with --as", code="name_taken"
             )
+        if exists and home.kind == "eval_runs":
+            added, failed = complete_evaluation(folder, snapshot, source.store, job, transfers)
+            omitted = tuple(Omitted(owner, error.code, str(error)) for owner, error in failed.items())
+            return RestoreResult(
+                home.kind, name, home.identity, os.fspath(folder), snapshot.number, tuple(added), job.now.bytes,
+                is_new=False, omitted=omitted,
+            )  # fmt: skip
         if exists:
             wanted_steps = _missing_here(folder, snapshot, wanted_steps)
         target = folder if exists else _staging(folder, home, snapshot.number)
@@ -190,6 +196,15 @@ def _staging(folder: Path, home: Home, number: int) -> Path:
     return staging
 
 
+def _is_same(folder: Path, home: Home) -> bool:
+    """Whether a directory is what a home holds; an evaluation without its config was killed as it began. Raises
+    OSError, Unreadable."""
+    if not folder.is_dir():
+        return False
+    begun = home.kind == "eval_runs" and not any((folder / name).exists() for name in (NOTE, "eval_config.yaml"))
+    return begun or read_record(folder).identity == home.identity
+
+
 def _missing_here(folder: Path, snapshot: Snapshot, steps: Sequence[StoredStep]) -> list[StoredStep]:
     """Checkpoints to add to a run that is here, which must continue the snapshot. Raises RunDirError (``diverged``).
 
@@ -240,17 +255,6 @@ def _hidden_weights(root: Path, path: str) -> Path:
     return place.with_name(f".{place.name}.restore")
 
 
-def check_space(folder: Path, size: int) -> None:
-    """Raise RunDirError (``disk_full``) naming the bytes that are missing."""
-    needed, free = size + _SPARE, shutil.disk_usage(folder).free
-    if needed > free:
-        raise RunDirError(
-            f"the disk of {folder} has {free:,} bytes free, and {needed:,} are needed: free {needed - free:,} bytes, "
-            "or fetch less (restore: --steps latest, --steps logs)",
-            code="disk_full",
-        )
-
-
 # --------------------------------------------------------------------------------------------------- finishing
 
 
@@ -299,12 +303,3 @@ def _finish(target: Path, folder: Path, chosen: StoredSnapshot, source: Destinat
         raise RunDirError(f"{folder} was made in the meantime; restore under another name with --as", code="name_taken")
     target.rename(folder)
     fsync_path(folder.parent)
-
-
-def sync_tree(folder: Path) -> None:
-    """Flush files and directories of a tree to disk."""
-    for parent, _, names in os.walk(folder, topdown=False):
-        for path in (Path(parent, name) for name in names):
-            if path.is_file() and not path.is_symlink():
-                fsync_path(path)
-        fsync_path(Path(parent))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.backup.layout import ARCHIVED_RUNS, KINDS, Home, home_of
 from grpo_train.backup.restore import RestoreResult, find_home, restore
+from grpo_train.backup.snapshot import Omitted
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.run_dir import RunDirError, list_evaluations
@@ -106,12 +107,20 @@ def restore_run(
         return done
     snapshot = StoredRun(source.store, home).snapshot(done.snapshot).manifest
     others = {key: value for key, value in options.items() if key in ("transfers", "show")}
-    evaluations = []
+    evaluations, omitted = [], list(done.omitted)
     for folder in snapshot.evaluations if snapshot else ():
-        other = home_of("eval_runs", folder)
-        if other and not (root / other.kind / other.name).exists():
-            evaluations.append(restore(root, other, source, **others))
-    return replace(done, evaluations=tuple(evaluations))
+        if (other := home_of("eval_runs", folder)) is None:
+            continue
+        try:
+            added = restore(root, other, source, **others)
+        except RunDirError as error:  # another evaluation of this name, or one at work
+            if error.code == "disk_full":
+                raise
+            omitted.append(Omitted(f"eval_runs/{other.name}", error.code, str(error)))
+            continue
+        if added.is_new or added.bytes or added.omitted:
+            evaluations.append(added)
+    return replace(done, evaluations=tuple(evaluations), omitted=tuple(omitted))
 
 
 def _preferred(source: Destination, name: str, kinds: tuple[str, ...]) -> Home:

@@ -6,6 +6,7 @@ Exit codes as in :mod:`grpo_train.cli.backup`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -159,17 +160,16 @@ def prune_backups(
             raise RunDirError(f"no backup of '{run}' in {destination.store.url}", code="no_backup")
         if steps and len(found) > 1:
             raise RunDirError(f"'{run}' names several runs; name one as NAME--IDENTITY", code="ambiguous")
-        if steps and not dry_run:
-            _confirm(yes, f"Take steps {', '.join(map(str, steps))} of {run} out of {destination.store.url}?")
-        results = [
-            prune(folder, home, destination, keep_last=keep_last, drop_steps=steps, dry_run=dry_run, show=show)
-            for home in found
-        ]
-    if as_json:
-        print_json(results)
-    else:
-        for result in results:
-            _show_pruned(result, dry_run=dry_run)
+        options = {"keep_last": keep_last, "drop_steps": steps, "show": show}
+        plan = [prune(folder, home, destination, dry_run=True, **options) for home in found]  # type: ignore[arg-type]
+        if dry_run or not any(each.changes for each in plan):
+            _show_all_pruned(plan, as_json, dry_run=True)
+            raise typer.Exit(DONE)
+        if not as_json:
+            _show_all_pruned(plan, as_json, dry_run=True)
+        _confirm(yes, _prune_question(plan, destination))
+        results = [prune(folder, home, destination, **options) for home in found]  # type: ignore[arg-type]
+    _show_all_pruned(results, as_json, dry_run=False)
 
 
 def safe(
@@ -228,6 +228,25 @@ def _show_plan(plan: CleanupPlan) -> None:
     for kept in plan.kept:
         print(f"  keep    {kept.path}  {kept.reason}")
     print(f"  {len(plan.spare)} checkpoints, {size_text(plan.bytes)}")
+
+
+def _prune_question(plan: Sequence[PruneResult], to: Destination) -> str:
+    """What a prune asks for: snapshots and objects to delete, and steps by name."""
+    removed = sum(len(each.removed) for each in plan)
+    marked = sum(len(each.marked) for each in plan)
+    size = size_text(sum(each.bytes for each in plan))
+    dropped = sorted({step for each in plan for step in each.dropped_steps})
+    drop = f"Take steps {', '.join(map(str, dropped))} out of the backups, remove" if dropped else "Remove"
+    objects = sum(each.objects for each in plan)
+    return f"{drop} {removed} snapshots and {objects:,} objects ({size}), and mark {marked}, in {to.store.url}?"
+
+
+def _show_all_pruned(results: Sequence[PruneResult], as_json: bool, *, dry_run: bool) -> None:
+    if as_json:
+        print_json(results)
+        return
+    for result in results:
+        _show_pruned(result, dry_run=dry_run)
 
 
 def _show_pruned(result: PruneResult, *, dry_run: bool) -> None:

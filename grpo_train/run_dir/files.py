@@ -162,6 +162,15 @@ def atomic_symlink(alias: Path, target: str) -> None:
     fsync_path(alias.parent)
 
 
+def sync_tree(folder: Path) -> None:
+    """Flush files and directories of a tree to disk."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        for path in (Path(parent, name) for name in names):
+            if path.is_file() and not path.is_symlink():
+                fsync_path(path)
+        fsync_path(Path(parent))
+
+
 def remove_tree(path: Path) -> None:
     """Remove a directory, ignoring errors."""
     shutil.rmtree(path, ignore_errors=True)

@@ -154,8 +154,13 @@ def test_archive_and_prune_from_a_shell(root: Path, disk: Path) -> None:
         save(run, step)
     kept = run_json("archive", "one", "--step", "20", "--note", "good", root=root)
     assert kept["path"].endswith("archive/important_checkpoints/one_step_20")
-    (pruned,) = run_json("prune-backups", "one", "--keep-last", "1", root=root)
+    asked = grpo_train("prune-backups", "one", "--keep-last", "1", root=root)
+    assert (asked.returncode, "add --yes" in asked.stderr) == (2, True)
+    assert "would be marked 1" in asked.stdout
+    (pruned,) = run_json("prune-backups", "one", "--keep-last", "1", "--yes", root=root)
     assert (pruned["marked"], pruned["removed"]) == ([1], [])
+    (again,) = run_json("prune-backups", "one", "--keep-last", "1", root=root)
+    assert (again["marked"], again["waiting"]) == ([1], [1]), "nothing to confirm"
     assert run_json("prune-backups", "--drop-steps", "10", root=root, code=2)["error"]["code"] == "bad_option"
     moved = run_json("archive", "one", root=root)
     assert (root / "archive" / "completed_runs" / "one").is_dir()
