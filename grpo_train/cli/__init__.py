@@ -15,6 +15,7 @@ from grpo_train.cli import (
     data,
     destinations,
     evaluate,
+    export,
     fit,
     history,
     keeper,
@@ -106,6 +107,7 @@ app.command("prune-backups", rich_help_panel="Back up")(tidy.prune_backups)
 app.command("fetch", rich_help_panel="Back up")(tidy.fetch_)
 app.command("safe-to-terminate", rich_help_panel="Back up")(tidy.safe)
 app.command(rich_help_panel="Data")(data.check_dataset)
+app.command(rich_help_panel="Create")(export.export)
 app.command(rich_help_panel="Create")(make.tiny_model)
 app.command(rich_help_panel="Create")(make.fetch_model)
 app.command(rich_help_panel="Create")(make.init)

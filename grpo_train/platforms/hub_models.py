@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from grpo_train.config.schema import BACKBONES
-from grpo_train.policy.locate import PolicyError, check_files, hub_id
+from grpo_train.policy.locate import HUB_SOURCE, PolicyError, check_files, hub_id
 from grpo_train.run_dir import remove_tree
+from grpo_train.run_dir.files import atomic_write, to_json
 from grpo_train.tasks.shared.hub import hub_answers
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -72,5 +73,6 @@ def fetch_model(name: str, to: Path) -> str:
         raise PolicyError(f"cannot fetch {hub_name}: {reason}", code="no_model") from error
     remove_tree(part / ".cache")  # the client's notes about the download
     check_files(part)
+    atomic_write(part / HUB_SOURCE, to_json({"model": f"{hub_name}@{info.sha}"}) + "\n")
     os.rename(part, to)
     return str(info.sha)

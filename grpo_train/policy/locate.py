@@ -16,6 +16,10 @@ VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.js
 """Files that hold a tokenizer's vocabulary."""
 
 
+HUB_SOURCE = ".hub.json"
+"""File of a downloaded model that names its repository and commit."""
+
+
 class PolicyError(UserError):
     """A model that cannot be used; the message names the file or key and the fix."""
 
@@ -148,6 +152,12 @@ def hub_id(name: str) -> tuple[str, str | None]:
     """Split ``OWNER/NAME@COMMIT`` into name and commit; (name, None) without a commit."""
     match = re.fullmatch(r"([^/@]+/[^/@]+)@([0-9a-f]{40})", name)
     return (match[1], match[2]) if match else (name, None)
+
+
+def hub_source(folder: Path) -> str | None:
+    """``OWNER/NAME@COMMIT`` of a directory that ``grpo-train fetch-model`` downloaded; None for others."""
+    found = (read_json(folder / HUB_SOURCE) or {}).get("model")
+    return found if isinstance(found, str) and hub_id(found)[1] else None
 
 
 def hub_commit(repository: str) -> str | None:

@@ -42,7 +42,7 @@ def chat_text(messages: Sequence[tuple[str, str]], tokenizer: Any) -> str:
     try:
         text: str = tokenizer.apply_chat_template(
             turns,
-            chat_template=_with_fixed_date(tokenizer.get_chat_template()),
+            chat_template=with_fixed_date(tokenizer.get_chat_template()),
             tokenize=False,
             add_generation_prompt=not is_started,
         )
@@ -59,7 +59,7 @@ def chat_text(messages: Sequence[tuple[str, str]], tokenizer: Any) -> str:
     return prompt
 
 
-def _with_fixed_date(template: str) -> str:
+def with_fixed_date(template: str) -> str:
     """The template with :data:`DATE` as today's date: a macro shadows transformers' function ``strftime_now``."""
     if "strftime_now" not in template:
         return template

@@ -97,7 +97,7 @@ class TransformersBackend:
         self._stop = StopStringCriteria(tokenizer, list(stop)) if stop else None
         self._recent = int(self._stop.maximum_token_len) if self._stop else 0
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._eos_ids = _eos_ids(inner, tokenizer)
+        self._eos_ids = eos_ids(getattr(inner, "generation_config", None), tokenizer)
         self._config = inner.config
         parameters = inspect.signature(inner.forward).parameters
         takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -324,9 +324,9 @@ def _evaluating(model: Any) -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
+def eos_ids(generation_config: Any, tokenizer: Any) -> list[int]:
     """Token ids that end a completion: the tokenizer's and the model's (Gemma's and Llama's ends of turn)."""
-    of_model = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    of_model = getattr(generation_config, "eos_token_id", None)
     tokens = [tokenizer.eos_token_id, *(of_model if isinstance(of_model, list) else [of_model])]
     return list(dict.fromkeys(int(token) for token in tokens if token is not None))
 

@@ -1,0 +1,113 @@
+"""An export from its plan to its directory, which appears when it is complete."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from grpo_train.export.card import model_card
+from grpo_train.export.chat_template import chat_template, different_prompts
+from grpo_train.export.plan import ExportError, ExportPlan
+from grpo_train.export.shape import sample_problems, shape_of
+from grpo_train.run_dir import sha256
+from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
+from grpo_train.run_dir.version import VERSION
+from grpo_train.tasks import TaskError
+
+RECORD = "export.json"
+"""What an export was made from, and the checksums of its files."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A finished export."""
+
+    folder: str
+    files: dict[str, int]
+    """Name to size in bytes."""
+    notes: list[str]
+    is_new: bool = True
+
+
+def existing_export(plan: ExportPlan) -> Exported | None:
+    """The export at the plan's destination if it is this one and intact; None if there is nothing.
+
+    Raises ExportError (``exists``) for anything else there.
+    """
+    if not plan.to.exists() and not plan.to.is_symlink():
+        return None
+    record = read_json(plan.to / RECORD) or {} if plan.to.is_dir() else {}
+    if any(record.get(key) != value for key, value in plan.identity.items()):
+        raise ExportError(f"{plan.to} exists already; remove it or choose another --to", code="exists")
+    files = record.get("files") or {}
+    for name, digest in files.items():
+        if not (plan.to / name).is_file() or sha256(plan.to / name) != digest:
+            raise ExportError(
+                f"{plan.to} is an export of this step, but {name} was changed since; remove it or choose another --to",
+                code="exists",
+            )
+    sizes = {name: (plan.to / name).stat().st_size for name in files}
+    return Exported(str(plan.to), sizes, list(record.get("notes") or []), is_new=False)
+
+
+def write_export(plan: ExportPlan, price: float | None = None) -> Exported:
+    """Write an export. Raises ExportError, PolicyError, TaskError (no prompt template), OSError; leaves nothing behind
+    then.
+
+    Args:
+        price: dollars per hour, for the cost in the model card.
+    """
+    from grpo_train.export.weights import write_weights
+
+    if existing_export(plan):
+        raise ExportError(f"{plan.to} exists already; remove it or choose another --to", code="exists")
+    staging = plan.to.with_name(f".{plan.to.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        staging.mkdir(parents=True)
+        tokenizer = write_weights(plan, staging)
+        notes = _write_tokenizer(plan, tokenizer, staging)
+        atomic_write(staging / "README.md", model_card(plan, notes, price))
+        sizes = {str(path.relative_to(staging)): path.stat().st_size for path in _files(staging)}
+        digests = {name: sha256(staging / name) for name in sizes}
+        record = {"format": 1, "version": VERSION, **plan.identity, "notes": notes, "files": digests}
+        atomic_write(staging / RECORD, to_json(record) + "\n")
+        for path in _files(staging):
+            fsync_path(path)
+        fsync_path(staging)
+        if plan.to.exists():  # since the check
+            raise ExportError(f"{plan.to} exists already; remove it or choose another --to", code="exists")
+        staging.rename(plan.to)
+        fsync_path(plan.to.parent)
+    except SafetensorError as error:
+        remove_tree(staging)
+        raise ExportError(f"cannot write {plan.to}: {str(error).splitlines()[0]}", code="io") from error
+    except BaseException:
+        remove_tree(staging)
+        raise
+    return Exported(str(plan.to), {**sizes, RECORD: (plan.to / RECORD).stat().st_size}, notes)
+
+
+def _write_tokenizer(plan: ExportPlan, tokenizer: Any, folder: Path) -> list[str]:
+    """Write the tokenizer with the run's prompt template; returns what a user must know about it."""
+    try:
+        problems = sample_problems(plan.config)
+        shape = shape_of(problems)
+        tokenizer.chat_template = chat_template(shape, tokenizer)
+        different = different_prompts(tokenizer.chat_template, problems, tokenizer)
+    except TaskError as error:
+        raise TaskError(f"the prompt template of {plan.run.name} cannot be read: {error}") from error
+    tokenizer.save_pretrained(folder)
+    if not different:
+        return []
+    return [
+        f"The chat template does not reproduce the prompts of task {plan.config.task.name} from the question alone: "
+        "send the whole prompt as the user's message."
+    ]
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
