@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,13 @@ from grpo_train.cli.options import AsJson, Root
 from grpo_train.cli.output import table
 from grpo_train.run_dir import resolve_root
 
-EPILOG = "Example: grpo-train history 'task:gsm8k eval.accuracy>0.6 since:30d sort:-reward' (docs/history.md)"
+if TYPE_CHECKING:
+    from grpo_train.history.record import Record
+
+EPILOG = (
+    "Example: grpo-train history 'task:gsm8k eval.accuracy>0.6 since:30d sort:-reward' (docs/history.md). "
+    "Exit codes: 0 done, 1 failed, 2 usage error, 3 done, but some runs could not be read."
+)
 
 
 def history(
@@ -28,7 +34,6 @@ def history(
     root: Root = None,
 ) -> None:
     """Find runs of a root by state, metrics, config keys, evaluations and time."""
-    from grpo_train.history import listing
     from grpo_train.history.database import Database, HistoryError
     from grpo_train.history.news import refresh
 
@@ -43,7 +48,15 @@ def history(
         problems = refresh(database, folder, "")
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
-    records, words = database.records(), query or []
+    _answer(database.records(), query or [], columns, as_json, as_csv, folder)
+    if problems:
+        raise typer.Exit(3)
+
+
+def _answer(records: list[Record], words: list[str], columns: str, as_json: bool, as_csv: bool, folder: Path) -> None:
+    """Print what a query finds, or everything about one run. Raises UserError."""
+    from grpo_train.history import listing
+
     if words[:1] == ["show"] and len(words) == 2:
         record = listing.one_of(records, words[1])
         print(json.dumps(listing.facts_of(record), indent=1) if as_json else "\n".join(listing.lines_of(record)))
@@ -54,7 +67,7 @@ def history(
     elif as_csv:
         print(listing.to_csv(found, names), end="")
     elif not found:
-        print(f"no runs match under {folder}" if query else f"no runs under {folder}")
+        print(f"no runs match under {folder}" if words else f"no runs under {folder}")
     else:
         table(names, listing.cells(found, names))
 

@@ -13,6 +13,7 @@ from grpo_train.cli.output import fail, padded, table
 from grpo_train.config import load_config, read_config_text
 from grpo_train.run_dir import open_run, resolve_root
 from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.files import to_float
 
 
 def plan(
@@ -36,7 +37,7 @@ def plan(
     folder = resolve_root(root)
     if cfg is not None:
         config = load_config(read_config_text(cfg), set_ or [], source=str(cfg))
-        stages, start = all_stages(config), 0
+        stages, start, used = all_stages(config), 0, 0.0
     else:
         run = open_run(folder, training_run or "")
         if not run.config_file.exists():
@@ -44,6 +45,7 @@ def plan(
         config = load_config(run.config_file.read_text(encoding="utf-8"), set_ or [], source=str(run.config_file))
         start = run.newest_step()
         stages = remaining(run, config, start)
+        used = to_float((run.read_status() or {}).get("run_seconds")) or 0.0
     estimates = Estimates(folder, config)
     rows, total, unknown = [], 0.0, 0
     for stage in stages:
@@ -54,8 +56,12 @@ def plan(
         rows.append({"stage": stage.name, "kind": stage.kind, "seconds": seconds, "dollars": _dollars(config, seconds)})
     dollars = _dollars(config, total) if len(rows) > unknown else None
     budget = config.budget.limit_hours
+    verdict = verdict_on(budget, used / 3600, total / 3600, bool(unknown))
     if as_json:
-        whole = {"seconds": total, "dollars": dollars, "unknown_stages": unknown, "budget_hours": budget}
+        whole = {
+            "seconds": total, "dollars": dollars, "unknown_stages": unknown, "used_seconds": used,
+            "used_dollars": _dollars(config, used), "budget_hours": budget, "budget": verdict or None,
+        }  # fmt: skip
         print(json.dumps({"stages": rows, **whole, "estimated_from": estimates.sources}, indent=1))
         return
     columns = ("stage", "time", "cost")
@@ -63,14 +69,33 @@ def plan(
     at_least = "at least " if unknown else ""
     whole_time = f"{at_least}{duration(total)}" if len(rows) > unknown else "?"
     cells.append(["total", whole_time, f"{at_least if dollars else ''}{_money(dollars)}"])
+    if used:
+        cells.append(["used so far", duration(used), _money(_dollars(config, used))])
     table(columns, cells, plain=padded(columns, cells))
     if estimates.sources:
         print(f"estimated from {', '.join(estimates.sources)}")
     if unknown:
         print(f"{unknown} of {len(rows)} stages cannot be estimated: no earlier run like this one had such a stage")
     if budget is not None:
-        word = "exceeds" if total > budget * 3600 else "is within"
-        print(f"the estimate {word} the budget of {budget:.1f} h, at which the run saves and stops")
+        print(_sentence(verdict, budget, used / 3600))
+
+
+def verdict_on(budget: float | None, used: float, left: float, has_unknown: bool) -> str:
+    """How hours used and estimated compare with a budget of hours: ``within``, ``exceeds`` or ``unknown`` (stages
+    without an estimate); "" without a budget."""
+    if budget is None:
+        return ""
+    return "exceeds" if used + left > budget else "unknown" if has_unknown else "within"
+
+
+def _sentence(verdict: str, budget: float, used: float) -> str:
+    limit = f"the budget of {budget:.1f} h, at which the run saves and stops"
+    if used >= budget:
+        return f"{used:.1f} h are used, which is all of {limit}"
+    so_far = f" with the {used:.1f} h already used" if used else ""
+    if verdict == "unknown":
+        return f"it is unknown whether the run{so_far} stays within {limit}"
+    return f"the estimate{so_far} {'exceeds' if verdict == 'exceeds' else 'is within'} {limit}"
 
 
 def _dollars(config: object, seconds: float | None) -> float | None:

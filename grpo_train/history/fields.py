@@ -86,6 +86,7 @@ FIELDS = {
         Field("cost_per_point_low", "lower end of its 95 % interval", _per_point(1), _money),
         Field("cost_per_point_high", "upper end of its 95 % interval", _per_point(2), _money),
         Field("backup", "none, same disk, behind or complete", lambda r: r.backup or "none"),
+        Field("sweep", "the sweep that trained it", lambda r: r.summary.get("sweep")),
         Field("parent", "identity of the run it continues", lambda r: r.parent or None),
         Field("launched", "when it was launched", lambda r: r.time("launched_at"), _day, is_time=True),
         Field("active", "its last sign of life", lambda r: r.active_at, _day, is_time=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from grpo_train.history.database import Database, News
 from grpo_train.history.record import evaluations_of, events_of, metrics_of, summary_of
 from grpo_train.history.spans import Span, run_spans, time_of
-from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_runs
+from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_older_runs, list_runs
 from grpo_train.run_dir.config_values import config_values
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.identity import NOTE
@@ -65,7 +65,7 @@ def refresh(database: Database, root: Path, box: str) -> list[str]:
     Returns the runs that cannot be read, with the reason.
     """
     problems = read_root(database, root, box)
-    names = {run.name for run in list_runs(root)}
+    names = {run.name for run in list_runs(root)} | {row["run"] for row in list_older_runs(root)}
     identities = database.identities(box, str(root))
     database.forget_missing(box, str(root), [identity for name, identity in identities.items() if name in names])
     return problems
@@ -89,6 +89,10 @@ def read_root(database: Database, root: Path, box: str) -> list[str]:
         if len(batch) == BATCH:
             database.write(batch)
             batch = []
+    for row in list_older_runs(root):
+        if known.get(row["run"]) != (signature := _older_signature(row, evaluations)):
+            one = _read_older(box, root, row, signature)
+            batch.append(one) if isinstance(one, News) else problems.append(f"{row['run']}: {one}")
     database.write(batch)
     return problems
 
@@ -110,6 +114,14 @@ def _read(box: str, root: Path, run: RunDir, row: Mapping[str, Any], signature: 
     except (OSError, Unreadable) as error:
         return str(error)
     return found or str((row.get("error") or {}).get("summary") or "no launch.json")
+
+
+def _read_older(box: str, root: Path, row: Mapping[str, Any], signature: str) -> News | str:
+    """The news of a run of the older layout: its last checkpoint and its evaluations; or why it cannot be read."""
+    found = news_of(
+        box, str(root), row, evaluations=list_evaluations(root, str(row["run"])), signature=signature
+    )  # fmt: skip
+    return found or str((row.get("error") or {}).get("summary") or "unreadable")
 
 
 def scan_metrics(run: RunDir) -> list[dict[str, Any]]:
@@ -155,12 +167,21 @@ def _signature(run: RunDir, evaluations: Sequence[tuple[str, int]]) -> str:
             parts.append(f"{facts.st_ino}.{facts.st_size}.{facts.st_mtime_ns}")
         except OSError:
             parts.append("-")
-    prefix = f"{run.name}_"
+    return " ".join([*parts, *_changes(run.name, evaluations)])
+
+
+def _older_signature(row: Mapping[str, Any], evaluations: Sequence[tuple[str, int]]) -> str:
+    """The same of a run of the older layout."""
+    return " ".join([str(row.get("logged_at")), str(row.get("step")), *_changes(str(row["run"]), evaluations)])
+
+
+def _changes(run: str, evaluations: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """When the evaluations of a run changed; ``evaluations`` are sorted."""
+    prefix = f"{run}_"
     for name, changed in evaluations[bisect_left(evaluations, (prefix, 0)) :]:
         if not name.startswith(prefix):
             break
-        parts.append(str(changed))
-    return " ".join(parts)
+        yield str(changed)
 
 
 def _evaluation_signatures(root: Path) -> list[tuple[str, int]]:

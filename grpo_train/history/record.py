@@ -22,7 +22,7 @@ KEPT_EVENTS = (
 EVENT_FIELDS = ("event", "step", "time", "from_step", "by", "device")
 SUMMARY = (
     "state", "host", "step", "total_steps", "reward", "step_seconds", "logged_at", "updated_at", "launched_at",
-    "started_at", "run_seconds", "restarts", "nproc", "device", "note", "error", "layout",
+    "sweep", "started_at", "run_seconds", "restarts", "nproc", "device", "note", "error", "layout",
 )  # fmt: skip
 """Fields of a row of a list of runs that are kept."""
 MISSING = object()

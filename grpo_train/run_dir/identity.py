@@ -7,6 +7,8 @@ backup that finds out writes its new identity to :data:`NOTE`.
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,9 @@ LENGTH = 16
 """Hex digits."""
 NOTE = ".backup.json"
 """What a directory knows about its backups, see :mod:`grpo_train.backup.record`."""
+
+
+OLDER_LAYOUT = "rl_runs"
 
 
 class Identity(NamedTuple):
@@ -31,6 +36,11 @@ class Identity(NamedTuple):
 def identity_of(data: bytes) -> str:
     """The identity that the bytes of a ``launch.json`` stand for: the first 16 hex digits of their SHA-256."""
     return hashlib.sha256(data).hexdigest()[:LENGTH]
+
+
+def older_identity(name: str, steps: Iterable[int]) -> str:
+    """The identity of a run of the older layout, which has no ``launch.json``: of its name and its checkpoints."""
+    return identity_of(json.dumps([OLDER_LAYOUT, name, sorted(steps)]).encode(errors="surrogatepass"))
 
 
 def run_identity(folder: Path, launched: bytes | None = None) -> Identity:

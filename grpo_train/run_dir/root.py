@@ -18,6 +18,7 @@ from typing import Any
 
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
+from grpo_train.run_dir.identity import older_identity
 from grpo_train.run_dir.manifest import list_checkpoints
 from grpo_train.run_dir.owners import not_readable, not_writable
 from grpo_train.run_dir.processes import boot_id
@@ -27,6 +28,8 @@ from grpo_train.run_dir.status import RunDirError
 from grpo_train.run_dir.suggest import nearest
 
 ROOT_VARIABLE = "LOCALFS_ROOT"
+SWEEP_VARIABLE = "GRPO_SWEEP"
+"""Name of the sweep that starts a run."""
 DEFAULT_ROOT = Path("/lambda/nfs/localfs")
 _DIRECTORIES = ("training_runs", "eval_runs", "archive", "archive/completed_runs", "archive/important_checkpoints")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -97,6 +100,8 @@ class Launch:
     idempotency_key: str | None = None
     tmux: str | None = None
     """Socket of the tmux server with the supervisor's session; None without a session."""
+    sweep: str | None = None
+    """The sweep that trains it."""
 
 
 def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -> RunDir:
@@ -246,6 +251,7 @@ def list_older_runs(root: Path) -> list[dict[str, Any]]:
             continue
         row = {
             "run": printable(path.name),
+            "identity": older_identity(path.name, (each.step for each in steps)),
             "state": "old layout",
             "layout": "rl_runs",
             "step": steps[-1].step if steps else 0,

@@ -353,6 +353,7 @@ class RunDir:
             }
         with fields.of(self.launch_file):
             launched_at = fields.text(launch, "time")
+            sweep = fields.text(launch, "sweep")
         with fields.of(self.status_file):
             fields.text(status, "state"), fields.text(status, "host")
             observed = _observe(given, launch)
@@ -365,6 +366,7 @@ class RunDir:
                 "layout": "run",
                 "owner": foreign_owner(self.path),
                 "launched_at": launched_at,
+                "sweep": sweep,
                 **logged,
                 "total_steps": fields.integer(status, "total_steps"),
                 "started_at": fields.text(status, "started_at"),

@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, check_name, prepare_root
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, read_json, to_float
+from grpo_train.run_dir.root import SWEEP_VARIABLE
 from grpo_train.train.preflight import check_start
 
 TAIL = 0.1
@@ -86,7 +88,7 @@ def run_sweep(
     stopped, rows = False, compare(root, named)
     for position, (run, path) in enumerate(runs.items(), 1):
         print(f"grpo-train: sweep {folder.name}, {position} of {len(runs)}: {path}", file=log, flush=True)
-        code = _train(run, path, overrides, log)
+        code = _train(run, path, overrides, folder.name, log)
         rows = compare(root, named)
         atomic_write(folder / "comparison.csv", _csv(rows))
         show_rows(rows)
@@ -140,8 +142,8 @@ def _check_not_live(run: RunDir) -> None:
         )
 
 
-def _train(run: RunDir, config: Path, overrides: Sequence[str], log: TextIO) -> int | None:
-    """Start or resume a run and wait for it; its exit code, or None after a Ctrl-C."""
+def _train(run: RunDir, config: Path, overrides: Sequence[str], sweep: str, log: TextIO) -> int | None:
+    """Start or resume a run of a sweep and wait for it; its exit code, or None after a Ctrl-C."""
     command = [sys.executable, "-m", "grpo_train.cli"]
     if run.path.exists() and not run.checkpoints() and not run.observed_state().is_live:
         aside = run.path.with_name(f"{run.name}.{datetime.now():%Y-%m-%d_%H-%M-%S}")
@@ -155,7 +157,8 @@ def _train(run: RunDir, config: Path, overrides: Sequence[str], log: TextIO) -> 
     else:
         command += ["train", "--cfg", str(config), "--run-name", run.name]
         command += [argument for override in overrides for argument in ("--set", override)]
-    child = subprocess.Popen([*command, "--root", str(run.root)], stdout=log)
+    environment = {**os.environ, SWEEP_VARIABLE: sweep}
+    child = subprocess.Popen([*command, "--root", str(run.root)], stdout=log, env=environment)
     interrupted = False
 
     def forward(signal_number: int, frame: object) -> None:

@@ -28,7 +28,7 @@ from grpo_train.policy.locate import (
 from grpo_train.rewards import load_rewards
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import read_json
-from grpo_train.run_dir.root import Launch
+from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
 from grpo_train.tasks import load_task, refuse_unused
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
@@ -62,7 +62,8 @@ def make_run(
     text = read_config_text(cfg)
     config = check_start(load_config(text, overrides, source=str(cfg)), root, ckpt, say)
     weights = recorded_base(str(ckpt), root) if ckpt else None
-    launch = Launch(sys.argv, str(cfg), text, overrides, ckpt=weights, nproc=nproc)
+    sweep = os.environ.get(SWEEP_VARIABLE) or None
+    launch = Launch(sys.argv, str(cfg), text, overrides, ckpt=weights, nproc=nproc, sweep=sweep)
     return create_run(root, asdict(launch), name), config
 
 

@@ -17,7 +17,7 @@ from remote.boxes import Box
 if TYPE_CHECKING:
     from grpo_train.history.database import Database, News
 
-OVER = ("finished", "stopped", "crashed", "killed", "lost")
+OVER = ("finished", "stopped", "crashed", "killed", "lost", "old layout")
 RESERVE = 1_000
 """Answers that wait at most: a disk that does not keep up loses answers, not memory."""
 WRITTEN = ("runs", "show_run", "metrics", "run_facts", "box_facts")

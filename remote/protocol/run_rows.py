@@ -77,6 +77,7 @@ class RunSummary(_Run, total=False):
     logged_at: Time | None
     updated_at: Time | None
     launched_at: Time | None
+    sweep: Label | None
     started_at: Time | None
     run_seconds: Quantity | None
     stage: Label | None

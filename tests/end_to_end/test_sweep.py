@@ -52,6 +52,7 @@ def test_a_stopped_sweep_resumes_and_compares(root: Path, tmp_path: Path) -> Non
     assert float(rows[0]["reward"]) == pytest.approx(lines[-1]["reward"])
     assert float(rows[0]["best_reward"]) == pytest.approx(max(line["reward"] for line in lines))
     assert json.loads((root / "sweeps" / "two" / "sweep.json").read_text())["overrides"] == ["run.seed=5"]
+    assert run_of(root, "two_short").summary()["sweep"] == "two"
     assert load_config(run_of(root, "two_short").config_file.read_text()).run.seed == 5
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.run_dir import RunDir
+from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import append_jsonl, utc_now
-from grpo_train.run_dir.identity import run_identity
+from grpo_train.run_dir.identity import older_identity, run_identity
 from tests.support.engine import grpo_train
 from tests.support.histories import evaluate, make_run
 
@@ -53,8 +53,26 @@ def test_changes_of_the_root_are_seen(root: Path) -> None:
 def test_a_damaged_run_is_named(root: Path) -> None:
     (root / "training_runs" / "night-2" / "status.json").write_text("{")
     done = grpo_train("history", "--csv", "--columns", "name,state", "sort:name", root=root)
-    assert (done.returncode, done.stdout) == (0, "name,state\nlive,running\nnight-1,finished\n")
+    assert (done.returncode, done.stdout) == (3, "name,state\nlive,running\nnight-1,finished\n")
     assert "night-2: status.json" in done.stderr
+
+
+def test_runs_of_the_older_layout_are_found(root: Path) -> None:
+    older = root / "rl_runs" / "old"
+    (older / "step_40").mkdir(parents=True)
+    evaluate(RunDir(root / "training_runs" / "old"), (0.4, 0.5))
+    rows = found(root, 'state:"old layout"')
+    assert [(row["name"], row["step"], row["held_out"]) for row in rows] == [("old", 40, 0.5)]
+    assert rows[0]["identity"] == older_identity("old", [40])
+    evaluate(RunDir(root / "training_runs" / "old"), (0.4, 0.6))
+    assert found(root, "name=old")[0]["held_out"] == 0.6
+    (older / "step_50").mkdir()
+    assert [row["step"] for row in found(root, "name=old")] == [50], "one row, though its identity is another"
+
+
+def test_a_sweep_is_a_field_of_its_runs(root: Path) -> None:
+    create_run(root, {"argv": ["x"], "sweep": "lr_scan"}, "lr_scan_high")
+    assert [row["name"] for row in found(root, "sweep:lr_scan")] == ["lr_scan_high"]
 
 
 def test_everything_about_one_run(root: Path) -> None:
