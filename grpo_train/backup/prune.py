@@ -272,6 +272,7 @@ def _write(root: Path, stored: StoredRun, store_id: str, snapshot: Snapshot) -> 
     claim_number(stored, known, save)
     done = commit(stored, snapshot, known, save)
     read_at = remember(stored, done, {})
+    known.steps = sorted({step.digest for step in done.steps} & set(known.steps))
     if not was_newest:
         known.known = before
     else:

@@ -38,6 +38,8 @@ class StoreRecord:
     """When the first of its objects was read, by the store's clock."""
     latest: LastBackup | None = None
     """What readers without the store show."""
+    steps: list[str] = field(default_factory=list)
+    """Digests of the checkpoints in that snapshot (:func:`grpo_train.run_dir.backed_up.digests_in_backup`)."""
 
     def note_reading(self, number: int, time: float | None) -> None:
         """Note when a snapshot was read back; None: not all of it was."""
@@ -45,8 +47,9 @@ class StoreRecord:
             self.read_back, self.read_at = number, time
 
     def describe(self, snapshot: Snapshot, destination: str, *, same_disk: bool, time: float) -> None:
-        """Set ``latest``; ``time``: when the snapshot was made, by the store's clock."""
+        """Set ``latest`` and ``steps``; ``time``: when the snapshot was made, by the store's clock."""
         current = [step.step for step in snapshot.steps if "superseded/" not in step.path]
+        self.steps = sorted(step.digest for step in snapshot.steps)
         events = next((file.size for file in snapshot.files if file.path == EVENTS), 0)
         log_step = snapshot.log_steps.get("logs/train_log.jsonl", 0)
         self.latest = LastBackup(destination[:MAX_NAME], same_disk, max(current, default=0), log_step, events, time)
@@ -59,12 +62,18 @@ class Record:
     stores: dict[str, StoreRecord] = field(default_factory=dict)
     """Store ID to what is known of it."""
     removed: dict[str, str] = field(default_factory=dict)
-    """Steps that a cleanup removed, and the destination that has them."""
+    """Steps that are no longer here, and the destination that has them."""
     hashes: dict[str, list[Any]] = field(default_factory=dict)
     """Files of starting weights: [size, inode, modified and changed in ns, SHA-256], so that each is hashed once."""
 
     def of(self, store_id: str) -> StoreRecord:
         return self.stores.setdefault(store_id, StoreRecord())
+
+    def note_removed(self, snapshot: Snapshot, destination: str) -> None:
+        """Note the steps that only a snapshot has."""
+        gone = [step for step in snapshot.steps if not step.on_box and "superseded/" not in step.path]
+        for step in gone:
+            self.removed.setdefault(str(step.step), destination)
 
     def save(self, folder: Path) -> None:
         """Raises OSError."""
@@ -84,12 +93,13 @@ def read_record(folder: Path) -> Record:
         numbers = {key: facts.get(key) for key in ("known", "claimed", "read_back")} if isinstance(facts, dict) else {}
         if numbers and all(type(value) is int for value in numbers.values()):
             latest = parse_last_backup(facts.get("latest"))
-            read_at = to_float(facts.get("read_at")) or 0.0
+            read_at, steps = to_float(facts.get("read_at")) or 0.0, facts.get("steps")
             record.stores[store_id] = StoreRecord(
                 **numbers,  # type: ignore[arg-type]
                 claim=str(facts.get("claim", "")),
                 latest=latest,
                 read_at=read_at,
+                steps=[digest for digest in steps if isinstance(digest, str)] if isinstance(steps, list) else [],
             )
     if isinstance(hashes, dict):
         record.hashes = {path: facts for path, facts in hashes.items() if isinstance(facts, list) and len(facts) == 5}

@@ -122,6 +122,7 @@ def _stored(
             save()
         raise
     known.note_reading(done.number, remember(stored, done, sent.read))
+    record.note_removed(done, to.name)
     known.describe(done, to.name, same_disk=to.trust.same_disk, time=to.store.now())
     save()
     to.store.abort_stale_uploads(stored.home.prefix, _STALE_S)

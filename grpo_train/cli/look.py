@@ -50,6 +50,7 @@ def show(run: RunArgument, as_json: AsJson = False, root: Root = None) -> None:
             {"step": c.step, "path": str(c.path), "complete": not c.problem, "problem": c.problem}
             for c in found.checkpoints()
         ],
+        "backup": (found.read_status() or {}).get("backup"),
         "in_backup": [
             {"step": step, "destination": name} for step, name in sorted(steps_in_backup(found.path).items())
         ],
@@ -95,6 +96,8 @@ def _show_tables(facts: dict[str, Any]) -> None:
         console.print(styled(f"{record['level']}: {record['message']}", record["level"]))
     if facts.get("reason"):
         console.print(Text(f"reason: {facts['reason']}"))
+    if trouble := _backup_trouble(facts["backup"]):
+        console.print(Text(trouble, style="yellow"))
     for line in _error_lines(facts["error"]):
         console.print(Text(line, style="red"))
     checkpoints = [[f"step_{c['step']}", c["problem"] or "complete"] for c in facts["checkpoints"]]
@@ -117,6 +120,8 @@ def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  {record['level']}: {record['message']}"
     if facts.get("reason"):
         yield f"  reason: {facts['reason']}"
+    if trouble := _backup_trouble(facts["backup"]):
+        yield f"  {trouble}"
     for line in _error_lines(facts["error"]):
         yield f"  {line}"
     for checkpoint in facts["checkpoints"]:
@@ -126,6 +131,13 @@ def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
     for evaluation in facts["evaluations"]:
         for row in evaluation["metrics"]:
             yield f"  {evaluation['name']}: step {row['step']} accuracy {row['accuracy']}"
+
+
+def _backup_trouble(facts: Any) -> str:
+    """Why the backups of ``backup.every_save`` fail; "" where they do not."""
+    if not isinstance(facts, dict) or facts.get("state") != "failed":
+        return ""
+    return f"backup of step {facts.get('step')} failed: {facts.get('error')}"
 
 
 def _error_lines(error: dict[str, Any] | None) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from grpo_train.config.sections.algorithm import Algorithm, LossType, Optimizer, Train
+from grpo_train.config.sections.backup import Backup
 from grpo_train.config.sections.base import Section, conflict
 from grpo_train.config.sections.evaluation import Eval
 from grpo_train.config.sections.model import BACKBONES, Model, Rollout
@@ -19,8 +20,8 @@ from grpo_train.config.sections.tracking import Tracking
 from grpo_train.config.sections.workflow import Budget, Workflow
 
 __all__ = [
-    "BACKBONES", "Algorithm", "Budget", "Config", "Eval", "LossType", "Model", "Notify", "Optimizer", "Rollout", "Run",
-    "Sandbox", "Section", "Task", "Tracking", "Train", "Workflow",
+    "BACKBONES", "Algorithm", "Backup", "Budget", "Config", "Eval", "LossType", "Model", "Notify", "Optimizer",
+    "Rollout", "Run", "Sandbox", "Section", "Task", "Tracking", "Train", "Workflow",
 ]  # fmt: skip
 
 
@@ -40,6 +41,7 @@ class Config(Section):
     notify: Notify = Field(default_factory=Notify)
     workflow: Workflow = Field(default_factory=Workflow)
     budget: Budget = Field(default_factory=Budget)
+    backup: Backup = Field(default_factory=Backup)
 
     @model_validator(mode="after")
     def _check_workflow(self) -> Config:

@@ -1,4 +1,4 @@
-"""Checkpoints that a cleanup removed because a backup holds them, as the run's note says. Standard library only."""
+"""Checkpoints that a backup holds, as the run's note says. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ def steps_in_backup(run: Path) -> dict[int, str]:
     steps = {int(step): name for step, name in (found if isinstance(found, dict) else {}).items() if _is_step(step)}
     here = run / "training_state"
     return {step: str(name)[:64] for step, name in steps.items() if not (here / f"step_{step}").exists()}
+
+
+def digests_in_backup(run: Path) -> set[str]:
+    """SHA-256 of the manifests of checkpoints in the newest snapshots of the run on other disks. Raises OSError."""
+    stores = (read_json(run / NOTE, MAX_RUN_FILE_BYTES, finite=True) or {}).get("stores")
+    found: set[str] = set()
+    for row in stores.values() if isinstance(stores, dict) else ():
+        latest = row.get("latest") if isinstance(row, dict) else None
+        digests = row.get("steps") if isinstance(row, dict) else None
+        if isinstance(latest, dict) and latest.get("same_disk") is False and isinstance(digests, list):
+            found |= {digest for digest in digests if isinstance(digest, str)}
+    return found
 
 
 def restore_hint(run: Path, step: str) -> str:

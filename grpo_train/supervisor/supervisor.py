@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +23,7 @@ from grpo_train.supervisor.notify import Notifier
 from grpo_train.supervisor.process import HEARTBEAT_S, Outcome, StageRunner
 from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.restarts import Restarts
+from grpo_train.supervisor.save_backups import SaveBackups
 from grpo_train.supervisor.stages import Stage, thread_count
 from grpo_train.supervisor.stop_requests import StopRequests
 from grpo_train.supervisor.stop_rules import StopRules, over_budget
@@ -61,6 +63,7 @@ class Supervisor:
         self._journal = Journal(run, ProgressLine(show_progress))
         self._stops = StopRequests(run, self._journal)
         self._notifier = Notifier(run, config.notify)
+        self._backups = SaveBackups(run, config, self._journal, self._notifier)
         self._stages = StageRunner(
             run,
             config,
@@ -98,9 +101,12 @@ class Supervisor:
             threads=self._threads,
         )
         with track_run(self._run, config, journal.say):
-            with sample_gpus(self._run, config.tracking.gpu_interval):
+            with sample_gpus(self._run, config.tracking.gpu_interval), self._backups.beside():
                 outcome = self._run_stages()
-            return self._end(outcome)
+            code = self._end(outcome)
+        if outcome.kind != "killed":
+            self._backups.last()
+        return code
 
     @cached_property
     def _workflow(self) -> Workflow:
@@ -124,7 +130,8 @@ class Supervisor:
                 self._stages.stopped_because = reason
                 return Outcome("stopped")
             began = time.monotonic()
-            outcome = self._stages.run(stage, stage.command(self._run, self._nproc, self._ckpt))
+            with self._backups.paused() if stage.kind in ("backup", "cleanup") else nullcontext():
+                outcome = self._stages.run(stage, stage.command(self._run, self._nproc, self._ckpt))
             if outcome.kind == "crashed" and not self._try_again(stage, outcome.error or {}):
                 if stage.kind == "train":
                     return outcome

@@ -92,7 +92,9 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             log.saved(step, seconds)
             saved = step
             if world.is_main:
-                prune_checkpoints(run, keep_last=config.run.keep_last, keep_every=config.run.keep_every)
+                keep_last, keep_every = config.run.keep_last, config.run.keep_every
+                only = config.backup.every_save
+                prune_checkpoints(run, keep_last=keep_last, keep_every=keep_every, only_backed_up=only)
         if is_stop:
             if world.is_main:
                 run.clear_stop()

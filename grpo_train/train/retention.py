@@ -21,18 +21,20 @@ from typing import Any
 import yaml
 
 from grpo_train.run_dir import Checkpoint, RunDir
+from grpo_train.run_dir.backed_up import digests_in_backup
 from grpo_train.run_dir.files import fsync_path
+from grpo_train.run_dir.manifest import MANIFEST, sha256
 from grpo_train.run_dir.removal import hidden_name
 from grpo_train.run_dir.safe_json import Unreadable
 from grpo_train.run_dir.spare import paths_in_use
 
 
-def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[int]:
+def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int, only_backed_up: bool = False) -> list[int]:
     """Remove older complete checkpoints; returns their steps. Rank 0 calls it after a save.
 
     Kept are the newest ``keep_last`` (0: all), milestones (multiples of ``keep_every``, 0: none), the targets of
     ``step_latest`` and ``step_final``, what a live evaluation has announced, and what a run of this root started from.
-    Damaged steps and ``superseded/`` are left alone.
+    Damaged steps and ``superseded/`` are left alone; with ``only_backed_up``, so is what no backup on another disk has.
 
     Never raises OSError: a failure is logged as the event ``prune_failed`` and training continues.
     """
@@ -44,9 +46,12 @@ def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int) -> list[i
         complete = [checkpoint for checkpoint in run.checkpoints() if not checkpoint.problem]
         newest = complete[-1].step if complete else 0
         linked = _linked(run)
+        held = digests_in_backup(run.path) if only_backed_up else None
         for checkpoint in complete[:-keep_last]:
             milestone = keep_every > 0 and checkpoint.step % keep_every == 0
             if milestone or checkpoint.path.name in linked or is_read(run, checkpoint):
+                continue
+            if held is not None and sha256(checkpoint.path / MANIFEST) not in held:
                 continue
             if remove_unless_read(run, checkpoint):
                 pruned.append(checkpoint.step)

@@ -17,7 +17,7 @@ FIRST = (
 )  # fmt: skip
 """Keys that are tried first, in this order."""
 NEVER = (
-    "tracking.", "eval.", "notify.", "workflow.", "budget.", "run.save_every", "run.eval_every", "run.keep_",
+    "tracking.", "eval.", "notify.", "workflow.", "budget.", "backup.", "run.save_every", "run.eval_every", "run.keep_",
     "run.max_restarts", "run.restart_wait", "run.stall_timeout", "run.auto_resume", "run.nproc",
 )  # fmt: skip
 """Beginnings of keys that say how a run is watched, not what it is."""

@@ -38,6 +38,7 @@ class Run(Section):
     nproc: PositiveInt = 1
     """Number of processes on this machine, one per GPU."""
     keep_last: NonNegativeInt = 0
-    """Keep only the newest N checkpoints, step_final and checkpoints being evaluated; 0 = keep all."""
+    """Keep only the newest N checkpoints, step_final and checkpoints being evaluated; 0 = keep all. With
+    backup.every_save, only checkpoints that are in the backup are removed."""
     keep_every: NonNegativeInt = 0
     """With keep_last: also keep every checkpoint whose step is a multiple of N; 0 = none."""
