@@ -27,6 +27,7 @@ SECTIONS = frozenset(
         "notify",
         "workflow",
         "budget",
+        "backup",
     }
 )
 """Top-level keys of a training config: the fields of :class:`grpo_train.config.schema.Config`."""
