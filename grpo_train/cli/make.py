@@ -14,6 +14,7 @@ from grpo_train.config.reference import json_schema, markdown
 from grpo_train.run_dir.configs import example_configs
 from grpo_train.run_dir.errors import UserError
 from grpo_train.tasks import refuse_unused
+from grpo_train.tiny.architectures import Architecture
 from grpo_train.train.preflight import check_engine
 
 
@@ -22,16 +23,27 @@ def tiny_model(
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and data.")] = 0,
     task: Annotated[str, typer.Option(help="Generated task used for the warm start.")] = "addition",
     level: Annotated[int, typer.Option(min=1, max=10, help="Difficulty, as task.level.")] = 1,
+    architecture: Annotated[
+        Architecture | None,
+        typer.Option(help="Random weights of this architecture instead, to try a config on.", show_default=False),
+    ] = None,
 ) -> None:
-    """Make a tiny Qwen2 model (1M parameters) that partly solves a generated task."""
+    """Make a tiny Qwen2 model (1M parameters) that partly solves a generated task.
+
+    With --architecture, the model has random weights and solves nothing: it shows that a config runs.
+    """
     if (out / "config.json").exists():
         fail(f"{out} already holds a model; remove it or choose another --out")
     from grpo_train.cli.progress import progress_printer
-    from grpo_train.tiny.model import make_tiny_model
+    from grpo_train.tiny.model import make_random_model, make_tiny_model
 
     with progress_printer() as show_progress:
         try:
             check_engine()
+            if architecture is not None:
+                make_random_model(out, architecture, seed)
+                print(f"wrote {out}")
+                return
             settings = config_schema.Task(name=task, level=level)
             refuse_unused(settings)
             make_tiny_model(out, seed=seed, on_progress=show_progress, task=settings)

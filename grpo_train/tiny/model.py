@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from grpo_train.config import schema
 from grpo_train.run_dir.files import fsync_path
 from grpo_train.tasks import WorkedTask, load_worked_task
+from grpo_train.tiny.architectures import Architecture, config_of, random_model
 from grpo_train.tiny.tokenizer import make_tokenizer
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 ADDITION = schema.Task(name="addition", digits=2)
 """Default task of the warm start."""
@@ -65,10 +66,7 @@ def make_tiny_model(
         TaskError: the task has no worked examples.
     """
     worked_task = load_worked_task(task)
-    out = Path(out)
-    if out.exists() and not _replaceable(out):
-        raise FileExistsError(f"'{out}' exists and is not a model directory; choose another --out")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    _check_out(out)
     on_progress(0.0, "creating the tokenizer")
     import torch
     import transformers  # noqa: F401 - seconds of import, before the first progress of the training
@@ -89,26 +87,25 @@ def make_tiny_model(
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     """The model before its warm start: float32, with random weights from torch's global generator."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2ForCausalLM
 
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=192,
-            intermediate_size=512,
-            num_hidden_layers=2,
-            num_attention_heads=6,
-            num_key_value_heads=2,
-            max_position_embeddings=4096,
-            tie_word_embeddings=True,
-            # Qwen's 0.02 is for widths of thousands; at this width the loss would stay on a plateau for hundreds of
-            # steps.
-            initializer_range=0.06,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=None,
-        )
-    )
+    return Qwen2ForCausalLM(config_of("qwen2", tokenizer))
+
+
+def make_random_model(out: Path, architecture: Architecture, seed: int = 0) -> None:
+    """Create and save a tiny model of an architecture with random weights, and its tokenizer. Takes no time.
+
+    Raises:
+        FileExistsError: ``out`` holds anything but a model.
+        OSError: ``out`` cannot be written.
+    """
+    _check_out(out)
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        tokenizer = make_tokenizer()
+        _save(random_model(architecture, tokenizer), tokenizer, out)
 
 
 def _train(
@@ -168,6 +165,13 @@ def _examples(
     return tokens, targets
 
 
+def _check_out(out: Path) -> None:
+    """Make the parents of ``out``, or say why it cannot be written."""
+    if out.exists() and not _replaceable(out):
+        raise FileExistsError(f"'{out}' exists and is not a model directory; choose another --out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+
+
 def _replaceable(out: Path) -> bool:
     """Whether ``out`` is an empty directory, or holds a model and nothing else."""
     if not out.is_dir() or out.is_symlink():
@@ -176,7 +180,7 @@ def _replaceable(out: Path) -> bool:
     return not files or ("config.json" in files and all(file.endswith((".json", ".safetensors")) for file in files))
 
 
-def _save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Write beside ``out`` and rename, so that ``out`` is never incomplete."""
     from transformers.utils import logging as transformers_logging
 
