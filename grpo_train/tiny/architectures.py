@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 Architecture = Literal["qwen2", "qwen3", "llama", "smollm", "gemma3"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -23,8 +23,9 @@ def random_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast)
     return model
 
 
-def config_of(architecture: Architecture, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
-    """Two layers of width 192 (gemma3: six of 64, so that one of them sees everything, as in each sixth of Gemma's)."""
+def config_of(architecture: Architecture, tokenizer: PreTrainedTokenizerFast) -> Any:
+    """A ``PretrainedConfig``: two layers of width 192; for gemma3 six of width 64, as each sixth of Gemma's layers sees
+    everything."""
     from transformers import Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
     shape: dict[str, Any] = {

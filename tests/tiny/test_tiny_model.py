@@ -9,7 +9,8 @@ import pytest
 from grpo_train.config.schema import Task as TaskConfig
 from grpo_train.tasks import Attempt, TaskError, load_task
 from grpo_train.tasks.addition import worked_example
-from grpo_train.tiny.model import WarmStart, make_tiny_model
+from grpo_train.tiny.architectures import ARCHITECTURES
+from grpo_train.tiny.model import WarmStart, make_random_model, make_tiny_model
 
 SHORT = WarmStart(steps=12, batch_size=8)
 
@@ -119,3 +120,20 @@ def test_task_without_worked_examples_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="'gsm8k' has no worked examples"):
         make_tiny_model(tmp_path / "tiny", task=TaskConfig(name="gsm8k"))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_random_model_of_every_architecture(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    text = "1234+5=<think>naïve ½ 日本 \n\t x</think> <answer>46</answer>"
+    for architecture in ARCHITECTURES:
+        make_random_model(tmp_path / architecture, architecture)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / architecture)
+        tokens = tokenizer(text, return_tensors="pt")["input_ids"]
+        assert tokenizer.decode(tokens[0]) == text
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / architecture)
+        assert model.dtype == torch.float32
+        assert model(tokens).logits.isfinite().all()
+    types = {AutoModelForCausalLM.from_pretrained(tmp_path / each).config.model_type for each in ARCHITECTURES}
+    assert types == {"qwen2", "qwen3", "llama", "gemma3_text"}
