@@ -25,7 +25,8 @@ from grpo_train.sandbox import run_program
 from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskError, TaskKind, Verdict
 from grpo_train.tasks.shared.code import COMPACT, Program, ProgramTask, denials, make_frame, program_of, suspicious
 from grpo_train.tasks.shared.code_requests import Request, requests
-from grpo_train.tasks.shared.data_files import locate, rows_of, split_files
+from grpo_train.tasks.shared.data_files import locate, split_files
+from grpo_train.tasks.shared.data_rows import rows_of
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
 HELD_OUT = 256

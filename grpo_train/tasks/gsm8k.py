@@ -23,7 +23,8 @@ from grpo_train.rewards.number import judge_number
 from grpo_train.rewards.number_parser import parse_number
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, TaskError, Verdict
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
-from grpo_train.tasks.shared.data_files import locate, rows_of
+from grpo_train.tasks.shared.data_files import locate
+from grpo_train.tasks.shared.data_rows import rows_of
 from grpo_train.tasks.shared.hub import load_hub_dataset
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
 

@@ -33,7 +33,8 @@ from grpo_train.config import schema
 from grpo_train.sandbox import UnsupportedTest, run_tests, split_tests
 from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskError, TaskKind, Verdict
 from grpo_train.tasks.shared.code import ProgramTask, denials, make_frame, program_of, suspicious
-from grpo_train.tasks.shared.data_files import locate, rows_of
+from grpo_train.tasks.shared.data_files import locate
+from grpo_train.tasks.shared.data_rows import rows_of
 from grpo_train.tasks.shared.hub import load_hub_dataset
 from grpo_train.tasks.shared.overlap import normal_text
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS

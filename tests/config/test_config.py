@@ -25,7 +25,7 @@ PROBLEMS = {
     "run:\n  learning_rate: 3\n": "unknown key 'run.learning_rate'; did you mean optimizer.learning_rate?",
     "modell: {}\n": "c.yaml, line 1: unknown key 'modell'; did you mean model?",
     "total_steps: 3\n": "c.yaml, line 1: unknown key 'total_steps'; did you mean run.total_steps?",
-    "task:\n  qqqq: 1\n": "c.yaml, line 2: unknown key 'task.qqqq'; known keys: name, path, limit",
+    "task:\n  qqqq: 1\n": "c.yaml, line 2: unknown key 'task.qqqq'; known keys: name, path, splits",
     "run:\n  total_steps: many\n": "c.yaml, line 2: run.total_steps: input should be a valid integer",
     "run:\n  total_steps: 0\n": "c.yaml, line 2: run.total_steps: input should be greater than 0 (got 0)",
     "run:\n  total_steps: 1.5\n": "c.yaml, line 2: run.total_steps: input should be a valid integer",

@@ -82,7 +82,7 @@ def test_older_layout_below_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder = tmp_path / "rlp_datasets" / "processed" / "sums"
     write(folder / "train.jsonl", *rows(0, 5))
     write(folder / "test.jsonl", *rows(100, 3))
-    assert load("sums").path == folder
+    assert load("sums").source.path == folder
     assert load("sums").size("test") == 3
     with pytest.raises(
         TaskError, match=r"task\.path: 'products' does not exist, and neither does .*/processed/products"
@@ -181,14 +181,14 @@ def test_split_names_match_whole_words(tmp_path: Path) -> None:
         ('{"prompt": "?", "gold": 1}', r"'answer' is missing \(task\.answer_field\); the row has prompt, gold"),
         (
             '{"prompt": "?", "answer": null}',
-            r"'answer' is NoneType, expected text or a number \(task\.grader: number",
+            r"'answer' is empty \(task\.grader: number",
         ),
         ('{"prompt": "?", "answer": true}', "'answer' is bool, expected"),
         ('{"prompt": "?", "answer": [1]}', "'answer' is list, expected"),
         ('{"prompt": "?", "answer": ""}', "'answer' is empty"),
         ('{"prompt": "?", "answer": "eighteen"}', "'answer' must be one number, or end in '#### N', found 'eighteen'"),
         ('{"prompt": "?", "answer": "17 or 18"}', "'answer' must be one number"),
-        ('{"prompt": "?", "answer": NaN}', "'answer' must be one number"),
+        ('{"prompt": "?", "answer": NaN}', "'answer' is NaN"),
         ('{"prompt": "?", "answer": ' + "9" * 5000 + "}", "invalid JSON"),
         ('{"prompt": "?", "answer": 1, "template": 3}', r"'template' is int, expected text \(task\.template_field\)"),
         ('{"prompt": "?", "answer": 1, "template": "r2"}', "'template': 'r2' is neither one of r1, chat, question nor"),
@@ -286,7 +286,7 @@ def test_user_grader_gets_the_whole_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("grader", "message"),
     [
-        ("numbr", r"task\.grader: 'numbr' must be one of number, text, math, or your own module:function"),
+        ("numbr", r"task\.grader: 'numbr' must be one of number, text, math, none, or your own module:function"),
         ("no_such_module:f", r"task\.grader: .*no module 'no_such_module'"),
         ("/no/such.py:f", r"task\.grader: .*no such file: /no/such\.py"),
     ],

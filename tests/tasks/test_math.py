@@ -34,7 +34,7 @@ def test_rows_with_answers_or_solutions(tmp_path: Path) -> None:
     [
         ({"problem": "?", "solution": "It is 5."}, r"'solution' has no \\boxed\{\} with the answer"),
         ({"problem": "?"}, "'answer' or 'solution' is missing"),
-        ({"problem": "?", "answer": None}, "'answer' is NoneType"),
+        ({"problem": "?", "answer": None}, "'answer' is empty"),
         ({"task": "?", "answer": "1"}, "none of the fields problem, question, prompt; found task, answer"),
     ],
 )

@@ -95,7 +95,8 @@ def test_options_are_the_keys_a_task_reads() -> None:
 @pytest.mark.parametrize("file", tasks.FILES)
 def test_unused_keys_are_refused(file: str) -> None:
     other = {
-        "path": "x", "level": 3, "digits": 3, "operators": "*", "template": "chat", "system_prompt": "x", "few_shot": 1,
+        "path": "x", "splits": {"test": "x"}, "split_seed": 1, "wrong_rows": "drop", "delimiter": ";",
+        "level": 3, "digits": 3, "operators": "*", "template": "chat", "system_prompt": "x", "few_shot": 1,
         "visible_tests": 2, "prompt_field": "x", "answer_field": "x", "template_field": "x", "grader": "text",
         "dataset": "x", "opponent": "x", "invalid_move_return": -2.0, "invalid_move_other_return": 1.0,
     }  # fmt: skip

@@ -15,8 +15,16 @@ class Task(Section):
     name: str = "gsm8k"
     """Task name (``grpo-train tasks`` lists them), or your own task as ``module:function``."""
     path: str | None = None
-    """JSONL file, or directory with train.jsonl and test.jsonl. Default: the Hugging Face hub, for tasks with a dataset
-    there."""
+    """Data: a JSONL, JSON, CSV or Parquet file, a directory with train.jsonl and test.jsonl (or other kinds, also in
+    shards). Default: the Hugging Face hub, for tasks with a dataset there."""
+    splits: dict[Literal["train", "validation", "test"], str] = Field(default_factory=dict)
+    """data: files of each split, {train: "part-*.csv", test: held_out.csv}. Default: found by their names."""
+    split_seed: NonNegativeInt = 0
+    """data: seed of the tenth that is held out where the data has no test split."""
+    wrong_rows: Literal["refuse", "drop"] = "refuse"
+    """data: what to do with rows that cannot be used; ``drop`` trains without them and reports their number."""
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    """data: what separates the fields of CSV files."""
     limit: PositiveInt | None = None
     """Use only the first N training problems."""
     level: Annotated[int, Field(ge=1, le=10)] = 1
@@ -35,13 +43,14 @@ class Task(Section):
     visible_tests: Annotated[int, Field(ge=0)] = 1
     """mbpp: number of tests shown in the prompt. Programs are judged by all tests, so hard-coding does not pay."""
     prompt_field: str = "prompt"
-    """jsonl: field with the question."""
+    """data: field with the question, a text or messages. Default: prompt, else messages, else question."""
     answer_field: str = "answer"
-    """jsonl: field with the gold answer."""
+    """data: field with the gold answer."""
     template_field: str = "template"
-    """jsonl: optional field with a row's own template."""
+    """data: optional field with a row's own template."""
     grader: str = "number"
-    """jsonl: answer comparison: number, text, math, or your own ``module:function``."""
+    """data: answer comparison: number, text, math, your own ``module:function``, or none (no gold answers; then
+    task.rewards decides alone)."""
     dataset: str = "leg_counting"
     """reasoning_gym: name of the dataset."""
     opponent: str = "start"

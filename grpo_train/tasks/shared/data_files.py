@@ -1,23 +1,28 @@
-"""Files of a dataset's splits: a JSONL file, a directory of them, or ``ROOT/rlp_datasets/processed/NAME``."""
+"""Files of a dataset's splits: a file, a directory of them, or ``ROOT/rlp_datasets/processed/NAME``."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 from grpo_train.run_dir import resolve_root
+from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks.shared.base import Split, TaskError
+from grpo_train.tasks.shared.data_rows import SUFFIXES
 
 OLDER_LAYOUT = Path("rlp_datasets/processed")
 """Directory below the root in which an older trainer kept its datasets."""
-_NAMES: dict[Split, tuple[str, ...]] = {
+NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train",),
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test",),
 }
+"""What datasets call their splits."""
+SHARD = r"[-_.]\d+(?:-of-(?P<total>\d+))?"
+"""How the name of a shard ends: train-00000-of-00002, part-0."""
+FILES = f"a {', '.join(SUFFIXES)} file, a directory with train.jsonl and test.jsonl, or hf:OWNER/NAME"
 
 
 def locate(path: str, root: Path | None = None) -> Path:
@@ -31,17 +36,15 @@ def locate(path: str, root: Path | None = None) -> Path:
         if candidate.exists():
             return candidate.absolute()
     elsewhere = "" if given.is_absolute() else f", and neither does {older}"
-    raise TaskError(
-        f"task.path: '{path}' does not exist{elsewhere}; set it to a JSONL file or a directory with train.jsonl and "
-        "test.jsonl"
-    )
+    raise TaskError(f"task.path: '{path}' does not exist{elsewhere}; set it to {FILES}")
 
 
 def split_files(path: Path) -> dict[Split, list[Path]]:
     """The files of each split; an undivided dataset is all "train".
 
-    - A directory has train.jsonl and test.jsonl (or NAME_train.jsonl, or directories train/ and test/ with any *.jsonl
-      in them) and optionally validation.jsonl; or a single *.jsonl file with all rows.
+    - A directory has train.jsonl and test.jsonl (or NAME_train.jsonl, the shards train-00000-of-00002.jsonl, or
+      directories train/ and test/ with any *.jsonl in them) and optionally validation.jsonl; or a single *.jsonl file,
+      or the shards of one, with all rows. The same goes for other kinds of files, and for a directory data/ inside.
     - A file with train or test in its name brings in the file beside it that has the other word instead; a test file
       alone is a test split without a train split.
 
@@ -49,57 +52,104 @@ def split_files(path: Path) -> dict[Split, list[Path]]:
     """
     if path.is_file():
         return _with_siblings(path)
+    folders = [path, *([path / "data"] if (path / "data").is_dir() else [])]
+    first, *others = SUFFIXES
+    for kinds in ([first], others):
+        for find in (_splits_in, _undivided):
+            for suffix, folder in product(kinds, folders):
+                if found := find(folder, suffix):
+                    return found
+    raise TaskError(f"task.path: '{path}' has no train.jsonl and no test.jsonl, found {_others_in(path)}")
+
+
+def mapped_files(path: Path, splits: Mapping[Split, str]) -> dict[Split, list[Path]]:
+    """The files of ``task.splits``: for each split a file of the directory ``path`` (or beside the file ``path``), a
+    directory in it, a pattern such as ``part-*.csv``, or the name of a file or its shards without the ending.
+
+    Raises TaskError.
+    """
+    folder = path if path.is_dir() else path.parent
+    return {split: _files_named(folder, name, split) for split, name in splits.items()}
+
+
+def _files_named(folder: Path, name: str, split: str) -> list[Path]:
+    if (folder / name).is_file():
+        return [folder / name]
+    for suffix in SUFFIXES:
+        patterns = [f"{name}/*{suffix}", f"{name}{suffix}", f"{name}-*-of-*{suffix}", f"data/{name}-*-of-*{suffix}"]
+        for pattern in [name] if "*" in name else patterns:
+            if files := sorted(file for file in folder.glob(pattern) if file.suffix == suffix):
+                _check_complete(files)
+                return files
+    names = [file.name for file in sorted(folder.iterdir()) if file.suffix in SUFFIXES or file.is_dir()]
+    raise TaskError(f"task.splits: {split}: no file '{name}' in {folder}; {did_you_mean(name, names, 'it has')}")
+
+
+def _splits_in(folder: Path, suffix: str) -> dict[Split, list[Path]]:
+    """The files of one kind in a directory, by split; empty where no name says one."""
     found: dict[Split, list[Path]] = {}
-    files = sorted(path.glob("*.jsonl"))
-    for split, names in _NAMES.items():
-        inside = [file for name in names for file in sorted((path / name).glob("*.jsonl"))]
+    files = sorted(folder.glob(f"*{suffix}"))
+    for split, names in NAMES.items():
+        words = "|".join(names)
+        inside = [file for name in names for file in sorted((folder / name).glob(f"*{suffix}"))]
         exact = [file for file in files if file.stem in names]
-        ending = [file for file in files if re.search(rf"[_.-](?:{'|'.join(names)})$", file.stem)]
-        if chosen := exact[:1] or inside or ending:
+        ending = [file for file in files if re.search(rf"[_.-](?:{words})$", file.stem)]
+        shards = [file for file in files if re.fullmatch(rf"(?:.*[_.-])?(?:{words}){SHARD}", file.stem)]
+        if chosen := exact[:1] or inside or ending or shards:
             if chosen is ending and len(ending) > 1:
-                raise TaskError(f"task.path: '{path}' has several {split} files ({_list(ending)}); set it to one")
+                raise TaskError(f"task.path: '{folder}' has several {split} files ({_list(ending)}); set it to one")
+            _check_complete(chosen)
             found[split] = chosen
-    if not found and len(files) == 1:
-        return _with_siblings(files[0])
-    if not found:
-        kinds = sorted(
-            {file.suffix for file in path.rglob("*") if file.suffix in {".arrow", ".parquet", ".csv", ".json"}}
-        )
-        hint = f"; convert its {', '.join(kinds)} files to JSONL first" if kinds else ""
-        raise TaskError(
-            f"task.path: '{path}' has no train.jsonl and no test.jsonl, found {_list(files) or 'no *.jsonl'}{hint}"
-        )
     return found
 
 
-def rows_of(file: Path) -> Iterator[tuple[str, Any]]:
-    """(location, record) of every line that is not blank; a location is "FILE, line N". Raises TaskError."""
-    try:
-        # utf-8-sig: Windows programs write a byte order mark. Not splitlines: a JSON string may contain U+2028.
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"task.path: cannot read '{file}': {error}") from error
-    for line_number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        location = f"{file}, line {line_number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # ValueError also for an integer of more than 4,300 digits
-            raise TaskError(f"{location}: invalid JSON: {error}") from error
-        if not isinstance(record, dict):
-            raise TaskError(f"{location}: expected an object, found a {type(record).__name__}")
-        yield location, record
+def _undivided(folder: Path, suffix: str) -> dict[Split, list[Path]]:
+    """The only file of a kind in a directory, or the shards of one; empty where there are several."""
+    files = sorted(folder.glob(f"*{suffix}"))
+    if len(files) == 1:
+        return _with_siblings(files[0])
+    return {"train": files} if _are_shards(files) else {}
+
+
+def _check_complete(files: list[Path]) -> None:
+    """Raise TaskError where shards that are numbered "-of-N" are missing."""
+    for file in files:
+        match = re.search(rf"^(?P<name>.*?){SHARD}$", file.stem)
+        if match and match["total"]:
+            beside = [other for other in files if other.stem.startswith(match["name"]) and match["total"] in other.stem]
+            if len(beside) < int(match["total"]):
+                raise TaskError(
+                    f"task.path: '{file.parent}' has {len(beside)} of {int(match['total'])} shards of {match['name']} "
+                    f"({_list(beside)}); copy the others there"
+                )
+
+
+def _are_shards(files: list[Path]) -> bool:
+    """Whether the names of all files differ in a number alone."""
+    names = {re.sub(rf"{SHARD}$", "", file.stem) if re.search(rf"{SHARD}$", file.stem) else None for file in files}
+    if len(names) == 1 and None not in names:
+        _check_complete(files)
+        return True
+    return False
+
+
+def _others_in(path: Path) -> str:
+    """The data files of a directory without splits, with what to do."""
+    for suffix in SUFFIXES:
+        if files := sorted(path.glob(f"*{suffix}")):
+            return f"{_list(files)}; name the splits: task.splits: {{train: {files[0].name}, test: {files[-1].name}}}"
+    arrow = any(path.rglob("*.arrow"))
+    return "no *.jsonl" + ("; convert its .arrow files to JSONL first" if arrow else "")
 
 
 def _with_siblings(file: Path) -> dict[Split, list[Path]]:
-    split = next((split for split, names in _NAMES.items() if _mentions(file.stem, names)), None)
+    split = next((split for split, names in NAMES.items() if _mentions(file.stem, names)), None)
     if split is None:
         return {"train": [file]}
     found: dict[Split, list[Path]] = {split: [file]}
-    for other, names in _NAMES.items():
+    for other, names in NAMES.items():
         for name in names if other != split else ():
-            sibling = file.with_name(re.sub(_pattern(_NAMES[split]), name, file.stem) + file.suffix)
+            sibling = file.with_name(re.sub(_pattern(NAMES[split]), name, file.stem) + file.suffix)
             if sibling != file and sibling.is_file():
                 found.setdefault(other, [sibling])
     return found

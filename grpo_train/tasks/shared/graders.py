@@ -3,6 +3,7 @@
 - ``number``: exact, see :mod:`grpo_train.rewards.number`; a gold answer may be a JSON number or end in ``#### N``;
 - ``text``: the same text, ignoring case and white space;
 - ``math``: LaTeX through math-verify, see :mod:`grpo_train.rewards.math_answer` (``pip install 'grpo-tui[math]'``);
+- ``none``: rows need no gold answer and nothing is judged; ``task.rewards`` decides alone;
 - ``module:function`` or ``file.py:function``: called with an :class:`~grpo_train.rewards.types.Attempt` whose
   ``problem.data`` is the row; returns a :class:`~grpo_train.rewards.types.Verdict`, or whether the answer is right.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +36,8 @@ class Grader:
     """The gold answer as text, from the value of a row's field. Raises ValueError with the problem."""
     judge: Callable[[Attempt], Verdict]
     slow: bool = False
+    needs_gold: bool = True
+    """Whether every row must have a gold answer."""
 
 
 @lru_cache(maxsize=8)
@@ -51,6 +55,8 @@ def grader_of(name: str) -> Grader:
 
 def _scalar(value: Any) -> str:
     """A text or number as text. Raises ValueError."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise ValueError("is NaN" if value is not None else "is empty")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"is {type(value).__name__}, expected text or a number")
     if not str(value).strip():
@@ -71,12 +77,17 @@ def _math_gold(value: Any) -> str:
 
 
 def _any_gold(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _judge_text(attempt: Attempt) -> Verdict:
     gold = normal_text(attempt.problem.answer)
     return judge_text(attempt, lambda answer: normal_text(answer) == gold)
+
+
+def _judge_nothing(attempt: Attempt) -> Verdict:
+    answer, _ = strict_answer(attempt.completion)
+    return Verdict(False, answer is not None and not attempt.truncated, "not_judged", answer)
 
 
 def _judge_by_user(name: str, function: Callable[[Attempt], Any], attempt: Attempt) -> Verdict:
@@ -106,5 +117,6 @@ GRADERS = {
     "number": Grader(_number_gold, judge_number),
     "text": Grader(_scalar, _judge_text),
     "math": Grader(_math_gold, judge_math, slow=True),
+    "none": Grader(_any_gold, _judge_nothing, needs_gold=False),
 }
 """Graders by name."""

@@ -1,0 +1,162 @@
+"""A user's own data: rows of every split, wrong rows refused or dropped, a held-out split where the data has none."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from grpo_train.config import schema
+from grpo_train.tasks.shared.base import Split, TaskError
+from grpo_train.tasks.shared.data_fields import Fields, Row, row_of
+from grpo_train.tasks.shared.data_files import locate, mapped_files, split_files
+from grpo_train.tasks.shared.data_rows import Located, read_rows
+from grpo_train.tasks.shared.overlap import normal_text
+
+HELD_OUT = 10
+"""One problem in 10 is held out if there is no test split."""
+NAMED = 3
+"""Number of further wrong rows that an error names."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from, and how they are read. Hashable: what was read is kept."""
+
+    path: Path
+    """File or directory."""
+    splits: tuple[tuple[Split, str], ...] = ()
+    """``task.splits``."""
+    delimiter: str = ","
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def label(self) -> str:
+        """The name of the data in evaluation directories."""
+        return self.path.stem if self.path.is_file() else self.path.name
+
+    def parts(self, fields: Fields) -> dict[Split, list[tuple[str, Iterator[Located]]]]:
+        """The parts of each split (its files) by name, with their rows. Raises TaskError."""
+        files = mapped_files(self.path, dict(self.splits)) if self.splits else split_files(self.path)
+        return {
+            split: [(f"'{file}'", read_rows(file, fields.names, self.delimiter)) for file in listed]
+            for split, listed in files.items()
+        }
+
+
+@dataclass(frozen=True)
+class Data:
+    """The rows of each split."""
+
+    splits: dict[Split, list[Row]]
+    notes: tuple[str, ...]
+    """Remarks for the user: rows held out, rows dropped."""
+    wrong: tuple[str, ...] = ()
+    """Why each wrong row cannot be used; filled where they are dropped."""
+
+
+@dataclass
+class _Reader:
+    """Reads one dataset and collects its wrong rows."""
+
+    fields: Fields
+    config: schema.Task
+    grader: str
+    total: int = 0
+    wrong: list[tuple[str, str]] = field(default_factory=list)
+    """Location and error of each wrong row."""
+
+    def rows(self, name: str, part: Iterator[Located]) -> list[Row]:
+        """The rows of a part that can be used. Raises TaskError for one without rows."""
+        found, before, prompt = [], self.total, ""
+        for location, record in part:
+            self.total += 1
+            try:
+                if isinstance(record, TaskError):
+                    raise record
+                prompt = prompt or self.fields.prompt_of(record)
+                found.append(row_of(location, record, prompt, self.fields, self.config, self.grader))
+            except TaskError as error:
+                self.wrong.append((location, str(error)))
+        if self.total == before:
+            raise TaskError(f"task.path: {name} has no rows")
+        return found
+
+    def refusal(self) -> TaskError:
+        """The error for wrong rows: the first one, where others are, their number, and what to do."""
+        location, first = self.wrong[0]
+        file = location.rpartition(", ")[0]
+        others = [place.removeprefix(f"{file}, ") for place, _ in self.wrong[1 : 1 + NAMED]]
+        if len(self.wrong) == self.total and self.total > 1:
+            return TaskError(f"{first}; all {self.total} rows are wrong")
+        if not others:
+            return TaskError(f"{first}; 1 of {self.total} rows is wrong: fix it, or set task.wrong_rows: drop")
+        more = ", …" if len(self.wrong) > 1 + NAMED else ""
+        return TaskError(
+            f"{first}; {len(self.wrong)} of {self.total} rows are wrong (also {', '.join(others)}{more}): fix them, or "
+            "set task.wrong_rows: drop"
+        )
+
+
+def source_of(config: schema.Task, name: str) -> Source:
+    """The source of ``task.path``. Raises TaskError where it is not set or does not exist."""
+    if config.path is None:
+        raise TaskError(f"task.path: {name} needs a JSONL file, or a directory with train.jsonl and test.jsonl")
+    return Source(locate(config.path), tuple(config.splits.items()), config.delimiter)
+
+
+def read_data(source: Source, fields: Fields, config: schema.Task, grader: str) -> Data:
+    """All rows of a source; of the config only the keys that the rows depend on count. Raises TaskError."""
+    keys = (config.template, config.system_prompt, config.wrong_rows, config.split_seed)
+    return _read(source, fields, grader, *keys)
+
+
+@lru_cache(maxsize=4)
+def _read(
+    source: Source, fields: Fields, grader: str, template: str | None, system: str | None, wrong_rows: str, seed: int
+) -> Data:
+    reader = _Reader(fields, schema.Task(template=template, system_prompt=system), grader)
+    splits = {
+        split: [row for name, part in parts for row in reader.rows(name, part)]
+        for split, parts in source.parts(fields).items()
+    }
+    notes = []
+    if reader.wrong:
+        if wrong_rows == "refuse" or len(reader.wrong) == reader.total:
+            raise reader.refusal()
+        notes.append(f"{len(reader.wrong)} of {reader.total} rows dropped; the first: {reader.wrong[0][1]}")
+    if "test" not in splits:
+        splits["train"], splits["test"] = _hold_out(splits.get("train", []), seed)
+        held_out, total = len(splits["test"]), len(splits["test"]) + len(splits["train"])
+        seeded = f" (task.split_seed {seed})" if seed else ""
+        notes.append(f"no test file: {held_out} of {total} problems are held out, by a hash of their text{seeded}")
+        if not splits["train"]:
+            raise TaskError(f"task.path: '{source}' has no test file and too few problems to hold any out")
+    held_out_texts = {normal_text(row.question) for split in ("test", "validation") for row in splits.get(split, [])}
+    train = splits.get("train", [])
+    clean = [row for row in train if normal_text(row.question) not in held_out_texts]
+    if len(clean) < len(train):
+        splits["train"] = clean
+        notes.append(f"{len(train) - len(clean)} training problems dropped: identical to test problems")
+        if not clean:
+            raise TaskError(f"task.path: every training problem of '{source}' is also a test problem")
+    return Data(splits, tuple(notes), tuple(error for _, error in reader.wrong))
+
+
+def _hold_out(rows: list[Row], seed: int) -> tuple[list[Row], list[Row]]:
+    """(train, test). If no hash is below the bound, the problem with the lowest hash is held out."""
+    prefix = f"{seed}\n" if seed else ""  # a space in normal text: no problem's text begins so
+
+    def rank(row: Row) -> int:
+        return int.from_bytes(hashlib.sha256((prefix + normal_text(row.question)).encode()).digest()[:8], "big")
+
+    bound = 2**64 // HELD_OUT
+    ranks = [rank(row) for row in rows]
+    if rows and not any(one < bound for one in ranks):
+        bound = min(ranks) + 1
+    test = [row for row, one in zip(rows, ranks, strict=True) if one < bound]
+    return [row for row, one in zip(rows, ranks, strict=True) if one >= bound], test

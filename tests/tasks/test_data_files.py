@@ -1,0 +1,198 @@
+"""Data in other files than JSONL: formats, shards, named splits, damaged files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.tasks import Task, TaskError, load_task
+from grpo_train.tasks.shared.data_rows import read_rows
+
+ROWS = [{"prompt": f"What is {n} plus one?", "answer": str(n + 1), "level": n} for n in range(6)]
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> Path:
+    """Rows in the format of the file's ending."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), file)
+    elif file.suffix == ".json":
+        file.write_text(json.dumps(rows, indent=1))
+    elif file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with file.open("w", newline="", encoding="utf-8") as opened:
+            writer = csv.DictWriter(opened, list(rows[0]), delimiter="\t" if file.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return file
+
+
+def load(path: Path, **more: Any) -> Task:
+    return load_task(TaskConfig(name="data", path=str(path), **more))
+
+
+def read(file: Path, **more: Any) -> list[dict[str, Any]]:
+    rows = [row for _, row in read_rows(file, **more)]
+    assert all(isinstance(row, dict) for row in rows)
+    return rows  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet"])
+def test_every_format_gives_the_same_problems(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / f"train{suffix}", ROWS[:4])
+    write(tmp_path / f"test{suffix}", ROWS[4:])
+    task = load(tmp_path)
+    assert [task.size(split) for split in ("train", "test")] == [4, 2]
+    problem = task.problem("train", 3)
+    assert (problem.question, problem.answer, problem.data) == (ROWS[3]["prompt"], "4", ROWS[3])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "test-00000-of-00001.parquet"),
+        ("data/train-00000-of-00002.csv", "data/train-00001-of-00002.csv", "data/test-00000-of-00001.csv"),
+        ("train/part-0.parquet", "train/part-1.parquet", "test/part-0.parquet"),
+        ("my_train_0.jsonl", "my_train_1.jsonl", "my_test_0.jsonl"),
+    ],
+)
+def test_shards_are_read_in_order(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for index, name in enumerate(names):
+        write(tmp_path / name, ROWS[2 * index : 2 * index + 2])
+    task = load(tmp_path)
+    assert [task.problem("train", index).data["level"] for index in range(task.size("train"))] == [0, 1, 2, 3]
+    assert task.size("test") == 2
+
+
+def test_shards_without_a_split_are_one_dataset(tmp_path: Path) -> None:
+    for index in range(3):
+        write(tmp_path / "all" / f"part-{index:05}-of-00003.parquet", ROWS[2 * index : 2 * index + 2])
+    task = load(tmp_path / "all")
+    assert task.size("train") + task.size("test") == 6
+    (tmp_path / "all").rename(tmp_path / "some")
+    (tmp_path / "some" / "part-00001-of-00003.parquet").unlink()
+    with pytest.raises(TaskError, match=r"has 2 of 3 shards of part \(part-00000-of-00003\.parquet, .*copy the others"):
+        load(tmp_path / "some").size("train")
+
+
+@pytest.mark.parametrize(
+    ("splits", "sizes"),
+    [
+        ({"train": "one.csv", "test": "two.csv"}, (2, 2)),
+        ({"train": "one", "test": "more"}, (2, 2)),
+        ({"train": "*.csv", "test": "more"}, (4, 2)),
+    ],
+)
+def test_splits_name_files(tmp_path: Path, splits: dict[str, str], sizes: tuple[int, int]) -> None:
+    for index, name in enumerate(("one.csv", "two.csv", "more/three.csv")):
+        write(tmp_path / name, ROWS[2 * index : 2 * index + 2])
+    for path in (tmp_path, tmp_path / "one.csv"):
+        task = load(path, splits=splits)
+        assert (task.size("train"), task.size("test")) == sizes
+    with pytest.raises(TaskError, match=r"task\.splits: test: no file 'onee' in .*; did you mean one\.csv\?"):
+        load(tmp_path, splits={"test": "onee"}).size("test")
+    with pytest.raises(TaskError, match=r"found one\.csv, two\.csv; name the splits: task\.splits: \{train: one\.csv"):
+        load(tmp_path).size("test")
+
+
+def test_csv_cells_keep_answers_and_convert_columns(tmp_path: Path) -> None:
+    file = tmp_path / "train.csv"
+    text = 'answer,n,share,is,code,note\n007,3,0.5,True,007,"a, ""b""\nc"\n1.10,,2,false,12,nan\n'
+    file.write_text("\ufeff" + text.replace("\n", "\r\n"), encoding="utf-8", newline="")
+    first, second = read(file, texts={"answer"})
+    assert first == {"answer": "007", "n": 3, "share": 0.5, "is": True, "code": "007", "note": 'a, "b"\r\nc'}
+    assert second == {"answer": "1.10", "n": None, "share": 2.0, "is": False, "code": "12", "note": None}
+
+
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5))
+def test_any_csv_text_is_read_as_written(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[tuple[str, str]]
+) -> None:
+    rows = [{"prompt": one, "answer": two} for one, two in cells]
+    file = write(tmp_path_factory.mktemp("csv") / "train.csv", rows)
+    found = read(file, texts={"prompt", "answer"})
+    as_missing = [{k: None if v.strip().lower() in ("", "nan") else v for k, v in row.items()} for row in rows]
+    assert found == as_missing
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "prompt;answer\n1;2\n", r"a\.csv, line 1: the header is one column, 'prompt;answer'; its delimiter "
+         r'seems to be a semicolon: set task\.delimiter: ";"'),
+        ("a.csv", "prompt,answer,answer\n1,2,3\n", r"line 1: two columns are named 'answer'"),
+        ("a.csv", 'prompt,answer\n1,2\n"x"y,3\n', r"a\.csv, line 3: invalid CSV: .*check its quotes"),
+        ("a.csv", 'prompt,answer\n"a\nb",2\nOne, two,3\n', r"line 4: 3 fields where the header has 2; put quotes"),
+        ("a.csv", "prompt,answer\nA?,\n", r"a\.csv, line 2: 'answer' is empty \(task\.grader: number\)"),
+        ("a.csv", "prompt,answer\nA?,NaN\n", r"a\.csv, line 2: 'answer' is empty"),
+        ("a.csv", "prompt,answr\nA?,1\n", r"'answer' is missing \(task\.answer_field\); the row has prompt, answr: "
+         r"set task\.answer_field: answr"),
+        ("a.csv", "prompt,answer\n", r"a\.csv' has no rows"),
+        ("a.csv", "", r"a\.csv' has no rows"),
+        ("a.json", "[1]", r"a\.json, row 0: expected an object, found a int"),
+        ("a.json", "[{", r"a\.json' is not valid JSON"),
+        ("a.json", '{"prompt": "A?"}', r"a\.json, line 1: 'answer' is missing"),
+        ("a.parquet", "no", r"cannot read '.*a\.parquet' as Parquet: "),
+    ],
+)  # fmt: skip
+def test_wrong_files_name_line_and_fix(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TaskError, match=message) as error:
+        load(tmp_path / name).size("train")
+    assert "\n" not in str(error.value)
+
+
+def test_another_delimiter_is_a_key(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt;answer\n" + "".join(f"{n}?;{n}\n" for n in range(30)))
+    assert load(tmp_path, delimiter=";").problem("train", 0).data.keys() == {"prompt", "answer"}
+
+
+@pytest.mark.parametrize("grader", ["number", "text"])
+def test_missing_parquet_answers_are_named(tmp_path: Path, grader: str) -> None:
+    write(tmp_path / "a.parquet", [{"prompt": "A?", "answer": 1.0}, {"prompt": "B?", "answer": float("nan")}])
+    with pytest.raises(TaskError, match=r"a\.parquet, row 1: 'answer' is NaN .*; 1 of 2 rows is wrong: fix it, or set"):
+        load(tmp_path / "a.parquet", grader=grader).size("train")
+
+
+def test_wrong_rows_are_counted_or_dropped(tmp_path: Path) -> None:
+    rows = [{**row, "answer": "?"} if row["level"] % 2 else row for row in ROWS] * 5
+    file = write(tmp_path / "a.jsonl", [{**row, "prompt": f"{i} {row['prompt']}"} for i, row in enumerate(rows)])
+    with pytest.raises(TaskError) as error:
+        load(file).size("train")
+    assert str(error.value) == (
+        f"{file}, line 2: 'answer' must be one number, or end in '#### N', found '?' (task.grader: number); 15 of 30 "
+        "rows are wrong (also line 4, line 6, line 8, …): fix them, or set task.wrong_rows: drop"
+    )
+    task = load(file, wrong_rows="drop")
+    assert task.size("train") + task.size("test") == 15
+    assert task.notes[0].startswith(f"15 of 30 rows dropped; the first: {file}, line 2: 'answer' must be")  # type: ignore[attr-defined]
+    with pytest.raises(TaskError, match="all 15 rows are wrong"):
+        load(write(tmp_path / "b.jsonl", rows[1::2]), wrong_rows="drop").size("train")
+
+
+def test_held_out_rows_depend_on_the_seed(tmp_path: Path) -> None:
+    rows = [{"prompt": text, "answer": 1} for n in range(300) for text in (f"Word {n} and", f"WORD  {n} and ")]
+    file = write(tmp_path / "a.jsonl", rows)
+
+    def held_out(seed: int) -> set[str]:
+        task = load(file, split_seed=seed)
+        train = {task.problem("train", index).question.lower().split()[1] for index in range(task.size("train"))}
+        test = {task.problem("test", index).question.lower().split()[1] for index in range(task.size("test"))}
+        assert train.isdisjoint(test)
+        assert len(train | test) == 300
+        return test
+
+    assert held_out(0) == held_out(0) != held_out(1) == held_out(1)
