@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from grpo_train.cli.output import table
 from grpo_train.run_dir import resolve_root
 
 if TYPE_CHECKING:
+    from grpo_train.history.database import Database
     from grpo_train.history.record import Record
 
 EPILOG = (
@@ -31,29 +33,64 @@ def history(
     columns: Annotated[str, typer.Option(help="Fields to show, separated by commas.")] = "",
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    source: Annotated[
+        str | None, typer.Option("--from", help="Runs in the backups of this destination instead of a root.")
+    ] = None,
+    records: Annotated[
+        bool, typer.Option("--records", help="Print whole records as JSON, as grpo-tui history rebuild reads them.")
+    ] = False,
     root: Root = None,
 ) -> None:
-    """Find runs of a root by state, metrics, config keys, evaluations and time."""
-    from grpo_train.history.database import Database, HistoryError
-    from grpo_train.history.news import refresh
+    """Find runs of a root, or of the backups in a destination, by state, metrics, config keys, evaluations and time."""
+    from grpo_train.history.news import plain_news
 
     folder = resolve_root(root)
-    database = Database(_cache_of(folder))
-    try:
-        problems = refresh(database, folder, "")
-    except HistoryError as error:
-        if error.code != "damaged":
-            raise
-        print(f"warning: {error}", file=sys.stderr)
-        problems = refresh(database, folder, "")
+    database, problems = _of_store(source, folder) if source is not None else _of_root(folder)
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
-    _answer(database.records(), query or [], columns, as_json, as_csv, folder)
+    if records:
+        print(json.dumps([plain_news(record) for record in database.records()]))
+    else:
+        where = f"in {source}" if source is not None else f"under {folder}"
+        _answer(database.records(), query or [], columns, as_json, as_csv, where)
     if problems:
         raise typer.Exit(3)
 
 
-def _answer(records: list[Record], words: list[str], columns: str, as_json: bool, as_csv: bool, folder: Path) -> None:
+def _of_root(folder: Path) -> tuple[Database, list[str]]:
+    """The runs of a root, and those that cannot be read."""
+    from grpo_train.history.database import Database
+    from grpo_train.history.news import refresh
+
+    database = Database(_cache_of(str(folder)))
+    return database, _twice(lambda: refresh(database, folder, ""))
+
+
+def _of_store(name: str, folder: Path) -> tuple[Database, list[str]]:
+    """The runs in the backups of a destination, and those that cannot be read. Raises UserError."""
+    from grpo_train.backup.past import read_store, root_of
+    from grpo_train.cli.transfer import opened
+    from grpo_train.history.database import Database
+
+    to = opened(name, folder, write=False)
+    database = Database(_cache_of(root_of(to.store)))
+    return database, _twice(lambda: read_store(database, to.store, to.name))
+
+
+def _twice(read: Callable[[], list[str]]) -> list[str]:
+    """Read again what a damaged file of records, which is moved aside, was about."""
+    from grpo_train.history.database import HistoryError
+
+    try:
+        return read()
+    except HistoryError as error:
+        if error.code != "damaged":
+            raise
+        print(f"warning: {error}", file=sys.stderr)
+        return read()
+
+
+def _answer(records: list[Record], words: list[str], columns: str, as_json: bool, as_csv: bool, where: str) -> None:
     """Print what a query finds, or everything about one run. Raises UserError."""
     from grpo_train.history import listing
 
@@ -67,14 +104,14 @@ def _answer(records: list[Record], words: list[str], columns: str, as_json: bool
     elif as_csv:
         print(listing.to_csv(found, names), end="")
     elif not found:
-        print(f"no runs match under {folder}" if words else f"no runs under {folder}")
+        print(f"no runs match {where}" if words else f"no runs {where}")
     else:
         table(names, listing.cells(found, names))
 
 
-def _cache_of(root: Path) -> Path:
-    """The file of records of a root, in the user's cache directory."""
+def _cache_of(root: str) -> Path:
+    """The file of records of a root or a store, in the user's cache directory."""
     import platformdirs
 
-    name = hashlib.sha256(str(root).encode(errors="surrogateescape")).hexdigest()[:16]
+    name = hashlib.sha256(root.encode(errors="surrogateescape")).hexdigest()[:16]
     return Path(platformdirs.user_cache_dir("grpo-train")) / f"history-{name}.sqlite"

@@ -253,8 +253,8 @@ def _write_run(file: sqlite3.Connection, news: News) -> None:
     if known is None:
         insert = "INSERT INTO runs (identity, box, root, name) VALUES (?, ?, ?, ?)"
         file.execute(insert, (news.identity, news.box, news.root, news.name))
-    elif known[:2] != (news.box, news.root) and (news.summary is None or updated_at < (known[2] or "")):
-        return  # an older copy of the run
+    elif known[:2] != (news.box, news.root) and _is_older(news, known[1], updated_at, known[2] or ""):
+        return
     texts = {
         key: None if (value := getattr(news, key)) is None else json.dumps(value, ensure_ascii=False)
         for key in ("summary", "metrics", "evaluations", "events")
@@ -277,6 +277,18 @@ def _write_run(file: sqlite3.Connection, news: News) -> None:
         copied = "SELECT 1 FROM evaluated WHERE identity = ? AND dataset = ? AND start = ? AND box != ?"
         if file.execute(copied, (*of, news.box)).fetchone() is None:
             file.execute("REPLACE INTO evaluated VALUES (?, ?, ?, ?, ?)", (news.box, *of, stop))
+
+
+def _is_older(news: News, known_root: str, updated_at: str, known_at: str) -> bool:
+    """Whether what was heard of a copy of a run is older than what is known; a backup never takes a box's place."""
+    if is_store(news.root) != is_store(known_root):
+        return is_store(news.root)
+    return news.summary is None or updated_at < known_at
+
+
+def is_store(root: str) -> bool:
+    """Whether the root of a record is a store of backups: a URL."""
+    return "://" in root
 
 
 def _write_spans(file: sqlite3.Connection, news: News) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.history.database import Database, News
-from grpo_train.history.record import evaluations_of, events_of, metrics_of, summary_of
+from grpo_train.history.record import Record, evaluations_of, events_of, metrics_of, summary_of
 from grpo_train.history.spans import Span, run_spans, time_of
 from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_older_runs, list_runs
 from grpo_train.run_dir.config_values import config_values
@@ -57,6 +57,34 @@ def news_of(
         signature=signature,
         evaluated={one["dataset"]: span for one in found or () if (span := _evaluated(one)) is not None},
     )
+
+
+def plain_news(record: Record) -> dict[str, Any]:
+    """Everything that is kept of a run, as JSON, for a program with a history of its own."""
+    return {
+        "identity": record.identity, "root": record.root, "name": record.name,
+        "summary": dict(record.summary), "config": record.config,
+        "metrics": record.metrics, "evaluations": record.evaluations, "events": record.events,
+        "backup": record.backup, "parent": record.parent,
+    }  # fmt: skip
+
+
+def news_from(row: Mapping[str, Any], box: str, root: str) -> News:
+    """News from :func:`plain_news`. Raises KeyError, TypeError, ValueError for anything else."""
+    return News(
+        str(row["identity"]), box, root, str(row["name"]),
+        summary=summary_of(row["summary"]),
+        config={str(key): value for key, value in row["config"].items()},
+        metrics={str(name): [_number(value) for value in values] for name, values in row["metrics"].items()},
+        evaluations=[dict(one) for one in row["evaluations"]],
+        events=events_of(row["events"]),
+        backup=str(row["backup"]),
+        parent=str(row["parent"] or "") or None,
+    )  # fmt: skip
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def refresh(database: Database, root: Path, box: str) -> list[str]:

@@ -6,12 +6,17 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from grpo_train.history.database import Database, HistoryError
 from grpo_train.history.record import Record
 from grpo_train.run_dir.errors import UserError
 from grpo_tui.history import history_file
+
+if TYPE_CHECKING:
+    from remote.boxes import Box
 
 _HISTORY = """\
 examples:
@@ -19,8 +24,10 @@ examples:
   grpo-tui history 'task:gsm8k eval.accuracy>0.6 since:30d sort:cost'
   grpo-tui history 'cfg.optimizer.learning_rate>=1e-5 backup:none' --columns name,box,step,cost
   grpo-tui history show run_gsm8k_demo      everything about one run
-  grpo-tui history rebuild                  read all boxes of boxes.yaml again
+  grpo-tui history rebuild                  read all boxes of boxes.yaml again, and the backups in this
+                                            machine's backup.yaml
   grpo-tui history rebuild --root ~/runs    read a directory of runs on this machine
+  grpo-tui history rebuild --from s3        read the backups in one destination of backup.yaml
 
 Exit codes: 0 done, 1 failed, 2 usage error, 3 done, but some runs or boxes could not be read.
 """
@@ -60,6 +67,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         options.add_argument("--csv", action="store_true", help="print CSV")
         options.add_argument("--box", action="append", metavar="NAME", help="rebuild: only this box (repeatable)")
         options.add_argument("--root", type=Path, metavar="DIR", help="rebuild: only this directory on this machine")
+        options.add_argument("--from", dest="source", metavar="NAME", help="rebuild: only the backups in a destination")
         options.add_argument("--boxes", metavar="FILE", help="rebuild: boxes.yaml to use")
     else:
         options.add_argument("--since", default="", metavar="WHEN", help="a time span (7d, 12h) or a date (2026-11-01)")
@@ -106,14 +114,17 @@ def read_records(database: Database) -> list[Record]:
 
 
 def _rebuild(database: Database, arguments: argparse.Namespace) -> int:
-    from grpo_tui.history.rebuild import rebuild_box, rebuild_root
+    from grpo_tui.history.rebuild import rebuild_root
+    from grpo_tui.history.stores import rebuild_stores
     from remote.boxes import find_box, load_boxes
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 
     problems: list[str] = []
-    if arguments.root is not None:
+    if arguments.source is not None:
+        problems = rebuild_stores(database, say, [arguments.source])
+    elif arguments.root is not None:
         root = arguments.root.expanduser().absolute()
         problems = rebuild_root(database, root, (arguments.box or ["local"])[0])
     else:
@@ -121,16 +132,24 @@ def _rebuild(database: Database, arguments: argparse.Namespace) -> int:
         if arguments.box:
             boxes = [find_box(boxes, name, arguments.boxes) for name in arguments.box]
         for box in boxes:
-            began = time.monotonic()
-            try:
-                count, unread = rebuild_box(database, box, say)
-            except HistoryError:
-                raise
-            except UserError as error:
-                problems.append(str(error))
-                continue
-            problems += [f"{box.name}: {problem}" for problem in unread]
-            say(f"{box.name}: {count} runs read in {time.monotonic() - began:.1f} s")
+            problems += _rebuild_box(database, box, say)
+        if not arguments.box:
+            problems += rebuild_stores(database, say)
     for problem in problems:
         say(f"warning: {problem}")
     return 3 if problems else 0
+
+
+def _rebuild_box(database: Database, box: Box, say: Callable[[str], None]) -> list[str]:
+    """Read a box; returns what could not be read, with the reason. Raises HistoryError."""
+    from grpo_tui.history.rebuild import rebuild_box
+
+    began = time.monotonic()
+    try:
+        count, unread = rebuild_box(database, box, say)
+    except HistoryError:
+        raise
+    except UserError as error:
+        return [str(error)]
+    say(f"{box.name}: {count} runs read in {time.monotonic() - began:.1f} s")
+    return [f"{box.name}: {problem}" for problem in unread]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from grpo_train.backup.runs import back_up_run
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import utc_now
 from grpo_train.run_dir.identity import run_identity
 from grpo_train.tracking.wandb import process
 from grpo_tui import cli
 from tests.run_dir.helpers import log
+from tests.support.backups import folder_destination
 from tests.support.engine import REPOSITORY, environment, grpo_train, wait_for, write_config
 from tests.support.histories import make_run
 from tests.support.patience import PATIENCE
@@ -267,3 +270,23 @@ def test_runs_are_read_back(
     server.fails_with = 401
     assert cli.main(["wandb", "runs"]) == 1
     assert "answered 401: check WANDB_API_KEY" in capsys.readouterr().err
+
+
+def test_a_run_is_sent_from_its_backup(tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "box", "a", steps=5, accuracy=(0.4,))
+    to = folder_destination(tmp_path / "disk")
+    back_up_run(run.root, "training_runs", "a", to)
+    expected = identity(run)
+    shutil.rmtree(tmp_path / "box")
+    (tmp_path / "empty" / "training_runs").mkdir(parents=True)
+    settings = tmp_path / "config" / "grpo-tui"
+    settings.mkdir(parents=True)
+    (settings / "backup.yaml").write_text(f"destinations: [{{name: disk, folder: {tmp_path / 'disk'}}}]\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    gone = RunDir(tmp_path / "empty" / "training_runs" / "a")
+    assert "add --from DESTINATION" in tracked(gone, code=2).stderr
+    assert "snapshot 1" in tracked(gone, "--from", "disk").stdout
+    (sent,) = server.runs.values()
+    assert (sent.id, sent.name, sent.state, sent.column("train/step")) == (expected, "a", "finished", [1, 2, 3, 4, 5])
+    assert sent.column("eval/gsm8k/accuracy") == [0.4]
+    assert not gone.path.exists(), "nothing is restored"

@@ -30,7 +30,10 @@ INIT_S = 60.0
 class Session:
     """An open W&B run of a generation. Raises what ``wandb`` raises."""
 
-    def __init__(self, run: RunDir, settings: WandbSettings, generation: Generation) -> None:
+    def __init__(
+        self, run: RunDir, settings: WandbSettings, generation: Generation, folder: Path | None = None
+    ) -> None:
+        """``folder``: where ``wandb/`` with its files is made; None = in the run."""
         import wandb
 
         self._id = generation.id_of(run_identity(run.path).identity)
@@ -47,7 +50,7 @@ class Session:
             name=run.name + (f" (resumed {generation.index})" if generation.index else ""),
             config=_config_of(run),
             resume="allow",
-            dir=str(run.path),
+            dir=str(folder or run.path),
             settings=wandb.Settings(
                 console="off",
                 disable_code=True,

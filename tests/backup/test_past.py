@@ -1,0 +1,116 @@
+"""The history of runs that are only in a backup."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grpo_train.backup.past import read_store
+from grpo_train.backup.peek import look, newest_manifest, runs_in
+from grpo_train.backup.runs import back_up_run
+from grpo_train.history.database import Database
+from grpo_train.history.fields import value_of
+from grpo_train.history.news import news_from, plain_news, read_root
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.identity import older_identity, run_identity
+from grpo_tui import cli
+from tests.support.backups import backup, folder_destination, objects
+from tests.support.engine import grpo_train
+from tests.support.histories import make_run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A finished run with an evaluation, a live one, and one of the older layout."""
+    root = tmp_path / "box"
+    make_run(root, "done", reward=0.7, accuracy=(0.4, 0.62))
+    make_run(root, "live", reward=0.4, state="running")
+    (root / "rl_runs" / "old" / "step_40").mkdir(parents=True)
+    (root / "rl_runs" / "old" / "step_40" / "adapter.bin").write_bytes(b"weights")
+    return root
+
+
+def test_a_run_that_is_only_in_a_backup(root: Path, tmp_path: Path) -> None:
+    to = folder_destination(tmp_path / "disk")
+    identity = run_identity(root / "training_runs" / "done").identity
+    for kind, name in (("training_runs", "done"), ("training_runs", "live"), ("rl_runs", "old")):
+        back_up_run(root, kind, name, to)
+    shutil.rmtree(root)
+    database = Database(tmp_path / "history.sqlite")
+    assert read_store(database, to.store, "disk") == []
+    found = {record.name: record for record in database.records()}
+    done = found["done"]
+    assert (done.identity, done.box, done.state, done.backup) == (identity, "disk", "finished", "complete")
+    values = [value_of(done, name) for name in ("reward", "step", "held_out", "max.loss", "lr", "hours")]
+    assert values == [0.7, 10, 0.62, 1.0, 1e-5, 1.0]
+    assert found["live"].state == "lost", "nobody knows how it went on"
+    assert (found["old"].identity, found["old"].number("step")) == (older_identity("old", [40]), 40)
+    for path in (tmp_path / "disk").rglob("train_log*"):
+        shutil.rmtree(path)
+    assert read_store(database, to.store, "disk") == [], "an unchanged backup is not read again"
+
+
+def test_a_backup_never_takes_the_place_of_a_box(root: Path, tmp_path: Path) -> None:
+    to = folder_destination(tmp_path / "disk")
+    backup(RunDir(root / "training_runs" / "done"), to)
+    for order in ("box first", "backup first"):
+        database = Database(tmp_path / f"{order}.sqlite")
+        if order == "box first":
+            read_root(database, root, "h200-a")
+        read_store(database, to.store, "disk")
+        read_root(database, root, "h200-a")
+        (record,) = [record for record in database.records() if record.name == "done"]
+        assert (record.box, record.root, [box for box, _, _ in record.ran]) == ("h200-a", str(root), ["h200-a"]), order
+
+
+def test_a_record_comes_back_from_plain_json(root: Path, tmp_path: Path) -> None:
+    here, there = Database(tmp_path / "a.sqlite"), Database(tmp_path / "b.sqlite")
+    read_root(here, root, "x")
+    rows = json.loads(json.dumps([plain_news(record) for record in here.records()]))
+    there.write([news_from(row, "x", str(root)) for row in rows])
+    assert [plain_news(record) for record in there.records()] == rows
+
+
+def test_a_damaged_log_is_left_out_and_named(root: Path, tmp_path: Path) -> None:
+    to = folder_destination(tmp_path / "disk")
+    backup(RunDir(root / "training_runs" / "done"), to)
+    (key,) = [key for key in objects(to) if "train_log.jsonl" in key]
+    size = (tmp_path / "disk" / key).stat().st_size
+    (tmp_path / "disk" / key).write_bytes(b"x" * size)
+    (home,) = runs_in(to.store)
+    snapshot = newest_manifest(to.store, home)
+    assert snapshot is not None
+    with look(to.store, home, snapshot) as found:
+        place = found.run.path
+        assert "train_log.jsonl" in found.problems[0]
+        assert found.run.config_file.exists()
+    assert not place.exists()
+    database = Database(tmp_path / "history.sqlite")
+    assert "train_log.jsonl" in read_store(database, to.store, "disk")[0]
+    assert database.records()[0].state == "finished", "what is whole is kept"
+
+
+def test_rebuild_reads_the_destinations_of_this_machine(
+    root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("DATA", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    backup(RunDir(root / "training_runs" / "done"), folder_destination(tmp_path / "disk"))
+    settings = home / ".config" / "grpo-tui"
+    settings.mkdir(parents=True)
+    described = [{"name": "disk", "folder": str(tmp_path / "disk")}, {"name": "gone", "folder": str(tmp_path / "gone")}]
+    (settings / "backup.yaml").write_text(yaml.safe_dump({"destinations": described}))
+    (settings / "boxes.yaml").write_text("boxes: []\n")
+    shutil.rmtree(root)
+    assert cli.main(["history", "rebuild", "--boxes", str(settings / "boxes.yaml")]) == 3
+    told = capsys.readouterr().err
+    assert "backups in disk: 1 runs read" in told
+    assert "backups in gone: " in told
+    assert cli.main(["history", "--csv", "--columns", "name,box,reward", "reward>0.6"]) == 0
+    assert capsys.readouterr().out == "name,box,reward\ndone,disk,0.7\n"
+    done = grpo_train("history", "state:finished", "--from", "disk", "--csv", "--columns", "name", root=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "name\ndone\n"), done.stderr
