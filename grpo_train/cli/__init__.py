@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from grpo_train.cli import (
     backup,
+    clean,
     data,
     destinations,
     evaluate,
@@ -103,6 +104,7 @@ app.command("verify-backup", rich_help_panel="Back up")(backup.verify_backup)
 app.command(rich_help_panel="Back up")(backup.restore)
 app.command(rich_help_panel="Back up")(tidy.cleanup)
 app.command(rich_help_panel="Back up")(tidy.archive)
+app.command(rich_help_panel="Back up")(clean.clean)
 app.command("prune-backups", rich_help_panel="Back up")(tidy.prune_backups)
 app.command("fetch", rich_help_panel="Back up")(tidy.fetch_)
 app.command("safe-to-terminate", rich_help_panel="Back up")(tidy.safe)

@@ -22,6 +22,7 @@ from grpo_train.cli.output import fail, styled, table
 from grpo_train.config import dump_config, load_config, read_config_text, with_changes
 from grpo_train.policy.locate import resolve_backbone
 from grpo_train.run_dir import RunDir, prepare_root, remove_tree, resolve_root, sha256
+from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.root import ROOT_VARIABLE
 from grpo_train.train.preflight import check_engine
 
@@ -96,7 +97,8 @@ def _config(cfg: Path | None, root: Path) -> str:
 
 @contextmanager
 def _scratch(root: Path, keep: bool) -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix=".selftest-", dir=root))
+    pid = os.getpid()  # grpo-train clean sees by the name whether it is at work
+    path = Path(tempfile.mkdtemp(prefix=f".selftest-{pid}-{start_ticks(pid)}-", dir=root))
     try:
         yield path
     finally:

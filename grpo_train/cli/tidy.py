@@ -29,12 +29,12 @@ from grpo_train.cli.transfer import (
     DONE,
     FAILED,
     PARTLY,
-    USAGE,
     Limit,
     To,
     Transfers,
     Yes,
     age_text,
+    confirm,
     failing,
     opened,
     parse_limit,
@@ -76,7 +76,7 @@ def cleanup(
             if as_json:
                 print_json(plan)
             raise typer.Exit(DONE)
-        _confirm(yes, f"Remove {len(plan.spare)} checkpoints ({size_text(plan.bytes)}) from this disk?")
+        confirm(yes, f"Remove {len(plan.spare)} checkpoints ({size_text(plan.bytes)}) from this disk?")
         result = clean_and_note(run, destination, number, transfers, show)
     if as_json:
         print_json(result)
@@ -167,7 +167,7 @@ def prune_backups(
             raise typer.Exit(DONE)
         if not as_json:
             _show_all_pruned(plan, as_json, dry_run=True)
-        _confirm(yes, _prune_question(plan, destination))
+        confirm(yes, _prune_question(plan, destination))
         results = [prune(folder, home, destination, **options) for home in found]  # type: ignore[arg-type]
     _show_all_pruned(results, as_json, dry_run=False)
 
@@ -197,17 +197,6 @@ def safe(
         kept = " (kept on the mount only, no second copy)" if verdict.kept == "mount" else ""
         print(f"safe to terminate{kept}" if verdict.safe else "not safe to terminate")
     raise typer.Exit(DONE if verdict.safe else FAILED)
-
-
-def _confirm(yes: bool, question: str) -> None:
-    """Ask on a terminal; elsewhere ``--yes`` is needed."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        print("error: nothing was removed; add --yes to confirm", file=sys.stderr)
-        raise typer.Exit(USAGE)
-    if not typer.confirm(question, default=False):
-        raise typer.Exit(USAGE)
 
 
 def _steps(text: str | None, run: str | None) -> list[int]:

@@ -79,6 +79,17 @@ def parse_limit(text: str) -> int:
         raise UserError(f"--limit: {error}", code="bad_option") from None
 
 
+def confirm(yes: bool, question: str) -> None:
+    """Ask on a terminal; elsewhere ``--yes`` is needed."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        print("error: nothing was removed; add --yes to confirm", file=sys.stderr)
+        raise typer.Exit(USAGE)
+    if not typer.confirm(question, default=False):
+        raise typer.Exit(USAGE)
+
+
 def print_json(value: Any) -> None:
     """Print a dataclass, or a list of them, as JSON."""
     rows = [asdict(row) for row in value] if isinstance(value, (list, tuple)) else value

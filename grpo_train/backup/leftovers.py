@@ -1,0 +1,168 @@
+"""What killed commands left below a root: hidden staging directories, ``.tmp`` files, records of transfers, self-tests.
+
+Only names that this program gives are looked at, and only those of this account. A leftover is one whose writer is
+known to be dead: its process is gone, or nothing below it has changed for a day by the clock of the disk. Samples of an
+unfinished evaluation, and results that wait for a repair, are not leftovers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_train.backup.job import FOLDER
+from grpo_train.backup.layout import KINDS
+from grpo_train.backup.terminate import NETWORK_FILE_SYSTEMS
+from grpo_train.run_dir.files import read_json, remove_tree
+from grpo_train.run_dir.mounts import mount_of
+from grpo_train.run_dir.processes import is_alive, run_id_in, start_ticks
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
+from grpo_train.run_dir.status import observe
+
+AGE_S = 86_400.0
+_DEPTH = 6
+"""Directories below the root that are looked into: training_runs/RUN/training_state/superseded/DIGEST/step_N."""
+_BY_PROCESS = (
+    (re.compile(r"\.selftest-(\d+)-(\d+)-.+"), "a self-test"),
+    (re.compile(r"\.step_\d+\.(\d+)-(\d+)-[0-9a-f]+\.tmp"), "a checkpoint that was being written or removed"),
+    (re.compile(r"\..+\.(\d+)\.[0-9a-f]{8}\.tmp"), "a file that was being written"),
+)
+_BY_TRANSFER = (
+    (re.compile(r"\.restore-.+-[0-9a-f]{16}-\d+"), "an unfinished restore"),
+    (re.compile(r"\..+\.restore(-[0-9a-f]{16})?"), "an unfinished restore"),
+    (re.compile(r"\.fetch-.+"), "an unfinished fetch"),
+)
+_BY_AGE = ((re.compile(r"\..+\.[0-9a-f]{8}\.tmp"), "a directory or link that was being made"),)
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something that a dead process left."""
+
+    path: str
+    """Relative to the root."""
+    what: str
+    bytes: int
+
+
+def find_leftovers(root: Path) -> list[Leftover]:
+    """Everything below a root that no process works on and no reader needs. Raises OSError."""
+    at_work = {path.parent.name for path in root.glob(f"{FOLDER}/*/status.json") if _is_live(path)}
+    mount = mount_of(root)
+    is_shared = mount is None or mount.kind in NETWORK_FILE_SYSTEMS
+    now = _now(root)
+    found = []
+    for path in _candidates(root, _DEPTH):
+        what = _why(path, root, at_work, now, is_shared=is_shared)
+        if what and path.lstat().st_uid == os.geteuid():
+            found.append(Leftover(os.fspath(path.relative_to(root)), what, _size(path)))
+    return found
+
+
+def remove_leftovers(root: Path, chosen: Iterable[Leftover]) -> list[Leftover]:
+    """Remove leftovers that still are some; returns those that are gone. Raises OSError."""
+    still = {each.path for each in find_leftovers(root)}
+    removed = []
+    for each in chosen:
+        path = root / each.path
+        if each.path in still:
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(path)
+            else:
+                path.unlink(missing_ok=True)
+        if not os.path.lexists(path):
+            removed.append(each)
+    return removed
+
+
+def _why(path: Path, root: Path, at_work: set[str], now: float, *, is_shared: bool) -> str:
+    """What a path is a leftover of; "" where it is none, or that is not known."""
+    is_old = now - _changed(path) >= AGE_S
+    if path.parent == root / FOLDER:
+        is_left = is_old and path.name not in at_work and _is_of_nothing(path.name, root)
+        return "the record of a transfer" if is_left else ""
+    for pattern, what in _BY_PROCESS:
+        if match := pattern.fullmatch(path.name):
+            ticks = int(match[2]) if pattern.groups > 1 else start_ticks(int(match[1]))
+            is_dead = ticks is None or not is_alive(int(match[1]), ticks)
+            is_left = is_dead and (is_old or not is_shared) and not _is_in_use(path)
+            return what if is_left else ""
+    for pattern, what in _BY_TRANSFER:
+        if pattern.fullmatch(path.name):
+            return what if path.is_dir() and not at_work and (is_old or not is_shared) else ""
+    if path.name.startswith(".new-") and os.fspath(path.parent.relative_to(root)) in KINDS:
+        return "a directory that was being made" if is_old else ""
+    for pattern, what in _BY_AGE:
+        if pattern.fullmatch(path.name):
+            return what if is_old else ""
+    return ""
+
+
+def _is_of_nothing(record: str, root: Path) -> bool:
+    """Whether the record of a transfer is of a fetch, or of a directory that is gone."""
+    for kind in KINDS:
+        start = f"{kind.replace('/', '.')}."
+        if record.startswith(start):
+            return not (root / kind / record.removeprefix(start)).exists()
+    return record.startswith("fetch.")
+
+
+def _candidates(folder: Path, depth: int) -> Iterator[Path]:
+    """Hidden paths below a directory, without what is below them, and the records of transfers."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith(".") or (folder.name == FOLDER and entry.is_dir(follow_symlinks=False)):
+            yield Path(entry.path)
+        elif depth > 0 and entry.is_dir(follow_symlinks=False):
+            yield from _candidates(Path(entry.path), depth - 1)
+
+
+def _is_live(status: Path) -> bool:
+    row = read_json(status, MAX_RUN_FILE_BYTES, finite=True)
+    return row is None or observe(row).is_live  # one that cannot be read may be
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Whether a process works below a directory: it belongs to a run there, or it is there itself."""
+    real = os.path.realpath(folder) + os.sep
+    for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
+        if entry.name.isdigit():
+            try:
+                here = os.readlink(entry / "cwd") + os.sep
+            except OSError:
+                here = ""
+            if here.startswith(real) or run_id_in(int(entry.name)).startswith(real):
+                return True
+    return False
+
+
+def _changed(path: Path) -> float:
+    """When something at or below a path last changed, by the disk's clock. It cannot be set back."""
+    newest = path.lstat().st_ctime
+    for parent, folders, names in os.walk(path):
+        for name in (*folders, *names):
+            try:
+                newest = max(newest, os.lstat(os.path.join(parent, name)).st_ctime)
+            except FileNotFoundError:
+                continue
+    return newest
+
+
+def _size(path: Path) -> int:
+    if not path.is_dir() or path.is_symlink():
+        return path.lstat().st_size
+    files = (Path(parent, name) for parent, _, names in os.walk(path) for name in names)
+    return sum(file.lstat().st_size for file in files)
+
+
+def _now(root: Path) -> float:
+    """The clock of the disk. Raises OSError."""
+    with tempfile.TemporaryFile(dir=root) as probe:
+        return os.fstat(probe.fileno()).st_mtime
