@@ -34,6 +34,7 @@ from grpo_tui.model.connection import Connection, MakeClient, make_box_client
 from grpo_tui.model.pulse import BEAT_S, Pulse
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
+from grpo_tui.model.termination import Termination
 from grpo_tui.options import Options
 from grpo_tui.preferences import Preferences
 from grpo_tui.recall import Recall
@@ -109,6 +110,7 @@ class GrpoApp(App[None]):
         self.store = Store(box.name, box.price_at(self._now()), self._now)
         self.connection = Connection(box, self.store, lambda: self.post_message(EventsArrived()), self._make_client)
         self._ends, self._pace = EndWatch(self.store), Pace()
+        self.termination = Termination(self.store, is_local=box.is_local)
         self._awaited_run: str | None = None
         history = HistoryWriter(self.options.history, box) if self.options.history is not None else None
         self._refresher, self.recall = background.Refresher(self), Recall(self, self._cache, history)

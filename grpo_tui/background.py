@@ -32,6 +32,8 @@ MACHINE_S = 60.0
 """Interval between requests for uptime and disks, which the header shows; the box view requests them more often."""
 RECORD_S = 3.0
 """Interval between two runs that the history asks about."""
+TERMINATION_S = 170.0
+"""The box asks its store about every run."""
 CROSSHAIR_S = 0.1
 """The crosshair rests this long before its row is requested."""
 
@@ -58,6 +60,8 @@ class Refresher:
                 self._machine_due = time.monotonic() + MACHINE_S
                 self._app.work("machine", partial(refresh_machine, self._app, self.history))
             self._refresh_history()
+            if self._app.termination.due():
+                self._app.work("safe to terminate", partial(refresh_termination, self._app))
             self._app.views.shown.request_data()
 
     def _refresh_shown(self) -> None:
@@ -118,6 +122,18 @@ async def refresh_machine(app: GrpoApp, history: BoxHistory) -> None:
             reply = await app.request("box_facts", timeout=15.0)
             history.facts(reply, app.store.now())
             app.recall.note("box_facts", {}, reply)
+
+
+async def refresh_termination(app: GrpoApp, *, now: bool = False) -> None:
+    """Request whether the box can be terminated; ``now``: the engine's answer of now, with all that forbids it."""
+    termination = app.termination
+    question = termination.asking()
+    try:
+        termination.answered(question, await app.request("safe_to_terminate", timeout=TERMINATION_S, now=now))
+    except RemoteError as error:
+        termination.failed(error.message)
+    finally:
+        termination.ended()
 
 
 async def refresh_shown(app: GrpoApp, run: str) -> None:

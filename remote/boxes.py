@@ -74,6 +74,8 @@ class Box:
     """Octal umask of runs, such as 007 for a group that shares them; "" = 077, for this account alone."""
     follow_links: bool = False
     """Whether a log may be a symbolic link out of the root."""
+    persistent: bool = False
+    """Whether the disk of the root outlives the box."""
 
     def settings(self, *, readonly: bool = False) -> Settings:
         """The settings sent to the agent."""
@@ -276,10 +278,10 @@ def _value(key: str, node: Any, where: str) -> Any:
         raise BoxesError(f"{where}: 'price_per_hour' must be a number (dollars), not {value!r}")
     if key == "prices":
         return _prices(value, where)
-    if key == "follow_links":
+    if key in ("follow_links", "persistent"):
         if isinstance(value, bool):
             return value
-        raise BoxesError(f"{where}: 'follow_links' must be true or false, not {value!r}")
+        raise BoxesError(f"{where}: '{key}' must be true or false, not {value!r}")
     if key == "kind":
         if value in ("ssh", "local"):
             return value

@@ -38,6 +38,13 @@ async def choose_box(app: GrpoApp) -> None:
         await app.use_box(next(box for box in boxes if box.name == chosen))
 
 
+async def safe_to_terminate(app: GrpoApp) -> None:
+    """List what would be lost if this box were terminated now."""
+    from grpo_tui.screens.termination import TerminationScreen
+
+    await app.show_dialog(TerminationScreen())
+
+
 async def reconnect(app: GrpoApp) -> None:
     """Reconnect to the box now.
 

@@ -98,6 +98,12 @@ def not_attachable(situation: Situation) -> str:
     return f"the tmux session of {run.name} is closed"
 
 
+def not_checkable(situation: Situation) -> str:
+    if situation.readonly:
+        return "started with --readonly: the check writes a marker to the store"
+    return disconnected(situation)
+
+
 def no_runs(situation: Situation) -> str:
     return "" if situation.store.runs else "no runs to filter"
 

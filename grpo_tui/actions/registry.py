@@ -15,6 +15,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("kill", "K", "kill", "Runs", runs.kill, reasons.not_killable, dangerous=True),
     Action("boxes", "b", "boxes", "Boxes", boxes.choose_box),
     Action("reconnect", "c", "reconnect", "Boxes", boxes.reconnect, reasons.connected, in_bar=False),
+    Action("terminable", "T", "terminate?", "Boxes", boxes.safe_to_terminate, reasons.not_checkable, in_bar=False),
     Action("home", "1", "home", "Views", view.show_home),
     Action("charts", "2", "charts", "Views", view.show_charts),
     Action("rollouts", "3", "rollouts", "Views", view.show_rollouts),

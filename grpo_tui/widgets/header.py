@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
 MUTED = "$text-muted"
+SHORTEST_REASON, LONGEST_REASON, PRICE = 14, 60, 10
+"""Cells of why the box cannot be terminated, and of the price beside it."""
 FULL = 0.05
 """A disk with a smaller share left is pointed out."""
 part = Content.assemble
@@ -64,7 +66,8 @@ class HeaderBar(Line):
         """Each with its rank: the highest leaves first."""
         if self.readonly:
             told.append((0, part(("read-only", "$warning"))))
-        if (live := len(store.live_runs())) > 1:
+        light, room = self._light(room)
+        if not light.plain and (live := len(store.live_runs())) > 1:
             told.append((4, part((f"{live} runs live", MUTED))))
         if (price := store.price_per_hour) is not None:
             told.append((1, part((f"{money(price)}/h", MUTED))))
@@ -79,8 +82,23 @@ class HeaderBar(Line):
         while True:
             line = between.join([each for _, each in told])
             if line.cell_length <= room or not told:
-                return line
+                return between.join([line, light]) if told and light.plain else line + light
             told.remove(max(told, key=lambda one: one[0]))
+
+    def _light(self, room: int) -> tuple[Content, int]:
+        """Whether the box can be terminated, in full or only as the light; and the room left beside it."""
+        termination = cast("GrpoApp", self.app).termination
+        if not termination.wanted:
+            return Content(""), room
+        light = termination.light()
+        tone = "$success" if light.safe else "$error"
+        text = "safe to terminate" if light.safe else "keep the box"
+        found = part(("■ ", tone), (text, MUTED))
+        if light.reason and (left := min(room - found.cell_length - PRICE, LONGEST_REASON)) >= SHORTEST_REASON:
+            found += Content(f": {light.reason}").truncate(left, ellipsis=True).stylize(MUTED)
+        if found.cell_length > room:
+            found = part(("■", tone))
+        return found, room - found.cell_length - 3
 
     def _run_line(self, width: int) -> Content:
         store, row = self.store, self.store.run

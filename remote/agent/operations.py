@@ -36,6 +36,7 @@ from remote.agent.report import report
 from remote.agent.run_facts import run_facts
 from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
+from remote.agent.termination import safe_to_terminate
 from remote.protocol import RemoteError
 from remote.protocol.operations import (
     CapturePaneReply,
@@ -233,6 +234,7 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "list_destinations": backups.list_destinations,
     "list_backups": backups.list_backups,
     "plan_cleanup": backups.plan_cleanup,
+    "safe_to_terminate": safe_to_terminate,
     "back_up": backups.back_up,
     "restore": backups.restore,
     "archive": backups.archive,

@@ -94,5 +94,7 @@ class Settings:
     """Octal umask of the agent and of what it starts; "" = 077."""
     follow_links: bool = False
     """Whether a log may be a symbolic link out of the root."""
+    persistent: bool = False
+    """Whether the user says that the disk of the root outlives the box."""
     readonly: bool = False
     """Whether the agent refuses every request that changes state. Set by the client, not by boxes.yaml."""

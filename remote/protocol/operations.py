@@ -84,6 +84,7 @@ from remote.protocol.logs import (
     unpack_bytes,
 )
 from remote.protocol.report import ReportReply, ReportRequest, unpack_page
+from remote.protocol.termination import SafeToTerminateReply, SafeToTerminateRequest
 
 MAX_COMPARED = 32
 """Runs that one is compared with."""
@@ -265,6 +266,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("list_destinations", NoParameters, ListDestinationsReply),
         Operation("list_backups", ListBackupsRequest, ListBackupsReply),
         Operation("plan_cleanup", PlanCleanupRequest, PlanCleanupReply),
+        Operation("safe_to_terminate", SafeToTerminateRequest, SafeToTerminateReply),
         Operation("launch", LaunchRequest, LaunchReply, changes_state=True),
         Operation("resume", ResumeRequest, ResumeReply, changes_state=True),
         Operation("evaluate", EvaluateRequest, JobReply, changes_state=True),

@@ -17,6 +17,7 @@ from remote.protocol.host import DiskRow, GpuHistoryRow
 from remote.protocol.intake import Rule
 from remote.protocol.logs import LogFile, LogLine
 from remote.protocol.run_rows import RunFacts, RunSummary
+from remote.protocol.termination import ObstacleRow
 
 UNREADABLE = "unreadable"
 """State of a run, and code of its error, that cannot be read."""
@@ -362,6 +363,7 @@ ROWS: dict[str, RowKind] = {
     "backups": RowKind(BackupRow, "name", lambda name, reason: {"name": name, "identity": "?", UNREADABLE: reason}),
     "removed": RowKind(PlannedRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
     "kept": RowKind(PlannedRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
+    "obstacles": RowKind(ObstacleRow, "name", _named),
     "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": name, "kind": UNREADABLE}),
 }
 """The lists of replies and topics, by their key."""

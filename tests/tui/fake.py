@@ -398,6 +398,15 @@ def _run_facts(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
 
 
 DEFAULT_ANSWERS: dict[str, Any] = {
+    "safe_to_terminate": {
+        "safe": True,
+        "kept": "backup",
+        "obstacles": [],
+        "count": 0,
+        "whole": True,
+        "age_s": 0.0,
+        "again_s": 10.0,
+    },
     **{op: _indexed(op) for op in INDEXED},
     "show_run": _show_run,
     "run_facts": _run_facts,

@@ -1,0 +1,64 @@
+"""Whether a box can be terminated: the light in every view, and the list of what forbids it."""
+
+from __future__ import annotations
+
+from grpo_tui.screens.termination import TerminationScreen
+from remote.protocol import RemoteError
+from tests.tui.conftest import Start, opened
+from tests.tui.fake import FakeClient, learning_box
+
+BEHIND = {
+    "kind": "training_runs", "name": "night", "code": "behind", "reason": "not in snapshot 7: steps 40",
+    "command": "grpo-train backup --training-run night",
+}  # fmt: skip
+
+
+def over(client: FakeClient) -> None:
+    """A box on which nothing is live."""
+    learning_box(client)
+    client.runs[0]["state"] = "finished"
+
+
+async def test_the_light_is_in_every_view(start: Start) -> None:
+    async with start(script=over, wait="87/200") as session:
+        await session.until_text("safe to terminate")
+        for key in "23456":
+            await session.press(key)
+            await session.until(lambda: "safe to terminate" in session.text().partition("\n")[0])
+        session.client.runs[0]["state"] = "running"
+        session.client.report()
+        await session.until_text("keep the box: 1 run live")
+
+
+async def test_all_that_forbids_it_is_listed(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        over(client)
+        client.answers["safe_to_terminate"] = {
+            "safe": False, "kept": "", "obstacles": [BEHIND, {"name": "other", "unreadable": "x"}], "count": 700,
+            "whole": True, "age_s": 1.0, "again_s": 10.0,
+        }  # fmt: skip
+
+    async with start(script=script, wait="87/200") as session:
+        await session.until_text("keep the box: night is ahead of its backup, 699 more")
+        await opened(session, "T", TerminationScreen)
+        await session.until_text(
+            "700 things", "the first 2 are listed", "not in snapshot 7: steps 40", BEHIND["command"]
+        )
+        assert {"now": True} in session.client.asked_for("safe_to_terminate")
+        await session.press("y")
+        await session.until(lambda: "copied: command for the box" in session.notifications())
+
+
+async def test_a_box_that_does_not_say_is_kept(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        over(client)
+
+        def refuse(client: FakeClient, params: object) -> None:
+            raise RemoteError("no_answer", "the engine on this box is too old")
+
+        client.answers["safe_to_terminate"] = refuse
+
+    async with start(script=script, wait="87/200") as session:
+        await session.until_text("keep the box: not known: the engine on this box is too old")
+        await opened(session, "T", TerminationScreen)
+        await session.until(lambda: session.text().count("not known: the engine on this box is too old") == 2)
