@@ -15,6 +15,7 @@ from grpo_train.config import schema, with_changes
 from grpo_train.config.schema import Config
 from grpo_train.run_dir.errors import UserError
 from grpo_train.tasks import TaskError, load_task
+from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 
 MBPP_VARIABLES: dict[str, tuple[str, str, type]] = {
     "MBPP_EVAL_NUM_QUESTIONS": ("eval", "num_problems", int),
@@ -62,14 +63,15 @@ def resolve_config(config: Config, request: EvalRequest) -> Config:
     if request.dataset and not _is_own_task(config, request.dataset):
         # The run's path and grader belong to other data. Only the chat template is kept: the model needs it.
         template = "chat" if config.task.template == "chat" else None
-        task = {"name": request.dataset, "path": None, "template": template, "grader": "number"}
+        task = {"name": request.dataset, "path": None, "template": template, "grader": "number", "splits": {}}
     name = str(task.get("name", config.task.name))
     requested = {each.name: getattr(request, each.name) for each in fields(request)}
     changes = {key: requested[key] for key in schema.Eval.model_fields if requested.get(key) is not None}
     from_environment = environment_overrides(os.environ) if name == "mbpp" else {"task": {}, "eval": {}}
     task |= from_environment["task"]
     if request.dataset_path:
-        task["path"] = request.dataset_path
+        path = request.dataset_path
+        task["path"] = pinned_path(path) if is_hub_path(path) else path
     return with_changes(config, task=task, eval=from_environment["eval"] | changes)
 
 

@@ -3,6 +3,7 @@
 Rows come from the official JSONL files (``task.path``), or from the hub's openai/gsm8k (config ``main``) through
 ``datasets``. ``task.path`` is
 
+- ``hf:openai/gsm8k:main@COMMIT``, or another dataset of the hub with the same columns;
 - a directory (best) with train.jsonl and test.jsonl, or gsm8k_train.jsonl and gsm8k_test.jsonl;
 - a name below ROOT/rlp_datasets/processed, an older trainer's layout of such a directory; or
 - a file. A file with "test" in its name is the test split, any other is the train split; the other split is the file
@@ -26,6 +27,7 @@ from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.data_rows import rows_of
 from grpo_train.tasks.shared.hub import load_hub_dataset
+from grpo_train.tasks.shared.hub_data import HubDataset, is_hub_path, open_dataset, parse_hub_path
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
 
 LABEL = "gsm8k_r1_template"
@@ -43,8 +45,10 @@ class Row:
 def load(config: schema.Task) -> Gsm8kTask:
     """The task on ``config.path`` or the hub; rows are read when first used. Raises TaskError for a missing path."""
     label = LABEL if config.template in (None, "r1") else "gsm8k"
-    path = locate(config.path) if config.path else None
     check_template(config)
+    if config.path and is_hub_path(config.path):
+        return Gsm8kTask(name="gsm8k", label=label, config=config, hub=parse_hub_path(config.path))
+    path = locate(config.path) if config.path else None
     return Gsm8kTask(name="gsm8k", label=label, config=config, path=path)
 
 
@@ -54,8 +58,12 @@ class Gsm8kTask(TaskDefaults):
 
     path: Path | None = None
     """File or directory of the data; None = the hub."""
+    hub: HubDataset | None = None
+    """Dataset of the hub that ``task.path`` names."""
 
     def rows(self, split: Split) -> list[Row]:
+        if self.hub:
+            return _rows_of_hub_path(self.hub, split)
         return _rows_of_hub(split) if self.path is None else _rows_of_file(file_of(self.path, split).resolve())
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -95,7 +103,7 @@ def _rows_of_file(path: Path) -> list[Row]:
     return rows
 
 
-def _row_of_record(record: dict[str, Any], location: str) -> Row:
+def _row_of_record(record: Any, location: str) -> Row:
     for key in ("question", "answer"):
         if not isinstance(record.get(key), str):
             what = f"is {type(record[key]).__name__}, expected text" if key in record else "is missing"
@@ -115,6 +123,14 @@ def _rows_of_hub(split: Split) -> list[Row]:
     advice = "download the official train.jsonl and test.jsonl and set task.path to their directory"
     records = load_hub_dataset("openai/gsm8k", "main", split=split, otherwise=advice)
     return [_row_of_record(record, f"openai/gsm8k {split}, row {index}") for index, record in enumerate(records)]
+
+
+@lru_cache(maxsize=4)
+def _rows_of_hub_path(hub: HubDataset, split: Split) -> list[Row]:
+    opened = open_dataset(hub)
+    if split not in opened.splits:
+        raise NoSplitError(f"task.path: {hub} has no {split} split; it has {', '.join(opened.splits)}")
+    return [_row_of_record(record, location) for location, record in opened.rows(split)]
 
 
 TASK = TaskKind("gsm8k", "Grade-school word problems", ("path", *TEMPLATE_OPTIONS), load, alias=LABEL)

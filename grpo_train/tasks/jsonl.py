@@ -1,7 +1,8 @@
-"""Your own problems, from files, graded as a number, a text, a LaTeX answer, or by your own function.
+"""Your own problems, from files or the hub, graded as a number, a text, a LaTeX answer, or by your own function.
 
-``task.path`` is a file (JSONL, JSON, CSV, Parquet) or a directory (see :mod:`grpo_train.tasks.shared.data_files`);
-``task.splits`` names the files of its splits. A row has
+``task.path`` is a file (JSONL, JSON, CSV, Parquet) or a directory (see :mod:`grpo_train.tasks.shared.data_files`), or
+``hf:OWNER/NAME[:CONFIG][@COMMIT]`` (see :mod:`grpo_train.tasks.shared.hub_data`); ``task.splits`` names its splits. A
+row has
 
 - ``prompt``, a text or messages (TRL's conversational format, rendered by the model's chat template), or ``messages``
   whose last turn is the user's, or ``question``; ``task.prompt_field`` names another field;
@@ -96,7 +97,7 @@ class JsonlTask(TaskDefaults):
 
 TASK = TaskKind(
     "jsonl",
-    "Your own problems from JSONL, JSON, CSV or Parquet files (task.path)",
+    "Your own problems from JSONL, JSON, CSV or Parquet files, or the hub (task.path)",
     (*DATA_OPTIONS, "prompt_field", "answer_field", "template_field", "grader", *TEMPLATE_OPTIONS),
     load,
     alias="data",

@@ -31,6 +31,7 @@ from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
 from grpo_train.tasks import load_task, refuse_unused
 from grpo_train.tasks.shared.data_files import locate
+from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 from grpo_train.tracking.wandb.settings import check as check_wandb
 
@@ -71,7 +72,8 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
     """Check everything a run needs before it is created; returns its config.
 
     In the returned config, keys that were ``auto`` have the values chosen for this machine, which ``say`` gets with
-    their reasons; paths of the ``task`` section are absolute (a resume may run elsewhere), and the ``lora_*`` keys are
+    their reasons; paths of the ``task`` section are absolute (a resume may run elsewhere), a dataset of the hub is
+    pinned to its commit, and the ``lora_*`` keys are
     those of a continued adapter. Raises PolicyError, TaskError.
     """
     check_engine()
@@ -104,7 +106,8 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
 
 
 def _absolute(config: Config, root: Path) -> dict[str, Any]:
-    """The ``task`` keys that hold paths, made absolute; names and modules stay unchanged."""
+    """The ``task`` keys that hold paths, made absolute, and a dataset of the hub at its commit; names and modules stay
+    unchanged."""
 
     def function(name: str) -> str:
         file, _, inner = name.rpartition(":")
@@ -112,11 +115,15 @@ def _absolute(config: Config, root: Path) -> dict[str, Any]:
 
     task = config.task
     return {
-        "path": None if task.path is None else str(locate(task.path, root)),
+        "path": None if task.path is None else _data_path(task.path, root),
         "name": function(task.name),
         "grader": function(task.grader),
         "rewards": [function(name) for name in task.rewards],
     }
+
+
+def _data_path(path: str, root: Path) -> str:
+    return pinned_path(path) if is_hub_path(path) else str(locate(path, root))
 
 
 def _shape_of(adapter: Path) -> dict[str, Any]:

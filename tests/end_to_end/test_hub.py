@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_train.config import load_config
 from grpo_train.policy.locate import at_commit, hub_id
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_json, read_jsonl
@@ -27,22 +28,10 @@ from tests.support.engine import (
     weights_hash,
     write_config,
 )
-from tests.support.hub import commit_of, serve_hub
+from tests.support.hub import commit_of, publish_dataset, serve_hub
 
-CARD = "---\nconfigs:\n- config_name: {}\n  data_files:\n{}---\n"
 NOBODY = "http://127.0.0.1:9"
 """A hub that is down."""
-
-
-def publish(folder: Path, config: str, splits: dict[str, list[dict[str, object]]]) -> None:
-    """Write a dataset as the hub stores it: Parquet files, and a card that lists the splits."""
-    from datasets import Dataset
-
-    (folder / config).mkdir(parents=True)
-    for split, records in splits.items():
-        Dataset.from_list(records).to_parquet(folder / config / f"{split}-00000-of-00001.parquet")
-    files = "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
-    (folder / "README.md").write_text(CARD.format(config, files))
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +39,11 @@ def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The hub's content: GSM8K and MBPP under their names, and a model."""
     hub = tmp_path_factory.mktemp("hub")
     gsm8k = {split: [row for _, row in read_jsonl(data_file(f"gsm8k_{split}.jsonl"))] for split in ("train", "test")}
-    publish(hub / "datasets" / "openai" / "gsm8k", "main", gsm8k)
+    publish_dataset(hub / "datasets" / "openai" / "gsm8k", {"main": gsm8k})
     mbpp = [row for _, row in read_jsonl(data_file("mbpp.jsonl"))][:40]
     half = len(mbpp) // 2
-    publish(hub / "datasets" / "google-research-datasets" / "mbpp", "full", {"test": mbpp[:half], "train": mbpp[half:]})
+    full = {"test": mbpp[:half], "train": mbpp[half:]}
+    publish_dataset(hub / "datasets" / "google-research-datasets" / "mbpp", {"full": full})
     shutil.copytree(tiny_model, hub / "models" / "acme" / "tiny")
     return hub
 
@@ -95,12 +85,15 @@ def test_datasets_come_from_the_hub(command: Command) -> None:
 
 @pytest.mark.parametrize(("adapter", "nproc"), [("lora", 2), ("none", 1)])
 def test_a_resume_keeps_the_commit(command: Command, folder: Path, tmp_path: Path, adapter: str, nproc: int) -> None:
-    """The owner publishes another model under the same name after the first step."""
+    """The owners publish another model and other data under the same names after the first step."""
     model = folder / "models" / "acme" / "tiny"
-    first = commit_of(model)
+    data = folder / "datasets" / "openai" / "gsm8k"
+    path = "hf:openai/gsm8k:main" if adapter == "lora" else None
+    first, pinned = commit_of(model), f"{path}@{commit_of(data)}" if path else None
     config = write_config(
         tmp_path, model__backbone="acme/tiny", model__adapter=adapter, run__total_steps=1, algorithm__beta=0.02,
-        task__name="gsm8k", task__limit=8, rollout__max_prompt_length=2048, rollout__max_completion_length=8,
+        task__name="gsm8k", task__path=path, task__limit=8, rollout__max_prompt_length=2048,
+        rollout__max_completion_length=8,
     )  # fmt: skip
     output = command("train", "--cfg", config, "--run-name", "hub", "--nproc", nproc)
     assert "downloaded first if it is not in the cache" in output
@@ -110,8 +103,12 @@ def test_a_resume_keeps_the_commit(command: Command, folder: Path, tmp_path: Pat
         saved = json.loads((run.training_state / "step_1" / "model" / "adapter_config.json").read_text())
         assert (saved["base_model_name_or_path"], saved["revision"]) == ("acme/tiny", first)
 
-    card = model / "README.md"
+    assert load_config(run.config_file.read_text()).task.path == pinned
+
+    card, data_card = model / "README.md", data / "README.md"
     card.write_text("another model")
+    old_card = data_card.read_text()
+    data_card.write_text(old_card + "and other data")
     shutil.copytree(run.path, tmp_path / "training_runs" / "other", symlinks=True)
     try:
         assert commit_of(model) != first
@@ -123,6 +120,7 @@ def test_a_resume_keeps_the_commit(command: Command, folder: Path, tmp_path: Pat
         assert "Retrying" not in output, "the cache is used without waiting for the hub"
     finally:
         card.unlink()
+        data_card.write_text(old_card)
     assert recorded_base(run, 2) == f"acme/tiny@{first}"
     assert [row["step"] for row in rows(run)] == [1, 2]
     assert weights_hash(run, 2) == weights_hash(run_of(tmp_path, "other"), 2), "the same with and without the hub"

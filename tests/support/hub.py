@@ -15,9 +15,12 @@ from urllib.parse import unquote, urlsplit
 
 
 @contextmanager
-def serve_hub(folder: Path) -> Iterator[str]:
-    """Serve ``folder/models/OWNER/NAME`` and ``folder/datasets/OWNER/NAME``; yields the address for HF_ENDPOINT."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hub, folder))
+def serve_hub(folder: Path, gated: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Serve ``folder/models/OWNER/NAME`` and ``folder/datasets/OWNER/NAME``; yields the address for HF_ENDPOINT.
+
+    Files of the ``gated`` repositories need a token.
+    """
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hub, folder, gated))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -26,6 +29,20 @@ def serve_hub(folder: Path) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def publish_dataset(folder: Path, configs: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
+    """Write a dataset as the hub stores it: Parquet files by config and split, and a card that lists them."""
+    from pyarrow import Table, parquet
+
+    card = "---\nconfigs:\n"
+    for config, splits in configs.items():
+        (folder / config).mkdir(parents=True, exist_ok=True)
+        card += f"- config_name: {config}\n  data_files:\n"
+        for split, rows in splits.items():
+            parquet.write_table(Table.from_pylist(rows), folder / config / f"{split}-00000-of-00001.parquet")
+            card += f"  - split: {split}\n    path: {config}/{split}-*\n"
+    (folder / "README.md").write_text(card + "---\n")
 
 
 def commit_of(repository: Path) -> str:
@@ -37,8 +54,8 @@ def commit_of(repository: Path) -> str:
 class _Hub(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, folder: Path, *arguments: Any) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, gated: frozenset[str], *arguments: Any) -> None:
+        self._folder, self._gated = folder, gated
         super().__init__(*arguments)
 
     def do_HEAD(self) -> None:
@@ -61,6 +78,8 @@ class _Hub(BaseHTTPRequestHandler):
         if revision not in ("", "main", self._commit):
             return self._missing("RevisionNotFound")
         inside = repository.joinpath(*path)
+        if action == "resolve" and f"{owner}/{name}" in self._gated and not self.headers["Authorization"]:
+            return self._answer(401, b"{}", {"X-Error-Code": "GatedRepo"})
         if action == "resolve":
             return self._file(inside)
         if action == "tree":

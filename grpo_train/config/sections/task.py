@@ -16,9 +16,11 @@ class Task(Section):
     """Task name (``grpo-train tasks`` lists them), or your own task as ``module:function``."""
     path: str | None = None
     """Data: a JSONL, JSON, CSV or Parquet file, a directory with train.jsonl and test.jsonl (or other kinds, also in
-    shards). Default: the Hugging Face hub, for tasks with a dataset there."""
+    shards), or a dataset of the Hugging Face hub, ``hf:OWNER/NAME[:CONFIG][@COMMIT]``, which a run pins to its commit.
+    Default: the hub, for tasks with a dataset there."""
     splits: dict[Literal["train", "validation", "test"], str] = Field(default_factory=dict)
-    """data: files of each split, {train: "part-*.csv", test: held_out.csv}. Default: found by their names."""
+    """data: files of each split, {train: "part-*.csv", test: held_out.csv}, or splits of a dataset of the hub,
+    {train: train, test: validation}. Default: found by their names."""
     split_seed: NonNegativeInt = 0
     """data: seed of the tenth that is held out where the data has no test split."""
     wrong_rows: Literal["refuse", "drop"] = "refuse"

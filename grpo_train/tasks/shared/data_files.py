@@ -30,6 +30,8 @@ def locate(path: str, root: Path | None = None) -> Path:
 
     Raises TaskError.
     """
+    if path.startswith("hf:"):
+        raise TaskError(f"task.path: '{path}': this task reads files; use task.name data for other datasets of the hub")
     given = Path(path).expanduser()
     older = resolve_root(root) / OLDER_LAYOUT / path
     for candidate in (given, older):

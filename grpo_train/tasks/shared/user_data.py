@@ -11,8 +11,9 @@ from pathlib import Path
 from grpo_train.config import schema
 from grpo_train.tasks.shared.base import Split, TaskError
 from grpo_train.tasks.shared.data_fields import Fields, Row, row_of
-from grpo_train.tasks.shared.data_files import locate, mapped_files, split_files
+from grpo_train.tasks.shared.data_files import NAMES, locate, mapped_files, split_files
 from grpo_train.tasks.shared.data_rows import Located, read_rows
+from grpo_train.tasks.shared.hub_data import HubDataset, OpenDataset, is_hub_path, open_dataset, parse_hub_path
 from grpo_train.tasks.shared.overlap import normal_text
 
 HELD_OUT = 10
@@ -25,8 +26,8 @@ NAMED = 3
 class Source:
     """Where rows come from, and how they are read. Hashable: what was read is kept."""
 
-    path: Path
-    """File or directory."""
+    path: Path | HubDataset
+    """File or directory, or a dataset of the hub."""
     splits: tuple[tuple[Split, str], ...] = ()
     """``task.splits``."""
     delimiter: str = ","
@@ -37,11 +38,18 @@ class Source:
     @property
     def label(self) -> str:
         """The name of the data in evaluation directories."""
+        if isinstance(self.path, HubDataset):
+            return self.path.name
         return self.path.stem if self.path.is_file() else self.path.name
 
     def parts(self, fields: Fields) -> dict[Split, list[tuple[str, Iterator[Located]]]]:
         """The parts of each split (its files) by name, with their rows. Raises TaskError."""
-        files = mapped_files(self.path, dict(self.splits)) if self.splits else split_files(self.path)
+        chosen = dict(self.splits)
+        if isinstance(self.path, HubDataset):
+            opened = open_dataset(self.path)
+            names = chosen or _splits_of(opened)
+            return {split: [(f"{opened.hub} {name}", opened.rows(name))] for split, name in names.items()}
+        files = mapped_files(self.path, chosen) if chosen else split_files(self.path)
         return {
             split: [(f"'{file}'", read_rows(file, fields.names, self.delimiter)) for file in listed]
             for split, listed in files.items()
@@ -106,7 +114,24 @@ def source_of(config: schema.Task, name: str) -> Source:
     """The source of ``task.path``. Raises TaskError where it is not set or does not exist."""
     if config.path is None:
         raise TaskError(f"task.path: {name} needs a JSONL file, or a directory with train.jsonl and test.jsonl")
-    return Source(locate(config.path), tuple(config.splits.items()), config.delimiter)
+    path = parse_hub_path(config.path) if is_hub_path(config.path) else locate(config.path)
+    return Source(path, tuple(config.splits.items()), config.delimiter)
+
+
+def _splits_of(opened: OpenDataset) -> dict[Split, str]:
+    """The splits of a dataset of the hub by their usual names; an undivided dataset is all "train"."""
+    found: dict[Split, str] = {}
+    for split, names in NAMES.items():
+        if known := [name for name in names if name in opened.splits]:
+            found[split] = known[0]
+    if found:
+        return found
+    if len(opened.splits) == 1:
+        return {"train": opened.splits[0]}
+    listed = ", ".join(opened.splits)
+    raise TaskError(
+        f"task.path: {opened.hub} has the splits {listed}: set task.splits, as in {{train: {opened.splits[0]}}}"
+    )
 
 
 def read_data(source: Source, fields: Fields, config: schema.Task, grader: str) -> Data:
@@ -132,10 +157,14 @@ def _read(
     if "test" not in splits:
         splits["train"], splits["test"] = _hold_out(splits.get("train", []), seed)
         held_out, total = len(splits["test"]), len(splits["test"]) + len(splits["train"])
+        other = "; task.splits can name the validation split instead" if "validation" in splits else ""
         seeded = f" (task.split_seed {seed})" if seed else ""
-        notes.append(f"no test file: {held_out} of {total} problems are held out, by a hash of their text{seeded}")
+        what = "split" if isinstance(source.path, HubDataset) else "file"
+        notes.append(
+            f"no test {what}: {held_out} of {total} problems are held out, by a hash of their text{seeded}{other}"
+        )
         if not splits["train"]:
-            raise TaskError(f"task.path: '{source}' has no test file and too few problems to hold any out")
+            raise TaskError(f"task.path: '{source}' has no test {what} and too few problems to hold any out")
     held_out_texts = {normal_text(row.question) for split in ("test", "validation") for row in splits.get(split, [])}
     train = splits.get("train", [])
     clean = [row for row in train if normal_text(row.question) not in held_out_texts]
