@@ -88,6 +88,8 @@ class BoxClient:
         self._up = False
         self._transport: Transport | None = None
         self._sending_since: float | None = None
+        self.reading_s = 0.0
+        """Processor time that open connections have taken. Whoever grants credit may slow down a box by it."""
         self._owner = threading.Thread(target=self._own, name=f"box-{box.name}", daemon=True)
         self._watchdog = threading.Thread(target=self._watch, name=f"box-{box.name}-watchdog", daemon=True)
 
@@ -271,6 +273,7 @@ class BoxClient:
         allowance = Allowance(f"{self.box.name} floods the link: it sent more than this program asked for")
         heard = time.monotonic()
         last_ping = heard - timing.ping_every
+        used_s = time.thread_time()
         self._waiting.was_suspended()
         while not self._closing.is_set():
             now = time.monotonic()
@@ -288,6 +291,8 @@ class BoxClient:
                 if self._link is Link.STALE:
                     self._set_link(Link.CONNECTED, transport.describe(), latency_ms=pings.latency_at(now))
                 self._take(decoder.feed_sized(data), allowance, pings)
+            used_s, before_s = time.thread_time(), used_s
+            self.reading_s += used_s - before_s
             if self._waiting.was_suspended():
                 raise Unreachable("this machine was suspended")
             silence = now - heard

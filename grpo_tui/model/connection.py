@@ -52,6 +52,8 @@ class Connection:
         self._follows: dict[int, str] = {}
         self._closed = False
         self._saved_s, self._drained_at, self._rests_until = BURST_S, time.monotonic(), 0.0
+        self._read_s = 0.0
+        """Of the client's time for frames, what has been counted."""
 
     def open(self) -> None:
         """Make and start the client. Blocks: call it on its own thread."""
@@ -82,7 +84,8 @@ class Connection:
     def drain(self, apply: Callable[[ClientEvent], None]) -> float:
         """Apply events that wait; returns the seconds after which to call it again, 0 if it need not be.
 
-        A box may send a log without end: the app *must not* take more than half of a core for it.
+        A box may send a log without end: the app *must not* take more than half of a core for it. What the client's
+        thread took for the frames counts, too.
         """
         began = time.monotonic()
         if began < self._rests_until:
@@ -90,10 +93,12 @@ class Connection:
         saved = min(BURST_S, self._saved_s + SHARE * (began - self._drained_at))
         left = self.inbox.drain(DRAIN_S, apply)
         self._drained_at = time.monotonic()
-        spent = self._drained_at - began
+        read_s = self.client.reading_s if self.client is not None else 0.0
+        spent = self._drained_at - began + read_s - self._read_s
+        self._read_s = read_s
         self._saved_s = max(0.0, saved - spent)
         if not self._saved_s:  # also if none is left: the box sends the next ones at once
-            self._rests_until = self._drained_at + spent * (1 / SHARE - 1)
+            self._rests_until = began + spent / SHARE
             return max(MIN_REST_S, self._rests_until - self._drained_at)
         return MIN_REST_S if left else 0.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -10,17 +11,22 @@ from grpo_tui.model import connection
 from grpo_tui.model.connection import BURST_S, MIN_REST_S, SHARE, Connection
 from grpo_tui.model.store import Store
 from remote.boxes import Box
+from remote.client import BoxClient
 
 
+@pytest.mark.parametrize("read", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize("left", [True, False])
-def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPatch, left: bool) -> None:
-    """Whether or not a batch takes all that has arrived."""
+def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPatch, left: bool, read: float) -> None:
+    """Whether or not a batch takes all that has arrived; ``read``: what the client takes, per time of the app."""
     now = [0.0]
     monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now[0]))
     link = Connection(Box("b"), Store("b"), lambda: None, connection.make_box_client)
+    client = SimpleNamespace(reading_s=0.0)
+    link.client = cast(BoxClient, client)
 
     def endless(seconds: float, apply: object) -> bool:
         now[0] += seconds
+        client.reading_s += read * seconds
         return left
 
     monkeypatch.setattr(link.inbox, "drain", endless)
@@ -29,7 +35,7 @@ def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPat
     while now[0] < 60:
         before = now[0]
         rest = link.drain(print)
-        spent += now[0] - before
+        spent += (1 + read) * (now[0] - before)
         now[0] += rest
     assert SHARE * 55 < spent < SHARE * 60 + BURST_S + 0.1
     now[0] += BURST_S / SHARE
