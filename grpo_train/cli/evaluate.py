@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpo_train.cli.options import Root, TrainingRun
+from grpo_train.cli.options import Overrides, Root, TrainingRun
 from grpo_train.cli.output import fail, on_terminal, table
+from grpo_train.evaluation.baselines import is_baseline
 from grpo_train.evaluation.output import Output, TerminalOutput
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.files import to_json
@@ -30,8 +31,13 @@ def evaluate(
     steps: Annotated[
         str, typer.Option(help="all, latest, final or step numbers: 0,5,10 (0: the model the run started from).")
     ] = "all",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model to evaluate without a run: hub ID, OWNER/NAME@COMMIT, or a directory."),
+    ] = None,
     eval_dataset: Annotated[
-        list[str] | None, typer.Option(help="Task to evaluate on (default: the run's task; repeatable).")
+        list[str] | None,
+        typer.Option("--eval-dataset", "--dataset", help="Task to evaluate on (default: the run's task; repeatable)."),
     ] = None,
     eval_path: Annotated[
         str | None, typer.Option(help="File or directory of the dataset (default: task.path).")
@@ -64,20 +70,30 @@ def evaluate(
     ckpt_path: Annotated[
         Path | None, typer.Option(help="Checkpoint directory to evaluate instead of the run's steps.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the --ckpt-path results.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the --ckpt-path or --model results.")] = None,
     base: Annotated[str | None, typer.Option(help="Base model of an adapter, if the recorded one has moved.")] = None,
+    cfg: Annotated[
+        Path | None, typer.Option(help="Config with the settings of --model (default: those of --training-run).")
+    ] = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:
-    """Evaluate checkpoints of a run in separate processes.
+    """Evaluate checkpoints of a run, or any model (--model), in separate processes.
 
     Completed steps are skipped; rerun the command to continue after an interruption.
     """
     from grpo_train.evaluation.request import EvalRequest
     from grpo_train.evaluation.runner import run_evaluations
 
-    if name is not None and ckpt_path is None:
-        fail("--name needs --ckpt-path", 2)
+    if name is not None and ckpt_path is None and model is None:
+        fail("--name needs --ckpt-path or --model", 2)
+    if model is None and (cfg or overrides):
+        fail("--cfg and --set need --model; a run is evaluated with its own config", 2)
+    if model is not None and (ckpt_path or steps != "all"):
+        fail("--model evaluates one model: remove --ckpt-path and --steps", 2)
+    if model is not None and cfg and training_run:
+        fail("use --cfg or --training-run for the settings of --model, not both", 2)
     if eval_path and len(eval_dataset or []) > 1:
         fail("--eval-path needs exactly one --eval-dataset", 2)
     datasets: list[str | None] = [*dict.fromkeys(eval_dataset or [])] or [None]
@@ -101,6 +117,9 @@ def evaluate(
             ckpt_path=ckpt_path,
             name=name,
             base=base,
+            model=model,
+            cfg=cfg,
+            overrides=overrides,
         )
         for dataset in datasets
     ]
@@ -184,6 +203,8 @@ def compare(
 
 def _named(one: Comparison) -> str:
     """A step, and its run where that is another."""
+    if is_baseline(one.run):
+        return one.run
     return f"{one.name} of {one.run}" if one.run else one.name
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from grpo_train.cli.options import AsJson, Root, RunArgument
 from grpo_train.cli.output import fail, on_terminal, state_cell, styled, table
+from grpo_train.evaluation.baselines import list_baselines
 from grpo_train.policy.device import training_device
+from grpo_train.policy.locate import hub_id
 from grpo_train.run_dir import list_evaluations, list_older_runs, list_runs, open_run, resolve_root
 from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.errors import UserError
@@ -16,13 +18,15 @@ from grpo_train.tasks import task_kinds
 
 
 def runs(as_json: AsJson = False, root: Root = None) -> None:
-    """List all runs, newest first."""
+    """List all runs, newest first, and the models evaluated without a run."""
     folder = resolve_root(root)
     rows = [run.summary() for run in list_runs(folder)] + list_older_runs(folder)
+    baselines = list_baselines(folder)
     if as_json:
+        rows += [{**each, "state": "baseline", "layout": "eval_runs"} for each in baselines]
         print(json.dumps(rows, indent=1))
         return
-    if not rows:
+    if not rows and not baselines:
         print(f"no runs under {folder}; start one with  grpo-train train --cfg config/testconfig.yaml")
         return
     cells = [
@@ -35,7 +39,11 @@ def runs(as_json: AsJson = False, root: Root = None) -> None:
         ]
         for row in rows
     ]
-    table(("run", "state", "step", "reward", "device"), cells, plain=map(_plain_line, rows))
+    if rows:
+        table(("run", "state", "step", "reward", "device"), cells, plain=map(_plain_line, rows))
+    if baselines:
+        columns = ("model without a run", "name", "dataset", "accuracy", "95 % interval", "samples")
+        table(columns, [line for each in baselines for line in _baseline_lines(each)])
 
 
 def show(run: RunArgument, as_json: AsJson = False, root: Root = None) -> None:
@@ -138,6 +146,24 @@ def _backup_trouble(facts: Any) -> str:
     if not isinstance(facts, dict) or facts.get("state") != "failed":
         return ""
     return f"backup of step {facts.get('step')} failed: {facts.get('error')}"
+
+
+def _baseline_lines(baseline: dict[str, Any]) -> Iterator[list[str]]:
+    """A row for each dataset that a model was evaluated on."""
+    name, commit = hub_id(baseline["model"])
+    model = f"{name}@{commit[:7]}" if commit else name
+    for evaluation in baseline["evaluations"]:
+        for row in evaluation["metrics"]:
+            interval = f"[{_share(row.get('ci_low'))}, {_share(row.get('ci_high'))}]"
+            result = [_share(row["accuracy"]), interval] if row["status"] == "ok" else [row["status"], "-"]
+            yield [model, baseline["run"], evaluation.get("dataset", ""), *result, row.get("n") or "-"]
+
+
+def _share(text: str | None) -> str:
+    try:
+        return f"{float(text or ''):.4f}"
+    except ValueError:  # a damaged table
+        return "?"
 
 
 def _error_lines(error: dict[str, Any] | None) -> Iterator[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
+from grpo_train.evaluation.baselines import config_of, find_baseline
 from grpo_train.evaluation.opponents import opponent_checkpoints, opponents_of
 from grpo_train.evaluation.request import EvalError, EvalRequest, resolve_config
 from grpo_train.evaluation.targets import (
@@ -42,6 +43,8 @@ class EvalPlan:
     indices: list[int]
     targets: list[Target]
     base: str | None
+    model: str = ""
+    """The model of a baseline, see :mod:`grpo_train.evaluation.baselines`."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,6 +52,12 @@ class EvalPlan:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> EvalPlan:
         return cls(**{**document, "targets": [Target(**target) for target in document["targets"]]})
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What is evaluated on what, as status.json and eval_config.yaml have it."""
+        names = {"training_run": self.run, "dataset": self.label}
+        return {**names, "model": self.model} if self.model else names
 
     def result_folder(self, target: Target) -> Path:
         """``FOLDER/NAME_DATASET``, the directory of a target's results."""
@@ -64,13 +73,45 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Unfinish
 
     Raises EvalError, RunDirError, ConfigError, PolicyError.
     """
+    if request.model is not None:
+        return _plan_of_baseline(root, request), []
     name = request.training_run or str(owning_run(request.ckpt_path, root))
     run, checkpoints, config = find_run(root, name)
     config = resolve_config(config, request)
     root = run.root  # a run given by its path keeps its evaluations in the same root
+    task = _checked_task(config, root, request)
+    targets, unusable = pick_targets(run, checkpoints, request)
+    config = with_changes(config, model={"backbone": _backbone(config, run, checkpoints, targets, request)})
+    return _plan(root, run.name, config, task, targets, request), unusable
+
+
+def _plan_of_baseline(root: Path, request: EvalRequest) -> EvalPlan:
+    baseline = find_baseline(root, request)
+    config = resolve_config(config_of(root, request), request)
+    config = with_changes(config, model={"backbone": baseline.backbone})
+    task = _checked_task(config, root, request)
+    return replace(_plan(root, baseline.name, config, task, [baseline.target], request), model=baseline.model)
+
+
+def _plan(root: Path, run: str, config: Config, task: Task, targets: list[Target], request: EvalRequest) -> EvalPlan:
+    label = task.label if config.eval.split == "test" else f"{task.label}_{config.eval.split}"
+    return EvalPlan(
+        run=run,
+        root=str(root),
+        folder=str(eval_folder(root, run, label)),
+        label=label,
+        config=config.model_dump(mode="json"),
+        indices=_indices(task, task.size(config.eval.split), config),
+        targets=targets,
+        base=request.base,
+    )
+
+
+def _checked_task(config: Config, root: Path, request: EvalRequest) -> Task:
+    """The task of an evaluation. Raises EvalError for missing data or settings that do not fit it."""
     try:
         task = task_of(config)
-        size = task.size(config.eval.split)
+        task.size(config.eval.split)
         if isinstance(task, SelfPlayTask):
             opponents_of(task, config)
             _check_opponents(config, root)
@@ -83,20 +124,7 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Unfinish
             f"eval.num_samples {config.eval.num_samples}: samples at temperature 0 are identical; "
             "set eval.temperature (--temperature 1)"
         )
-    targets, unusable = pick_targets(run, checkpoints, request)
-    config = with_changes(config, model={"backbone": _backbone(config, run, checkpoints, targets, request)})
-    label = task.label if config.eval.split == "test" else f"{task.label}_{config.eval.split}"
-    plan = EvalPlan(
-        run=run.name,
-        root=str(root),
-        folder=str(eval_folder(root, run.name, label)),
-        label=label,
-        config=config.model_dump(mode="json"),
-        indices=_indices(task, size, config),
-        targets=targets,
-        base=request.base,
-    )
-    return plan, unusable
+    return task
 
 
 def _backbone(config: Config, run: RunDir, checkpoints: Path, targets: list[Target], request: EvalRequest) -> str:

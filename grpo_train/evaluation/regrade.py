@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config.schema import Config
+from grpo_train.evaluation.baselines import find_evaluated
 from grpo_train.evaluation.judging import Judges
 from grpo_train.evaluation.plan import task_of
 from grpo_train.evaluation.report.step import join_samples, write_step
@@ -31,7 +32,7 @@ from grpo_train.evaluation.results.stored import (
     restore_torn,
     steps_of,
 )
-from grpo_train.evaluation.targets import Unfinished, find_run
+from grpo_train.evaluation.targets import Unfinished
 from grpo_train.run_dir import RunDir, StatusWriter, list_evaluations
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
@@ -83,7 +84,7 @@ def regrade(
     Each step is yielded once its files are written, or as :class:`Unfinished` if it cannot be judged. ``data`` is the
     current path of the dataset. Raises EvalError if the run has no complete step, RunDirError, ConfigError.
     """
-    run, _, _ = find_run(root, training_run)
+    run = find_evaluated(root, training_run)
     found = False
     for evaluation in list_evaluations(run.root, run.name):
         tree, label = run.root / "eval_runs" / evaluation["name"], str(evaluation["status"]["dataset"])

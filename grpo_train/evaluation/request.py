@@ -37,7 +37,7 @@ class EvalRequest:
     """The arguments of ``grpo-train eval``; None means the value in the run's config."""
 
     training_run: str | None
-    """Name or path; may be None if ``ckpt_path`` is a step of a run."""
+    """Name or path; may be None if ``ckpt_path`` is a step of a run, or with ``model``, where its settings are used."""
     steps: str = "all"
     dataset: str | None = None
     dataset_path: str | None = None
@@ -55,6 +55,12 @@ class EvalRequest:
     ckpt_path: Path | None = None
     name: str | None = None
     base: str | None = None
+    model: str | None = None
+    """A model to evaluate without a run (:mod:`grpo_train.evaluation.baselines`)."""
+    cfg: Path | None = None
+    """Config with the settings of a ``model``."""
+    overrides: list[str] | None = None
+    """``section.key=value`` of a ``model``'s settings."""
 
 
 def resolve_config(config: Config, request: EvalRequest) -> Config:

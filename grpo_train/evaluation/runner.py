@@ -96,7 +96,7 @@ def _evaluate(plan: EvalPlan, unusable: list[Unfinished], output: Output) -> Out
     check_gpus(Config.model_validate(plan.config), os.environ)
     folder = Path(plan.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    status = StatusWriter(folder, training_run=plan.run, dataset=plan.label)
+    status = StatusWriter(folder, **plan.names)
     try:
         return Evaluation(plan, unusable, status, output).run()
     except Exception as error:
@@ -175,8 +175,7 @@ class Evaluation:
         plan = self._plan
         config = plan.config
         return {
-            "training_run": plan.run,
-            "dataset": plan.label,
+            **plan.names,
             "problems": len(plan.indices),
             "task": config["task"],
             "eval": config["eval"],

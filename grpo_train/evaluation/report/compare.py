@@ -9,11 +9,12 @@ or null if no such step has the same problems and settings. Both are a pure func
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from grpo_train.evaluation.baselines import find_evaluated, is_baseline
 from grpo_train.evaluation.report.statistics import Paired, compare
 from grpo_train.evaluation.request import EvalError
 from grpo_train.evaluation.results.stored import (
@@ -24,7 +25,7 @@ from grpo_train.evaluation.results.stored import (
     read_summary,
     steps_of,
 )
-from grpo_train.evaluation.targets import Unfinished, find_run
+from grpo_train.evaluation.targets import Unfinished
 from grpo_train.run_dir import list_evaluations
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, to_json
@@ -101,7 +102,7 @@ def compare_steps(
     Also returns an error for each step that cannot be compared. ``names``: "10" is step_10; others are names
     given to ``--ckpt-path``. Raises EvalError if nothing can be compared, RunDirError, ConfigError.
     """
-    run, _, _ = find_run(root, training_run)
+    run = find_evaluated(root, training_run)
     wanted = list(dict.fromkeys(f"step_{int(name)}" if name.isdecimal() else name for name in names))
     if len(wanted) < 2:
         raise EvalError("--steps needs at least two steps; the others are compared with the first: 0,10,20")
@@ -133,8 +134,9 @@ def compare_runs(
 ) -> tuple[list[Comparison], list[UserError]]:
     """Each evaluated step of ``others`` (or those of ``names``) against the same step of ``training_run``.
 
-    Only problems that both were evaluated on are compared; the runs' seeds may differ. Also returns an error for each
-    step that cannot be compared. Raises EvalError if there is no common step, RunDirError, ConfigError.
+    A baseline has no steps: it is compared with every step of the other side. Only problems that both were evaluated on
+    are compared; the runs' seeds may differ. Also returns an error for each step that cannot be compared. Raises
+    EvalError if there is no common step, RunDirError, ConfigError.
     """
     reference = _Verdicts(root, training_run, datasets)
     wanted = {f"step_{int(name)}" if name.isdecimal() else name for name in names}
@@ -142,18 +144,11 @@ def compare_runs(
     errors: list[UserError] = []
     for other in others:
         theirs = _Verdicts(root, other, datasets)
-        for label, name in theirs.steps:
-            if (label, name) not in reference.steps or (wanted and name not in wanted):
+        for (label, name), before in _pairs(theirs, reference):
+            if wanted and not wanted & {name, before}:
                 continue
             try:
-                summary, before = theirs.summary(label, name), reference.summary(label, name)
-                if not comparable(before, summary):
-                    raise EvalError(
-                        f"{name} of {theirs.run} and of {reference.run} were evaluated on {label} under different "
-                        "settings; evaluate both with the same settings (grpo-train eval)"
-                    )
-                paired = compare(theirs.correct(label, name), reference.correct(label, name))
-                found.append(replace(_comparison(summary, _entry(before, paired)), dataset=label, run=theirs.run))
+                found.append(_compare_results(theirs, reference, label, name, before))
             except UserError as error:
                 errors.append(error)
     if not found and not errors:
@@ -161,12 +156,31 @@ def compare_runs(
     return found, errors
 
 
+def _pairs(theirs: _Verdicts, reference: _Verdicts) -> Iterator[tuple[tuple[str, str], str]]:
+    """Each result of a run with the name of the result of the reference that it is compared with."""
+    any_step = is_baseline(theirs.run) or is_baseline(reference.run)
+    for label, name in theirs.steps:
+        for other_label, before in reference.steps:
+            if label == other_label and (any_step or name == before):
+                yield (label, name), before
+
+
+def _compare_results(theirs: _Verdicts, reference: _Verdicts, label: str, name: str, before: str) -> Comparison:
+    """Raises EvalError, DamagedError."""
+    summary, other = theirs.summary(label, name), reference.summary(label, before)
+    if not comparable(other, summary):
+        raise _not_comparable(theirs.named(name), reference.named(before), label, summary, other)
+    paired = compare(theirs.correct(label, name), reference.correct(label, before))
+    found = replace(_comparison(summary, _entry(other, paired)), dataset=label, run=theirs.run)
+    return replace(found, reference=reference.run) if is_baseline(reference.run) else found
+
+
 class _Verdicts:
     """The evaluated steps of a run; the verdicts of each are read once."""
 
     def __init__(self, root: Path, training_run: str, datasets: Sequence[str]) -> None:
         """Raises RunDirError, ConfigError."""
-        run, _, _ = find_run(root, training_run)
+        run = find_evaluated(root, training_run)
         self.run = run.name
         self.steps: dict[tuple[str, str], Path] = {}
         """Dataset and name of a step to its results."""
@@ -176,6 +190,10 @@ class _Verdicts:
                 for path in steps_of(folder, label):
                     self.steps[label, name_and_step(path, label)[0]] = path
         self._correct: dict[Path, dict[int, list[bool]]] = {}
+
+    def named(self, name: str) -> str:
+        """A result in a message."""
+        return self.run if is_baseline(self.run) else f"{name} of {self.run}"
 
     def summary(self, label: str, name: str) -> Summary:
         """Raises DamagedError."""
@@ -199,10 +217,7 @@ def compare_folders(path: Path, reference: Path, name: str, reference_name: str,
         if not summary or not other:
             raise EvalError(f"{name} has not been evaluated on {label} (grpo-train eval)")
         if not comparable(other, summary):
-            raise EvalError(
-                f"{reference_name} and {name} were evaluated on {label} under different settings; "
-                "evaluate both with the same settings (grpo-train eval)"
-            )
+            raise _not_comparable(reference_name, name, label, other, summary)
         return _comparison(summary, _entry(other, compare(correct_samples(path), correct_samples(reference))))
     except DamagedError as error:
         raise DamagedError(f"{error}; {RERUN_HINT}") from error
@@ -228,6 +243,19 @@ def comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     Weights are what is compared; the seed only picks the random numbers of the samples.
     """
     return _conditions(one) == _conditions(other)
+
+
+def _not_comparable(name: str, other_name: str, label: str, one: Summary, other: Summary) -> EvalError:
+    """The error for results of different settings, which it names."""
+    (samples, grading), (other_samples, other_grading) = (_conditions(each) or ({}, None) for each in (one, other))
+    decoding, other_decoding = samples.get("decoding") or {}, other_samples.get("decoding") or {}
+    names = sorted(key for key in {*decoding, *other_decoding} if decoding.get(key) != other_decoding.get(key))
+    names += ["data or prompt template"] if samples.get("problems") != other_samples.get("problems") else []
+    names += ["grader"] if grading != other_grading else []
+    return EvalError(
+        f"{name} and {other_name} were evaluated on {label} under different settings ({', '.join(names) or 'split'}); "
+        "evaluate both with the same settings (grpo-train eval)"
+    )
 
 
 def _conditions(summary: Mapping[str, Any]) -> tuple[Any, Any] | None:
