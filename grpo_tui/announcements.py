@@ -7,17 +7,15 @@ from collections import deque
 from typing import TypeVar
 
 from grpo_train.run_dir.display import state_label
-from grpo_train.run_dir.sessions import session_name
 from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
+from grpo_tui.model.transfers import NAME_IN_TOAST, command_of, done_notice, failure_title
 
 ANNOUNCED = 4
 ANNOUNCED_S = 10.0
 TOAST_LENGTH = 400
 """Maximum characters of a run's error in a notification."""
-NAME_IN_TOAST = 40
-"""Maximum cells of a run's name in the title of a notification."""
 End = TypeVar("End")
 
 
@@ -48,27 +46,17 @@ class Pace:
         return found
 
 
-PARTLY = 3
-"""Exit status of a backup that left something out."""
-
-
-def is_backup(session: str, run: str) -> bool:
-    return session == session_name(f"backup_{run}")
-
-
-def done_notice(session: str, run: str) -> tuple[str, str]:
-    """Title and message for an evaluation or a backup that succeeded."""
-    if is_backup(session, run):
-        return f"✔ {shortened(run, NAME_IN_TOAST)} backed up", "every byte is proven to be in the store"
+def job_done(session: str, run: str) -> tuple[str, str]:
+    """Title and message for an evaluation, or a command on backups, that succeeded."""
+    if command := command_of(session, run):
+        return done_notice(command, run)
     return f"✔ {run} evaluated", "results are next to the checkpoints"
 
 
-def failure_title(session: str, run: str, code: int) -> str:
-    """Title for an evaluation or a backup that did not succeed."""
-    if not is_backup(session, run):
-        return f"✖ evaluation of {run} failed"
-    name = shortened(run, NAME_IN_TOAST)
-    return f"▲ {name} backed up in part" if code == PARTLY else f"✖ backup of {name} failed"
+def job_failed(session: str, run: str, code: int) -> str:
+    """Title for an evaluation, or a command on backups, that did not succeed."""
+    command = command_of(session, run)
+    return failure_title(command, run, code) if command else f"✖ evaluation of {run} failed"
 
 
 class EndWatch:
@@ -87,12 +75,12 @@ class EndWatch:
         return ended
 
     def ended_jobs(self) -> list[tuple[str, str, int]]:
-        """Evaluations and backups that ended since the previous report: session, run, exit status."""
+        """Evaluations and commands on backups that ended since the previous report: session, run, exit status."""
         ended = []
         for session in self._store.sessions:
             name = session["name"]
             run = session.get("run") or name.removeprefix("eval_")
-            if not name.startswith("eval_") and not is_backup(name, run):
+            if not name.startswith("eval_") and not command_of(name, run):
                 continue
             if not session.get("dead"):
                 self._working.add(name)

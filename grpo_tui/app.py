@@ -25,7 +25,7 @@ from grpo_tui import background, clipboard, toasts, unanswered
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
-from grpo_tui.announcements import EndWatch, Pace, done_notice, end_notice, failure_title
+from grpo_tui.announcements import EndWatch, Pace, end_notice, job_done, job_failed
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.history.writer import HistoryWriter
 from grpo_tui.model.answer_cache import AnswerCache
@@ -239,11 +239,11 @@ class GrpoApp(App[None]):
             if code:
                 self.work(f"output of {session}", partial(self._announce_failure, session, run, code))
             else:
-                self.receipt(*done_notice(session, run))
+                self.receipt(*job_done(session, run))
 
     async def _announce_failure(self, session: str, run: str, code: int) -> None:
         output = await background.last_output(self, session) or f"exit code {code}, no output"
-        self.notify(output, title=failure_title(session, run, code), severity="error", timeout=60, markup=False)
+        self.notify(output, title=job_failed(session, run, code), severity="error", timeout=60, markup=False)
 
     def ignore_evaluation_end(self, session: str) -> None:
         self._ends.ignore_evaluation(session)
@@ -286,7 +286,8 @@ class GrpoApp(App[None]):
             self._select(run)  # a key acts on the run under the cursor
         action = next(action for action in self.actions if action.id == name)
         reason = action.reason(self.situation())
-        if action.group == "Runs" and action.id != "launch" and self.views.name == "home" and self.home.hides_selection:
+        on_selection = action.group == "Runs" and action.id not in ("launch", "restore")
+        if on_selection and self.views.name == "home" and self.home.hides_selection:
             reason = f"{self.store.selected} is not in the list; {self.key('back')} shows all runs"
         if reason:
             self.warn(reason, title=f"{action.label}: not available")

@@ -82,7 +82,23 @@ def not_backupable(situation: Situation) -> str:
         return reason
     if run.is_unreadable:
         return f"{run.name} cannot be read"
-    return f"{run.name} is being backed up" if situation.store.backup_session(run.name) else ""
+    work = situation.store.backup_work(run)
+    return f"{run.name} is {work}" if work else ""
+
+
+def not_verifiable(situation: Situation) -> str:
+    if (reason := not_backupable(situation)) or (run := situation.run) is None:
+        return reason
+    return "" if run.backup else f"{run.name} has no backup"
+
+
+def not_cleanable(situation: Situation) -> str:
+    if (reason := not_verifiable(situation)) or (run := situation.run) is None:
+        return reason
+    if run.is_live:
+        return f"{run.name} is {run.state}; stop it first"
+    assert run.backup is not None
+    return f"the backup of {run.name} is on the same disk: no second copy" if run.backup.same_disk else ""
 
 
 def not_attachable(situation: Situation) -> str:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from grpo_tui.actions import box, boxes, charts, compare, forms, home, logs, program, reasons, rollouts, runs, view
+from grpo_tui.actions import (
+    backups,
+    box,
+    boxes,
+    charts,
+    compare,
+    forms,
+    home,
+    logs,
+    program,
+    reasons,
+    rollouts,
+    runs,
+    view,
+)
 from grpo_tui.actions.action import Action
 
 ACTIONS: tuple[Action, ...] = (
@@ -11,7 +25,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("eval", "e", "eval", "Runs", forms.evaluate, reasons.not_evaluable, opens_form=True),
     Action("resume", "r", "resume", "Runs", forms.resume, reasons.not_resumable, opens_form=True),
     Action("attach", "a", "attach", "Runs", runs.attach, reasons.not_attachable, not_in="box"),
-    Action("backup", "B", "back up", "Runs", runs.back_up, reasons.not_backupable, in_bar=False),
+    Action("backup", "B", "back up", "Runs", backups.back_up, reasons.not_backupable, in_bar=False),
+    Action(
+        "backup_to", "T", "back up to", "Runs", backups.choose, reasons.not_backupable, in_bar=False, opens_form=True
+    ),
+    Action("verify", "V", "verify", "Runs", backups.verify, reasons.not_verifiable, in_bar=False),
+    Action("restore", "R", "restore", "Runs", backups.restore, reasons.not_writable, in_bar=False, opens_form=True),
+    Action("archive", "A", "archive", "Runs", backups.archive, reasons.not_backupable, in_bar=False, opens_form=True),
+    Action("cleanup", "C", "clean up", "Runs", backups.clean_up, reasons.not_cleanable, dangerous=True, in_bar=False),
     Action("kill", "K", "kill", "Runs", runs.kill, reasons.not_killable, dangerous=True),
     Action("boxes", "b", "boxes", "Boxes", boxes.choose_box),
     Action("reconnect", "c", "reconnect", "Boxes", boxes.reconnect, reasons.connected, in_bar=False),

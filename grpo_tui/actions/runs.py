@@ -49,18 +49,6 @@ async def stop(app: GrpoApp) -> None:
     app.receipt(f"{run}: stop requested", str(reply.get("note") or expected))
 
 
-async def back_up(app: GrpoApp) -> None:
-    """Back up the run and its evaluations; it may be training."""
-    if (run := app.store.selected) is None:
-        return
-    try:
-        reply = await app.request("back_up", timeout=60.0, run=run)
-    except RemoteError as error:
-        app.show_error(f"cannot back up {run}", error.message, error.hint)
-        return
-    app.receipt(f"backup of {run} started", f"in tmux session {reply['session']}")
-
-
 async def kill(app: GrpoApp) -> None:
     """Kill the run, or all marked ones, without saving (asks first).
 

@@ -25,13 +25,14 @@ from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
 from remote.protocol import RemoteError
+from remote.protocol.backups import ArchiveRequest, BackUpRequest, RestoreRequest
 from remote.protocol.jobs import EvaluateRequest, LaunchRequest, ResumeRequest
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config
     from grpo_tui.app import GrpoApp
 
-Request = LaunchRequest | EvaluateRequest | ResumeRequest
+Request = LaunchRequest | EvaluateRequest | ResumeRequest | BackUpRequest | RestoreRequest | ArchiveRequest
 
 DEBOUNCE_S = 0.25
 """Delay between the last change of a field and the check."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
-from grpo_train.run_dir.sessions import session_name
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.formatting import money
 from grpo_tui.model.store import Store
+from grpo_tui.model.transfers import command_of
 
 WINDOWS = (600, 1_800, 7_200, 21_600, 86_400, 0)
 """Seconds; 0 = the whole life of the box."""
@@ -156,13 +156,13 @@ class BoxView:
 
 
 def what_of(session: Mapping[str, Any], runs: Iterable[str]) -> str:
-    """What a session is: ``training``, ``evaluation``, ``backup`` or ``not ours``."""
+    """What a session is: ``training``, ``evaluation``, ``backup`` or another command on backups, or ``not ours``."""
     run = session.get("run") or (session["name"] if session["name"] in runs else "")
     if not run:
         return "not ours"
     name = str(session["name"])
-    if name == session_name(f"backup_{run}"):
-        return "backup"
+    if command := command_of(name, run):
+        return command
     return "evaluation" if name.startswith("eval_") else "training"
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from grpo_train.run_dir.display import STATES, state_label
 from grpo_tui.model import progress
 from grpo_tui.model.formatting import (
-    byte_size,
     compact_number,
     fraction,
     metric_value,
@@ -20,8 +19,9 @@ from grpo_tui.model.formatting import (
 )
 from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import SHORT, base_name
-from grpo_tui.model.run_row import RunRow, Transfer
+from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
+from grpo_tui.model.transfers import transfer_label
 from grpo_tui.model.trends import ARROWS, CELLS, Trends
 
 VALUE_WIDTH = 8
@@ -97,22 +97,8 @@ def _cost(cells: Cells, row: RunRow) -> str:
     return "" if dollars is None else f"{dollars:,.2f}"
 
 
-def transfer_label(transfer: Transfer) -> str:
-    """``↑ 42% 12 MB/s 3m``: how much is done, bytes per second, time left; else what it is doing."""
-    total = transfer.bytes_total
-    if transfer.phase == "proving" and total:
-        return f"↑ proving {min(1.0, transfer.proven / total):.0%}"
-    if transfer.phase not in ("sending", "reading") or not total:
-        return f"↑ {transfer.command} {transfer.phase}".rstrip()[:TEXT_WIDTH]
-    sign, share = "↑" if transfer.phase == "sending" else "↓", min(1.0, transfer.bytes / total)
-    rate = transfer.bytes / transfer.seconds if transfer.seconds > 0 else 0.0
-    if not rate:
-        return f"{sign} {share:.0%}"
-    return f"{sign} {share:.0%} {byte_size(rate)}/s {short_duration(max(0.0, total - transfer.bytes) / rate)}"
-
-
 def backup_label(row: RunRow) -> str:
-    """State of a run's backup, with a sign that needs no color; while a command is at work on it, its progress."""
+    """State of a run's backup, with a sign that needs no color; of a command at work on it or failed, that."""
     if row.transfer is not None:
         return transfer_label(row.transfer)
     if row.backup is None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.files import parse_time, to_float
+from grpo_tui.model.transfers import Transfer
 from remote.protocol.rows import UNREADABLE
 
 
@@ -30,17 +31,6 @@ class BackupState(NamedTuple):
     """Training steps that it lacks."""
     time: float
     """When it was made, by the store's clock."""
-
-
-class Transfer(NamedTuple):
-    """Progress of a command at work on the backups of a run."""
-
-    command: str
-    phase: str
-    bytes: float
-    bytes_total: float
-    proven: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -131,7 +121,7 @@ class RunRow:
             )
             if backup
             else None,
-            transfer=Transfer(*(transfer[name] for name in Transfer._fields)) if transfer else None,
+            transfer=Transfer.from_row(transfer) if transfer else None,
         )
 
 

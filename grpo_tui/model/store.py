@@ -20,6 +20,7 @@ from grpo_tui.model.formatting import short_age
 from grpo_tui.model.marks import Marks
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.transfers import work_on
 from remote.events import (
     BoxGreeted,
     ClientEvent,
@@ -329,10 +330,9 @@ class Store:
         """Names of the live evaluation sessions of a run."""
         return [name for name in self.sessions_of(run) if name.startswith("eval_")]
 
-    def backup_session(self, run: str) -> str:
-        """Name of the live backup session of a run; "" without one."""
-        name = session_name(f"backup_{run}")
-        return name if name in self.sessions_of(run) else ""
+    def backup_work(self, run: RunRow) -> str:
+        """What is being done to the backups of a run, such as ``being backed up``; "" for nothing."""
+        return work_on(self.sessions_of(run.name), run.name, run.transfer)
 
     def evaluating(self) -> bool:
         """Whether the selected run is being evaluated."""

@@ -14,6 +14,7 @@ from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import ADAPTERS, base_name
 from grpo_tui.model.store import Store
+from grpo_tui.model.transfers import Transfer, transfer_lines
 from grpo_tui.widgets.checkpoints_line import CheckpointsLine
 from grpo_tui.widgets.health import LABEL, HealthLine
 from grpo_tui.widgets.panel import Line, StoreView
@@ -74,6 +75,30 @@ class NoteLine(Line):
         return _labeled("note", Content(self.note)).truncate(max(1, self.size.width), ellipsis=True)
 
 
+class TransferLine(Line):
+    """The command at work on the run's backups; of one that failed, its error and the command that continues."""
+
+    @property
+    def transfer(self) -> Transfer | None:
+        return self.store.run.transfer if self.store.run else None
+
+    def lines(self) -> int:
+        return 0 if self.transfer is None else len(transfer_lines(self.transfer, self.size.width))
+
+    def state(self) -> object:
+        return (self.transfer, self.size)
+
+    def render(self) -> Content:
+        transfer, width = self.transfer, max(1, self.size.width)
+        if transfer is None:
+            return Content()
+        color = "$error" if transfer.has_failed else "$secondary"
+        first, *rest = transfer_lines(transfer, width - LABEL)
+        shown = [_labeled(transfer.command, Content.from_markup(f"[{color}]$text[/]", text=first))]
+        shown += [_labeled("", Content.from_markup("[$grpo-muted]$text[/]", text=line)) for line in rest]
+        return Content("\n").join([line.truncate(width, ellipsis=True) for line in shown])
+
+
 class SummaryPanel(StoreView, Vertical, can_focus=True):
     """The lines in one frame. A warning or an alarm takes one line where the frame is too low for more.
 
@@ -91,6 +116,7 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         yield ModelLine(self.store, self._facts)
         yield StageBar(self.store, id="stages")
         yield CheckpointsLine(self.store)
+        yield TransferLine(self.store)
         yield NoteLine(self.store)
         yield HealthLine(self.store, id="health")
 
@@ -101,17 +127,20 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         if is_line:
             return int(logs is not None and logs.health.tone != "muted")
         note = int(bool(self.query_one(NoteLine).note))
-        return ALWAYS + note + (self.query_one(HealthLine).lines() if has_health else 0)
+        transfer = self.query_one(TransferLine).lines()
+        return ALWAYS + note + transfer + (self.query_one(HealthLine).lines() if has_health else 0)
 
     def show_as(self, lines: int, is_line: bool) -> None:
         """Show all lines in a frame, or the health alone without one."""
         self.set_class(is_line, "-line")
         self.can_focus = not is_line
-        note, health = self.query_one(NoteLine), self.query_one(HealthLine)
+        note, health, transfer = self.query_one(NoteLine), self.query_one(HealthLine), self.query_one(TransferLine)
         for line in self.query(Line):
             line.display = not is_line
         note.display = not is_line and bool(note.note)
-        rows = lines if is_line else lines - ALWAYS - int(note.display)
+        transfer.display = not is_line and transfer.lines() > 0
+        transfer.styles.height = max(1, transfer.lines())
+        rows = lines if is_line else lines - ALWAYS - int(note.display) - transfer.lines()
         health.display = rows > 0
         health.styles.height = max(1, rows)
 

@@ -20,6 +20,7 @@ from remote.index.answers import Answers
 from remote.intake import reply, topic_event
 from remote.protocol import OPERATIONS, Cursor, RemoteError
 from remote.protocol.intake import read_request
+from tests.tui.fake_backups import BACKUP_ANSWERS
 
 NOW = 1_795_000_000.0
 """The time of the tests' clock, which does not move."""
@@ -350,14 +351,6 @@ def _evaluate(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     return {"session": f"eval_{params['run']}", "argv": argv}
 
 
-def _back_up(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
-    run = params["run"]
-    session = f"backup_{run}"
-    client.sessions.append({"name": session, "run": run, "dead": False, "created": 1, "attached": 0})
-    client.report()
-    return {"run": run, "session": session, "argv": ["grpo-train", "backup"], "engine": "", "started": True}
-
-
 def _resume(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     argv = ["/opt/grpo-train", "resume", "--training-run", params["run"], "--from-step", params["from_step"]]
     return {"session": params["run"], "argv": argv, "run": params["run"], "step": 30}
@@ -413,7 +406,7 @@ DEFAULT_ANSWERS: dict[str, Any] = {
     "launch": _launch,
     "evaluate": _evaluate,
     "resume": _resume,
-    "back_up": _back_up,
+    **BACKUP_ANSWERS,
     "stop": lambda client, params: {"run": params["run"], "state": "running"},
     "kill": lambda client, params: {"run": params.get("run"), "state": "killed", "left": []},
     "note": _note,

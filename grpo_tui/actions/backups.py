@@ -1,0 +1,111 @@
+"""Actions on backups: back up, restore, archive, clean up, verify."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from remote.protocol import RemoteError
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+NO_DESTINATION = "no destination for backups is described on this box"
+DESCRIBE = "on the box: copy config/backup.example.yaml to ~/.config/grpo-tui/backup.yaml and edit it"
+
+
+async def back_up(app: GrpoApp) -> None:
+    """Back up the run and its evaluations; it may be training."""
+    if run := app.store.selected:
+        await _start(app, "back_up", "backup", run)
+
+
+async def choose(app: GrpoApp) -> None:
+    """Back up the run: choose the destination and the checkpoints."""
+    from grpo_tui.forms.backups import BackUpScreen
+
+    run = app.store.selected
+    if run and (destinations := await _destinations(app)):
+        reply = await app.show_dialog(BackUpScreen(app.request, run, destinations))
+        _receipt(app, "backup", run, reply)
+
+
+async def verify(app: GrpoApp) -> None:
+    """Read the backup of the run back: every object of it and of its evaluations is hashed."""
+    row = app.store.run
+    if row is not None and row.backup is not None:
+        await _start(app, "verify_backup", "verification", row.name, to=row.backup.destination)
+
+
+async def archive(app: GrpoApp) -> None:
+    """Archive the run, or a copy of one checkpoint, after its backup is proven."""
+    from grpo_tui.forms.backups import ArchiveScreen
+
+    row = app.store.run
+    if row is None or not (destinations := await _destinations(app)):
+        return
+    try:
+        app.store.show(row.name, await app.request("show_run", run=row.name))
+    except RemoteError as error:
+        app.show_error(f"cannot read {row.name}", error.message, error.hint)
+        return
+    steps = app.store.complete_steps()
+    if not row.is_over and not steps:
+        app.warn(f"{row.name} is {row.state}, and has no complete checkpoint to copy")
+        return
+    reply = await app.show_dialog(ArchiveScreen(app.request, row, steps, destinations))
+    _receipt(app, "archive", row.name, reply)
+
+
+async def restore(app: GrpoApp) -> None:
+    """Restore a run from a backup, also one that is not on this box."""
+    from grpo_tui.forms.backups import RestoreScreen
+    from grpo_tui.screens.stored_runs import StoredRunsScreen
+
+    if not (destinations := await _destinations(app)):
+        return
+    chosen = await app.show_dialog(StoredRunsScreen(app.request, destinations))
+    if chosen is None:
+        return
+    reply = await app.show_dialog(RestoreScreen(app.request, chosen))
+    if reply is not None:
+        run = str(reply.get("run", ""))
+        app.select_when_listed(run)
+        _receipt(app, "restore", run, reply)
+
+
+async def clean_up(app: GrpoApp) -> None:
+    """Remove checkpoints of the run that its backup holds (shows the plan and asks first)."""
+    from grpo_tui.screens.cleanup import CleanUpScreen
+
+    row = app.store.run
+    if row is None or row.backup is None:
+        return
+    plan = await app.show_dialog(CleanUpScreen(app.request, row.name, row.backup.destination, app.store.box))
+    if plan is not None:
+        await _start(app, "clean_up", "cleanup", row.name, keep=plan.keep, to=plan.destination)
+
+
+async def _destinations(app: GrpoApp) -> list[dict[str, Any]]:
+    """The destinations that the box describes. Says so if there are none."""
+    try:
+        reply = await app.request("list_destinations", timeout=40.0)
+    except RemoteError as error:
+        app.show_error("cannot list the destinations of backups", error.message, error.hint)
+        return []
+    if not reply["destinations"]:
+        app.show_error(NO_DESTINATION, "Backups need a bucket, or a directory on another disk.", DESCRIBE)
+    return list(reply["destinations"])
+
+
+async def _start(app: GrpoApp, op: str, what: str, run: str, **params: Any) -> None:
+    try:
+        reply = await app.request(op, timeout=60.0, run=run, **params)
+    except RemoteError as error:
+        app.show_error(f"cannot start the {what} of {run}", error.message, error.hint)
+        return
+    _receipt(app, what, run, reply)
+
+
+def _receipt(app: GrpoApp, what: str, run: str, reply: dict[str, Any] | None) -> None:
+    if reply is not None:
+        app.receipt(f"{what} of {run} started", f"in tmux session {reply['session']}")
