@@ -112,7 +112,7 @@ class ArchiveScreen(RequestScreen):
 
     async def check(self, request: Request) -> str:
         assert isinstance(request, ArchiveRequest)
-        moves = "the run leaves this list; R restores it" if request.step is None else "the run stays as it is"
+        moves = "the run leaves this list and can be restored" if request.step is None else "the run stays as it is"
         return f"backed up to {request.to} and read back first; {moves}"
 
 

@@ -62,7 +62,10 @@ class StoredRun:
 
 
 def stored_runs(rows: Iterable[Mapping[str, Any]], destination: str) -> list[StoredRun]:
-    """The rows of a ``list_backups`` reply: those that are not on the box first, then the newest."""
+    """The rows of a ``list_backups`` reply: those that are not on the box first, then the newest.
+
+    A run that was archived later is listed once: it is restored as it was.
+    """
     found = [
         StoredRun(
             row["name"], row["identity"], row.get("kind", ""), destination, bool(row.get("here")),
@@ -71,6 +74,8 @@ def stored_runs(rows: Iterable[Mapping[str, Any]], destination: str) -> list[Sto
         for row in rows
         if UNREADABLE not in row and row.get("kind") in SHOWN_KINDS
     ]  # fmt: skip
+    running = {run.full_name for run in found if run.kind == "training_runs"}
+    found = [run for run in found if run.kind == "training_runs" or run.full_name not in running]
     return sorted(found, key=lambda run: (run.here, run.newest.age_s if run.newest else float("inf"), run.name))
 
 

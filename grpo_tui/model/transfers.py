@@ -104,21 +104,23 @@ def transfer_label(transfer: Transfer) -> str:
 def transfer_lines(transfer: Transfer, width: int) -> list[str]:
     """One or two lines of ``width`` cells: how far it is, and what is at hand; of a failed one, how to continue.
 
-    ``sending 42% of 10 GB · 12 MB/s · 8m left``, ``to s3 · step_40/optimizer.pt``.
+    ``sending 42% · 12 MB/s · 8m left``, ``4.2 GB of 10 GB to s3 · step_40/optimizer.pt``.
     """
     if transfer.has_failed:
         lines = [one_line(f"failed: {transfer.error}"), f"continue: {transfer.again}" if transfer.again else ""]
         return [line for line in lines if line]
-    share = transfer.share
-    parts = [transfer.phase]
+    share, left_s = transfer.share, transfer.left_s
+    parts, size = [transfer.phase], ""
     if share is not None:
-        parts[0] += f" {share:.0%} of {byte_size(transfer.bytes_total)}"
-        if transfer.left_s is not None:
-            parts += [f"{byte_size(transfer.pace)}/s", f"{short_duration(transfer.left_s)} left"]
+        parts[0] += f" {share:.0%}"
+        size = f"{byte_size(transfer.moved)} of {byte_size(transfer.bytes_total)} "
+        if left_s is not None:
+            parts += [f"{byte_size(transfer.pace)}/s", f"{short_duration(left_s)} left"]
     reads = transfer.phase == "reading" or transfer.command in ("restore", "verify")
-    place = f"{'from' if reads else 'to'} {transfer.destination}" if transfer.destination else ""
-    what = shortened(one_line(transfer.what), max(9, width - len(place) - 3))
-    return [" · ".join(parts), *filter(None, [" · ".join(filter(None, [place, what]))])]
+    place = f"{size}{'from' if reads else 'to'} {transfer.destination}" if transfer.destination else size.rstrip()
+    file = "/".join(one_line(transfer.what).split("/")[-2:])  # of a key, the run is known
+    below = [place, shortened(file, max(9, width - len(place) - 3))]
+    return [" · ".join(parts), *filter(None, [" · ".join(filter(None, below))])]
 
 
 def command_of(session: str, run: str) -> str:

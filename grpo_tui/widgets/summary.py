@@ -100,7 +100,7 @@ class TransferLine(Line):
 
 
 class SummaryPanel(StoreView, Vertical, can_focus=True):
-    """The lines in one frame. A warning or an alarm takes one line where the frame is too low for more.
+    """The lines in one frame. Without room for it, a transfer takes a line, and a warning or an alarm does.
 
     With the keys, left and right move over the checkpoints.
     """
@@ -124,23 +124,24 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         """Rows of content."""
         logs = self.store.logs
         has_health = logs is not None and logs.health.is_logged
-        if is_line:
-            return int(logs is not None and logs.health.tone != "muted")
-        note = int(bool(self.query_one(NoteLine).note))
         transfer = self.query_one(TransferLine).lines()
+        if is_line:
+            return min(1, transfer) + int(logs is not None and logs.health.tone != "muted")
+        note = int(bool(self.query_one(NoteLine).note))
         return ALWAYS + note + transfer + (self.query_one(HealthLine).lines() if has_health else 0)
 
     def show_as(self, lines: int, is_line: bool) -> None:
-        """Show all lines in a frame, or the health alone without one."""
+        """Show all lines in a frame, or transfer and health alone without one."""
         self.set_class(is_line, "-line")
         self.can_focus = not is_line
         note, health, transfer = self.query_one(NoteLine), self.query_one(HealthLine), self.query_one(TransferLine)
         for line in self.query(Line):
             line.display = not is_line
         note.display = not is_line and bool(note.note)
-        transfer.display = not is_line and transfer.lines() > 0
-        transfer.styles.height = max(1, transfer.lines())
-        rows = lines if is_line else lines - ALWAYS - int(note.display) - transfer.lines()
+        moving = min(1, transfer.lines()) if is_line else transfer.lines()
+        transfer.display = moving > 0
+        transfer.styles.height = max(1, moving)
+        rows = lines - moving - (0 if is_line else ALWAYS + int(note.display))
         health.display = rows > 0
         health.styles.height = max(1, rows)
 

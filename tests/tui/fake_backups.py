@@ -35,6 +35,7 @@ STORED = [
     stored("run_gsm8k_demo", snapshot(3, [10, 20, 30, 40], 600.0), snapshot(2, [10, 20], 90_000.0), here=True),
     stored(LOST, snapshot(7, [100, 200, 300], 200_000.0)),
     stored("run_never_finished", snapshot(1, [], 400_000.0, "incomplete")),
+    stored(LOST, snapshot(1, [300], 1_000.0), kind="archive/completed_runs"),
     stored("run_gsm8k_demo_addition", snapshot(1, [], 500.0), kind="eval_runs"),
 ]
 

@@ -128,12 +128,12 @@ def transferring(client: FakeClient) -> None:
 
 async def test_progress_of_a_transfer(start: Start) -> None:
     async with start(transferring, size=(200, 40), wait="↑ 42% 12 MB/s 8m") as session:
-        await session.until_text("sending 42% of 10 GB · 12 MB/s · 8m left", "to s3 · step_40/optimizer.pt")
+        await session.until_text("sending 42% · 12 MB/s · 8m left", "4.2 GB of 10 GB to s3 · step_40/optimizer.pt")
         changes: dict[str, Any]
         for changes, cell, line in (
-            ({"phase": "proving", "rate": 1e8}, "↑ proving 30%", "proving 30% of 10 GB · 100 MB/s · 1m left"),
+            ({"phase": "proving", "rate": 1e8}, "↑ proving 30%", "3.0 GB of 10 GB to s3"),
             ({"phase": "listing"}, "↑ backup listing", "to s3"),
-            ({"command": "restore", "phase": "reading", "seconds": 0.0}, "↓ 42%", "from s3"),
+            ({"command": "restore", "phase": "reading", "seconds": 0.0}, "↓ 42%", "4.2 GB of 10 GB from s3"),
         ):
             session.client.runs[0]["transfer"] = {**TRANSFER, **changes}
             session.client.report()
@@ -203,6 +203,7 @@ async def test_a_run_that_is_not_here_is_restored(start: Start) -> None:
         await opened(session, "R", StoredRunsScreen)
         text = await session.until_text(LOST, "step 300", "on this box", "COMPLETE is missing")
         assert f"{RUN}_addition" not in text, "evaluations come with their run"
+        assert text.count(LOST) == 1, "it was archived later"
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, RestoreScreen))
         choose(session, "snapshot", "7")

@@ -23,6 +23,7 @@ from remote.protocol import RemoteError
 from tests.support.patience import PATIENCE
 from tests.tui.conftest import BOX
 from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, ailing_box, ailing_rows, at, jsonl, learning_box
+from tests.tui.screens.test_backups import TRANSFER, backed_up
 from tests.tui.screens.test_box import gpu_box
 from tests.tui.screens.test_compare import CRASHED, FINISHED
 from tests.tui.screens.test_compare import box as three_runs
@@ -181,6 +182,37 @@ def test_form(snap_compare: Compare, form: str) -> None:
         await wait(pilot, lambda: getattr(pilot.app.screen, "ready", None))
 
     assert snap_compare(app(one_gpu_box), terminal_size=(120, 40), run_before=ready)
+
+
+def backed_up_box(client: FakeClient) -> None:
+    """A box with backups, one at work and one that failed."""
+    backed_up(client)
+    client.runs[0]["transfer"] = {**TRANSFER, "phase": "proving", "rate": 2.1e8}
+    error = "s3.example.com cannot be reached: no route to host"
+    client.runs[2]["transfer"] = {**TRANSFER, "phase": "failed", "error": error}
+
+
+DIALOGS: dict[str, tuple[tuple[str, str], ...]] = {
+    "back_up": (("down", ""), ("T", "all checkpoints")),
+    "restore": (("R", "on this box"),),
+    "restore_form": (("R", "on this box"), ("enter", "every byte is hashed")),
+    "archive": (("down", ""), ("A", "read back first")),
+    "cleanup": (("down", ""), ("C", "Remove 9 checkpoints")),
+    "failed_transfer": (("down", ""), ("down", "continue:")),
+}
+"""The keys to each dialog of backups, and what is shown after each."""
+
+
+@pytest.mark.parametrize("dialog", DIALOGS)
+def test_backups(snap_compare: Compare, dialog: str) -> None:
+    async def ready(pilot: Pilot[None]) -> None:
+        shown = await read(pilot)
+        await wait(pilot, lambda: shows_home(pilot))
+        for key, text in DIALOGS[dialog]:
+            await pilot.press(key)
+            await wait(pilot, lambda: text in text_of(shown) and getattr(shown.screen, "ready", True))  # noqa: B023
+
+    assert snap_compare(app(backed_up_box), terminal_size=(120, 40), run_before=ready)
 
 
 def is_whole(curves: Any) -> bool:
