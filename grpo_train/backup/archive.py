@@ -10,6 +10,7 @@ import os
 import shutil
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.cleanup import refuse_live
@@ -19,7 +20,7 @@ from grpo_train.backup.runs import back_up_run
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
-from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
+from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, list_evaluations
 from grpo_train.run_dir.files import fsync_path, remove_tree, sync_tree
 from grpo_train.run_dir.manifest import problem_of
 from grpo_train.run_dir.notes import write_note
@@ -52,10 +53,13 @@ def archive_run(
 ) -> ArchiveResult:
     """Back up a run, read the backup back, and move the run to ``archive/completed_runs``.
 
+    Rerun it after a kill: a run that was moved is backed up where it is now.
     Raises RunDirError: ``run_is_live``, ``in_use``, ``name_taken``, ``not_backed_up``; StoreError, OSError.
     """
     root = prepare_root(run.root)
     target = root / ARCHIVED_RUNS / run.name
+    if target.is_dir() and not os.path.lexists(run.path):
+        return _finish(root, run.name, to, transfers, show)
     refuse_live(run)
     if os.path.lexists(target):
         raise RunDirError(f"{target} exists; rename one of them", code="name_taken")
@@ -82,6 +86,18 @@ def archive_run(
     fsync_path(run.path.parent)
     moved = back_up(root, ARCHIVED_RUNS, run.name, to, transfers=transfers, show=show, evaluations=done.evaluations)
     return ArchiveResult(os.fspath(target), moved, checked)
+
+
+def _finish(root: Path, name: str, to: Destination, transfers: int, show: OnProgress | None) -> ArchiveResult:
+    """Back up a run that was moved, and read what was not read yet."""
+    evaluations = [
+        back_up(root, "eval_runs", row["name"], to, transfers=transfers, show=show)
+        for row in list_evaluations(root, name)
+    ]
+    done = back_up(root, ARCHIVED_RUNS, name, to, transfers=transfers, show=show, evaluations=evaluations)
+    home = Home(ARCHIVED_RUNS, name, done.identity)
+    checked = verify(root, home, to, only_unread=True, transfers=transfers, show=show)
+    return ArchiveResult(os.fspath(root / ARCHIVED_RUNS / name), done, checked)
 
 
 def archive_checkpoint(

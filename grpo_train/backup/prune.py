@@ -7,13 +7,14 @@ wait their 24 hours. An object is deleted when no snapshot names it, and none ha
 
 from __future__ import annotations
 
-import secrets
+import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_train.backup.commit import claim_number, commit
+from grpo_train.backup.commit import PRUNING_S, claim_number, commit
 from grpo_train.backup.job import OnProgress, working_on
 from grpo_train.backup.layout import ARCHIVED_RUNS, CLAIM, COMPLETE, MARK, PRUNING, Home
 from grpo_train.backup.read_back import remember
@@ -24,6 +25,7 @@ from grpo_train.backup.store import Entry, StoreError
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import utc_now
+from grpo_train.run_dir.processes import boot_id
 
 if TYPE_CHECKING:
     from grpo_train.backup.destinations import Destination
@@ -99,7 +101,8 @@ def prune(
         for each in marked:
             if each.marked is None:
                 to.store.write_small(home.snapshot(each.number, MARK), f"{utc_now()}\n".encode())
-        count, size = _delete(stored, removed, [*kept, *marked], now)
+        _remove_own_mark(stored, root, now)
+        count, size = _delete(stored, removed, [*kept, *marked], now, _writer(root))
         return _result(home, removed, marked, stays, drop_steps, count, size, new)
 
 
@@ -154,20 +157,20 @@ def _not_contained(old: Snapshot, newer: Sequence[Snapshot]) -> str:
 
 
 def _delete(
-    stored: StoredRun, removed: Sequence[StoredSnapshot], stay: Sequence[StoredSnapshot], now: float
+    stored: StoredRun, removed: Sequence[StoredSnapshot], stay: Sequence[StoredSnapshot], now: float, writer: bytes
 ) -> tuple[int, int]:
     """Delete snapshots, then the objects that no other names; (objects, bytes). Raises StoreError (``busy``)."""
     store, home = stored.store, stored.home
     spare = _spare_objects(stored, stay, now)
     if not removed and not spare:
         return 0, 0
-    _exclude_backups(stored, now)
+    _exclude_backups(stored, now, writer)
     try:
         for each in removed:
             store.delete([home.snapshot(each.number, COMPLETE)])  # from here on it is not complete
             store.delete([key for key in stored.objects if key.startswith(home.snapshot(each.number))])
         for start in range(0, len(spare), _BATCH):
-            store.write_small(home.snapshots + PRUNING, secrets.token_bytes(8))
+            store.write_small(home.snapshots + PRUNING, writer)
             store.delete([entry.key for entry in spare[start : start + _BATCH]])
         return len(spare), sum(entry.size for entry in spare)
     finally:
@@ -191,16 +194,36 @@ def _spare_objects(stored: StoredRun, stay: Sequence[StoredSnapshot], now: float
     ]
 
 
-def _exclude_backups(stored: StoredRun, now: float) -> None:
+def _exclude_backups(stored: StoredRun, now: float, writer: bytes) -> None:
     """Raise StoreError (``busy``) if a backup was made since the listing, or is about to name other objects."""
     mark = stored.home.snapshots + PRUNING
-    stored.store.write_small(mark, secrets.token_bytes(8))
+    stored.store.write_small(mark, writer)
     for entry in stored.store.entries(stored.home.snapshots):
         is_claimed = f"/{CLAIM}" in entry.key and now - entry.modified < WAIT_S
         is_new = entry.key.endswith(f"/{COMPLETE}") and entry.key not in stored.objects
         if is_claimed or is_new:
             stored.store.delete([mark])
             raise StoreError(f"{stored.home.name}: a backup is at work; prune when it has ended", code="busy")
+
+
+def _writer(root: Path) -> bytes:
+    """Content of the mark of a prune: this root on this machine since it was started."""
+    return hashlib.sha256(f"{boot_id()} {os.path.realpath(root)}".encode()).hexdigest().encode()
+
+
+def _remove_own_mark(stored: StoredRun, root: Path, now: float) -> None:
+    """Remove the mark of a killed prune: of this root, whose lock is held here, or of any that is an hour old."""
+    entry = stored.objects.get(stored.home.snapshots + PRUNING)
+    if entry is None:
+        return
+    try:
+        is_own = bool(boot_id()) and stored.store.read_small(entry.key, 1 << 10) == _writer(root)
+    except StoreError as error:
+        if error.code not in ("missing", "damaged"):
+            raise
+        is_own = False
+    if is_own or now - entry.modified >= PRUNING_S:
+        stored.store.delete([entry.key])
 
 
 def _archived(stored: StoredRun) -> set[str]:

@@ -19,6 +19,7 @@ from grpo_train.backup.content import RateLimit
 from grpo_train.backup.destinations import Destination, find_destination
 from grpo_train.backup.fetch import fetch, source_of
 from grpo_train.backup.job import OnProgress
+from grpo_train.backup.layout import ARCHIVED_RUNS
 from grpo_train.backup.prune import PruneResult, prune
 from grpo_train.backup.snapshots import homes, homes_named
 from grpo_train.backup.take import back_up
@@ -119,7 +120,9 @@ def archive(
     The run moves to archive/completed_runs; a checkpoint is copied to archive/important_checkpoints/RUN_step_N.
     """
     with failing(as_json), progress_shown() as show:
-        found = open_run(resolve_root(root), run)
+        folder = resolve_root(root)
+        was_moved = (folder / ARCHIVED_RUNS / run).is_dir() and not (folder / "training_runs" / run).exists()
+        found = RunDir(folder / "training_runs" / run) if was_moved and step is None else open_run(folder, run)
         destination = opened(to, found.root, limit=limit, transfers=transfers)
         if step is None:
             result = archive_run(found, destination, note=note, transfers=transfers, show=show)
