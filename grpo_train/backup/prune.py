@@ -83,8 +83,8 @@ def prune(
     with working_on(root, home.kind, home.name, "prune", to.name, show) as job:
         stored = StoredRun(to.store, home)
         new = 0
-        if drop_steps:
-            snapshot = _without_steps(stored, drop_steps)
+        if left := _not_dropped(stored, drop_steps):
+            snapshot = _without_steps(stored, left)
             if not dry_run:
                 new = _write(root, stored, to.trust.store_id, snapshot)
                 stored = StoredRun(to.store, home)
@@ -168,7 +168,10 @@ def _delete(
     try:
         for each in removed:
             store.delete([home.snapshot(each.number, COMPLETE)])  # from here on it is not complete
-            store.delete([key for key in stored.objects if key.startswith(home.snapshot(each.number))])
+            mark = home.snapshot(each.number, MARK)  # goes last: a rerun after a kill removes what is left
+            keys = [key for key in stored.objects if key.startswith(home.snapshot(each.number)) and key != mark]
+            store.delete(keys)
+            store.delete([mark])
         for start in range(0, len(spare), _BATCH):
             store.write_small(home.snapshots + PRUNING, writer)
             store.delete([entry.key for entry in spare[start : start + _BATCH]])
@@ -237,6 +240,17 @@ def _archived(stored: StoredRun) -> set[str]:
 
 
 # ------------------------------------------------------------------------------------------------------- dropping
+
+
+def _not_dropped(stored: StoredRun, steps: Sequence[int]) -> list[int]:
+    """Steps that the newest snapshot has, or no snapshot had; a prune that was killed dropped the others."""
+    newest = stored.newest()
+    if not steps or newest is None or newest.manifest is None:
+        return list(steps)
+    have = {step.step for step in newest.manifest.steps}
+    manifests = [each.manifest for each in stored.snapshots() if each.manifest]
+    gone = {step.step for old in manifests for step in old.steps if step.digest in newest.manifest.dropped}
+    return [step for step in steps if step in have or step not in gone]
 
 
 def _without_steps(stored: StoredRun, steps: Sequence[int]) -> Snapshot:

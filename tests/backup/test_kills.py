@@ -117,7 +117,7 @@ def kill_cleanups(kept: Path, tmp_path: Path, share: int) -> None:
         where = f"killed before {n}, {touches[n]}"
         assert contents(run.training_state).items() <= before.items(), where
         assert not [c for c in run.checkpoints() if c.problem], where
-        assert read_steps(folder_destination(here / DISK)) == {10, 20}, where
+        assert read_steps(here) == {10, 20}, where
         clean()
         assert set(contents(run.path)) | {"removed"} == expected, where
         if run.training_state.exists():
@@ -125,10 +125,11 @@ def kill_cleanups(kept: Path, tmp_path: Path, share: int) -> None:
         assert not list(run.training_state.glob(".*")), where
 
 
-def read_steps(to: Destination) -> set[int]:
+def read_steps(here: Path) -> set[int]:
     """Steps of the newest complete snapshot, every byte read back."""
+    to = folder_destination(here / DISK)
     (home,) = homes(to.store)
-    assert verify(Path("/nowhere"), home, to, transfers=1).damaged == ()
+    assert verify(here / "nowhere", home, to, transfers=1).damaged == ()
     newest = StoredRun(to.store, home).newest()
     assert newest is not None
     assert newest.manifest is not None
@@ -157,7 +158,7 @@ def kill_prunes(kept: Path, tmp_path: Path, share: int) -> None:
             fresh(kept, here)
             killed_before(n, prune_)
             where = f"{start}, killed before {n}, {touches[n]}"
-            assert read_steps(folder_destination(here / DISK)) == {10, 20}, where
+            assert read_steps(here) == {10, 20}, where
             prune_()
             assert keys(here) == expected, where
         fresh(kept, here)
