@@ -101,10 +101,9 @@ class StoredRun:
             return StoredSnapshot(self.home, number, state, reason, modified, snapshot, mark)
 
         if not complete:
-            left = "a prune was killed while it removed it; rerun grpo-train prune-backups"
-            return found(
-                "incomplete", left if marked else "it was never completed; the next backup of this run removes it"
-            )
+            if marked:
+                return found("incomplete", "a prune was killed while it removed it; rerun grpo-train prune-backups")
+            return found("incomplete", "it was never completed; the next backup of this run removes it")
         if not manifest:
             return found("damaged", f"{COMPLETE} without {MANIFEST_NAME}")
         try:

@@ -12,7 +12,6 @@ import pytest
 
 from grpo_train.backup.archive import archive_run
 from grpo_train.backup.cleanup import clean_up
-from grpo_train.backup.destinations import Destination
 from grpo_train.backup.layout import Home
 from grpo_train.backup.prune import prune
 from grpo_train.backup.record import read_record
