@@ -27,7 +27,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("attach", "a", "attach", "Runs", runs.attach, reasons.not_attachable, not_in="box"),
     Action("backup", "B", "back up", "Runs", backups.back_up, reasons.not_backupable, in_bar=False),
     Action(
-        "backup_to", "T", "back up to", "Runs", backups.choose, reasons.not_backupable, in_bar=False, opens_form=True
+        "backup_to", "P", "back up to", "Runs", backups.choose, reasons.not_backupable, in_bar=False, opens_form=True
     ),
     Action("verify", "V", "verify", "Runs", backups.verify, reasons.not_verifiable, in_bar=False),
     Action("restore", "R", "restore", "Runs", backups.restore, reasons.not_writable, in_bar=False, opens_form=True),

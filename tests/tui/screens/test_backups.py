@@ -175,7 +175,7 @@ async def sent(session: Session, op: str) -> dict[str, Any]:
 
 async def test_a_backup_to_a_chosen_destination(start: Start) -> None:
     async with start(wait=RUN) as session:
-        await opened(session, "T", BackUpScreen)
+        await opened(session, "P", BackUpScreen)
         choose(session, "to", "disk")
         choose(session, "steps", "list")
         await session.until(lambda: "enter step numbers" in problem(session))
@@ -191,7 +191,7 @@ async def test_no_destination_names_the_file(start: Start) -> None:
         client.answers["list_destinations"] = {"destinations": []}
 
     async with start(script, wait=RUN) as session:
-        for key in "TR":
+        for key in "PR":
             await session.press(key)
             await session.until_text("no destination for backups is described", "backup.example.yaml")
             await session.press("escape")
@@ -330,7 +330,7 @@ async def test_what_cannot_be_done_says_why(start: Start, keys: tuple[str, ...],
 
 async def test_readonly_changes_no_backup(start: Start) -> None:
     async with start(backed_up, wait=RUN, readonly=True) as session:
-        for count, key in enumerate("BTVRAC", 1):
+        for count, key in enumerate("BPVRAC", 1):
             await session.press(key)
             await session.until(lambda: session.notifications().count("--readonly") == count)  # noqa: B023
         for op in ("back_up", "restore", "archive", "clean_up", "verify_backup"):
@@ -347,6 +347,6 @@ async def test_one_command_on_a_run_at_a_time(start: Start) -> None:
 
     async with start(script, wait=RUN) as session:
         await session.press("down")
-        for count, key in enumerate("BTVAC", 1):
+        for count, key in enumerate("BPVAC", 1):
             await session.press(key)
             await session.until(lambda: session.notifications().count("is being restored") == count)  # noqa: B023

@@ -193,7 +193,7 @@ def backed_up_box(client: FakeClient) -> None:
 
 
 DIALOGS: dict[str, tuple[tuple[str, str], ...]] = {
-    "back_up": (("down", ""), ("T", "all checkpoints")),
+    "back_up": (("down", ""), ("P", "all checkpoints")),
     "restore": (("R", "on this box"),),
     "restore_form": (("R", "on this box"), ("enter", "every byte is hashed")),
     "archive": (("down", ""), ("A", "read back first")),
