@@ -170,7 +170,12 @@ class S3Store:
         return True
 
     def read_back(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
-        check_content(self.read(key), f"{self.url}/{key}", size, sha256, on_bytes)
+        try:
+            check_content(self.read(key), f"{self.url}/{key}", size, sha256, on_bytes)
+        except StoreError as error:
+            if error.code == "damaged":
+                self._uploader.sends_md5 = True
+            raise
 
     def now(self) -> float:
         return self._requests.now()

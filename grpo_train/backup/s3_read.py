@@ -20,7 +20,10 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class _Range:
-    data: bytes
+    blocks: list[bytes]
+    """As they were read: to join them would copy every byte."""
+    length: int
+    """Bytes of all blocks."""
     size: int
     """Bytes of the whole object."""
     etag: str
@@ -41,8 +44,8 @@ class Reader:
         first = self._fetch(full, where, start, "", stop)
         if not first:
             return
-        yield first.data
-        at = start + len(first.data)
+        yield from first.blocks
+        at = start + first.length
         coming: deque[Future[_Range | None]] = deque()
         with self._lock:
             self._callers += 1
@@ -53,7 +56,7 @@ class Reader:
                     coming.append(self._workers.submit(self._fetch, full, where, at, first.etag, stop))
                     at += RANGE
                 if fetched := coming.popleft().result():
-                    yield fetched.data
+                    yield from fetched.blocks
         finally:
             stop.set()
             for future in coming:
@@ -65,9 +68,10 @@ class Reader:
         """The range that begins at ``start``; None past the end. A broken connection is continued where it was."""
         from botocore.exceptions import BotoCoreError
 
-        data, backoff = bytearray(), self._requests.backoff(stop)
+        blocks: list[bytes] = []
+        length, backoff = 0, self._requests.backoff(stop)
         while True:
-            response = self._get(full, where, start + len(data), start + RANGE, etag, stop)
+            response = self._get(full, where, start + length, start + RANGE, etag, stop)
             if not response:
                 return None
             body = response["Body"]
@@ -75,15 +79,16 @@ class Reader:
                 if etag and etag != response["ETag"]:  # not every server compares them
                     raise _replaced(where)
                 etag = response["ETag"]
-                size = self._size_of(response, where, start + len(data))
+                size = self._size_of(response, where, start + length)
                 wanted = min(RANGE, size - start)
-                while len(data) < wanted and (block := body.read(_BLOCK)):
+                while length < wanted and (block := body.read(_BLOCK)):
                     if self._limit:
                         self._limit.take(len(block))
-                    data += block
+                    blocks.append(block)
+                    length += len(block)
                     backoff.progressed()
-                if len(data) >= wanted:
-                    return _Range(bytes(data), size, etag)
+                if length >= wanted:
+                    return _Range(blocks, length, size, etag)
                 backoff.wait(self._requests.place.url, f"{self._requests.place.endpoint} answers too few bytes")
             except (BotoCoreError, OSError) as error:
                 backoff.wait(self._requests.place.url, cause_of(error, self._requests.place.endpoint))

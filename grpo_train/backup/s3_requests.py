@@ -222,6 +222,8 @@ def _client(access: Access, place: Place, ca_file: str, connections: int, timing
     from botocore.handlers import add_expect_header
 
     session = _session()
+    # TLS protects a body already. Without it, the signature contains the body's hash.
+    signing = {} if place.endpoint.startswith("http://") else {"payload_signing_enabled": False}
     client = session.client(
         "s3",
         aws_access_key_id=access.key_id or None,
@@ -239,7 +241,7 @@ def _client(access: Access, place: Place, ca_file: str, connections: int, timing
             response_checksum_validation="when_required",
             max_pool_connections=connections,
             tcp_keepalive=True,
-            s3={"addressing_style": "path" if place.endpoint else "auto"},
+            s3={"addressing_style": "path" if place.endpoint else "auto", **signing},
         ),
     )
     client.meta.events.unregister("before-call.s3", add_expect_header)  # rights were tried before; saves a round trip

@@ -2,6 +2,10 @@
 
 The parts of a cut upload are listed by the store, so nothing about them is kept here: a part counts as sent when its
 checksum is that of the bytes which are on this disk now.
+
+Files are sent with a SHA-256 where the store computes its own. Elsewhere they are read back, and TLS protects them on
+the way: a Content-MD5, which takes as much processor time as everything else together, is only sent to a store that
+asks for one, and after an object came back damaged, so that a damaged part is refused and sent again by itself.
 """
 
 from __future__ import annotations
@@ -62,6 +66,8 @@ class Uploader:
     def __init__(self, requests: Requests, transfers: int, part: int = PART) -> None:
         self.sends_sha256 = False
         """Whether the store checks SHA-256 checksums, so that they are sent."""
+        self.sends_md5 = False
+        """Whether files are sent with a Content-MD5 otherwise."""
         self._requests = requests
         self._part = part
         self._workers = ThreadPoolExecutor(transfers, thread_name_prefix="upload")
@@ -73,21 +79,23 @@ class Uploader:
         ``size_of`` returns the size of the object under the key, if there is one. Raises StoreError.
         """
         if piece.size <= self._part:
+            checksum = base64.b64encode(bytes.fromhex(piece.sha256)).decode() if self.sends_sha256 else ""
             data = b"".join(read_piece(piece, self._part))
-            self.put(key, data)
+            self._put("put_object", data, checksum, Key=key)
             if on_bytes:
                 on_bytes(len(data))
-            return base64_sha256(data) if self.sends_sha256 else ""
+            return checksum
         if piece.size > MAX_BYTES:
             raise StoreError(f"{piece.path}: {piece.size} bytes, more than an object can hold", code="full")
         for last_try in (False, False, True):
-            upload = self._resume(key) or self._create(key)
+            upload, is_sent = self._resume(key) or self._create(key), False
             try:
                 self._send(upload, piece, on_bytes)
+                is_sent = True
                 return self._complete(upload)
             except UploadEnded:
                 self.abort(upload.key, upload.id)
-                if size_of() == piece.size:  # the answer to its completion was lost, or another process completed it
+                if is_sent and size_of() == piece.size:  # the answer to its completion was lost
                     return ""
                 if last_try:
                     raise
@@ -98,8 +106,9 @@ class Uploader:
         raise AssertionError
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object in one request."""
-        self._requests.call("put_object", Key=key, Body=data, **self._checksum(data))
+        """Store a small object in one request."""
+        checksum = base64_sha256(data) if self.sends_sha256 else ""
+        self._requests.call("put_object", Key=key, Body=data, **(_sha256(checksum) if checksum else _md5(data)))
 
     def uploads(self, prefix: str) -> list[dict[str, Any]]:
         """Uploads in parts that are under way or were cut: ``Key``, ``UploadId``, ``Initiated``."""
@@ -122,11 +131,6 @@ class Uploader:
         except UploadEnded:
             return False
         return True
-
-    def _checksum(self, data: bytes) -> dict[str, Any]:
-        if self.sends_sha256:
-            return {"ChecksumSHA256": base64_sha256(data)}
-        return {"ContentMD5": base64.b64encode(hashlib.md5(data).digest()).decode()}
 
     # --------------------------------------------------------------------------------------------------- parts
 
@@ -158,16 +162,18 @@ class Uploader:
             if found and not found.holds(data):  # not every server lets a part be replaced
                 raise UploadEnded(f"{self._requests.place.url}: a part of the cut upload holds other bytes")
             if not found:
-                response = self._call(
+                checksum = base64_sha256(data) if self.sends_sha256 else ""
+                response = self._put(
                     "upload_part",
-                    upload,
+                    data,
+                    checksum,
+                    Key=upload.key,
+                    UploadId=upload.id,
                     PartNumber=number,
-                    Body=data,
                     stop=upload.stop,
                     if_broken=lambda: self._call("list_parts", upload, stop=upload.stop, MaxParts=1),
-                    **self._checksum(data),
                 )
-                found = _Part(str(response["ETag"]), len(data), base64_sha256(data) if self.sends_sha256 else "")
+                found = _Part(str(response["ETag"]), len(data), checksum)
             upload.sent[number] = found
             if on_bytes:
                 on_bytes(len(data))
@@ -215,9 +221,35 @@ class Uploader:
             if not page.get("IsTruncated"):
                 return upload
 
+    def _put(self, operation: str, data: bytes, sha256: str, **arguments: Any) -> dict[str, Any]:
+        """Send bytes of a file; ``sha256``: base64, or "" where the store does not check it."""
+        if not sha256 and not self.sends_md5:
+            try:
+                return self._requests.call(operation, Body=data, **arguments)
+            except StoreError as error:
+                if not _asks_for_md5(error):
+                    raise
+                self.sends_md5 = True
+        checksum = _sha256(sha256) if sha256 else _md5(data)
+        return self._requests.call(operation, Body=data, **arguments, **checksum)
+
     def _call(self, operation: str, upload: _Upload, **arguments: Any) -> dict[str, Any]:
         return self._requests.call(operation, Key=upload.key, UploadId=upload.id, **arguments)
 
 
 def base64_sha256(data: bytes) -> str:
     return base64.b64encode(hashlib.sha256(data).digest()).decode()
+
+
+def _sha256(checksum: str) -> dict[str, Any]:
+    return {"ChecksumSHA256": checksum}
+
+
+def _md5(data: bytes) -> dict[str, Any]:
+    return {"ContentMD5": base64.b64encode(hashlib.md5(data).digest()).decode()}
+
+
+def _asks_for_md5(error: StoreError) -> bool:
+    """Whether a store refuses bytes that come without a Content-MD5, as some do for buckets with object lock."""
+    facts = getattr(error.__cause__, "response", {}).get("Error", {})
+    return "MD5" in f"{facts.get('Code')} {facts.get('Message')}".upper()

@@ -86,11 +86,26 @@ def test_an_upload_that_ended_begins_again(front: Front, store: S3Store, tmp_pat
     assert store.abort_stale_uploads("", -60) == 0
 
 
-def test_a_part_that_changed_on_the_way_is_sent_again(front: Front, store: S3Store, tmp_path: Path) -> None:
+def test_after_damage_parts_are_checked_when_sent(front: Front, store: S3Store, tmp_path: Path) -> None:
     piece = piece_of(tmp_path / "weights", content(2 * PART + 10))
-    front.add(Fault("flip_sent", "PUT", r"partNumber=1\b"))
+    for number in range(3):
+        front.add(Fault("flip_sent", "PUT", r"partNumber=1\b"))
+        store.write("weights", piece)
+        if number == 0:
+            with pytest.raises(StoreError, match="differ"):
+                store.prove("weights", piece.size, piece.sha256)
+        else:  # the store refused that part, and it was sent again by itself
+            store.prove("weights", piece.size, piece.sha256)
+
+
+@pytest.mark.parametrize("size", [10, 2 * PART + 10])
+def test_a_store_may_ask_for_an_md5(front: Front, store: S3Store, tmp_path: Path, size: int) -> None:
+    piece = piece_of(tmp_path / "weights", content(size))
+    front.add(Fault("refuse", "PUT", "weights", status=400, code="MissingContentMD5"))
     store.write("weights", piece)
-    store.read_back("weights", piece.size, piece.sha256)
+    front.add(Fault("flip_sent", "PUT", "other"))
+    store.write("other", piece)
+    store.prove("other", piece.size, piece.sha256)
 
 
 def test_a_completion_whose_answer_is_lost_is_done(front: Front, store: S3Store, tmp_path: Path) -> None:
