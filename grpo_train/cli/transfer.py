@@ -21,6 +21,7 @@ from grpo_train.backup.job import Progress as ProgressRow
 from grpo_train.backup.snapshot import Omitted
 from grpo_train.cli.output import on_terminal
 from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.give_way import give_way
 
 To = Annotated[str | None, typer.Option("--to", help="Destination in backup.yaml (default: the first).")]
 From = Annotated[str | None, typer.Option("--from", help="Destination in backup.yaml (default: the first).")]
@@ -53,7 +54,9 @@ def failing(as_json: bool) -> Iterator[None]:
 def opened(
     name: str | None, root: Path, *, write: bool = True, limit: str | None = None, transfers: int = 4
 ) -> Destination:
-    """A destination for a command. Raises UserError."""
+    """A destination for a command. One that writes gives way to training on this machine. Raises UserError."""
+    if write:  # not a restore, which may resume the run in this process
+        give_way()
     rate = parse_limit(limit) if limit else None
     return open_destination(name, root, write=write, limit=rate, transfers=transfers, on_wait=_Waits())
 

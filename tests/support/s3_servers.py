@@ -33,6 +33,7 @@ class Server:
     ca_file: str
     folder: Path
     """Of rclone: its buckets. It caches what is in them: look, do not change."""
+    pid: int = 0
 
     @property
     def port(self) -> int:
@@ -99,7 +100,7 @@ def _started(kind: str, folder: Path) -> tuple[Server, subprocess.Popen[bytes]]:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if found := re.search(r"https://127\.0\.0\.1:(\d+)", log.read_text()):
-            return Server(kind, found[0], cert, folder), process
+            return Server(kind, found[0], cert, folder, process.pid), process
         time.sleep(0.05)
     process.kill()
     raise AssertionError(f"{kind} does not start: {log.read_text()}")

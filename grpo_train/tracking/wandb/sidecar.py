@@ -17,6 +17,7 @@ from pathlib import Path
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import open_lock
+from grpo_train.run_dir.give_way import give_way
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.tracking.wandb.rows import Generation, generations
 from grpo_train.tracking.wandb.session import Session
@@ -115,7 +116,7 @@ def main(argv: list[str]) -> int:
     """The process."""
     run, mode = RunDir(Path(argv[0])), argv[1]
     set_umask()
-    os.nice(10)
+    give_way()
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     done = threading.Event()
