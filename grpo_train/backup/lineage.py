@@ -47,7 +47,7 @@ def find_lineage(store: Store, store_id: str, home: Home, folder: Path, record: 
     known = record.of(store_id).known
     if newest.number == known or (newest.manifest and continues(folder, newest.manifest)):
         return Lineage(stored, newest)
-    if known in stored.numbers and (mine := stored.snapshot(known)).manifest and _is_at(folder, mine.manifest):
+    if known in stored.numbers and (mine := stored.snapshot(known)).manifest and is_at(folder, mine.manifest):
         return Lineage(stored, mine, ahead=newest.number)
     return _forked(store, home, record)
 
@@ -57,7 +57,7 @@ def continues(folder: Path, snapshot: Snapshot) -> bool:
     return _starts(folder, snapshot)
 
 
-def _is_at(folder: Path, snapshot: Snapshot | None) -> bool:
+def is_at(folder: Path, snapshot: Snapshot | None) -> bool:
     """Whether the append-only files here are those of a snapshot, to the byte."""
     if snapshot is None:
         return False

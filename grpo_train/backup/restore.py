@@ -14,7 +14,7 @@ from grpo_train.backup.collect import local_steps
 from grpo_train.backup.download import Wanted, check_space, download
 from grpo_train.backup.job import OnProgress, working_on
 from grpo_train.backup.layout import Home
-from grpo_train.backup.lineage import continues
+from grpo_train.backup.lineage import continues, is_at
 from grpo_train.backup.record import Record, StoreRecord, new_identity, read_record
 from grpo_train.backup.restore_evaluation import complete_evaluation
 from grpo_train.backup.snapshot import Omitted, Snapshot, StoredStep
@@ -137,6 +137,8 @@ def restore(
         failed = download(source.store, files, job, transfers)
         restored = [step for step in wanted_steps if _show_step(target, step, is_damaged=step.path in failed)]
         _show_weights(root, snapshot, failed)
+        if exists and is_at(folder, snapshot):  # it has not gone on, so its links are those of the snapshot
+            _add_links(folder, snapshot)
         if not exists:
             _finish(target, folder, chosen, source, renamed=as_name not in (None, home.name))
         identity = read_record(folder).identity
@@ -279,16 +281,22 @@ def _show_weights(root: Path, snapshot: Snapshot, failed: dict[str, StoreError])
             fsync_path((root / group.path).parent)
 
 
+def _add_links(folder: Path, snapshot: Snapshot) -> None:
+    """Make the links that are missing; one to a checkpoint only if that is there."""
+    for link in snapshot.links:
+        path = folder / link.path
+        if os.path.lexists(path):
+            continue
+        if (path.parent / link.target).exists() or not link.target.startswith("step_"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(link.target)
+
+
 def _finish(target: Path, folder: Path, chosen: StoredSnapshot, source: Destination, *, renamed: bool) -> None:
     """Write links and the record, then rename the directory to its name."""
     snapshot = chosen.manifest
     assert snapshot is not None
-    for link in snapshot.links:
-        path = target / link.path
-        if (path.parent / link.target).exists() or not link.target.startswith("step_"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            path.symlink_to(link.target)
+    _add_links(target, snapshot)
     record = Record(snapshot.identity, snapshot.parent)
     if renamed:
         record = Record(new_identity(snapshot.identity), snapshot.identity)

@@ -15,7 +15,10 @@ from grpo_train.backup.store import StoreError
 from grpo_train.backup.take import back_up
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.processes import identity
-from tests.support.backups import contents, folder_destination, make_run, set_state
+from tests.support.backups import bytes_of, contents, folder_destination, make_run, set_state
+from tests.support.engine import grpo_train
+from tests.support.s3_servers import server
+from tests.support.stores import bucket_store, describe_bucket
 
 
 def tensors(values: bytes = b"\0" * 16) -> bytes:
@@ -66,6 +69,32 @@ def test_checkpoints_are_checked_by_their_manifest(source: Path, tmp_path: Path)
         fetch(tmp_path / "root", store, prefix, tmp_path / "root" / "w")
     (source / "step_10" / "optimizer.pt").write_bytes(data)
     assert fetch(tmp_path / "root", store, prefix, tmp_path / "root" / "w").checked == "manifest"
+
+
+@pytest.mark.parametrize("kind", ["rclone", "moto"])
+def test_weights_are_fetched_from_a_bucket(kind: str, source: Path, tmp_path: Path) -> None:
+    """By the endpoint and credentials of a destination; what does not arrive whole does not appear."""
+    running = server(kind)
+    bucket = running.new_bucket()
+    describe_bucket(bucket, running)
+    (source / "tokenizer.json").write_bytes(b"{}" * 100_000)
+    root, target = tmp_path / "root", tmp_path / "root" / "checkpoints" / "mine"
+    store = bucket_store(running, bucket, prefix="")
+    for path in source.iterdir():
+        data = path.read_bytes()
+        store.write_small(f"models/mine/{path.name}", data[:-1] if path.suffix == ".safetensors" else data)
+    command = ["fetch", f"s3://{bucket}/models/mine/", "--to", target, "--from", "s3", "--json"]
+    cut = grpo_train(*command, root=root)
+    assert (cut.returncode, json.loads(cut.stdout)["error"]["code"]) == (1, "damaged"), cut.stderr
+    assert "model.safetensors" in cut.stderr
+    assert not target.exists()
+    store.write_small("models/mine/model.safetensors", (source / "model.safetensors").read_bytes())
+    done = grpo_train(*command, root=root)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["files"] == 3
+    assert bytes_of(target) == bytes_of(source)
+    gone = grpo_train(*command[:1], f"s3://{bucket}/models/none/", *command[2:3], f"{target}2", *command[4:], root=root)
+    assert json.loads(gone.stdout)["error"]["code"] == "missing"
 
 
 def test_empty_sources_are_refused(tmp_path: Path) -> None:

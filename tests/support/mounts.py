@@ -26,3 +26,35 @@ def mounted(folder: Path, kind: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    """An empty file system of ``size`` bytes over ``folder``; skips the test where none can be mounted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("cannot mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def make_read_only(folder: Path) -> None:
+    """Mount a :func:`small_disk` again, without writing."""
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+
+
+def make_writable(folder: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Fill a file system to its last block; returns the file to remove."""
+    filler = folder / "filler"
+    for block in (1 << 20, 4_096, 1):
+        with suppress(OSError), filler.open("ab", buffering=0) as file:
+            while file.write(b"x" * block):
+                pass
+    return filler
