@@ -18,6 +18,7 @@ from grpo_train.cli import (
     evaluate,
     export,
     fit,
+    generate,
     history,
     keeper,
     look,
@@ -83,6 +84,7 @@ app.command(rich_help_panel="Train")(train.sweep)
 app.command(rich_help_panel="Train")(keeper.keeper)
 app.command(hidden=True)(train.supervise)
 app.command("eval", rich_help_panel="Evaluate")(evaluate.evaluate)
+app.command(rich_help_panel="Evaluate")(generate.generate)
 app.command(rich_help_panel="Evaluate")(evaluate.regrade)
 app.command(rich_help_panel="Evaluate")(evaluate.compare)
 app.command(rich_help_panel="Inspect")(look.runs)

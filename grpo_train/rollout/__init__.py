@@ -25,6 +25,7 @@ class RolloutBackend(Protocol):
         top_k: int = 0,
         batch_size: int = 0,
         on_done: Callable[[int, Completion], None] | None = None,
+        on_token: Callable[[int, int, int], None] | None = None,
     ) -> list[Completion]:
         """One completion per prompt, in the order of the prompts.
 
@@ -38,6 +39,8 @@ class RolloutBackend(Protocol):
                 truncated distribution.
             batch_size: completions generated at once; 0 = all.
             on_done: called with the index and the completion as soon as one is done, in any order.
+            on_token: called with the index, the position in the completion and the token as each is drawn. Position 0
+                comes again where memory ran out and a completion is drawn again.
         """
         ...
 

@@ -118,6 +118,7 @@ class TransformersBackend:
         top_k: int = 0,
         batch_size: int = 0,
         on_done: Callable[[int, Completion], None] | None = None,
+        on_token: Callable[[int, int, int], None] | None = None,
     ) -> list[Completion]:
         """See :meth:`grpo_train.rollout.RolloutBackend.generate`.
 
@@ -125,7 +126,7 @@ class TransformersBackend:
         Raises PolicyError if a single row does not fit.
         """
         completions: dict[int, Completion] = {}
-        draw = _Draw(temperature, top_p, top_k)
+        draw = _Draw(temperature, top_p, top_k, on_token)
         with _evaluating(self._model):
             for index, completion in self._halving(prompts, seeds, batch_size, max_completion_length, draw):
                 completions[index] = completion
@@ -178,6 +179,9 @@ class TransformersBackend:
             drawn_NT[at] = token_B
             if logp_NT is not None and logp_B is not None:
                 logp_NT[at] = logp_B
+            if draw.on_token is not None:
+                for row, token in enumerate(token_B.tolist()):
+                    draw.on_token(indices[rows.indices[row]], rows.counts[row], token)
             rows.counts = [count + 1 for count in rows.counts]
             rows.count_B = rows.count_B + 1
             rows.token_B1 = token_B.unsqueeze(1)
@@ -280,6 +284,7 @@ class _Draw:
     temperature: float
     top_p: float = 1.0
     top_k: int = 0
+    on_token: Callable[[int, int, int], None] | None = None
 
     @property
     def is_random(self) -> bool:

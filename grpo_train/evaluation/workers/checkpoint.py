@@ -32,6 +32,19 @@ class Reply:
     truncated: bool = False
 
 
+def load_checkpoint(path: Path | None, plan: EvalPlan, config: Config) -> Policy:
+    """Load a checkpoint's policy, checksums verified; the backbone if ``path`` is None. Raises PolicyError."""
+    root = Path(plan.root)
+    return load_policy(
+        config.model,
+        root,
+        pick_device(config.model.device),
+        weights=check_weights(path) if path else None,
+        base=plan.base or (base_of_checkpoint(path, root) if path else None),
+        trainable=False,
+    )
+
+
 class SampleSource(ABC):
     """Source of a target's samples. The model is loaded when first needed.
 
@@ -57,16 +70,7 @@ class SampleSource(ABC):
         return self._load(None if self._plan.is_backbone(self._target) else Path(self._target.path))
 
     def _load(self, path: Path | None) -> Policy:
-        """Load a checkpoint's policy, checksums verified; the backbone if ``path`` is None. Raises PolicyError."""
-        root = Path(self._plan.root)
-        return load_policy(
-            self._config.model,
-            root,
-            pick_device(self._config.model.device),
-            weights=check_weights(path) if path else None,
-            base=self._plan.base or (base_of_checkpoint(path, root) if path else None),
-            trainable=False,
-        )
+        return load_checkpoint(path, self._plan, self._config)
 
     def _complete(
         self,

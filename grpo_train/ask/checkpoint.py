@@ -1,0 +1,139 @@
+"""A loaded checkpoint that completes questions. Seeds depend on the question and the number of the sample only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grpo_train.ask.questions import Question
+from grpo_train.config.schema import Config
+from grpo_train.evaluation.plan import EvalPlan
+from grpo_train.evaluation.targets import Target
+from grpo_train.evaluation.workers.checkpoint import load_checkpoint
+from grpo_train.policy.completion import Completion
+from grpo_train.rewards import Rewards, load_rewards
+from grpo_train.rollout import seed_of
+from grpo_train.rollout.backends import make_backend
+from grpo_train.rollout.prompts import encode
+from grpo_train.tasks import Attempt, Problem, Task
+
+OnText = Callable[[int, str], None]
+"""Called with the number of a sample and the next piece of its text."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are drawn."""
+
+    count: int
+    temperature: float
+    """0 = greedy."""
+    top_p: float
+    max_completion_length: int
+    """Tokens."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One completion, judged if its question is a problem of the task."""
+
+    checkpoint: str
+    """``step_40``."""
+    sample: int
+    completion: str
+    length: int
+    """Tokens."""
+    truncated: bool
+    rewards: dict[str, float | None] = field(default_factory=dict)
+    """By reward function; empty for a question without a gold answer."""
+    correct: bool | None = None
+    answer: str | None = None
+    """Text that was taken as the answer."""
+    reason: str = ""
+
+
+class AskedCheckpoint:
+    """A checkpoint in memory. Raises PolicyError for one that is damaged or missing."""
+
+    def __init__(self, target: Target, plan: EvalPlan, config: Config, task: Task) -> None:
+        self.name = target.name
+        self._task = task
+        self._rewards: Rewards = load_rewards(task, config)
+        path = None if plan.is_backbone(target) else Path(target.path)
+        self._policy = load_checkpoint(path, plan, config)
+        self._backend = make_backend(config, self._policy.model, self._policy.tokenizer, task.stop)
+        self.device = str(self._policy.device)
+
+    def prompt_of(self, problem: Problem) -> str:
+        """The prompt as the model gets it, special tokens written out."""
+        text: str = self._policy.tokenizer.decode(encode([problem], self._policy.tokenizer)[0])
+        return text
+
+    def complete(
+        self,
+        question: Question,
+        sampling: Sampling,
+        on_text: OnText = lambda sample, text: None,
+        on_answer: Callable[[Answer], None] = lambda answer: None,
+    ) -> list[Answer]:
+        """Complete a question ``sampling.count`` times; ``on_answer`` gets each answer as it ends.
+
+        Raises PolicyError out of memory, TaskError from a reward function.
+        """
+        (prompt,) = encode([question.problem], self._policy.tokenizer)
+        pieces = [_Pieces(self._policy.tokenizer) for _ in range(sampling.count)]
+        answers: dict[int, Answer] = {}
+
+        def on_token(sample: int, position: int, token: int) -> None:
+            if piece := pieces[sample].add(position, token):
+                on_text(sample, piece)
+
+        def on_done(sample: int, completion: Completion) -> None:
+            answers[sample] = self._judged(question, sample, completion)
+            on_answer(answers[sample])
+
+        self._backend.generate(
+            [prompt] * sampling.count,
+            seeds=[seed_of(sampling.seed, question.problem.prompt, sample) for sample in range(sampling.count)],
+            max_completion_length=sampling.max_completion_length,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            on_done=on_done,
+            on_token=on_token,
+        )
+        return [answers[sample] for sample in range(sampling.count)]
+
+    def _judged(self, question: Question, sample: int, completion: Completion) -> Answer:
+        text = self._policy.tokenizer.decode(list(completion.ids), skip_special_tokens=True)
+        answer = Answer(self.name, sample, text, len(completion.ids), not completion.finished)
+        if question.index is None:
+            return answer
+        attempt = Attempt(question.problem, text, answer.truncated, answer.length, key=f"ask/{question.index}/{sample}")
+        verdict = self._task.judge(attempt)
+        rewards = self._rewards(attempt, verdict).rewards
+        return Answer(
+            self.name, sample, text, answer.length, answer.truncated, rewards, verdict.correct, verdict.answer,
+            verdict.reason,
+        )  # fmt: skip
+
+
+class _Pieces:
+    """The text of a completion, piece by piece, each only when its characters are whole."""
+
+    def __init__(self, tokenizer: object) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._shown = 0
+
+    def add(self, position: int, token: int) -> str:
+        """The new text, "" while a character lacks bytes. Position 0 begins anew."""
+        if position == 0:
+            self._ids, self._shown = [], 0
+        self._ids.append(token)
+        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)  # type: ignore[attr-defined]
+        if text.endswith("�"):
+            return ""
+        piece, self._shown = text[self._shown :], len(text)
+        return piece

@@ -1,0 +1,86 @@
+"""What a command that asks works on: the run's task and settings, and its checkpoints, loaded beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_train.ask.checkpoint import AskedCheckpoint, Sampling
+from grpo_train.ask.questions import Question, QuestionError, held_out, own_question
+from grpo_train.config import with_changes
+from grpo_train.config.schema import Config
+from grpo_train.evaluation.plan import EvalPlan, make_plan, task_of
+from grpo_train.evaluation.request import EvalError, EvalRequest
+from grpo_train.evaluation.results.keys import decoding
+from grpo_train.run_dir import list_runs, observe
+from grpo_train.tasks import Task
+
+
+@dataclass(frozen=True)
+class Session:
+    """Checkpoints of a run, or a model without one."""
+
+    plan: EvalPlan
+    task: Task
+    config: Config
+
+    def load(self) -> list[AskedCheckpoint]:
+        """Load the checkpoints. Raises PolicyError."""
+        return [AskedCheckpoint(target, self.plan, self.config, self.task) for target in self.plan.targets]
+
+    def question(self, text: str) -> Question:
+        """A question of one's own. Raises QuestionError."""
+        return own_question(text, self.task, self.config)
+
+    def problem(self, index: int) -> Question:
+        """A held-out problem. Raises QuestionError."""
+        return held_out(index, self.task, self.config)
+
+    def sampling(
+        self, count: int, temperature: float | None, top_p: float | None, longest: int | None, seed: int
+    ) -> Sampling:
+        """The evaluation's way of decoding, with what is given. Raises QuestionError for samples that are all equal."""
+        used = decoding(self.config, self.task)
+        temperature = used["temperature"] if temperature is None else temperature
+        if count > 1 and not temperature:
+            raise QuestionError(f"{count} completions at temperature 0 are all the same; set --temperature")
+        return Sampling(
+            count,
+            temperature,
+            used["top_p"] if top_p is None else top_p,
+            longest or used["max_completion_length"],
+            seed,
+        )
+
+
+def open_session(root: Path, request: EvalRequest, device: str | None) -> Session:
+    """The session of a request; nothing is loaded yet.
+
+    Args:
+        device: ``cpu`` or ``cuda``; None = as the run's config says, but no GPU of a run that is training is taken.
+
+    Raises EvalError (``gpu_busy``: a run is training), RunDirError, ConfigError, PolicyError, TaskError.
+    """
+    plan, unusable = make_plan(root, request)
+    if unusable:
+        raise EvalError(unusable[0].error, code=unusable[0].code)
+    config = Config.model_validate(plan.config)
+    config = with_changes(config, model={"device": device or config.model.device})
+    if device is None:
+        _check_gpu(root, config)
+    return Session(plan, task_of(config), config)
+
+
+def _check_gpu(root: Path, config: Config) -> None:
+    """Leave the GPU to a run that is training on this machine."""
+    import torch
+
+    if config.model.device == "cpu" or not torch.cuda.is_available():
+        return
+    for run in list_runs(root):
+        observed = observe(run.read_status() or {})
+        if observed.is_live and not observed.host:
+            raise EvalError(
+                f"run {run.name} is training on this machine; use --device cpu, or --device cuda to share its GPU",
+                code="gpu_busy",
+            )

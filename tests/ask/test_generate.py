@@ -1,0 +1,141 @@
+"""``grpo-train generate``: questions to checkpoints, on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_train.ask import checkpoint
+from grpo_train.ask.questions import lines_of
+from grpo_train.run_dir import RunDir
+from tests.support.engine import REPOSITORY, environment, grpo_train, train_here, write_config
+from tests.support.patience import PATIENCE
+
+
+@pytest.fixture(scope="module")
+def run(make_root: Callable[[], Path]) -> RunDir:
+    """Two steps of a tiny model on additions."""
+    root = make_root()
+    return train_here(root, write_config(root, run__total_steps=2), "asked")
+
+
+def ask(run: RunDir, *options: object) -> list[dict[str, Any]]:
+    """The events of a command that ends well."""
+    done = grpo_train("generate", "--training-run", run.name, "--json", *options, root=run.root)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def named(events: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [each for each in events if each["event"] == event]
+
+
+def test_a_problem_is_completed_as_in_an_evaluation(run: RunDir) -> None:
+    done = grpo_train("eval", "--training-run", run.name, "--steps", "2", "--num-problems", "3", root=run.root)
+    assert done.returncode == 0, done.stderr
+    (file,) = (run.root / "eval_runs").glob("*/*/completions.jsonl")
+    for row in map(json.loads, file.read_text().splitlines()):
+        (answer,) = named(ask(run, "--step", "2", "--index", row["index"]), "completion")
+        assert answer["completion"] == row["completion"]
+        assert answer["correct"] == row["correct"]
+        assert answer["rewards"] == {"accuracy": 2.0 if row["correct"] else 0.0}
+
+
+def test_the_text_arrives_in_pieces(run: RunDir) -> None:
+    events = ask(run, "--index", 1)
+    pieces = [each["text"] for each in named(events, "text")]
+    assert "".join(pieces) == named(events, "completion")[0]["completion"]
+    assert len(pieces) > 1
+    assert [each["event"] for each in events[:2]] == ["ready", "question"]
+
+
+def test_checkpoints_get_the_same_seeds(run: RunDir) -> None:
+    options = ["--step", "0,2,2", "--prompt", "12+30", "-n", 3, "--temperature", 1.5]
+    first, again = (named(ask(run, *options), "completion") for _ in range(2))
+    assert first == again
+    assert {each["checkpoint"] for each in first} == {"step_0", "step_2"}
+    assert len({each["completion"] for each in first if each["checkpoint"] == "step_2"}) > 1
+    others = named(ask(run, *options, "--seed", 1), "completion")
+    assert [each["completion"] for each in others] != [each["completion"] for each in first]
+
+
+def test_a_question_is_put_into_the_prompt_of_the_run(run: RunDir) -> None:
+    (held_out,) = named(ask(run, "--index", 0), "question")
+    (own,) = named(ask(run, "--prompt", held_out["question"]), "question")
+    assert own["prompt"] == held_out["prompt"]
+    assert (own["index"], own["answer"]) == (None, "")
+
+
+def test_questions_come_from_standard_input(run: RunDir) -> None:
+    command = [sys.executable, "-m", "grpo_train.cli", "generate", "--training-run", run.name, "-", "--json"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(run.root), cwd=REPOSITORY
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        for question in ("1+2", "30+4"):  # each is answered before the next one is asked
+            process.stdin.write(f"{question}\n")
+            process.stdin.flush()
+            events = [json.loads(process.stdout.readline())]
+            while events[-1]["event"] != "completion":
+                events.append(json.loads(process.stdout.readline()))
+            assert named(events, "question")[0]["question"] == question
+        process.stdin.close()
+        assert process.wait(60 * PATIENCE) == 0
+    finally:
+        process.kill()
+
+
+def test_a_reader_sees_the_verdict(run: RunDir) -> None:
+    done = grpo_train("generate", "--training-run", run.name, "--index", 2, root=run.root)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("problem 2: ")
+    assert " tokens, " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give either --training-run or --model"),
+        (["--training-run", "asked"], "ask one thing"),
+        (["--training-run", "asked", "--prompt", "x", "--index", 1], "ask one thing"),
+        (["--training-run", "asked", "--prompt", " "], "the question is empty"),
+        (["--training-run", "asked", "--index", 10**6], "has the problems 0 to "),
+        (["--training-run", "asked", "--prompt", "1+1", "-n", 2], "at temperature 0 are all the same"),
+        (["--training-run", "asked", "--index", 1, "--step", 7], "no checkpoint step_7"),
+        (["--training-run", "other", "--index", 1], "other"),
+    ],
+)
+def test_what_cannot_be_asked_is_named(run: RunDir, options: list[object], message: str) -> None:
+    done = grpo_train("generate", *options, root=run.root)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_character_is_shown_when_it_is_whole(tiny_model: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    text = "naïve 日本 ½"
+    pieces = checkpoint._Pieces(tokenizer)
+    shown = [pieces.add(i, token) for i, token in enumerate(tokenizer(text)["input_ids"])]
+    assert "".join(shown) == text
+    assert not any("�" in piece for piece in shown)
+
+
+def test_waiting_for_questions_ends() -> None:
+    receiver, sender = os.pipe()
+    os.write(sender, "a\r\n\n  \nb ½".encode())
+    assert list(lines_of(receiver, idle_s=0.1)) == ["a"], "nothing more came"
+    os.write(sender, b"\n")
+    os.close(sender)
+    assert list(lines_of(receiver, idle_s=60.0)) == []
+    os.close(receiver)
