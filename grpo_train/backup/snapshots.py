@@ -105,7 +105,8 @@ class StoredRun:
                 return found("incomplete", "a prune was killed while it removed it; rerun grpo-train prune-backups")
             return found("incomplete", "it was never completed; the next backup of this run removes it")
         if not manifest:
-            return found("damaged", f"{COMPLETE} without {MANIFEST_NAME}")
+            ends = "grpo-train prune-backups removes it once a newer snapshot is complete"
+            return found("damaged", f"{COMPLETE} without {MANIFEST_NAME}; {ends}")
         try:
             snapshot = read_manifest(self.store, self.home, number)
         except (StoreError, Unreadable) as error:

@@ -164,4 +164,6 @@ def test_archive_and_prune_from_a_shell(root: Path, disk: Path) -> None:
     assert run_json("prune-backups", "--drop-steps", "10", root=root, code=2)["error"]["code"] == "bad_option"
     moved = run_json("archive", "one", root=root)
     assert (root / "archive" / "completed_runs" / "one").is_dir()
+    again = run_json("archive", "one", root=root)
+    assert (again["path"], again["backup"]["is_new"]) == (moved["path"], False), "as after a kill"
     assert moved["verified"]["damaged"] == []
