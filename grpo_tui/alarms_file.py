@@ -1,11 +1,14 @@
-"""The user's alarms.yaml: rules for metrics. No Textual."""
+"""The user's alarms.yaml: rules for metrics, and how the terminal is told. No Textual."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.suggest import did_you_mean
 from grpo_tui.model.alarms import Rule
+from grpo_tui.terminal_notice import BELL, WAYS
 from grpo_tui.user_files import read_user_file, user_file
 
 MOST = 64
@@ -22,12 +25,34 @@ def alarms_path() -> Path:
     return user_file("alarms.yaml")
 
 
-def read_alarms() -> tuple[Rule, ...]:
-    """The user's rules; () without the file. Raises AlarmsError."""
+@dataclass(frozen=True)
+class Alarms:
+    """Content of an alarms.yaml."""
+
+    rules: tuple[Rule, ...] = ()
+    terminal: tuple[str, ...] = (BELL,)
+    """How the terminal is told of what newly needs the user, see :mod:`grpo_tui.terminal_notice`."""
+
+
+def read_alarms() -> Alarms:
+    """The user's alarms; those of an empty file without one. Raises AlarmsError."""
     file = alarms_path()
     if (found := read_user_file(file, AlarmsError)) is None:
-        return ()
-    rules = found.get("alarms") if isinstance(found, dict) else None
+        return Alarms()
+    if not isinstance(found, dict):
+        raise AlarmsError(f"{file}: expected 'alarms:' with a list of rules, such as ess/token < 0.5")
+    if unknown := [str(key) for key in found if key not in ("alarms", "terminal")]:
+        raise AlarmsError(f"{file}: unknown key '{unknown[0]}'; {did_you_mean(unknown[0], ['alarms', 'terminal'])}")
+    return Alarms(_rules(file, found.get("alarms", [])), _terminal(file, found.get("terminal", [BELL])))
+
+
+def _terminal(file: Path, ways: object) -> tuple[str, ...]:
+    if not isinstance(ways, list) or not all(way in WAYS for way in ways):
+        raise AlarmsError(f"{file}: expected 'terminal:' with a list of {', '.join(WAYS)}; [] for none")
+    return tuple(dict.fromkeys(ways))
+
+
+def _rules(file: Path, rules: object) -> tuple[Rule, ...]:
     if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
         raise AlarmsError(f"{file}: expected 'alarms:' with a list of rules, such as ess/token < 0.5")
     if len(rules) > MOST:

@@ -154,8 +154,8 @@ def app_options(arguments: argparse.Namespace) -> Options:
     if arguments.demo:
         root = Path(arguments.root).expanduser().absolute() if arguments.root else demo.demo_root()
         return Options(
-            demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, columns, alarms, cache=cache,
-            fresh=arguments.fresh,
+            demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, columns, alarms.rules,
+            alarms.terminal, cache=cache, fresh=arguments.fresh,
         )  # fmt: skip
     return Options(
         choose_box(arguments),
@@ -165,7 +165,8 @@ def app_options(arguments: argparse.Namespace) -> Options:
         arguments.readonly,
         keymap,
         columns,
-        alarms,
+        alarms.rules,
+        alarms.terminal,
         partial(reload_box, arguments=arguments),
         arguments.root or "",
         cache,

@@ -25,6 +25,8 @@ class Options:
     """Columns of the list of runs, of columns.yaml; () = the default ones."""
     alarms: tuple[Rule, ...] = ()
     """The rules of alarms.yaml."""
+    terminal: tuple[str, ...] = ("bell",)
+    """How what newly needs the user is told to the terminal, of alarms.yaml: ``bell``, ``osc9``, ``osc777``."""
     reload_box: Callable[[Box], Box] = lambda box: box
     """The current entry of boxes.yaml for a box; the box itself without one. Raises BoxesError."""
     root: str = ""

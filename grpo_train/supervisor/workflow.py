@@ -15,6 +15,7 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import atomic_write, read_json, to_float
+from grpo_train.run_dir.workflow_file import NAME, is_workflow
 from grpo_train.supervisor.stages import Stage, all_stages, plan
 
 FORMAT = 1
@@ -69,7 +70,7 @@ class Workflow:
 
 def workflow_file(run: RunDir) -> Path:
     """Where a run keeps its cursor."""
-    return run.path / "workflow.json"
+    return run.path / NAME
 
 
 def read_workflow(run: RunDir) -> dict[str, Any]:
@@ -112,13 +113,8 @@ def edited(run: RunDir, config: Config) -> list[str]:
     """
     recorded = read_workflow(run)
     before = recorded.get("stages")
-    if not isinstance(before, list) or (not config.workflow.stages and not _had_workflow(before)):
+    if not isinstance(before, list) or (not config.workflow.stages and not is_workflow(list(map(str, before)))):
         return []
     total = int(to_float(recorded.get("total_steps")) or config.run.total_steps)
     after = [stage.name for stage in all_stages(config, total)]
     return [line for line in difflib.ndiff(list(map(str, before)), after) if line[:1] in "+-"]
-
-
-def _had_workflow(names: list[Any]) -> bool:
-    """Whether recorded stages are more than training and scheduled evaluations."""
-    return any(str(name).startswith(("back up", "clean up")) or " at step " in str(name) for name in names)

@@ -71,7 +71,9 @@ class Needs:
     def __init__(self, look: Look, rules: Sequence[Rule] = (), facts: RunFacts | None = None) -> None:
         self.look, self._rules, self._facts = look, rules, facts or RunFacts()
         self._heard: set[str] | None = None
-        """Keys of the alarms that were there already."""
+        """Keys of the entries that were there already."""
+        self._failed: dict[str, float] = {}
+        """Key of a failed transfer to the time since when it is known."""
         self.entries: list[Need] = []
         self.asked: dict[str, int | None] = {}
         """Key of a failed run's entry to the step that a resume continues from; None while the box is asked."""
@@ -93,6 +95,7 @@ class Needs:
         self._made_of = made_of
         alarms = [*self._alarms(store, names), *self._broken_rules(store, names)]
         found = [*self._ended(store, names, resume, evaluate), *alarms, *self._gpus(store, box)]
+        found += [*self._stalled(store, names), *self._transfers(store, names)]
         since = max(self.look.since, store.now() - OLDEST_S)
         found = [need for need in found if need.at >= since and need.key not in self.look.dismissed]
         self.entries = sorted(found, key=lambda need: -need.at)[:MOST]
@@ -126,9 +129,34 @@ class Needs:
                 why = one_line(str(row.error.get("summary") or ""))[:SUMMARY_LENGTH]
                 text = f"{name} crashed at step {row.step}" if row.state == "crashed" else f"{name} is lost"
                 yield Need(key, at, "bad", row.name, text, why, self._resumes(key, row, resume))
+            elif row.reason:
+                what = "stopped by itself" if row.state == "stopped" else "finished with failures"
+                yield Need(key, at, "warn", row.name, f"{name} {what} at step {row.step}", one_line(row.reason))
+            elif row.state == "finished" and row.has_workflow:
+                yield Need(key, at, "good", row.name, f"{name} finished its workflow", f"step {row.step}")
             elif row.state == "finished" and not _is_evaluated(store, row):
                 detail = "its last checkpoint is not evaluated"
                 yield Need(key, at, "good", row.name, f"{name} finished", detail, f"{evaluate} evaluates it")
+
+    def _stalled(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
+        for row in store.live_runs():
+            if row.state == "stalled" and (age := store.age(row.updated_at)) is not None:
+                key, name = f"stalled {row.name} {row.started} {row.restarts}", names.get(row.name, row.name)
+                text = f"{name} is stalled at step {row.step}"
+                detail = "no sign of life; its stacks are in console.log"
+                yield Need(key, store.now() - age, "bad", row.name, text, detail)
+
+    def _transfers(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
+        """Failed commands on backups: since when is not known, so they are as new as this program's knowledge."""
+        failed: dict[str, float] = {}
+        for row in store.runs or ():
+            transfer = row.transfer
+            if transfer is not None and transfer.phase == "failed":
+                key, name = f"transfer {row.name} {transfer.command} {transfer.error}", names.get(row.name, row.name)
+                failed[key] = self._failed.get(key, store.now())
+                text = f"{transfer.command} of {name} failed"
+                yield Need(key, failed[key], "bad", row.name, text, one_line(transfer.error)[:SUMMARY_LENGTH])
+        self._failed = failed
 
     def _resumes(self, key: str, row: RunRow, resume: str) -> str:
         step = self.asked.get(key)
@@ -160,11 +188,10 @@ class Needs:
                     detail = f"{rule.metric} {metric_value(value)}: {rule.words}"
                     yield Need(key, store.now() - age, "bad", row.name, f"{name} at step {row.step}", detail)
 
-    def new_alarms(self) -> bool:
-        """Whether there are alarms that were not there at the last call; those of the first list are known."""
-        alarms = {need.key for need in self.entries if need.key.startswith(("alarm ", "rule "))}
-        heard, self._heard = self._heard, (self._heard or set()) | alarms
-        return heard is not None and bool(alarms - heard)
+    def new_entries(self) -> list[Need]:
+        """Entries that were not there at the last call, newest first; those of the first list are known."""
+        heard, self._heard = self._heard, (self._heard or set()) | {need.key for need in self.entries}
+        return [] if heard is None else [need for need in self.entries if need.key not in heard]
 
     def _sample(self, store: Store) -> None:
         """Note since when each GPU is idle: no process on it, and nearly no use."""

@@ -68,6 +68,8 @@ class RunRow:
     """Why it stopped by itself, or what failed in a workflow that is finished."""
     backup: BackupState | None = None
     transfer: Transfer | None = None
+    has_workflow: bool = False
+    """Whether its stages are more than training and scheduled evaluations."""
 
     @property
     def shown_state(self) -> str:
@@ -122,6 +124,7 @@ class RunRow:
             if backup
             else None,
             transfer=Transfer.from_row(transfer) if transfer else None,
+            has_workflow=bool(row.get("workflow")),
         )
 
 

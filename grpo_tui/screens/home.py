@@ -10,6 +10,7 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
+from grpo_tui import terminal_notice
 from grpo_tui.actions.action import Action
 from grpo_tui.background import ask_resume_step, refresh_run_facts, refresh_trend
 from grpo_tui.charts import CHARTS
@@ -147,11 +148,11 @@ class HomeScreen(ViewScreen):
         self._unfocus_hidden()
 
     def update_needs(self) -> None:
-        """Update what needs the user, in any view; a new alarm rings the terminal's bell."""
+        """Update what needs the user, in any view; new entries are told to the terminal, which rings or notifies."""
         keys = (self.grpo.key(name) for name in ("resume", "eval", "box"))
         self.needs.update(self.store, self.runs.names.short, *keys)
-        if self.store.runs is not None and self.needs.new_alarms():
-            self.app.bell()
+        if self.store.runs is not None and self.store.recalled_at is None and (found := self.needs.new_entries()):
+            terminal_notice.tell(self.app, self.store.box, found, self.grpo.options.terminal)
 
     def _place(self) -> None:
         """Give each panel its rows."""

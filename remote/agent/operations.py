@@ -29,6 +29,7 @@ from grpo_train.run_dir import (
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
+from grpo_train.run_dir.workflow_file import workflow_state
 from remote.agent import backups, checkpoints, doctor, host, index, jobs, notes, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
@@ -86,6 +87,7 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
         "checkpoints": _checkpoints(box, run.checkpoints(), run.training_state),
         "evaluations": list_evaluations(box.root, run.name),
         "events": list(events),
+        "workflow": _workflow(run),
         "superseded": {file: [list(pair) for pair in ranges] for file, ranges in run.superseded().items()},
     }
 
@@ -103,6 +105,7 @@ def _show_older(box: BoxContext, folder: Path) -> ShowRunReply:
         "checkpoints": _checkpoints(box, list_checkpoints(folder), folder),
         "evaluations": list_evaluations(box.root, folder.name),
         "events": [],
+        "workflow": {},
         "superseded": {},
     }
 
@@ -114,6 +117,12 @@ def _config_text(run: RunDir) -> str:
     except Unreadable as error:
         return f"# {error}\n"
     return str(run.read_launch().get("config_text") or "") if written is None else written.decode(errors="replace")
+
+
+def _workflow(run: RunDir) -> Row:
+    with suppress(Unreadable, OSError):
+        return workflow_state(run.path) or {}
+    return {}
 
 
 def _checkpoints(box: BoxContext, found: list[Checkpoint], folder: Path) -> list[Row]:

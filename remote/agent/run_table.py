@@ -20,11 +20,14 @@ from grpo_train.run_dir.notes import NOTE
 from grpo_train.run_dir.owners import not_readable
 from grpo_train.run_dir.root import is_run
 from grpo_train.run_dir.rows import unreadable_row
+from grpo_train.run_dir.workflow_file import NAME as WORKFLOW
+from grpo_train.run_dir.workflow_file import is_workflow, workflow_state
 from remote.agent.context import BoxContext
 from remote.agent.ends import Ends
 from remote.agent.held_out import HeldOut
 from remote.agent.transfers import Transfers
 from remote.protocol import RemoteError
+from remote.protocol.rows import UNREADABLE
 
 OLDER_RUNS_EVERY_S = 30.0
 MAX_ROWS = 10_000
@@ -44,6 +47,7 @@ _FILES = [
         _ANY.launch_file,
         _ANY.events_file,
         _ANY.path / NOTE,
+        _ANY.path / WORKFLOW,
         _ANY.path / identity.NOTE,
     )
 ]
@@ -119,7 +123,10 @@ def _with(row: dict[str, Any], key: str, found: dict[str, dict[str, Any]]) -> di
 
 def _summary(run: RunDir) -> dict[str, Any]:
     try:
-        return run.summary()
+        row = run.summary()
+        if row["state"] != UNREADABLE and (workflow := workflow_state(run.path)) and is_workflow(workflow["stages"]):
+            row["workflow"] = {"stages": len(workflow["stages"]), "done": workflow["done"]}
+        return row
     except Exception as error:  # a defect of ours must not cost the other rows either
         return unreadable_row(run.name, f"{type(error).__name__}: {error}"[:MAX_SUMMARY])
 

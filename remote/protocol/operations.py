@@ -150,7 +150,7 @@ class ListRunsReply(TypedDict):
     """As the ``runs`` topic has them."""
 
 
-class ShowRunReply(TypedDict):
+class _ShowRunReply(TypedDict):
     run: str
     layout: str
     """``run``, or ``rl_runs`` for the older layout, which can only be listed and evaluated."""
@@ -166,6 +166,11 @@ class ShowRunReply(TypedDict):
     events: list[Row]
     superseded: dict[str, list[Any]]
     """Log file to the byte ranges that a resume from an earlier step replaced."""
+
+
+class ShowRunReply(_ShowRunReply, total=False):
+    workflow: Row
+    """``stages`` (names in order), ``done`` (how many), ``failed`` (names); {} without a ``workflow.json``."""
 
 
 class CompareEvaluationsReply(TypedDict):

@@ -57,6 +57,13 @@ class Transfer(TypedDict):
     """The command that continues, for a shell on the box."""
 
 
+class WorkflowCount(TypedDict):
+    """How far a run with a workflow is."""
+
+    stages: Count
+    done: Count
+
+
 class _Run(TypedDict):
     run: Name
     state: Label
@@ -93,6 +100,7 @@ class RunSummary(_Run, total=False):
     note: str
     backup: BackupState | None
     transfer: Transfer | None
+    workflow: WorkflowCount | None
 
 
 class _RunFacts(TypedDict):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui import alarms_file
-from grpo_tui.alarms_file import AlarmsError, read_alarms
+from grpo_tui.alarms_file import Alarms, AlarmsError, read_alarms
 from grpo_tui.model.alarms import Rule
 
 REPO = Path(__file__).parents[3]
@@ -47,12 +47,15 @@ def test_no_text_is_too_strange(text: str) -> None:
         ("alarms: 3", "a list of rules"),
         ("alarms: [", ":1: invalid YAML"),
         ("- kl > 1", "a list of rules"),
+        ("terminal: bell", "a list of bell, osc9, osc777"),
+        ("terminal: [osc99]", "a list of bell, osc9, osc777"),
+        ("terminals: [bell]", "did you mean terminal"),
     ],
 )
 def test_a_mistake_is_pointed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str) -> None:
     file = tmp_path / "alarms.yaml"
     monkeypatch.setattr(alarms_file, "alarms_path", lambda: file)
-    assert read_alarms() == ()
+    assert read_alarms() == Alarms((), ("bell",))
     file.write_text(text)
     with pytest.raises(AlarmsError, match=r"alarms\.yaml") as raised:
         read_alarms()
@@ -62,4 +65,4 @@ def test_a_mistake_is_pointed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_example_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     file = REPO / "config" / "alarms.example.yaml"
     monkeypatch.setattr(alarms_file, "alarms_path", lambda: file)
-    assert [str(rule) for rule in read_alarms()] == yaml.safe_load(file.read_text())["alarms"]
+    assert [str(rule) for rule in read_alarms().rules] == yaml.safe_load(file.read_text())["alarms"]

@@ -34,6 +34,33 @@ async def test_what_happened_needs_you(start: Start) -> None:
         await session.until(lambda: keys(session) == [FINISHED, CRASHED])
 
 
+async def test_new_entries_are_told_to_the_terminal(start: Start) -> None:
+    failed = {
+        "command": "backup", "phase": "failed", "destination": "s3", "what": "", "bytes": 5.0, "bytes_total": 9.0,
+        "proven": 0.0, "files": 0.0, "files_total": 1.0, "seconds": 1.0, "rate": 0.0, "error": "no route to the store",
+        "again": "grpo-train backup --training-run x",
+    }  # fmt: skip
+    async with start(wait="87/200") as session:
+        rung: list[int] = []
+        session.app.bell = lambda: rung.append(1)  # type: ignore[method-assign]
+        await session.until(lambda: keys(session) == [FINISHED, CRASHED])
+        assert not rung  # they were there already
+        live, done, _, stopped = session.client.runs
+        live["state"] = "stalled"
+        done["transfer"] = failed
+        session.client.report()
+        await session.until_text("is stalled at step 87", "its stacks are in console.log")
+        await session.until_text(f"backup of {FINISHED} failed", "no route to the store")
+        assert len(rung) == 1
+        live.update(state="finished", workflow={"stages": 3, "done": 3})
+        done.pop("transfer")
+        stopped["reason"] = "plateau: reward"
+        session.client.report()
+        await session.until_text("finished its workflow")
+        assert f"backup of {FINISHED} failed" not in session.text()
+        assert len(rung) == 2
+
+
 async def test_entries_are_opened_and_dismissed(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.until_text("needs you 2")
