@@ -36,7 +36,7 @@ from grpo_train.run_dir.sessions import (
     session_name,
 )
 from grpo_train.run_dir.umask import UMASK_VARIABLE
-from grpo_train.supervisor.workflow import read_workflow, remaining
+from grpo_train.supervisor.workflow import edited, read_workflow, remaining
 
 ATTEMPTS = 5
 """Resumes from one checkpoint in one stage: a run that is lost again and again there has another problem."""
@@ -84,6 +84,9 @@ def _keep(run: RunDir) -> Kept | None:
         if from_step >= config.run.total_steps and not remaining(run, config, from_step):
             record_end(run, "finished", by="keeper")  # killed between its last stage and its status
             return Kept(run.name, "finished")
+        if edited(run, config):  # nobody could answer the question of grpo-train resume
+            confirm = f"grpo-train resume --training-run {run.name} --yes"
+            return Kept(run.name, "waiting", f"its workflow was edited; look at it and confirm with  {confirm}")
         here = {"from_step": from_step, "stages_done": len(read_workflow(run).get("done") or [])}
         rows = [row for _, row in run.events() if row.get("event") == "auto_resumed"]
         if sum({key: row.get(key) for key in here} == here for row in rows) >= ATTEMPTS:

@@ -17,6 +17,7 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from grpo_train.supervisor import keeper_unit
 from grpo_train.supervisor.keeper import ATTEMPTS, keep
+from grpo_train.supervisor.workflow import workflow_file
 from tests.support.engine import (
     GRPO_TRAIN,
     assert_same_run,
@@ -136,6 +137,16 @@ def test_leftover_processes_are_waited_for(root: Path, tmux: Path) -> None:
         left.wait()
     assert (kept.state, str(left.pid) in kept.reason) == ("waiting", True)
     assert events(run).count("auto_resumed") == 0
+
+
+def test_an_edited_workflow_waits_for_its_user(root: Path, tmux: Path) -> None:
+    run = planted(root, "edited", state="running")
+    recorded = {"stages": ["train to step 4", "back up", "train to step 8"], "done": [], "total_steps": 8}
+    workflow_file(run).write_text(json.dumps(recorded))
+    (kept,) = keep(root)
+    assert kept.state == "waiting"
+    assert kept.reason.endswith("grpo-train resume --training-run edited --yes")
+    assert subprocess.run(["tmux", "has-session", "-t", "=edited"], capture_output=True).returncode
 
 
 def test_a_run_that_is_lost_again_and_again_is_given_up(root: Path, tmux: Path) -> None:

@@ -208,6 +208,7 @@ class FakeClient:
         self.answers: dict[str, Any] = {}
         self.files: dict[str, bytes] = {}
         self.follows: dict[int, str] = {}
+        self.reading_s = 0.0
         self.consumed_bytes: dict[int, int] = {}
         self.runs: list[dict[str, Any]] = []
         self.sessions: list[dict[str, Any]] = []
