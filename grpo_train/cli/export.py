@@ -38,6 +38,11 @@ def export(
     base: Annotated[
         str | None, typer.Option(help="Base model of an adapter, if the recorded one has moved or is on the hub, too.")
     ] = None,
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="OWNER/NAME", help="Upload the export to the hub, unless other weights are there."),
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Create the hub repository as a private one.")] = False,
     price: Annotated[
         float | None, typer.Option(min=0.0, help="Dollars per hour, for the cost in the model card.")
     ] = None,
@@ -46,19 +51,30 @@ def export(
 ) -> None:
     """Write a checkpoint as a model that loads elsewhere, with its prompt template and a model card."""
     from grpo_train.export.plan import ExportRequest, make_plan
-    from grpo_train.export.write import write_export
+    from grpo_train.export.push import check_destination
+    from grpo_train.export.push import push as upload
+    from grpo_train.export.write import existing_export, write_export
 
+    if private and not push:
+        fail("--private needs --push", 2)
     check_engine()
     plan = make_plan(ExportRequest(training_run, step, merge, dtype.value if dtype else None, to, base, root))
+    commit = None
     try:
-        exported = write_export(plan, price)
+        destination = check_destination(push, private) if push else None
+        # A push that failed after the export is repeated without exporting again.
+        exported = (existing_export(plan) if destination else None) or write_export(plan, price)
+        if destination:
+            commit = upload(exported, destination)
     except UserError as error:
         fail(error)
     if as_json:
-        print(to_json(asdict(exported)))
+        print(to_json({**asdict(exported), "commit": commit}))
         return
     for name, size in exported.files.items():
         print(f"{size_text(size):>9}  {name}")
     for note in exported.notes:
         print(f"note: {note}")
-    print(f"wrote {exported.folder}")
+    print(f"{'wrote' if exported.is_new else 'exported before:'} {exported.folder}")
+    if commit:
+        print(f"pushed {commit}")

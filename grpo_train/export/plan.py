@@ -11,6 +11,7 @@ from typing import Any
 
 from grpo_train.config import load_config
 from grpo_train.config.schema import Config
+from grpo_train.platforms.hub_models import hub_api, model_config
 from grpo_train.policy.locate import adapter_of, check_base, hub_commit, hub_id, hub_source, resolve_backbone
 from grpo_train.run_dir import RunDir, RunDirError, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError
@@ -86,6 +87,8 @@ def make_plan(request: ExportRequest) -> ExportPlan:
     base = resolve_backbone(request.base or recorded, run.root) if is_trained_adapter else ""
     if is_trained_adapter:
         check_base(weights, base, run.root)
+        if request.base and not Path(base).is_dir():
+            _check_hub_base(base, str((info.get("base_model") or {}).get("weights_sha256") or ""))
     name, commit = _hub_name(base or recorded, run.root)
     if is_adapter and not name:
         raise ExportError(
@@ -108,6 +111,21 @@ def make_plan(request: ExportRequest) -> ExportPlan:
         base_commit=commit,
         to=to.expanduser().absolute(),
     )
+
+
+def _check_hub_base(base: str, expected: str) -> None:
+    """Raise ExportError unless the weights of a hub model have these checksums ("" = not recorded)."""
+    if not expected:
+        return
+    name, commit = hub_id(base)
+    try:
+        files = hub_api().model_info(name, revision=commit, files_metadata=True).siblings or []
+    except Exception as error:  # the hub's client and the HTTP client below it raise many types
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ExportError(f"--base {base} cannot be compared with the base model of the run: {reason}") from error
+    weights = sorted((file.rfilename, file.lfs) for file in files if file.rfilename.endswith(".safetensors"))
+    if ",".join(lfs.sha256 if lfs else "" for _, lfs in weights) != expected:
+        raise ExportError(f"--base {base} has other weights than the model that the adapter was trained on")
 
 
 def _hub_name(source: str, root: Path) -> tuple[str, str | None]:
@@ -135,8 +153,6 @@ def _hub_name(source: str, root: Path) -> tuple[str, str | None]:
 
 def _dtype_of(base: str, root: Path) -> str:
     """Default type of exported weights: float32 for a base model of float32, else bfloat16."""
-    from grpo_train.platforms.hub_models import model_config
-
     try:
         file = model_config(resolve_backbone(base, root))
     except UserError:

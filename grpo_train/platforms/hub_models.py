@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from grpo_train.config.schema import BACKBONES
 from grpo_train.policy.locate import HUB_SOURCE, PolicyError, check_files, hub_id
@@ -49,6 +50,13 @@ def _cached_file(resolved: str, name: str) -> Path | None:
     repository, commit = hub_id(resolved)
     found = try_to_load_from_cache(repository, name, revision=commit)
     return Path(found) if isinstance(found, str) else None
+
+
+def hub_api(token: str | None = None) -> Any:
+    """Client of the hub at ``HF_ENDPOINT``; ``token`` in place of the user's own."""
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
 
 
 def fetch_model(name: str, to: Path) -> str:
