@@ -20,6 +20,7 @@ from typing import Any, Literal
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
+from remote.box_notify import problem_of_notify
 from remote.protocol import Settings
 
 LOCAL_NAME = "local"
@@ -76,6 +77,8 @@ class Box:
     """Whether a log may be a symbolic link out of the root."""
     persistent: bool = False
     """Whether the disk of the root outlives the box."""
+    notify: dict[str, Any] = field(default_factory=dict)
+    """``command`` and ``url`` of the notifications of runs launched here; a config's own ``notify`` wins."""
 
     def settings(self, *, readonly: bool = False) -> Settings:
         """The settings sent to the agent."""
@@ -260,10 +263,15 @@ def _value(key: str, node: Any, where: str) -> Any:
     import yaml
 
     value = yaml.SafeLoader("").construct_object(node, deep=True)
-    if key in ("activate", "engine"):  # both end up in command lines on the box
-        for text in value if isinstance(value, list) else [value]:
+    if key == "notify" and (problem := problem_of_notify(value)):
+        raise BoxesError(f"{where}: {problem}")
+    if key in ("activate", "engine", "notify"):  # all end up in command lines or records on the box
+        given = value.get("command", []) if isinstance(value, dict) else value
+        for text in given if isinstance(given, list) else [given]:
             if secret := find_secret(str(text)):
                 raise BoxesError(secret.explain(f"{where}: '{key}'"), code="secret")
+    if key == "notify":
+        return value
     if key == "engine":
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return value

@@ -27,7 +27,8 @@ async def launch(app: GrpoApp) -> None:
     configs = await _configs(app)
     runs = [row.name for row in app.store.runs or ()]
     preferred = demo.CONFIG if app.options.demo else FIRST_CONFIG
-    form = LaunchScreen(app.request, app.store.box, configs, runs, preferred)
+    notify = app.connection.box.notify
+    form = LaunchScreen(app.request, app.store.box, configs, runs, preferred, notify)
     reply = await app.show_dialog(form)
     if reply is not None:
         run = str(reply.get("run", ""))

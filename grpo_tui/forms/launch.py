@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -13,6 +15,7 @@ from textual.widgets import Select, TextArea
 
 from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, text_field
 from grpo_tui.model.tasks import RequestFunction, TaskNames
+from remote.box_notify import notify_overrides
 from remote.protocol import RemoteError
 from remote.protocol.jobs import LaunchRequest
 
@@ -51,9 +54,10 @@ class LaunchScreen(RequestScreen):
         configs: list[ConfigChoice],
         runs: list[str],
         preferred: str,
+        notify: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(request, f"launch a run on {box}")
-        self.configs, self.runs, self.preferred = configs, runs, preferred
+        self.configs, self.runs, self.preferred, self.notify_by = configs, runs, preferred, notify
         self._text_loaded = asyncio.Event()
         self._loading: tuple[ConfigChoice | None, object] = (None, object())
         self.tasks = TaskNames(request)
@@ -162,12 +166,13 @@ class LaunchScreen(RequestScreen):
         ckpt = self.query_one("#ckpt", Select).value
         if ckpt == PATH and not self.value("ckpt-path"):
             raise FieldError("start from: enter a directory on the box")
+        overrides = self.overrides()
         return LaunchRequest(
             config_text=text,
             config_name=f"config/{choice.name}",
             ckpt=self.value("ckpt-path") if ckpt == PATH else ckpt if isinstance(ckpt, str) else "",
             nproc=self.count("nproc", "processes"),
-            overrides=self.overrides(),
+            overrides=[*overrides, *notify_overrides(self.notify_by, text, overrides)],
             run_name=self.value("run-name"),
         )
 
