@@ -161,4 +161,4 @@ KILLS = [kill_backups, kill_cleanups, kill_drops]
 def test_killed_requests_leave_what_was_complete(
     bucket: Bucket, tmp_path: Path, kill: Callable[[Bucket, Path, int], None]
 ) -> None:
-    kill(bucket, tmp_path, 41)
+    kill(bucket, tmp_path, 71)
