@@ -15,6 +15,7 @@ from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import ADAPTERS, base_name
 from grpo_tui.model.store import Store
 from grpo_tui.model.transfers import Transfer, transfer_lines
+from grpo_tui.model.workflow import Part, workflow_parts
 from grpo_tui.widgets.checkpoints_line import CheckpointsLine
 from grpo_tui.widgets.health import LABEL, HealthLine
 from grpo_tui.widgets.panel import Line, StoreView
@@ -75,6 +76,24 @@ class NoteLine(Line):
         return _labeled("note", Content(self.note)).truncate(max(1, self.size.width), ellipsis=True)
 
 
+class WorkflowLine(Line):
+    """``3 of 9 done · ▸ evaluate step 100 · then back up at step 100, train to step 150 …``."""
+
+    COLORS: ClassVar = {"done": "$success", "now": "$primary", "bad": "$error", "muted": "$text-muted"}
+
+    @property
+    def parts(self) -> list[Part]:
+        return workflow_parts(self.store.shown.get("workflow") or {}, self.store.run)
+
+    def state(self) -> object:
+        return (tuple(self.parts), self.size)
+
+    def render(self) -> Content:
+        shown = [Content.from_markup(f"[{self.COLORS[part.tone]}]$text[/]", text=part.text) for part in self.parts]
+        line = _labeled("workflow", Content.from_markup("[$grpo-faint] · [/]").join(shown))
+        return line.truncate(max(1, self.size.width), ellipsis=True)
+
+
 class TransferLine(Line):
     """The command at work on the run's backups; of one that failed, its error and the command that continues."""
 
@@ -116,6 +135,7 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         yield ModelLine(self.store, self._facts)
         yield StageBar(self.store, id="stages")
         yield CheckpointsLine(self.store)
+        yield WorkflowLine(self.store)
         yield TransferLine(self.store)
         yield NoteLine(self.store)
         yield HealthLine(self.store, id="health")
@@ -127,8 +147,8 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         transfer = self.query_one(TransferLine).lines()
         if is_line:
             return min(1, transfer) + int(logs is not None and logs.health.tone != "muted")
-        note = int(bool(self.query_one(NoteLine).note))
-        return ALWAYS + note + transfer + (self.query_one(HealthLine).lines() if has_health else 0)
+        optional = int(bool(self.query_one(NoteLine).note)) + int(bool(self.query_one(WorkflowLine).parts))
+        return ALWAYS + optional + transfer + (self.query_one(HealthLine).lines() if has_health else 0)
 
     def show_as(self, lines: int, is_line: bool) -> None:
         """Show all lines in a frame, or transfer and health alone without one."""
@@ -137,11 +157,13 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         note, health, transfer = self.query_one(NoteLine), self.query_one(HealthLine), self.query_one(TransferLine)
         for line in self.query(Line):
             line.display = not is_line
+        workflow = self.query_one(WorkflowLine)
         note.display = not is_line and bool(note.note)
+        workflow.display = not is_line and bool(workflow.parts)
         moving = min(1, transfer.lines()) if is_line else transfer.lines()
         transfer.display = moving > 0
         transfer.styles.height = max(1, moving)
-        rows = lines - moving - (0 if is_line else ALWAYS + int(note.display))
+        rows = lines - moving - (0 if is_line else ALWAYS + int(note.display) + int(workflow.display))
         health.display = rows > 0
         health.styles.height = max(1, rows)
 
