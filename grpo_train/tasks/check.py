@@ -1,19 +1,51 @@
-"""Checks of a dataset: rows are readable, reference answers are judged correct, duplicates and overlaps are counted."""
+"""Checks of a dataset: rows are readable, reference answers are judged correct, duplicates and overlaps are counted.
+
+With a model also the lengths of its prompts, and with reward functions what they pay for the gold answer and for an
+empty completion.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Protocol, get_args
 
 from grpo_train.config import schema
+from grpo_train.rewards import Rewards
 from grpo_train.tasks import Attempt, NoSplitError, Problem, Split, Task, TaskDefaults, load_task
+from grpo_train.tasks.jsonl import JsonlTask
 from grpo_train.tasks.mbpp import MbppTask
-from grpo_train.tasks.shared.overlap import NGRAM, normal_text, sharing
+from grpo_train.tasks.shared.graders import grader_of
+from grpo_train.tasks.shared.overlap import normal_text, sharing
 
-SHOWN = 5
-"""Maximum number of wrong rows printed per split; the report has all of them."""
+PROMPTS = 10
+"""Number of rendered prompts in a report."""
+REWARDED = 200
+"""Maximum number of problems whose rewards are computed: a reward function may ask a service."""
+
+
+class Reader(Protocol):
+    """How a model reads prompts."""
+
+    def lengths(self, problems: Sequence[Problem]) -> list[int]:
+        """Length of each prompt in tokens. Raises TaskError where the model has no chat template for them."""
+
+    def text(self, problem: Problem) -> str:
+        """The prompt as the model gets it, special tokens written out."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Lengths of the prompts of a split, in tokens."""
+
+    min: int
+    median: float
+    p95: int
+    max: int
+    over_long: int
+    """Prompts longer than ``rollout.max_prompt_length``, which training leaves out."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +60,8 @@ class SplitReport:
     """The other rows, each with the verdict's reason."""
     duplicates: int = 0
     """Rows whose text occurs in an earlier row."""
+    tokens: Lengths | None = None
+    """Lengths of the prompts, if a model was given."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +76,41 @@ class Overlap:
 
 
 @dataclass(frozen=True)
+class Values:
+    """Values of a reward function; the numbers are None where it never applies."""
+
+    mean: float | None
+    min: float | None
+    max: float | None
+    count: int
+    none: int
+    """Number of completions that it does not apply to."""
+
+
+@dataclass(frozen=True)
+class Paid:
+    """What one reward function returns for the first :data:`REWARDED` problems."""
+
+    name: str
+    gold: Values
+    """For the gold answer in the required format."""
+    empty: Values
+    """For an empty completion."""
+    prefers_gold: bool
+    """Whether it pays more for gold answers on average."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A prompt as the model gets it."""
+
+    split: str
+    index: int
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True)
 class Report:
     """Result for a dataset."""
 
@@ -50,6 +119,12 @@ class Report:
     splits: list[SplitReport]
     overlaps: list[Overlap] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    """Rows that cannot be used, each with its location and the reason."""
+    prompts: list[Rendered] = field(default_factory=list)
+    rewards: list[Paid] = field(default_factory=list)
+    max_prompt_length: int | None = None
+    """``rollout.max_prompt_length``, if a model was given."""
 
     @property
     def rows(self) -> int:
@@ -63,40 +138,78 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Whether every reference answer is correct; duplicates and overlaps are reported only."""
-        return self.right == self.rows
+        """Whether all rows are readable and every reference answer is correct; all else is reported only."""
+        return self.right == self.rows and not self.unreadable
 
 
-def check_answers(config: schema.Task) -> Report:
+@dataclass(frozen=True)
+class Request:
+    """What to check besides the data."""
+
+    reader: Reader | None = None
+    """The model that the prompts are for."""
+    max_prompt_length: int = 512
+    rewards: tuple[str, ...] = ()
+    """Reward functions to call, named as in ``task.rewards``."""
+
+
+def check_answers(config: schema.Task, request: Request | None = None) -> Report:
     """Judge every gold answer as a model would write it, strictly and flexibly. Raises TaskError."""
-    task = load_task(config)
+    asked = request or Request()
+    rewards = list(asked.rewards) or config.rewards or ["format"]  # data without gold answers cannot be loaded without
+    task = load_task(config.model_copy(update={"wrong_rows": "drop", "rewards": rewards}))
     problems = {split: [task.problem(split, i) for i in range(task.size(split))] for split in _splits(task)}
-    splits = [_check_split(task, split, listed) for split, listed in problems.items()]
-    notes = list(task.notes) if isinstance(task, TaskDefaults) else []
+    splits = [_check_split(task, split, listed, asked) for split, listed in problems.items()]
     texts: dict[str, list[str]] = {s: [problem.question for problem in listed] for s, listed in problems.items()}
-    return Report(config.name, config.path, splits, overlaps_of(texts), notes)
+    unreadable, notes = [], []
+    if isinstance(task, JsonlTask):
+        unreadable, notes = list(task.data.wrong), list(task.data.remarks)
+    elif isinstance(task, TaskDefaults):
+        notes = list(task.notes)
+    return Report(
+        config.name,
+        config.path,
+        splits,
+        overlaps_of(texts),
+        notes,
+        unreadable,
+        _rendered(problems, asked.reader),
+        _paid(task, config, problems, asked.rewards),
+        asked.max_prompt_length if asked.reader else None,
+    )
 
 
-def check_mbpp(config: schema.Task) -> Report:
+def check_mbpp(config: schema.Task, request: Request | None = None) -> Report:
     """Run every reference solution against its asserts in the sandbox. Raises TaskError."""
+    asked = request or Request()
     task = load_task(config.model_copy(update={"template": "r1", "visible_tests": 0}))
     assert isinstance(task, MbppTask)
     rows = task.published()
     problems = {split: [task.problem_of(row, row.task_id) for row in listed] for split, listed in rows.items()}
-    splits = [_check_split(task, split, listed) for split, listed in problems.items()]
+    splits = [_check_split(task, split, listed, asked) for split, listed in problems.items()]
     texts = {split: [row.text for row in listed] for split, listed in rows.items()}
     dropped = len(rows.get("train", [])) - task.size("train")
     notes = [f"{dropped} training problems dropped: identical to held-out problems"] if dropped else []
-    return Report(config.name, config.path, splits, overlaps_of(texts), notes)
+    return Report(
+        config.name,
+        config.path,
+        splits,
+        overlaps_of(texts),
+        notes,
+        prompts=_rendered(problems, asked.reader),
+        rewards=_paid(task, config, problems, asked.rewards),
+        max_prompt_length=asked.max_prompt_length if asked.reader else None,
+    )
 
 
-CHECKS: dict[str, Callable[[schema.Task], Report]] = {
+CHECKS: dict[str, Callable[..., Report]] = {
     "gsm8k": check_answers,
     "jsonl": check_answers,
+    "data": check_answers,
     "math": check_answers,
     "mbpp": check_mbpp,
 }
-"""The check of each dataset; raises TaskError for unreadable rows."""
+"""The check of each dataset, from a config and a :class:`Request`; raises TaskError for data that cannot be read."""
 
 
 def overlaps_of(texts: Mapping[str, list[str]]) -> list[Overlap]:
@@ -115,26 +228,6 @@ def duplicates_in(texts: Sequence[str]) -> int:
     return len(texts) - len({normal_text(text) for text in texts})
 
 
-def lines_of(report: Report) -> Iterator[str]:
-    """The report as lines of text."""
-    yield f"{report.dataset}: {report.path or 'from the hub'}"
-    for split in report.splits:
-        right = f"{split.right}/{split.rows} reference solutions are correct"
-        yield f"  {split.split:<10} {right}, {split.duplicates} duplicates"
-        for wrong in split.wrong[:SHOWN]:
-            yield f"    {wrong}"
-        if len(split.wrong) > SHOWN:
-            yield f"    … and {len(split.wrong) - SHOWN} more"
-    for overlap in report.overlaps:
-        yield (
-            f"  train and {overlap.split}: {overlap.exact} problems are identical, "
-            f"{overlap.ngram} share {NGRAM} consecutive words"
-        )
-    for note in report.notes:
-        yield f"  {note}"
-    yield f"{report.right}/{report.rows}"
-
-
 def _splits(task: Task) -> list[Split]:
     """The splits that the data has. Raises TaskError for malformed rows, NoSplitError if it has no split."""
     found: list[Split] = []
@@ -150,19 +243,74 @@ def _splits(task: Task) -> list[Split]:
     return found
 
 
-def _check_split(task: Task, split: str, problems: list[Problem]) -> SplitReport:
+def _gold_attempt(problem: Problem) -> Attempt:
+    """The gold answer as a model would write it."""
+    return Attempt(problem, f"It is so.</think> <answer>{problem.answer}</answer>", key=f"gold {problem.index}")
+
+
+def _check_split(task: Task, split: str, problems: list[Problem], asked: Request) -> SplitReport:
     def check(problem: Problem) -> str | None:
-        verdict = task.judge(Attempt(problem, f"It is so.</think> <answer>{problem.answer}</answer>"))
+        verdict = task.judge(_gold_attempt(problem))
         if verdict.correct and verdict.flexible is not False:
             return None
         reason = verdict.reason if not verdict.correct else "wrong when read flexibly"
         return f"{split} {problem.index}: {problem.answer[:60]!r} is {reason}"
 
-    if task.slow:
+    if isinstance(task, JsonlTask) and not grader_of(task.grader).needs_gold:
+        verdicts: list[str | None] = []
+    elif task.slow:
         with ThreadPoolExecutor() as pool:
             verdicts = list(pool.map(check, problems))
     else:
         verdicts = [check(problem) for problem in problems]
     wrong = [verdict for verdict in verdicts if verdict is not None]
     texts = [problem.question for problem in problems]
-    return SplitReport(split, len(problems), len(problems) - len(wrong), wrong, duplicates_in(texts))
+    tokens = _lengths(problems, asked) if asked.reader and problems else None
+    return SplitReport(split, len(problems), len(problems) - len(wrong), wrong, duplicates_in(texts), tokens)
+
+
+def _lengths(problems: Sequence[Problem], asked: Request) -> Lengths:
+    assert asked.reader
+    lengths = sorted(asked.reader.lengths(problems))
+    over_long = sum(length > asked.max_prompt_length for length in lengths)
+    p95 = lengths[min(len(lengths) - 1, int(0.95 * len(lengths)))]
+    return Lengths(lengths[0], statistics.median(lengths), p95, lengths[-1], over_long)
+
+
+def _rendered(problems: Mapping[str, Sequence[Problem]], reader: Reader | None) -> list[Rendered]:
+    """Prompts spread over the first split."""
+    split, listed = next(iter(problems.items()))
+    count = min(PROMPTS, len(listed))
+    chosen = [listed[number * len(listed) // count] for number in range(count)]
+    return [Rendered(split, each.index, reader.text(each) if reader else each.prompt, each.answer) for each in chosen]
+
+
+def _paid(
+    task: Task, config: schema.Task, problems: Mapping[str, Sequence[Problem]], names: Sequence[str]
+) -> list[Paid]:
+    """The rewards of the first problems of the first split. Raises TaskError for a reward function that fails."""
+    if not names:
+        return []
+    listed = next(iter(problems.values()))[:REWARDED]
+    settings = config.model_copy(update={"rewards": list(names), "reward_control": "none"})
+    rewards = Rewards(settings, (), max_completion_length=schema.Rollout().max_completion_length, seed=0)
+    gold = [_rewards_of(rewards, task, _gold_attempt(problem)) for problem in listed]
+    empty = [_rewards_of(rewards, task, Attempt(problem, "", key=f"empty {problem.index}")) for problem in listed]
+    paid = []
+    for name in rewards.names:
+        for_gold, for_empty = (_values([each[name] for each in some]) for some in (gold, empty))
+        prefers = for_gold.mean is not None and (for_empty.mean is None or for_gold.mean > for_empty.mean)
+        paid.append(Paid(name, for_gold, for_empty, prefers))
+    return paid
+
+
+def _values(values: Sequence[float | None]) -> Values:
+    known = [value for value in values if value is not None]
+    none = len(values) - len(known)
+    if not known:
+        return Values(None, None, None, len(values), none)
+    return Values(statistics.fmean(known), min(known), max(known), len(values), none)
+
+
+def _rewards_of(rewards: Rewards, task: Task, attempt: Attempt) -> dict[str, float | None]:
+    return rewards(attempt, task.judge(attempt)).rewards

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from grpo_train.cli import app
 from grpo_train.config import schema
 from grpo_train.tasks import TaskError, load_task
-from grpo_train.tasks.check import CHECKS, Report, SplitReport, duplicates_in, lines_of
+from grpo_train.tasks.check import CHECKS, Report, SplitReport, duplicates_in
+from grpo_train.tasks.check_lines import lines_of
 from grpo_train.tasks.gsm8k import _rows_of_hub
 from tests.support.data import is_official
 
@@ -45,7 +46,7 @@ def test_single_split_as_json(tmp_path: Path) -> None:
     status, output = check("gsm8k", "--path", file, "--json")
     report = json.loads(output)
     assert status == 0
-    assert report["splits"] == [{"split": "test", "rows": 2, "right": 2, "wrong": [], "duplicates": 1}]
+    assert report["splits"] == [{"split": "test", "rows": 2, "right": 2, "wrong": [], "duplicates": 1, "tokens": None}]
     assert (report["dataset"], report["path"], report["overlaps"], report["is_good"]) == ("gsm8k", str(file), [], True)
 
 
@@ -98,7 +99,7 @@ def test_malformed_row_error_has_file_and_line(tmp_path: Path) -> None:
 
 
 def test_check_of_another_dataset_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    def checker(config: Any) -> Report:
+    def checker(config: Any, _: object) -> Report:
         if config.path:
             raise TaskError("task.path: no")
         return Report(config.name, config.path, [SplitReport("test", 974, 974)])
@@ -109,6 +110,69 @@ def test_check_of_another_dataset_is_one_entry(monkeypatch: pytest.MonkeyPatch) 
         "other: from the hub\n  test       974/974 reference solutions are correct, 0 duplicates\n974/974\n",
     )
     assert check("other", "--path", "x")[0] == 2
+
+
+LEVELS = [{"prompt": f"What is {n} plus one?", "answer": n + 1, "level": n % 3} for n in range(30)]
+
+
+def test_any_file_is_checked_by_its_path(tmp_path: Path) -> None:
+    rows = [*LEVELS, {"prompt": "A?", "answer": "?"}, {"prompt": "B?"}]
+    file = write(tmp_path / "a.jsonl", *rows)
+    status, output = check(file)
+    assert status == 1
+    assert f"data: {file}\n  2 rows cannot be used (task.wrong_rows: drop trains without them)\n" in output
+    assert f"    {file}, line 31: 'answer' must be one number" in output
+    assert f"    {file}, line 32: 'answer' is missing" in output
+    assert output.splitlines()[-1] == "30/30"
+    assert output.count("User: What is ") == 10, "ten rendered prompts"
+    report = json.loads(check(file, "--json")[1])
+    assert [len(report[key]) for key in ("unreadable", "prompts")] == [2, 10]
+    assert report["is_good"] is False
+
+
+def test_lengths_are_those_of_the_model(tmp_path: Path, root: Path) -> None:
+    file = write(tmp_path / "test.jsonl", *LEVELS)
+    arguments = (file, "--model", "tiny", "--root", root, "--set", "task.template=question")
+    status, output = check(*arguments, "--set", "rollout.max_prompt_length=20")
+    assert status == 0
+    tokens = json.loads(check(*arguments, "--json")[1])["splits"][0]["tokens"]
+    assert 1 < tokens["min"] <= tokens["median"] <= tokens["p95"] <= tokens["max"]
+    assert tokens["max"] == tokens["min"] + 1, "the tiny model's tokens are single digits"
+    assert f"prompts have {tokens['min']} to {tokens['max']} tokens" in output
+    assert "are longer than rollout.max_prompt_length 20" in output
+
+
+def test_rewards_of_gold_and_empty_completions(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "def level(attempt, verdict): return None if attempt.problem.columns['level'] == 0 else verdict.correct\n"
+        "def short(attempt, verdict): return -len(attempt.completion)\n"
+    )
+    file = write(tmp_path / "test.jsonl", *LEVELS)
+    own = f"{tmp_path / 'own.py'}"
+    status, output = check(file, "--reward", "accuracy", "--reward", f"{own}:level", "--reward", f"{own}:short")
+    assert status == 0
+    assert "  reward accuracy: 2 for gold answers, 0 for empty completions\n" in output
+    assert "  reward level: 1, None for 10 of 30 for gold answers, 0, None for 10 of 30 for empty" in output
+    assert "warning: short does not pay more for gold answers than for empty completions" in output
+    status, output = check(file, "--reward", "acuracy")
+    assert (status, "unknown reward function 'acuracy'; did you mean accuracy?" in output) == (2, True)
+
+
+def test_a_config_names_data_and_model(tmp_path: Path, root: Path) -> None:
+    write(tmp_path / "test.jsonl", *({"messages": [{"role": "user", "content": row["prompt"]}]} for row in LEVELS))
+    task = f"task: {{name: data, path: {tmp_path}, grader: none, rewards: [format]}}"
+    config = tmp_path / "c.yaml"
+    config.write_text(f"model: {{backbone: tiny}}\n{task}\n")
+    status, output = check("--cfg", config, "--root", root)
+    assert (status, "this model has no chat template" in output) == (2, True)
+    template = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}<assistant>"
+    (root / "models" / "tiny" / "chat_template.jinja").write_text(template)
+    status, output = check("--cfg", config, "--root", root)
+    assert status == 0
+    assert "    <user>What is 27 plus one?<assistant>\n" in output
+    assert "tokens" in output
+    status, output = check()
+    assert (status, "name a task, a file or hf:OWNER/NAME" in output) == (2, True)
 
 
 def test_duplicates_and_notes() -> None:

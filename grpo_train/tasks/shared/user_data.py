@@ -61,10 +61,19 @@ class Data:
     """The rows of each split."""
 
     splits: dict[Split, list[Row]]
-    notes: tuple[str, ...]
-    """Remarks for the user: rows held out, rows dropped."""
+    remarks: tuple[str, ...]
+    """For the user: problems held out, copies of test problems dropped."""
     wrong: tuple[str, ...] = ()
-    """Why each wrong row cannot be used; filled where they are dropped."""
+    """Why each of the rows that were dropped cannot be used."""
+    total: int = 0
+    """Number of rows, with the wrong ones."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Everything that a run says at its start."""
+        if not self.wrong:
+            return self.remarks
+        return (f"{len(self.wrong)} of {self.total} rows dropped; the first: {self.wrong[0]}", *self.remarks)
 
 
 @dataclass
@@ -149,11 +158,9 @@ def _read(
         split: [row for name, part in parts for row in reader.rows(name, part)]
         for split, parts in source.parts(fields).items()
     }
+    if reader.wrong and (wrong_rows == "refuse" or len(reader.wrong) == reader.total):
+        raise reader.refusal()
     notes = []
-    if reader.wrong:
-        if wrong_rows == "refuse" or len(reader.wrong) == reader.total:
-            raise reader.refusal()
-        notes.append(f"{len(reader.wrong)} of {reader.total} rows dropped; the first: {reader.wrong[0][1]}")
     if "test" not in splits:
         splits["train"], splits["test"] = _hold_out(splits.get("train", []), seed)
         held_out, total = len(splits["test"]), len(splits["test"]) + len(splits["train"])
@@ -173,7 +180,7 @@ def _read(
         notes.append(f"{len(train) - len(clean)} training problems dropped: identical to test problems")
         if not clean:
             raise TaskError(f"task.path: every training problem of '{source}' is also a test problem")
-    return Data(splits, tuple(notes), tuple(error for _, error in reader.wrong))
+    return Data(splits, tuple(notes), tuple(error for _, error in reader.wrong), reader.total)
 
 
 def _hold_out(rows: list[Row], seed: int) -> tuple[list[Row], list[Row]]:
