@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from grpo_train.config import schema
 from grpo_train.rewards import Rewards
@@ -277,7 +277,7 @@ def _lengths(problems: Sequence[Problem], asked: Request) -> Lengths:
     return Lengths(lengths[0], statistics.median(lengths), p95, lengths[-1], over_long)
 
 
-def _rendered(problems: Mapping[str, Sequence[Problem]], reader: Reader | None) -> list[Rendered]:
+def _rendered(problems: Mapping[Any, Sequence[Problem]], reader: Reader | None) -> list[Rendered]:
     """Prompts spread over the first split."""
     split, listed = next(iter(problems.items()))
     count = min(PROMPTS, len(listed))
@@ -286,7 +286,7 @@ def _rendered(problems: Mapping[str, Sequence[Problem]], reader: Reader | None) 
 
 
 def _paid(
-    task: Task, config: schema.Task, problems: Mapping[str, Sequence[Problem]], names: Sequence[str]
+    task: Task, config: schema.Task, problems: Mapping[Any, Sequence[Problem]], names: Sequence[str]
 ) -> list[Paid]:
     """The rewards of the first problems of the first split. Raises TaskError for a reward function that fails."""
     if not names:

@@ -41,7 +41,7 @@ def lines_of(report: Report) -> Iterator[str]:
         yield from (f"    {line}".rstrip() for line in (text[:PROMPT_LENGTH] + cut).splitlines())
     if report.prompts:
         yield ""
-    yield f"{report.right}/{report.rows}"
+    yield f"{report.right}/{report.rows + len(report.unreadable)}"
 
 
 def _some(wrong: Sequence[str]) -> Iterator[str]:

@@ -123,7 +123,7 @@ def test_any_file_is_checked_by_its_path(tmp_path: Path) -> None:
     assert f"data: {file}\n  2 rows cannot be used (task.wrong_rows: drop trains without them)\n" in output
     assert f"    {file}, line 31: 'answer' must be one number" in output
     assert f"    {file}, line 32: 'answer' is missing" in output
-    assert output.splitlines()[-1] == "30/30"
+    assert output.splitlines()[-1] == "30/32"
     assert output.count("User: What is ") == 10, "ten rendered prompts"
     report = json.loads(check(file, "--json")[1])
     assert [len(report[key]) for key in ("unreadable", "prompts")] == [2, 10]
