@@ -20,6 +20,7 @@ from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
 from grpo_train.train.preflight import check_engine, check_start, make_run
+from grpo_train.train.schedule import extension_note
 
 
 def train(
@@ -115,6 +116,8 @@ def resume(
     print(f"grpo-train: {run.path} resumes from step {step}, up to step {total}", flush=True)
     for key, (old, new) in changes.items():
         print(f"  {key}: {old} -> {new}", flush=True)
+    if note := extension_note(before, config, step):
+        print(f"  {note}", flush=True)
     raise typer.Exit(supervisor.run())
 
 

@@ -54,7 +54,7 @@ def fit(config: Config, root: Path) -> dict[str, Any]:
     policy = load_policy(config.model, root, device, gradient_checkpointing=config.train.gradient_checkpointing)
     meter = _Meter(device)
     gradients = GradientSum(policy.trainable())
-    optimizer, _ = make_optimizer(policy, config.optimizer)
+    optimizer, _ = make_optimizer(policy, config.optimizer, config.run.total_steps)
     forward = LogprobForward(
         policy, temperature=1.0, packing=config.train.packing, chunked=config.train.chunked_logprobs
     )

@@ -1,4 +1,4 @@
-"""The optimizer (fused AdamW) and its learning-rate schedule: linear warmup, then constant."""
+"""The optimizer (fused AdamW) and its learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from grpo_train.config.schema import Optimizer
 from grpo_train.policy.loading import Policy
+from grpo_train.train.schedule import rate_factor
 
 
-def make_optimizer(policy: Policy, settings: Optimizer) -> tuple[torch.optim.Optimizer, LambdaLR]:
-    """Make the optimizer of the policy's trained parameters and its scheduler.
-
-    Warmup step k of n uses k / (n + 1) of the learning rate.
-    """
+def make_optimizer(policy: Policy, settings: Optimizer, total_steps: int) -> tuple[torch.optim.Optimizer, LambdaLR]:
+    """Make the optimizer of the policy's trained parameters and its scheduler."""
     optimizer = torch.optim.AdamW(
         policy.trainable(),
         lr=settings.learning_rate,
@@ -22,8 +20,7 @@ def make_optimizer(policy: Policy, settings: Optimizer) -> tuple[torch.optim.Opt
         weight_decay=settings.weight_decay,
         fused=True,
     )
-    warmup = settings.warmup_steps
-    return optimizer, LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / (warmup + 1)))
+    return optimizer, LambdaLR(optimizer, lambda done: rate_factor(settings, done, total_steps))
 
 
 def apply_settings(optimizer: torch.optim.Optimizer, scheduler: LambdaLR, settings: Optimizer) -> None:

@@ -14,7 +14,8 @@ from grpo_train.config.schema import Config
 from grpo_train.train.checkpoint import CheckpointError
 
 TRAINING_SECTIONS = ("model", "rollout", "algorithm", "optimizer", "train", "task")
-"""Sections that training depends on, ``train`` by rounding alone; it also depends on ``run.seed``."""
+"""Sections that training depends on, ``train`` by rounding alone; it also depends on ``run.seed``, and on
+``run.total_steps`` where the learning rate falls until then."""
 Changes = dict[str, tuple[Any, Any]]
 """Changed keys as section.key: (saved value, current value)."""
 
@@ -22,7 +23,8 @@ Changes = dict[str, tuple[Any, Any]]
 def config_changes(saved: Mapping[str, Any], config: Config) -> Changes:
     """Keys that training depends on whose value differs from the saved config's."""
     current = config.model_dump(mode="json")
-    keys = [("run", "seed"), *((section, key) for section in TRAINING_SECTIONS for key in current[section])]
+    total = [] if config.optimizer.schedule == "constant" else [("run", "total_steps")]
+    keys = [("run", "seed"), *total, *((section, key) for section in TRAINING_SECTIONS for key in current[section])]
     return {
         f"{section}.{key}": (saved[section][key], current[section][key])
         for section, key in keys

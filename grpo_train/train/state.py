@@ -78,7 +78,7 @@ class TrainingState:
             base=base,
             gradient_checkpointing=config.train.gradient_checkpointing,
         )
-        self.optimizer, self.scheduler = make_optimizer(self.policy, config.optimizer)
+        self.optimizer, self.scheduler = make_optimizer(self.policy, config.optimizer, config.run.total_steps)
         self.gradients = GradientSum(self.policy.trainable())
         self.forward = LogprobForward(
             self.policy,
@@ -116,7 +116,7 @@ class TrainingState:
         self.saved_info = load_training_state(latest, self.optimizer, self.scheduler, world) if latest else {}
         """``training_info.json`` of the restored checkpoint; {} for a fresh start."""
         self.changes = config_changes(self.saved_info.get("config") or {}, config)
-        if any(key.startswith("optimizer.") for key in self.changes):
+        if any(key.startswith("optimizer.") or key == "run.total_steps" for key in self.changes):
             apply_settings(self.optimizer, self.scheduler, config.optimizer)
         self.step = latest.step if latest else 0
         self.num_tokens = int(self.saved_info.get("num_tokens", 0))

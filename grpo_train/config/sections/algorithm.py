@@ -90,9 +90,14 @@ class Optimizer(Section):
     """AdamW."""
 
     learning_rate: PositiveFloat = 1e-6
-    """Learning rate, constant after the warmup. LoRA usually needs about ten times the rate of full weights."""
+    """Learning rate after the warmup. LoRA usually needs about ten times the rate of full weights."""
     warmup_steps: NonNegativeInt = 0
     """Steps over which the learning rate rises linearly from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after the warmup: it stays, or falls until run.total_steps. A resume with more steps
+    follows the longer curve from there on."""
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """linear, cosine: share of the learning rate at the end."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
