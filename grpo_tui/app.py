@@ -56,7 +56,7 @@ from remote.events import (
 from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
-STYLES = ("app", "home", "charts", "rollouts", "logs", "box", "compare", "dialogs")
+STYLES = ("app", "home", "charts", "rollouts", "logs", "box", "compare", "history", "dialogs")
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 
@@ -278,7 +278,7 @@ class GrpoApp(App[None]):
         return next(key_label(action.keys[0]) for action in self.actions if action.id == name)
 
     def situation(self) -> Situation:
-        return Situation(self.store, self.options.readonly, self.views.name)
+        return Situation(self.store, self.options.readonly, self.views.name, self.options.history is not None)
 
     async def action_act(self, name: str) -> None:
         """Run an action, or notify why it is not available now."""

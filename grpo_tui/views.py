@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from grpo_tui.screens.box import BoxScreen
     from grpo_tui.screens.charts import ChartsScreen
     from grpo_tui.screens.compare import CompareScreen
+    from grpo_tui.screens.history import HistoryScreen
     from grpo_tui.screens.logs import LogsScreen
     from grpo_tui.screens.rollouts import RolloutsScreen
 
@@ -55,6 +56,12 @@ class Views:
         from grpo_tui.screens.box import BoxScreen
 
         return self._make(BoxScreen)
+
+    @property
+    def history(self) -> HistoryScreen:
+        from grpo_tui.screens.history import HistoryScreen
+
+        return self._make(HistoryScreen)
 
     @property
     def logs(self) -> LogsScreen:

@@ -17,9 +17,9 @@ from grpo_train.run_dir.files import to_float
 MAX_EVENTS = 50
 KEPT_EVENTS = (
     "launched", "training", "resumed", "restarted", "stalled", "stop_asked", "stopped", "stopped_by_itself", "crashed",
-    "killed", "finished",
+    "killed", "finished", "tracking", "tracking_failed",
 )  # fmt: skip
-EVENT_FIELDS = ("event", "step", "time", "from_step", "by", "device")
+EVENT_FIELDS = ("event", "step", "time", "from_step", "by", "device", "mode", "url")
 SUMMARY = (
     "state", "host", "step", "total_steps", "reward", "step_seconds", "logged_at", "updated_at", "launched_at",
     "sweep", "started_at", "run_seconds", "restarts", "nproc", "device", "note", "error", "layout",
@@ -193,11 +193,16 @@ def summary_of(row: Mapping[str, Any]) -> dict[str, Any]:
 def events_of(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What is kept of a run's events: starts, stops, resumes, crashes; the last MAX_EVENTS, and the launch."""
     kept = [
-        {key: event[key] for key in EVENT_FIELDS if event.get(key) is not None}
+        {key: event[key] for key in EVENT_FIELDS if event.get(key) is not None} | _failure(event)
         for event in events
         if event.get("event") in KEPT_EVENTS
     ]
     return kept if len(kept) <= MAX_EVENTS else [kept[0], *kept[1 - MAX_EVENTS :]]
+
+
+def _failure(event: Mapping[str, Any]) -> dict[str, str]:
+    """Why a tracker failed; the errors of a run are in its summary."""
+    return {"error": str(event.get("error"))[:500]} if event.get("event") == "tracking_failed" else {}
 
 
 def evaluations_of(run: str, evaluations: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from grpo_tui.model.store import Store
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
 
-GROUPS = ("Runs", "Views", "Home", "Charts", "Rollouts", "Logs", "Box", "Compare", "Boxes", "Program")
+GROUPS = ("Runs", "Views", "Home", "Charts", "Rollouts", "Logs", "Box", "Compare", "History", "Boxes", "Program")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Situation:
     store: Store
     readonly: bool = False
     view: str = ""
+    has_history: bool = True
+    """False: the app was started with ``--no-cache``."""
 
     @property
     def marked(self) -> list[RunRow]:
@@ -65,13 +67,16 @@ class Action:
 
     def is_in(self, view: str) -> bool:
         """Whether it exists in a view."""
+        if view == "history" and self.group == "Runs":
+            return False  # these act on the selected run of the box; the history has those of all boxes
         return self.scope in ("", view) and view != self.not_in
 
     def shares_a_view(self, other: Action) -> bool:
         """Whether both exist in some view."""
         if self.scope and other.scope:
             return self.scope == other.scope
-        return (self.scope or other.scope) not in (self.not_in or None, other.not_in or None)
+        view = self.scope or other.scope
+        return not view or (self.is_in(view) and other.is_in(view))
 
     @property
     def help(self) -> str:

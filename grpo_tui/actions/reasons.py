@@ -138,3 +138,11 @@ def no_list(situation: Situation) -> str:
 
 def connected(situation: Situation) -> str:
     return "already connected" if situation.store.connected and not situation.store.failed_check() else ""
+
+
+def no_history(situation: Situation) -> str:
+    return "" if situation.has_history else "started with --no-cache: the history is neither read nor written"
+
+
+def no_tracked_run(situation: Situation) -> str:
+    return no_history(situation) if situation.view == "history" else no_run(situation)

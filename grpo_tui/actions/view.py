@@ -33,6 +33,11 @@ def show_compare(app: GrpoApp) -> None:
     app.views.show("compare")
 
 
+def show_history(app: GrpoApp) -> None:
+    """Show the runs of all boxes, also of boxes that are gone, and what they cost."""
+    app.views.show("history")
+
+
 def show_logs(app: GrpoApp) -> None:
     """Show the run's log files, of any size."""
     app.views.show("logs")

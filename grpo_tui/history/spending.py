@@ -152,7 +152,7 @@ def print_costs(database: Database, since: str, by: str, as_json: bool) -> int:
     boxes = spent.by_box()
     rows: Sequence[RunCost | BoxCost] = spent.by_run() if by == "run" else boxes if by == "box" else spent.by_day()
     total = _sum(boxes, lambda one: one.total)
-    unpriced = sorted({one.box for one in boxes if one.total is None})
+    unpriced = unpriced_in(boxes)
     if as_json:
         found = {"since": utc_from(spent.since), "by": by, "rows": [asdict(row) for row in rows], "total": total}
         print(json.dumps({**found, "without_price": unpriced}, indent=1))
@@ -161,19 +161,18 @@ def print_costs(database: Database, since: str, by: str, as_json: bool) -> int:
         print("nothing ran" + (f" since {since}" if since else "; read the boxes with  grpo-tui history rebuild"))
         return 0
     if by == "run":
-        _print_runs(spent.by_run())
-        evaluations, idle = _sum(boxes, lambda one: one.evaluations), _sum(boxes, lambda one: one.idle)
-        print(f"\nruns {money(_sum(boxes, lambda one: one.runs))} · evaluations started by hand {money(evaluations)} · "
-              f"idle {money(idle)} · total {money(total)}")  # fmt: skip
+        print_table(*run_rows(spent.by_run()))
+        print(f"\n{sums_of(spent)}")
     else:
-        _print_boxes([*spent.by_box()] if by == "box" else spent.by_day(), by == "day")
+        print_table(*box_rows(boxes if by == "box" else spent.by_day(), with_day=by == "day"))
         print(f"\ntotal {money(total)}")
     if unpriced:
         print(f"without a price in boxes.yaml, so not in these sums: {', '.join(unpriced)}")
     return 0
 
 
-def _print_runs(rows: Sequence[RunCost]) -> None:
+def run_rows(rows: Sequence[RunCost]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Columns and cells of a table of runs."""
     cells = [
         [
             row.run, row.box, f"{row.hours:.2f}", money(row.cost), money(row.projected), _small(row.cost_per_step),
@@ -181,10 +180,11 @@ def _print_runs(rows: Sequence[RunCost]) -> None:
         ]
         for row in rows
     ]  # fmt: skip
-    print_table(("run", "box", "hours", "cost", "projected", "per step", "per 1,000", "per point [95 %]"), cells)
+    return ("run", "box", "hours", "cost", "projected", "per step", "per 1,000", "per point [95 %]"), cells
 
 
-def _print_boxes(rows: Sequence[BoxCost], with_day: bool) -> None:
+def box_rows(rows: Sequence[BoxCost], *, with_day: bool) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Columns and cells of a table of boxes, or of days."""
     cells = [
         [
             *([row.day] if with_day else []), row.box, f"{row.hours:.2f}", money(row.runs), money(row.evaluations),
@@ -192,7 +192,22 @@ def _print_boxes(rows: Sequence[BoxCost], with_day: bool) -> None:
         ]
         for row in rows
     ]  # fmt: skip
-    print_table((*(["day"] if with_day else []), "box", "hours up", "runs", "evaluations", "idle", "total"), cells)
+    return (*(["day"] if with_day else []), "box", "hours up", "runs", "evaluations", "idle", "total"), cells
+
+
+def sums_of(spent: Spending) -> str:
+    """What everything cost, with idle time apart."""
+    boxes = spent.by_box()
+    evaluations = _sum(boxes, lambda one: one.evaluations)
+    return (
+        f"total {money(_sum(boxes, lambda one: one.total))} · runs {money(_sum(boxes, lambda one: one.runs))} · "
+        f"idle {money(_sum(boxes, lambda one: one.idle))} · evaluations started by hand {money(evaluations)}"
+    )
+
+
+def unpriced_in(boxes: Sequence[BoxCost]) -> list[str]:
+    """Boxes whose cost is not known."""
+    return sorted({one.box for one in boxes if one.total is None})
 
 
 def _sum(rows: Sequence[BoxCost], value: Callable[[BoxCost], float | None]) -> float:

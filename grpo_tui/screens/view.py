@@ -1,4 +1,4 @@
-"""Base of the six views: header, filter line, keys, sizes, and what a change of box means. A view adds its panels."""
+"""Base of the views: header, filter line, keys, sizes, and what a change of box means. A view adds its panels."""
 
 from __future__ import annotations
 

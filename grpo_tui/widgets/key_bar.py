@@ -5,12 +5,17 @@ A terminal of few rows has one line: the views are digits at its end.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from textual import events
 from textual.content import Content
 
 from grpo_tui.actions.action import Action, Situation, key_label
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import Line
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
 
 MARK = "▸"
 """Before the view that is shown."""
@@ -38,7 +43,8 @@ class KeyBar(Line):
         return self.screen.has_class("-short")
 
     def _reasons(self) -> list[tuple[Action, str]]:
-        situation = Situation(self.store, self.readonly, self.view)
+        app = cast("GrpoApp", self.app)
+        situation = Situation(self.store, self.readonly, self.view, app.options.history is not None)
         return [(action, action.reason(situation)) for action in self.actions]
 
     def render(self) -> Content:

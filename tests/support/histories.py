@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from grpo_train.history.database import Database, News
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import append_jsonl, to_json, utc_from
 
@@ -74,3 +75,52 @@ def evaluate(run: RunDir, accuracy: tuple[float, ...], began: float = BEGAN, hou
         step = 10 * index
         lines.append(f"{step},step_{step},gsm8k,ok,200,200,,,{value},{value - 0.03:.4f},{value + 0.03:.4f},200")
     (folder / "consolidated_metrics.csv").write_text("\n".join(lines) + "\n")
+
+
+def fill_history(file: Path, now: float, box: str = "h200-a", run: str = "run_gsm8k_demo") -> Database:
+    """A history of three boxes, one of which is gone, and of a backup; ``run`` is live on ``box``."""
+    database = Database(file)
+    for name, price in ((box, 2.49), ("a100-old", 1.10)):
+        database.box_heard(name, "/data", {0.0: price}, now)
+    database.box_up(box, (now - 30 * HOUR, now))
+
+    def news(identity: str, where: str, name: str, state: str, ago: float, hours: float, **more: Any) -> News:
+        began = now - ago * HOUR
+        reward, config = more.pop("reward", 0.5), more.pop("config", {})
+        summary = {
+            "state": state, "step": 100, "total_steps": 200, "reward": reward, "launched_at": utc_from(began),
+            "updated_at": utc_from(began + hours * HOUR), "run_seconds": hours * HOUR, "step_seconds": 36.0,
+            "device": "NVIDIA H200", "nproc": 1, **more.pop("summary", {}),
+        }  # fmt: skip
+        return News(
+            identity, where, more.pop("root", "/data"), name, summary=summary,
+            config={"task.name": "gsm8k", "optimizer.learning_rate": 1e-5, "rollout.buffer_size": 4,
+                    "rollout.num_generations": 8, **config},
+            metrics={"reward": [reward, 0.1, reward], "kl": [0.02, 0.0, 0.1]}, **more,
+        )  # fmt: skip
+
+    def evaluations(*accuracies: float) -> list[dict[str, Any]]:
+        rows = [
+            {"step": 50.0 * index, "accuracy": value, "ci_low": value - 0.03, "ci_high": value + 0.03}
+            for index, value in enumerate(accuracies)
+        ]
+        return [{"dataset": "gsm8k", "state": "finished", "rows": rows}]
+
+    page = "https://wandb.ai/team/grpo-tui/runs/" + "a" * 16
+    tracked = [{"event": "tracking", "time": utc_from(now - 9 * HOUR), "mode": "online", "url": page}]
+    failed = {"event": "tracking_failed", "time": utc_from(now - 50 * HOUR), "error": "CommError: 401 Unauthorized"}
+    database.write(
+        [
+            news("a" * 16, box, run, "running", 9.0, 9.0, reward=1.61, evaluations=evaluations(0.41, 0.55, 0.62),
+                 events=tracked, backup="behind", spans=[(now - 9 * HOUR, now)], config={"tracking.wandb": "online"}),
+            news("b" * 16, box, "lr_scan_high", "crashed", 26.0, 3.5, reward=0.31, backup="none",
+                 summary={"error": {"summary": "rank 1 was killed by SIGKILL (out of memory?)"}, "sweep": "lr_scan"},
+                 spans=[(now - 26 * HOUR, now - 22.5 * HOUR)], config={"optimizer.learning_rate": 1e-4}),
+            news("c" * 16, "a100-old", "night-2026-11-02", "finished", 52.0, 6.0, reward=1.4, backup="complete",
+                 evaluations=evaluations(0.38, 0.52), events=[failed], spans=[(now - 52 * HOUR, now - 46 * HOUR)],
+                 config={"tracking.wandb": "auto", "task.name": "math"}, summary={"note": "before the prompt changed"}),
+            news("d" * 16, "disk", "selfplay", "lost", 90.0, 2.0, reward=0.2, root="file:///mnt/backups",
+                 backup="complete", parent="b" * 16, config={"task.name": "connect4"}),
+        ]
+    )  # fmt: skip
+    return database

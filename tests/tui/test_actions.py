@@ -13,7 +13,7 @@ from remote.events import Link, LinkChanged, RunsReported
 from tests.tui.fake import summary
 
 REPO = Path(__file__).parents[2]
-VIEWS = ("home", "charts", "rollouts", "logs", "box", "compare")
+VIEWS = ("home", "charts", "rollouts", "logs", "box", "compare", "history")
 
 
 def test_every_action_is_complete() -> None:

@@ -129,7 +129,7 @@ def test_the_registry_has_every_view() -> None:
 @pytest.mark.parametrize("size", [(60, 15), (80, 24)])
 async def test_a_short_terminal_has_the_views_as_digits(start: Start, ran: list[str], size: tuple[int, int]) -> None:
     async with start(box, size=size, wait="87/200") as session:
-        assert session.text().splitlines()[-1].endswith("▸1 2 3 4 5 6")
+        assert session.text().splitlines()[-1].endswith("▸1 2 3 4 5 6 7")
         places = {name: column for column, _, name in session.app.screen.query_one(KeyBar)._spans}
         for view in VIEWS:
             await session.pilot.click("#keys", offset=(places[view] + 1, 0))

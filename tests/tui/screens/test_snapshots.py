@@ -1,4 +1,4 @@
-"""Pictures of the six views: three sizes, both themes; without colors, while loading, empty, after a failure. Forms.
+"""Pictures of the views: three sizes, both themes; without colors, while loading, empty, after a failure. Forms.
 
 After an intended change: ``pytest tests/tui/screens/test_snapshots.py --snapshot-update``.
 """
@@ -20,6 +20,7 @@ from grpo_tui.options import Options
 from grpo_tui.themes import THEMES
 from remote.boxes import Box
 from remote.protocol import RemoteError
+from tests.support.histories import fill_history
 from tests.support.patience import PATIENCE
 from tests.tui.conftest import BOX
 from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, ailing_box, ailing_rows, at, jsonl, learning_box
@@ -100,7 +101,7 @@ class Client(FakeClient):
                 future.set_result(answer.result())
 
 
-def app(script: Script, theme: str = "grpo-dark", silent: tuple[str, ...] = ()) -> GrpoApp:
+def app(script: Script, theme: str = "grpo-dark", silent: tuple[str, ...] = (), history: Path | None = None) -> GrpoApp:
     """The app on a box."""
 
     def make_client(box: Box, on_event: Callable[..., object]) -> FakeClient:
@@ -109,7 +110,7 @@ def app(script: Script, theme: str = "grpo-dark", silent: tuple[str, ...] = ()) 
         script(client)
         return client
 
-    made = GrpoApp(Options(BOX), make_client=make_client, now=lambda: NOW)
+    made = GrpoApp(Options(BOX, history=history), make_client=make_client, now=lambda: NOW)
     made.animation_level = "none"
     made.theme = theme
     return made
@@ -335,3 +336,18 @@ def broken_box(client: FakeClient) -> None:
 @pytest.mark.parametrize("view", ["charts", "rollouts"])
 def test_failed(snap_compare: Compare, view: str) -> None:
     assert taken(snap_compare, app(broken_box), view, (120, 40), "input/output error")
+
+
+@pytest.mark.parametrize("table", ["runs", "cost"])
+def test_history(snap_compare: Compare, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_tui.history.writer.HistoryWriter.put", lambda *answer: None)
+    fill_history(tmp_path / "history.sqlite", NOW)
+    made = app(full_box, history=tmp_path / "history.sqlite")
+
+    async def ready(pilot: Pilot[None]) -> None:
+        await read(pilot)
+        await pilot.press(*("7" if table == "runs" else "7t"))
+        text = "run_gsm8k_demo ─" if table == "runs" else "per point [95 %]"
+        await wait(pilot, lambda: text in text_of(made))
+
+    assert snap_compare(made, terminal_size=(120, 40), run_before=ready)

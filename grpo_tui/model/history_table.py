@@ -1,0 +1,127 @@
+"""The runs of all boxes as tables: what a query finds, and what that cost. No Textual.
+
+:func:`read` does the slow part and may run in a thread; it makes values that do not change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from grpo_train.history.database import Database
+from grpo_train.history.fields import DEFAULT, text_of, value_of
+from grpo_train.history.record import Record
+from grpo_train.history.search import Search, parse
+from grpo_tui.history.spending import BoxCost, Spending, box_rows, run_rows, spending, sums_of, unpriced_in
+from grpo_tui.history.tables import is_number
+from grpo_tui.model.run_list import Order
+
+TABLES = ("runs", "cost by run", "cost by box", "cost by day")
+FIRST = Order("launched", descending=True)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is shown."""
+
+    query: str = ""
+    table: str = TABLES[0]
+    order: Order | None = None
+    """Of the runs; None = as the query says, else the newest first."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table as texts."""
+
+    columns: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    widths: tuple[int, ...]
+    right: tuple[bool, ...]
+    """Which columns are aligned to the right."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found."""
+
+    asked: Asked = field(default_factory=Asked)
+    rows: Rows = field(default_factory=lambda: _rows((), ()))
+    records: tuple[Record, ...] = ()
+    """Of each row; () where a row is a box or a day."""
+    known: int = 0
+    """Runs of the whole history."""
+    found: int = 0
+    """Runs that match the query."""
+    sums: str = ""
+    """What all of it cost, in one line."""
+    order: Order = FIRST
+
+
+def version_of(path: Path) -> object:
+    """What changes when a program writes to the history."""
+    found = []
+    for name in (path, path.with_name(f"{path.name}-wal")):
+        try:
+            facts = name.stat()
+            found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def read(path: Path, asked: Asked, now: float | None = None) -> Answer:
+    """Read the history and answer. Raises QueryError for a mistake in the query, HistoryError for the file."""
+    now = time.time() if now is None else now
+    search = parse(asked.query, now)
+    database = Database(path)
+    records = database.records()
+    order = asked.order or Order(search.order[0][0], search.order[0][1])
+    if asked.order is not None:
+        search = replace(search, order=((order.column, order.descending),))
+    found = search.find(records)
+    answer = Answer(asked, known=len(records), found=len(found), order=order)
+    if asked.table == TABLES[0]:
+        columns = _columns(search, found)
+        cells = [[text_of(record, name) for name in columns] for record in found]
+        return replace(answer, rows=_rows(columns, cells), records=tuple(found), sums=_cost_of(found))
+    spent = spending(database, search.since, now)
+    return _costs(answer, spent, found)
+
+
+def _columns(search: Search, found: Sequence[Record]) -> list[str]:
+    """As ``grpo-tui history``: the default ones that have a value, and those that the query names."""
+    named = [name for name in search.columns if name not in DEFAULT]
+    has = {name for name in (*DEFAULT, *named) if any(value_of(record, name) is not None for record in found)}
+    return [name for name in (*DEFAULT, *named) if name in has or name in ("name", "state")]
+
+
+def _cost_of(found: Sequence[Record]) -> str:
+    costs = [record.cost for record in found if record.cost is not None]
+    return f"{sum(record.seconds or 0.0 for record in found) / 3600:,.1f} h" + (
+        f"  ${sum(costs):,.2f}" if costs else ""
+    )
+
+
+def _costs(answer: Answer, spent: Spending, found: Sequence[Record]) -> Answer:
+    by = answer.asked.table.rpartition(" ")[2]
+    unpriced = unpriced_in(spent.by_box())
+    sums = sums_of(spent) + (f" · without a price: {', '.join(unpriced)}" if unpriced else "")
+    if by == "run":
+        of = {record.identity: record for record in found}
+        costs = [one for one in spent.by_run() if one.identity in of]
+        columns, cells = run_rows(costs)
+        records = tuple(of[one.identity] for one in costs)
+        return replace(answer, rows=_rows(columns, cells), records=records, sums=sums)
+    boxes: Sequence[BoxCost] = spent.by_box() if by == "box" else spent.by_day()[::-1]
+    columns, cells = box_rows(boxes, with_day=by == "day")
+    return replace(answer, rows=_rows(columns, cells), sums=sums)
+
+
+def _rows(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Rows:
+    whole = [columns, *cells]
+    widths = tuple(max(len(row[index]) for row in whole) for index in range(len(columns)))
+    right = tuple(bool(cells) and all(is_number(row[index]) for row in cells) for index in range(len(columns)))
+    return Rows(tuple(columns), tuple(map(tuple, cells)), widths, right)
