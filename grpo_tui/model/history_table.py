@@ -62,7 +62,7 @@ class Answer:
 
 def version_of(path: Path) -> object:
     """What changes when a program writes to the history."""
-    found = []
+    found: list[tuple[int, int, int] | None] = []
     for name in (path, path.with_name(f"{path.name}-wal")):
         try:
             facts = name.stat()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.style import Style
 from rich.text import Text
 from textual.content import Content
 from textual.message import Message
@@ -179,7 +180,7 @@ class HistoryTable(TablePanel):
         row = answer.rows.cells[index]
         for column, cells in self._columns(width):
             shown = shortened(row[column], cells)
-            style = ""
+            style: str | Style = ""
             if answer.rows.columns[column] == "state" and answer.records:
                 tone = state_label(answer.records[index].state)[2]
                 style = self.get_component_rich_style(f"history--{tone}", partial=True)

@@ -202,6 +202,9 @@ class Index:
 class FakeClient:
     """Replies and events from a script. ``asked`` has every request, ``follows`` the followed logs."""
 
+    reading_s = 0.0
+    """It has no thread that reads."""
+
     def __init__(self, box: Box, on_event: Any) -> None:
         self.box, self.on_event = box, on_event
         self.asked: list[tuple[str, dict[str, Any]]] = []
