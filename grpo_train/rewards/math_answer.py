@@ -8,6 +8,9 @@ math-verify, in a process that is killed if it takes too long. Its known false p
 - factorials, sequences with dots, times, numbers in other bases, huge exponents: these must be equal as text;
 - words that the gold answer lacks ("not", "approximately"): a hedge.
 
+These rules are for rewards: a policy that is trained on a loose grader learns to exploit it. The flexible reading is
+math-verify's own verdict on the last boxed or final answer, as in published figures, with its looser rules.
+
 The reasons ``grader_timeout`` and ``grader_error`` mark answers that could not be judged; they are counted separately
 from ``wrong``.
 """
@@ -25,6 +28,8 @@ from grpo_train.rewards.types import Attempt, Verdict
 
 MAX_CHARS = 300
 """A longer answer is prose or an attack."""
+MAX_TEXT = 20_000
+"""Characters of a completion that are searched for its final answer, from the end."""
 SECONDS = 2.0
 """CPU time limit of math-verify per answer; most take a few milliseconds."""
 
@@ -39,6 +44,8 @@ _BEYOND = re.compile(
     """,
     re.VERBOSE,
 )
+_DELIMITED = re.compile(r"\$|\\\(|\\\[|\\boxed")
+"""LaTeX that math-verify finds in a text by itself."""
 _UNIT_WORDS = """
     cm mm km ft feet foot inch inches in meter meters metre metres mile miles yard yards second seconds sec minute
     minutes min hour hours day days degree degrees unit units square sq cubic dollar dollars cent cents gram grams kg
@@ -61,19 +68,34 @@ _UNIT_BOX = re.compile(
 
 
 def judge_math(attempt: Attempt) -> Verdict:
-    r"""Compare the answer with the gold answer; the flexible reading takes the last tag or the last ``\boxed``.
+    r"""Compare the answer with the gold answer; the flexible reading is :func:`own_verdict`.
 
     A truncated completion is wrong, as for numbers. Never raises. Waits for another process: call it from threads.
     """
     gold = attempt.problem.answer
     answer, problem = strict_answer(attempt.completion)
     reason = problem if answer is None else compare(answer, gold)
-    last = last_tagged(attempt.completion)
-    if last is None:
-        last = last_boxed(after_thoughts(attempt.completion))
-    flexible = reason == "ok" if last == answer else last is not None and compare(last, gold) == "ok"
-    metrics = {"grader/failed": float(reason in GRADER_FAILURES)}
-    return tagged_verdict(attempt, answer, reason, flexible=flexible, metrics=metrics)
+    flexible = own_verdict(attempt.completion, gold)
+    metrics = {"grader/failed": float(bool({reason, flexible} & set(GRADER_FAILURES)))}
+    return tagged_verdict(attempt, answer, reason, flexible=flexible == "ok", metrics=metrics)
+
+
+def own_verdict(completion: str, gold: str) -> str:
+    r"""math-verify's verdict on the last answer tag of a completion, else on the last ``\boxed`` or final answer.
+
+    It reads boxes next to each other (``\boxed{1}`` and ``\boxed{2}``) as one answer, a set. ``ok``, ``wrong`` or a
+    grader failure. Never raises; takes at most two seconds of CPU time.
+    """
+    answer = last_tagged(completion)
+    if answer == gold:
+        return "ok"
+    if answer is None:
+        text = after_thoughts(completion)[-MAX_TEXT:]
+    elif _DELIMITED.search(answer):
+        text = answer[-MAX_TEXT:]
+    else:
+        text = rf"\boxed{{{answer[-MAX_TEXT:]}}}"
+    return _asked({"gold": gold, "text": text})
 
 
 def compare(answer: str, gold: str) -> str:
@@ -183,8 +205,13 @@ def _helpers() -> Helpers:
 
 
 def _verify(given: str, expected: str) -> str:
+    return _asked({"gold": expected, "answer": given})
+
+
+def _asked(question: dict[str, str]) -> str:
+    """The helper's verdict, or why there is none."""
     try:
-        verdict = _helpers().ask({"gold": expected, "answer": given})
+        verdict = _helpers().ask(question)
     except HelperTimeout:
         return "grader_timeout"
     except HelperError:

@@ -136,7 +136,46 @@ def test_strict_and_flexible_readings() -> None:
     assert judged(r"so it is \boxed{\frac{1}{2}}.", half) == (False, True, "no_close_think")
     assert judged("so</think> <answer>2</answer>", half) == (False, False, "wrong")
     assert judged("so</think> <answer>1/2</answer>", half, truncated=True) == (False, True, "truncated")
-    assert judged("it is 1/2", half) == (False, False, "no_close_think")
+    assert judged("it is 1/2", half) == (False, True, "no_close_think")
+    assert judged("so</think> <answer>1/2", half) == (False, True, "no_answer_tag")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "reason"),
+    [
+        ("28", r"28\%", "wrong"),
+        ("2/6", r"\frac{1}{3}", "not_numeric"),
+        ("10^{-3}", "0.001", "not_numeric"),
+        ("0.333333", r"\frac{1}{3}", "wrong"),
+        ("17+1", "18", "not_numeric"),
+        ("5c", "5d", "wrong"),
+    ],
+)
+def test_rewards_are_stricter_than_published_figures(answer: str, gold: str, reason: str) -> None:
+    """The flexible reading is math-verify's own verdict, with its known false positives."""
+    assert judged(f"so</think> <answer>{answer}</answer>", gold) == (False, True, reason)
+    assert judged(rf"so the answer is $\boxed{{{answer}}}$.", gold) == (False, True, "no_close_think")
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "flexible"),
+    [
+        ("The final answer is $\\frac{1}{2}$. I hope it is correct.", "1/2", True),
+        (r"First \boxed{3}." + " And then" * 30 + r" \boxed{5}.", "5", True),
+        (r"$\boxed{1}$ and $\boxed{2}$", r"\{1, 2\}", True),
+        ("</think> <answer>The final answer is $5$.</answer>", "5", True),
+        ("</think> <answer></answer>", "5", False),
+        ("", "5", False),
+        ("I give up.", r"\text{east}", False),
+    ],
+)
+def test_flexible_takes_the_last_box_or_final_answer(text: str, gold: str, flexible: bool) -> None:
+    assert judged(text, gold)[1] is flexible
+
+
+def test_a_flexible_reading_that_hangs_is_counted() -> None:
+    verdict = judge_math(Attempt(Problem(0, "", "1", ""), "</think> <answer>9^{9^{9^9}}</answer>"))
+    assert (verdict.correct, verdict.flexible, verdict.metrics["grader/failed"]) == (False, False, 1.0)
 
 
 @pytest.mark.parametrize(

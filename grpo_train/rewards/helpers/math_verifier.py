@@ -1,6 +1,8 @@
 """Helper script for math-verify, used by :mod:`grpo_train.rewards.math_answer`.
 
-A request {"gold": LATEX, "answer": LATEX} returns true, false, or the reason why they cannot be compared.
+A request {"gold": LATEX, "answer": LATEX} returns true, false, or the reason why they cannot be compared: for rewards.
+A request {"gold": LATEX, "text": TEXT} returns math-verify's own verdict on the last boxed or final answer of a text,
+as in published figures.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ TOLERANCE = 1e-12
 
 
 def prepare() -> Callable[[Any], bool | str]:
-    """Import math-verify with its README's settings for rewards and return the function that answers requests."""
+    """Import math-verify, with its README's settings for rewards, and return the function that answers requests."""
     import logging
 
     from latex2sympy2_extended import NormalizationConfig
-    from math_verify import LatexExtractionConfig, parse, verify
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.disable(logging.CRITICAL)
     plain = NormalizationConfig(
@@ -33,7 +35,17 @@ def prepare() -> Callable[[Any], bool | str]:
         )
         return parsed
 
+    # As in math-verify's README and lighteval's MATH tasks: a box comes first, then other LaTeX and plain numbers.
+    published = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
+
+    def own_verdict(gold: str, text: str) -> bool:
+        without_limit: Any = {"parsing_timeout": None, "raise_on_error": False}
+        expected = parse(rf"\boxed{{{gold}}}", published[:1], **without_limit)
+        return bool(verify(expected, parse(text, published, **without_limit), timeout_seconds=None))
+
     def answer(question: Any) -> bool | str:
+        if "text" in question:
+            return own_verdict(question["gold"], question["text"])
         gold, given = read(question["gold"]), read(question["answer"])
         if not gold or not given:
             return "unreadable" if gold else "gold_unreadable"
