@@ -27,8 +27,8 @@ OTHER_SETTINGS = {
     "test_strict_variable_comparison": 1,
     "test_string_extraction": 1,
 }
-"""Cases per group that math-verify tests under other settings than those of published figures (fewer digits, plain numbers
-or LaTeX alone, relations as sets, variables that may differ), and one that calls 1 - 1/e and 1 + 1/e equal."""
+"""Cases per group that math-verify tests under other settings than those of published figures (fewer digits, plain
+numbers or LaTeX alone, relations as sets, variables that may differ), and one that calls 1 - 1/e and 1 + 1/e equal."""
 LINE_BREAKS = 2
 """Cases that our rules accept and math-verify's tests do not: a line break inside inline LaTeX."""
 
