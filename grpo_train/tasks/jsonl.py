@@ -97,7 +97,7 @@ class JsonlTask(TaskDefaults):
 
 TASK = TaskKind(
     "jsonl",
-    "Your own problems from JSONL, JSON, CSV or Parquet files, or the hub (task.path)",
+    "Your own problems, from files or the hub (task.path); also named data",
     (*DATA_OPTIONS, "prompt_field", "answer_field", "template_field", "grader", *TEMPLATE_OPTIONS),
     load,
     alias="data",
