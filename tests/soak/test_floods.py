@@ -72,7 +72,7 @@ def is_running(pid: int) -> bool:
     """Whether a process has not exited; tmux may collect it late."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before, or while it is read
         return False
 
 
