@@ -77,7 +77,8 @@ def _processor(pid: int) -> float:
 
 
 def measured(command: list[str], environment: dict[str, str], server: Server) -> Cost:
-    """Run a command to its end, after everything earlier has reached the disk."""
+    """Run a command to its end, at the priority of our backups, after everything earlier has reached the disk."""
+    command = ["nice", "-n", "19", *command]
     os.sync()
     before, began = _processor(server.pid), time.perf_counter()
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:

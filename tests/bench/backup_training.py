@@ -1,0 +1,118 @@
+"""What backups and tracking cost a training run: ``python tests/bench/backup_training.py``.
+
+Step times are medians over runs of the tiny model in turns: alone, with backups of another run at work all the time,
+and with offline W&B. Also: bytes sent for one more step, per new byte.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from grpo_train.run_dir import RunDir
+from grpo_train.tiny.model import make_tiny_model
+from tests.bench import backup as transfers
+from tests.support.backups import backup, folder_destination
+from tests.support.engine import GRPO_TRAIN, environment, grpo_train, rows, run_of, train_here, write_config
+
+TURNS, STEPS = 3, 60
+
+
+def size_of(run: RunDir) -> int:
+    """Bytes of the checkpoints and logs of a run."""
+    folders = (run.training_state, run.logs)
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+def sent_per_new_byte(root: Path) -> tuple[int, int]:
+    """(bytes sent, new bytes) of the backup after one more step."""
+    cfg = write_config(root, "sent.yaml", run__total_steps=3)
+    run, to = train_here(root, cfg, "sent"), folder_destination(root / "store")
+    backup(run, to)
+    before = size_of(run)
+    done = grpo_train("resume", "--training-run", "sent", "--additional-steps", 1, root=root, real=True)
+    assert done.returncode == 0, done.stderr
+    return backup(run, to).bytes_sent, size_of(run) - before
+
+
+@contextmanager
+def backups_at_work(folder: Path) -> Iterator[None]:
+    """Back up a large run again and again, as a backup after each save does."""
+    ended = threading.Event()
+    root = folder / "other"
+    if not root.exists():
+        transfers.GIB = 0.5
+        transfers.make_run(root)
+
+    def work() -> None:
+        while not ended.is_set():
+            with tempfile.TemporaryDirectory(dir=folder) as name:
+                config, store = Path(name, "grpo-tui"), Path(name, "store")
+                config.mkdir()
+                store.mkdir()
+                (config / "backup.yaml").write_text(
+                    yaml.safe_dump({"destinations": [{"name": "disk", "folder": str(store)}]})
+                )
+                (root / "training_runs" / "bench" / ".backup.json").unlink(missing_ok=True)
+                subprocess.run(
+                    [*GRPO_TRAIN, "backup", "--training-run", "bench", "--root", str(root)],
+                    env=environment(XDG_CONFIG_HOME=name, XDG_STATE_HOME=name),
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                    check=True,
+                )
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def step_time(root: Path, name: str, **changes: Any) -> float:
+    """Median seconds of a step of a new run."""
+    cfg = write_config(root, f"{name}.yaml", run__total_steps=STEPS, run__save_every=STEPS, **changes)
+    command = [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", name, "--root", str(root)]
+    subprocess.run(command, env=environment(root), stdout=subprocess.DEVNULL, start_new_session=True, check=True)
+    return statistics.median(row["time/step"] for row in rows(run_of(root, name))[5:])
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="grpo-bench-") as name:
+        folder, root = Path(name), Path(name, "root")
+        make_tiny_model(root / "models" / "tiny")
+        sent, new = sent_per_new_byte(root)
+        seen: dict[str, list[float]] = defaultdict(list)
+        load = os.getloadavg()[0]
+        for turn in range(TURNS):
+            seen["alone"].append(step_time(root, f"alone-{turn}"))
+            with backups_at_work(folder):
+                time.sleep(2)  # its start is not what is measured
+                seen["backups"].append(step_time(root, f"backups-{turn}"))
+            seen["tracking"].append(step_time(root, f"tracking-{turn}", tracking__wandb="offline"))
+        transfers.row(f"one more step: bytes sent per new byte ({new:,} new)", f"{sent / new:.3f}", "1.05")
+        transfers.row(f"step alone, load {load:.1f}", f"{1000 * statistics.median(seen['alone']):.0f} ms")
+        for what in ("backups", "tracking"):
+            each = [one / alone for one, alone in zip(seen[what], seen["alone"], strict=True)]
+            shown = f"{statistics.median(each):.3f} ({min(each):.2f}-{max(each):.2f})"
+            transfers.row(f"step with {what} at work / alone", shown, "1.02")
+
+
+if __name__ == "__main__":
+    main()
