@@ -64,6 +64,7 @@ def test_every_format_gives_the_same_problems(tmp_path: Path, suffix: str) -> No
         ("data/train-00000-of-00002.csv", "data/train-00001-of-00002.csv", "data/test-00000-of-00001.csv"),
         ("train/part-0.parquet", "train/part-1.parquet", "test/part-0.parquet"),
         ("my_train_0.jsonl", "my_train_1.jsonl", "my_test_0.jsonl"),
+        ("train-0.csv", "train-1.csv", "test.parquet"),
     ],
 )
 def test_shards_are_read_in_order(tmp_path: Path, names: tuple[str, ...]) -> None:
@@ -153,6 +154,12 @@ def test_wrong_files_name_line_and_fix(tmp_path: Path, name: str, text: str, mes
     with pytest.raises(TaskError, match=message) as error:
         load(tmp_path / name).size("train")
     assert "\n" not in str(error.value)
+
+
+def test_other_encodings_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("prompt,answer\nWie groß?,1\n".encode("latin-1"))
+    with pytest.raises(TaskError, match=r"cannot read '.*a\.csv': not UTF-8 text \(byte 21\); save it as UTF-8"):
+        load(tmp_path / "a.csv").size("train")
 
 
 def test_another_delimiter_is_a_key(tmp_path: Path) -> None:

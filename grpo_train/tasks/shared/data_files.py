@@ -56,11 +56,14 @@ def split_files(path: Path) -> dict[Split, list[Path]]:
         return _with_siblings(path)
     folders = [path, *([path / "data"] if (path / "data").is_dir() else [])]
     first, *others = SUFFIXES
-    for kinds in ([first], others):
+    for kinds in ([first], others):  # a directory with JSONL files is read as before there were other kinds
         for find in (_splits_in, _undivided):
+            found: dict[Split, list[Path]] = {}
             for suffix, folder in product(kinds, folders):
-                if found := find(folder, suffix):
-                    return found
+                if find is _splits_in or not found:
+                    found = {**find(folder, suffix), **found}
+            if found:
+                return found
     raise TaskError(f"task.path: '{path}' has no train.jsonl and no test.jsonl, found {_others_in(path)}")
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from grpo_train.rewards.types import TaskError
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".tsv", ".json")
-"""Kinds of data files; a directory with several kinds is read as the first of them that has its splits."""
+"""Kinds of data files; where a directory has a split in several kinds, the first of them is read."""
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 """What separates the fields of CSV files in practice."""
 Located = tuple[str, "dict[str, Any] | TaskError"]
@@ -59,7 +59,10 @@ def _text_of(file: Path, newline: str | None = None) -> str:
         # utf-8-sig: Windows programs write a byte order mark.
         with file.open(encoding="utf-8-sig", newline=newline) as opened:
             return opened.read()
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        what = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
+        raise TaskError(f"task.path: cannot read '{file}': {what}") from error
+    except OSError as error:
         raise TaskError(f"task.path: cannot read '{file}': {error}") from error
 
 
