@@ -31,6 +31,7 @@ from grpo_train.tasks.shared.hub_data import HubDataset, is_hub_path, open_datas
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
 
 LABEL = "gsm8k_r1_template"
+HUB_PATH = "hf:openai/gsm8k:main"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ class Gsm8kTask(TaskDefaults):
     """File or directory of the data; None = the hub."""
     hub: HubDataset | None = None
     """Dataset of the hub that ``task.path`` names."""
+
+    @property
+    def hub_path(self) -> str | None:
+        return HUB_PATH if self.path is None and self.hub is None else None
 
     def rows(self, split: Split) -> list[Row]:
         if self.hub:

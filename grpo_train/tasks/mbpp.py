@@ -1,9 +1,10 @@
 """MBPP, small Python functions judged by tests of which the model sees some (Austin et al. 2021, arXiv 2108.07732).
 
 Rows come from ``task.path`` (the official mbpp.jsonl or sanitized-mbpp.json, or a directory with one of them), else
-from the file in the environment variable MBPP_DATASET_PATH, else from the hub's google-research-datasets/mbpp. Splits
-go by ``task_id``, as published: 1-10 examples for prompts, 11-510 test, 511-600 validation, 601-974 train; training
-problems whose text is also in test or validation are dropped (602, 704 and 872 of the full file).
+from the file in the environment variable MBPP_DATASET_PATH, else from the hub's google-research-datasets/mbpp (a launch
+sets ``task.path`` to its commit). Splits go by ``task_id``, as published: 1-10 examples for prompts, 11-510 test,
+511-600 validation, 601-974 train; training problems whose text is also in test or validation are dropped (602, 704 and
+872 of the full file).
 
 Values of ``task.template``:
 
@@ -36,6 +37,7 @@ from grpo_train.tasks.shared.code import ProgramTask, denials, make_frame, progr
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.data_rows import rows_of
 from grpo_train.tasks.shared.hub import load_hub_dataset
+from grpo_train.tasks.shared.hub_data import HubDataset, is_hub_path, open_dataset, parse_hub_path
 from grpo_train.tasks.shared.overlap import normal_text
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
@@ -82,7 +84,11 @@ def load(config: schema.Task) -> MbppTask:
     frame = make_frame(config, {"paper": PAPER, "docstring": DOCSTRING}, default="paper", chat=CHAT, prefill=PREFILL)
     if config.few_shot and frame.template != PAPER:
         raise TaskError("task.few_shot: only template paper has examples: remove task.template or task.few_shot")
-    source = _file(locate(config.path)) if config.path else _file_of_environment()
+    source: Path | HubDataset | None
+    if config.path and is_hub_path(config.path):
+        source = parse_hub_path(config.path)
+    else:
+        source = _file(locate(config.path)) if config.path else _file_of_environment()
     return MbppTask(name="mbpp", label="mbpp", stop=frame.stop, config=config, frame=frame, source=source)
 
 
@@ -91,8 +97,12 @@ class MbppTask(ProgramTask):
     """MBPP, full or sanitized."""
 
     eval_temperature: float = 0.2
-    source: Path | None = None
-    """File of the rows; None = the hub."""
+    source: Path | HubDataset | None = None
+    """File of the rows, or the dataset of the hub that ``task.path`` names; None = the newest one of the hub."""
+
+    @property
+    def hub_path(self) -> str | None:
+        return f"hf:{HUB_NAME}:full" if self.source is None else None
 
     def rows(self, split: Split) -> list[Row]:
         return splits(self.source)[split]
@@ -171,8 +181,8 @@ class MbppTask(ProgramTask):
 
 
 @lru_cache(maxsize=4)
-def splits(source: Path | None) -> dict[Split, list[Row]]:
-    """The splits of a file (None: of the hub) by task_id, without training rows that are held out. Raises TaskError."""
+def splits(source: Path | HubDataset | None) -> dict[Split, list[Row]]:
+    """The splits of a source (None: the hub) by task_id, without training rows that are held out. Raises TaskError."""
     rows = _rows(source)
     found = {split: [row for row in rows if row.task_id in ids] for split, ids in RANGES.items()}
     held_out = {normal_text(row.text) for split in ("test", "validation") for row in found[split]}
@@ -188,8 +198,13 @@ def _name(row: Row) -> str:
 
 
 @lru_cache(maxsize=4)
-def _rows(source: Path | None) -> list[Row]:
-    records = _records_of_hub() if source is None else _records_of_file(source)
+def _rows(source: Path | HubDataset | None) -> list[Row]:
+    records: Iterable[tuple[str, Any]]
+    if isinstance(source, HubDataset):
+        opened = open_dataset(source)
+        records = [located for split in opened.splits for located in opened.rows(split)]
+    else:
+        records = _records_of_hub() if source is None else _records_of_file(source)
     rows = sorted((row_of(record, location) for location, record in records), key=lambda row: row.task_id)
     if duplicates := [one.task_id for one, other in pairwise(rows) if one.task_id == other.task_id]:
         raise TaskError(f"{source}: duplicate task_id {duplicates[0]}")

@@ -29,7 +29,7 @@ from grpo_train.rewards import load_rewards
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
-from grpo_train.tasks import load_task, refuse_unused
+from grpo_train.tasks import TaskDefaults, load_task, refuse_unused
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
@@ -94,6 +94,9 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
             config = with_changes(config, model=_shape_of(weights))
     config = with_changes(config, task=_absolute(config, root))
     task = load_task(config.task, config.sandbox)
+    if isinstance(task, TaskDefaults) and task.hub_path:  # later commits must not change what a resume reads
+        config = with_changes(config, task={"path": pinned_path(task.hub_path)})
+        task = load_task(config.task, config.sandbox)
     refuse_unused(config.task, config.eval.datasets)
     load_rewards(task, config)
     if isinstance(task, SelfPlayTask):

@@ -88,8 +88,8 @@ def test_a_resume_keeps_the_commit(command: Command, folder: Path, tmp_path: Pat
     """The owners publish another model and other data under the same names after the first step."""
     model = folder / "models" / "acme" / "tiny"
     data = folder / "datasets" / "openai" / "gsm8k"
-    path = "hf:openai/gsm8k:main" if adapter == "lora" else None
-    first, pinned = commit_of(model), f"{path}@{commit_of(data)}" if path else None
+    path = "hf:openai/gsm8k" if adapter == "lora" else None  # None is the same dataset
+    first, pinned = commit_of(model), f"hf:openai/gsm8k:main@{commit_of(data)}"
     config = write_config(
         tmp_path, model__backbone="acme/tiny", model__adapter=adapter, run__total_steps=1, algorithm__beta=0.02,
         task__name="gsm8k", task__path=path, task__limit=8, rollout__max_prompt_length=2048,

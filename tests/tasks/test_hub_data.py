@@ -149,7 +149,7 @@ def test_what_the_hub_refuses_is_named(ask: Ask) -> None:
         {"path": "hf:acme/MySums:main@v9"},
         {"path": "hf:acme/secret"},
         {"path": "hf:acme"},
-        {"path": "hf:acme/parts", "name": "mbpp"},
+        {"path": "hf:acme/parts", "name": "code_execution"},
     )
     messages = [
         "task.path: acme/MySums has no config 'mian'; did you mean main?",

@@ -46,6 +46,11 @@ class TaskDefaults(Task):
         """Remarks on the data (rows held out, rows dropped), printed when a run starts. Raises TaskError."""
         return ()
 
+    @property
+    def hub_path(self) -> str | None:
+        """The dataset of the hub that the rows come from where ``task.path`` is not set, as a ``task.path``."""
+        return None
+
     def sandboxed(self, limits: schema.Sandbox) -> Task:
         """The task under these sandbox limits. Raises TaskError where this machine cannot isolate programs."""
         return self
