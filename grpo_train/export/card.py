@@ -170,7 +170,9 @@ def _training(plan: ExportPlan) -> Iterator[str]:
 def _data(plan: ExportPlan) -> str:
     task = plan.config.task
     if source := hub_dataset(plan.config):
-        return f"Task `{task.name}` on [{source}](https://huggingface.co/datasets/{source})."
+        commit = (task.path or "").partition("@")[2]
+        at = f", commit `{commit}`" if commit else ""
+        return f"Task `{task.name}` on [{source}](https://huggingface.co/datasets/{source}){at}."
     if task.path:
         return f"Task `{task.name}` on a local dataset, `{os.path.basename(task.path.rstrip('/'))}`."
     return f"Task `{task.name}`; its problems are generated."

@@ -105,7 +105,7 @@ def _write_tokenizer(plan: ExportPlan, tokenizer: Any, folder: Path) -> list[str
         return []
     return [
         f"The chat template does not reproduce the prompts of task {plan.config.task.name} from the question alone: "
-        "send the whole prompt as the user's message."
+        "send the whole prompt as the user's message, or all messages before it."
     ]
 
 
