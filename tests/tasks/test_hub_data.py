@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from grpo_train.run_dir.files import read_jsonl
 from grpo_train.tasks import TaskError
 from grpo_train.tasks.shared.hub_data import HubDataset, parse_hub_path
+from tests.support.data import FIXTURES
 from tests.support.engine import REPOSITORY, environment
 from tests.support.hub import commit_of, publish_dataset, serve_hub
 
@@ -55,6 +57,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     publish_dataset(owner / "MySums", {"main": main, "socratic": {"test": rows_of("socratic", 3)}})
     publish_dataset(owner / "parts", {"default": {"easy": rows_of("easy", 9), "hard": rows_of("hard", 4)}})
     publish_dataset(owner / "secret", {"default": {"train": rows_of("secret", 9)}})
+    mbpp = [record for _, record in read_jsonl(FIXTURES / "mbpp.jsonl")]
+    publish_dataset(owner / "mbpp", {"full": {"test": mbpp[:5], "train": mbpp[5:]}})
     (owner / "bare").mkdir()
     (owner / "bare" / "all.csv").write_text("prompt,answer\n" + "".join(f"{n}?,{n}\n" for n in range(40)))
     return hub
@@ -109,6 +113,12 @@ def test_splits_configs_and_cuts(ask: Ask, folder: Path) -> None:
     assert gsm8k["error"] == "task.path: hf:acme/MySums:main has no test split; it has train, validation"
     assert "has no split 'hrad'; did you mean hard?" in unknown["error"]
     assert "has the splits easy, hard: set task.splits, as in {train: easy}" in several["error"]
+
+
+def test_mbpp_from_the_hub_is_that_of_the_file(ask: Ask) -> None:
+    file, hub = ask({"path": str(FIXTURES / "mbpp.jsonl"), "name": "mbpp"}, {"path": "hf:acme/mbpp", "name": "mbpp"})
+    assert file == hub
+    assert min(hub["sizes"]) > 0
 
 
 def test_a_pinned_commit_comes_from_the_cache(ask: Ask, folder: Path) -> None:
