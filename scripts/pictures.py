@@ -18,18 +18,20 @@ KEYS = {
     "logs": ["4"],
     "box": ["5"],
     "compare": ["1", "g", "space", "j", "space", "j", "space", "6"],
+    "history": ["7"],
 }
 WAIT_S = 6.0
 
 
-async def draw(root: Path, folder: Path) -> None:
+async def draw(root: Path, folder: Path, home: Path) -> None:
     """Write a picture of each view."""
     from grpo_tui.app import GrpoApp
     from grpo_tui.options import Options
     from remote.boxes import Box
 
     engine = [str(Path(sys.executable).with_name("grpo-train"))]
-    app = GrpoApp(Options(Box("local", kind="local", root=str(root), engine=engine, price_per_hour=2.49)))
+    box = Box("local", kind="local", root=str(root), engine=engine, price_per_hour=2.49)
+    app = GrpoApp(Options(box, history=home / "history.sqlite"))
     app.animation_level = "none"
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause(WAIT_S)
@@ -46,7 +48,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
         os.environ.update(HOME=home, XDG_STATE_HOME=home, XDG_CONFIG_HOME=home)
-        asyncio.run(draw(Path(sys.argv[1]).resolve(), folder))
+        asyncio.run(draw(Path(sys.argv[1]).resolve(), folder, Path(home)))
 
 
 if __name__ == "__main__":
