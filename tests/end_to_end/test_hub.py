@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.config import load_config
-from grpo_train.policy.locate import at_commit, hub_id
+from grpo_train.policy.locate import at_commit, hub_id, hub_source
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_json, read_jsonl
 from tests.support.data import data_file
@@ -134,7 +134,7 @@ def recorded_base(run: RunDir, step: int) -> str:
     return str(info["base_model"]["name"])
 
 
-def test_offline_names_the_model_before_a_run_is_made(command: Command, tmp_path: Path) -> None:
+def test_offline_names_the_model_before_a_run_is_made(command: Command, folder: Path, tmp_path: Path) -> None:
     """On a machine without a network; a model that was fetched elsewhere trains there."""
     config = write_config(tmp_path, model__backbone="acme/tiny", run__total_steps=1)
     output = command("train", "--cfg", config, "--run-name", "early", status=2, HF_ENDPOINT=NOBODY)
@@ -142,10 +142,23 @@ def test_offline_names_the_model_before_a_run_is_made(command: Command, tmp_path
     assert not (tmp_path / "training_runs" / "early").exists()
     command("fetch-model", "acme/tiny", "--to", tmp_path / "carried")
     assert not (tmp_path / "carried" / ".cache").exists()
+    commit = commit_of(folder / "models" / "acme" / "tiny")
+    assert hub_source(tmp_path / "carried") == f"acme/tiny@{commit}", "an export names the base by it"
     assert "exists already" in command("fetch-model", "acme/tiny", "--to", tmp_path / "carried", status=1)
     there = ("--set", f"model.backbone={tmp_path / 'carried'}")
     command("train", "--cfg", config, *there, "--run-name", "carried", HF_ENDPOINT=NOBODY)
     assert [row["step"] for row in rows(run_of(tmp_path, "carried"))] == [1]
+
+
+def test_a_hub_model_is_evaluated_without_a_run(command: Command, folder: Path, tmp_path: Path) -> None:
+    small = ("--dataset", "addition", "--num-problems", 2, "--max-completion-length", 4)
+    output = command("eval", "--model", "acme/tiny", *small)
+    (status,) = tmp_path.glob("eval_runs/@acme--tiny_addition/status.json")
+    pinned = f"acme/tiny@{commit_of(folder / 'models' / 'acme' / 'tiny')}"
+    assert (read_json(status) or {})["model"] == pinned
+    assert "model: accuracy" in output
+    assert "the hub has no such model" in command("eval", "--model", "acme/large", *small, status=2)
+    assert "already complete" in command("eval", "--model", pinned, *small, HF_ENDPOINT=NOBODY)
 
 
 def test_a_model_that_cannot_be_fetched(command: Command, tmp_path: Path) -> None:
