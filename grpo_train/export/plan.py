@@ -92,7 +92,7 @@ def make_plan(request: ExportRequest) -> ExportPlan:
     name, commit = _hub_name(base or recorded, run.root)
     if is_adapter and not name:
         raise ExportError(
-            f"the base model of {run.name} is a directory of this machine ({recorded}), where nobody else finds it; "
+            f"the base model of {run.name} is a directory of this machine ({recorded}), not a hub model; "
             "export the merged model (--merge), or name the same model on the hub (--base OWNER/NAME@COMMIT)"
         )
     suffix = "_merged" if is_trained_adapter and request.merge else ""
