@@ -1,4 +1,5 @@
-"""The prompts of each step: a pure function of seed, step and data, so that a resume needs no cursor."""
+"""The prompts of each step: a pure function of seed, position and data. The position follows from the step, and with
+``rollout.filter_groups`` from a counter in the checkpoint."""
 
 from __future__ import annotations
 
@@ -42,12 +43,15 @@ class PromptSource:
 
     def at(self, buffer_index: int, buffer_size: int) -> list[Prompt]:
         """Prompts of a buffer 0, 1, …: ``buffer_size`` consecutive positions of the data order."""
-        first = buffer_index * buffer_size
-        return [self.prompts[data_order(len(self.prompts), self._seed, first + k)] for k in range(buffer_size)]
+        return self.draw(buffer_index * buffer_size, buffer_size)
 
-    def epoch(self, buffers: int, buffer_size: int) -> float:
-        """Epochs of data used by the first ``buffers`` buffers."""
-        return buffers * buffer_size / len(self.prompts)
+    def draw(self, first: int, count: int) -> list[Prompt]:
+        """Prompts of ``count`` consecutive positions of the data order."""
+        return [self.prompts[data_order(len(self.prompts), self._seed, first + k)] for k in range(count)]
+
+    def epoch(self, buffers: int, buffer_size: int, extra: int = 0) -> float:
+        """Epochs of data used by the first ``buffers`` buffers and ``extra`` prompts."""
+        return (buffers * buffer_size + extra) / len(self.prompts)
 
 
 def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from grpo_train.train.samples import ScoredSample
+from grpo_train.config.schema import Algorithm
+from grpo_train.train.samples import Discarded, ScoredSample, total_rewards
 
 
 def rollout_rows(
@@ -39,6 +40,15 @@ def rollout_rows(
         }
         for sample, reward, advantage in zip(samples, rewards.tolist(), advantages.tolist(), strict=True)
     ]
+
+
+def discarded_rows(step: int, discarded: Sequence[Discarded], algorithm: Algorithm) -> list[dict[str, Any]]:
+    """Lines of ``rollouts.jsonl`` for samples that no step learns from: their advantage is 0, and ``discarded`` says
+    why."""
+    samples = [one.sample for one in discarded]
+    rewards = total_rewards(samples, algorithm)
+    rows = rollout_rows(step, samples, rewards, torch.zeros_like(rewards))
+    return [{**row, "discarded": one.reason} for row, one in zip(rows, discarded, strict=True)]
 
 
 def console_line(row: Mapping[str, Any], total_steps: int) -> str:

@@ -25,10 +25,11 @@ from grpo_train.run_dir import RunDir
 from grpo_train.train.announce import announce
 from grpo_train.train.buffer import RolloutBuffer, groups_of, make_buffer
 from grpo_train.train.distributed import World
+from grpo_train.train.filling import fill_buffer
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.retention import prune_checkpoints
 from grpo_train.train.rollout_metrics import rollout_metrics
-from grpo_train.train.samples import compute_advantages, gather_samples, total_rewards
+from grpo_train.train.samples import compute_advantages, total_rewards
 from grpo_train.train.state import TrainingState
 from grpo_train.train.step_log import Clock, StepLog
 from grpo_train.train.token_metrics import TokenSums
@@ -49,17 +50,17 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
         clock = Clock()
         buffer_index, update_index = divmod(step - 1, config.steps_per_buffer)
         if update_index == 0 or state.buffer is None:
-            prompts = state.source.at(buffer_index, config.rollout.buffer_size)
-            with state.policy.autocast():  # tasks and reward functions grade completions while others are generated
-                rollouts = state.collector.collect(buffer_index, my_groups, [prompts[k] for k in my_groups])
+            filled = fill_buffer(state, buffer_index, my_groups, config, world)
+            samples = filled.samples
             clock.lap("rollout")
-            samples = gather_samples(rollouts, my_groups, config, world)
+            clock.split("rollout", "discarded", filled.discarded_seconds)
             rewards = total_rewards(samples, config.algorithm)
             advantages = compute_advantages(samples, rewards, config, state.baselines)
-            state.buffer = make_buffer(rollouts, my_groups, samples, advantages, config)
-            state.buffer.metrics = rollout_metrics(samples, rewards)
-            state.num_tokens += sum(sample.prompt_length + sample.length for sample in samples)
-            log.add_rollouts(step, samples, rewards, advantages)
+            state.buffer = make_buffer(filled.rollouts, my_groups, samples, advantages, config)
+            state.buffer.metrics = {**rollout_metrics(samples, rewards), **filled.metrics}
+            drawn = [*samples, *(discarded.sample for discarded in filled.discarded)]
+            state.num_tokens += sum(sample.prompt_length + sample.length for sample in drawn)
+            log.add_rollouts(step, samples, rewards, advantages, filled.discarded)
             clock.lap("reward")
             if config.steps_per_buffer > 1:  # otherwise the old policy is the current one
                 old = partial(score_old_policy, state.forward, state.buffer, config)

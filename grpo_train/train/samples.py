@@ -37,6 +37,17 @@ class ScoredSample:
     """Set in self-play."""
 
 
+@dataclass(frozen=True)
+class Discarded:
+    """A sample that no step learns from."""
+
+    sample: ScoredSample
+    """Its group is numbered after those of the buffer."""
+    reason: str
+    """``no_spread``: all rewards of its group are equal; ``surplus``: the buffer was full before its prompt, which the
+    next buffer draws again."""
+
+
 def gather_samples(
     rollouts: Sequence[Sample | None], my_groups: Sequence[int], config: Config, world: World
 ) -> list[ScoredSample]:

@@ -121,6 +121,8 @@ class TrainingState:
         self.step = latest.step if latest else 0
         self.num_tokens = int(self.saved_info.get("num_tokens", 0))
         """Tokens of all prompts and completions so far."""
+        self.extra_prompts = int(self.saved_info.get("extra_prompts", 0))
+        """Prompts drawn by ``rollout.filter_groups`` so far, beyond the size of each buffer."""
         self.buffer: RolloutBuffer | None = None
         """The rollout buffer in use; None = the next step makes one."""
         if latest:
@@ -204,6 +206,7 @@ class TrainingState:
             "base_model": self._base,
             "adapter": self._config.model.adapter,
             "num_tokens": self.num_tokens,
+            "extra_prompts": self.extra_prompts,
             "config": self._config.model_dump(mode="json"),
             "device": self.policy.device_name,
             "threads": torch.get_num_threads(),

@@ -14,8 +14,8 @@ from grpo_train.run_dir.signs import sign_of_life
 from grpo_train.tracking.logs import RunLogs
 from grpo_train.train.distributed import World
 from grpo_train.train.health import health
-from grpo_train.train.log_rows import console_line, rollout_rows
-from grpo_train.train.samples import ScoredSample
+from grpo_train.train.log_rows import console_line, discarded_rows, rollout_rows
+from grpo_train.train.samples import Discarded, ScoredSample
 from grpo_train.train.state import TrainingState
 from grpo_train.train.token_metrics import TokenSums, token_metrics
 
@@ -34,6 +34,12 @@ class Clock:
         now = time.perf_counter()
         self.laps[f"time/{stage}"], self._last = now - self._last, now
 
+    def split(self, stage: str, part: str, seconds: float) -> None:
+        """Report ``seconds`` of a stage under the name of a part of it."""
+        if seconds:
+            self.laps[f"time/{stage}"] -= seconds
+            self.laps[f"time/{part}"] = seconds
+
     def total(self) -> float:
         return time.perf_counter() - self._start
 
@@ -50,11 +56,19 @@ class StepLog:
         self._save_seconds = 0.0
 
     def add_rollouts(
-        self, step: int, samples: Sequence[ScoredSample], rewards: torch.Tensor, advantages: torch.Tensor
+        self,
+        step: int,
+        samples: Sequence[ScoredSample],
+        rewards: torch.Tensor,
+        advantages: torch.Tensor,
+        discarded: Sequence[Discarded] = (),
     ) -> None:
-        """Log a new buffer's samples with the next step."""
-        if self._logs is not None:
-            self._rollouts = rollout_rows(step, samples, rewards, advantages)
+        """Log a new buffer's samples with the next step, then those that were discarded."""
+        if self._logs is None:
+            return
+        self._rollouts = rollout_rows(step, samples, rewards, advantages)
+        if discarded:
+            self._rollouts += discarded_rows(step, discarded, self._config.algorithm)
 
     def write(
         self,
@@ -83,7 +97,7 @@ class StepLog:
             **({"loss_scale": state.loss_scale} if state.scaler.is_enabled() else {}),
             **(state.noise_scale.metrics(config.rollout.num_generations) if state.noise_scale else {}),
             "num_tokens": state.num_tokens,
-            "epoch": state.source.epoch(buffers, config.rollout.buffer_size),
+            "epoch": state.source.epoch(buffers, config.rollout.buffer_size, state.extra_prompts),
             "memory/peak_gib": _peak_gib(state.policy.device),
             "memory/rows_per_pass": rows_per_pass,
             **clock.laps,

@@ -56,6 +56,13 @@ class Rollout(Section):
     """Prompts per rollout buffer, over all processes."""
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Completions per prompt. They form a group, whose mean reward is the baseline."""
+    filter_groups: bool = False
+    """Dynamic sampling (DAPO): replace groups whose rewards are all equal, so that they carry no signal, by further
+    prompts until the buffer is full. Discarded completions are in rollouts.jsonl, their tokens and seconds in the
+    metrics."""
+    max_rounds: PositiveInt = 10
+    """filter_groups: maximum rounds of generation per buffer, the first included. After the last, groups without spread
+    fill the rest."""
     max_prompt_length: PositiveInt = 512
     """Maximum prompt length in tokens. Longer prompts are excluded from training, and counted at startup; evaluations
     use every problem."""

@@ -176,6 +176,11 @@ def check_self_play(task: SelfPlayTask, config: schema.Config) -> None:
             f"algorithm.scale_rewards {algorithm.scale_rewards}: in self-play a role's return is compared to that "
             "role's baseline without scaling; set it to none"
         )
+    if config.rollout.filter_groups:
+        raise TaskError(
+            "rollout.filter_groups: in self-play a group is a game, and its returns are compared to each role's "
+            "baseline; remove it"
+        )
     if algorithm.mask_truncated_completions:
         raise TaskError(
             "algorithm.mask_truncated_completions: in self-play a truncated turn loses the game; masking it would put "
