@@ -48,9 +48,7 @@ def generate(
         typer.Option(help="Default: the GPU, unless a run is training on it.", show_default=False),
     ] = None,
     base: Annotated[str | None, typer.Option(help="Base model of an adapter, if the recorded one has moved.")] = None,
-    eval_dataset: Annotated[
-        str | None, typer.Option(help="Task of --index and of the prompt (default: the run's).")
-    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Task of --index and of the prompt (default: the run's).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
     root: Root = None,
 ) -> None:
@@ -67,7 +65,7 @@ def generate(
     from grpo_train.evaluation.request import EvalRequest
 
     request = EvalRequest(
-        training_run, steps=step, model=model, base=base, dataset=eval_dataset, num_problems=1, num_samples=1
+        training_run, steps=step, model=model, base=base, dataset=dataset, num_problems=1, num_samples=1
     )
     session = open_session(resolve_root(root), request, device)
     sampling = session.sampling(count, temperature, top_p, max_completion_length, seed)
