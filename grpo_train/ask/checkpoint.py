@@ -110,7 +110,8 @@ class AskedCheckpoint:
         answer = Answer(self.name, sample, text, len(completion.ids), not completion.finished)
         if question.index is None:
             return answer
-        attempt = Attempt(question.problem, text, answer.truncated, answer.length, key=f"ask/{question.index}/{sample}")
+        key = f"ask/{question.index}/{sample}"
+        attempt = Attempt(question.problem, text, answer.truncated, answer.length, key, ids=completion.ids)
         verdict = self._task.judge(attempt)
         rewards = self._rewards(attempt, verdict).rewards
         return Answer(

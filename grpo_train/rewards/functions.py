@@ -9,9 +9,10 @@ Built in:
 - ``correct_and_short``: 1.0 for a correct answer, less for a longer one, see :func:`correct_and_short`;
 - ``score``: the task's own score (passed tests, a game's return).
 
-A name with a colon is a user-defined function: ``module:function`` or ``path/to/file.py:function``. It is called with
-an :class:`~grpo_train.rewards.types.Attempt` and its :class:`~grpo_train.rewards.types.Verdict` and returns a number,
-or None where it does not apply.
+A name with a colon is a user-defined function: ``module:function`` or ``path/to/file.py:function``, called with an
+:class:`~grpo_train.rewards.types.Attempt` and its :class:`~grpo_train.rewards.types.Verdict`, or as TRL calls it for
+the completions of a prompt (:mod:`grpo_train.rewards.signatures`). It returns a number, or None where it does not
+apply, and runs in a process of its own (:mod:`grpo_train.rewards.user_functions`).
 
 ``task.reward_control`` replaces all of them with a negative control (Shao et al. 2025, arXiv 2506.10947): ``random``
 (``correct_reward`` with probability 0.5), ``inverted`` (pays for wrong answers) or ``format_only``.
@@ -19,17 +20,19 @@ or None where it does not apply.
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from grpo_train.config import schema
+from grpo_train.rewards.helpers.messages import Call
+from grpo_train.rewards.signatures import Kind, split_prefix
 from grpo_train.rewards.tags import CLOSE_ANSWER, CLOSE_THINK, OPEN_ANSWER
 from grpo_train.rewards.types import Attempt, Task, TaskError, Verdict
-from grpo_train.rewards.user_code import load_function
+from grpo_train.rewards.user_functions import UserFunctions
 from grpo_train.run_dir.suggest import did_you_mean
 
 RewardFunction = Callable[[Attempt, Verdict], "float | None"]
@@ -47,35 +50,96 @@ class Grade:
 class Rewards:
     """The reward functions of a run."""
 
-    def __init__(self, config: schema.Task, default: Sequence[str], *, max_completion_length: int, seed: int) -> None:
+    def __init__(
+        self,
+        config: schema.Task,
+        default: Sequence[str],
+        *,
+        max_completion_length: int,
+        seed: int,
+        failure_file: Path | None = None,
+    ) -> None:
         """Resolve ``task.rewards``, or ``default`` where it is empty. Raises TaskError for an unknown name.
 
-        ``max_completion_length`` is in tokens; ``seed`` seeds the ``random`` control.
+        ``max_completion_length`` is in tokens; ``seed`` seeds the ``random`` control. ``failure_file`` gets the
+        completions for which a user-defined function fails.
         """
-        self._functions: dict[str, RewardFunction] = {}
+        self._built_in: dict[str, RewardFunction] = {}
+        self._user: dict[str, int] = {}
+        """Index of each user-defined function in ``_functions``."""
+        self._functions: UserFunctions | None = None
+        self.names: list[str] = []
+        """Names used in the log and in ``algorithm.reward_weights``."""
         if config.reward_control != "none":
-            self._functions[config.reward_control] = _control(config, seed)
+            self.names = [config.reward_control]
+            self._built_in[config.reward_control] = _control(config, seed)
             return
+        users: list[str] = []
         for name in config.rewards or default:
-            log_name, function = _resolve(name, config, max_completion_length)
-            if log_name in self._functions:
+            log_name = split_prefix(name)[0].rpartition(":")[2]
+            if log_name in self.names:
                 raise TaskError(f"task.rewards: duplicate reward function '{log_name}'; rename one")
-            self._functions[log_name] = function
+            self.names.append(log_name)
+            if ":" in name:
+                self._user[log_name] = len(users)
+                users.append(name)
+            else:
+                self._built_in[name] = _resolve(name, config, max_completion_length)
+        if users:
+            modules = [name for name in (config.name, config.grader) if ":" in name]
+            self._functions = UserFunctions(users, modules, timeout_s=config.reward_timeout, failure_file=failure_file)
 
     @property
-    def names(self) -> list[str]:
-        """Names used in the log and in ``algorithm.reward_weights``."""
-        return list(self._functions)
+    def has_user_functions(self) -> bool:
+        """Whether one of them is user-defined."""
+        return self._functions is not None
+
+    def close(self) -> None:
+        """End the process of the user-defined functions."""
+        if self._functions is not None:
+            self._functions.close()
 
     def __call__(self, attempt: Attempt, verdict: Verdict) -> Grade:
-        """Grade an attempt. Raises TaskError if a user-defined function raises or returns a non-finite value."""
-        return Grade(verdict, {name: _checked(name, f, attempt, verdict) for name, f in self._functions.items()})
+        """Grade an attempt. Raises TaskError if a user-defined function fails or returns a non-finite value."""
+        return self.complete([self.start(attempt, verdict)], [attempt], 1)[0]
+
+    def start(self, attempt: Attempt, verdict: Verdict) -> Grade:
+        """Grade an attempt, without the functions that are called for all attempts at a problem."""
+        values = {name: function(attempt, verdict) for name, function in self._built_in.items()}
+        for name in self._of_kind("attempt"):
+            values[name] = self._values(name, [([attempt], [verdict])])[0][0]
+        return Grade(verdict, values)
+
+    def complete(self, started: Sequence[Grade], attempts: Sequence[Attempt], group_size: int) -> list[Grade]:
+        """Add the functions that are called for ``group_size`` consecutive attempts at a problem."""
+        values: list[dict[str, float | None]] = [dict(grade.rewards) for grade in started]
+        starts = range(0, len(attempts), group_size)
+        calls: list[Call] = [
+            (attempts[i : i + group_size], [grade.verdict for grade in started[i : i + group_size]]) for i in starts
+        ]
+        for name in self._of_kind("trl"):
+            found = [value for group in self._values(name, calls) for value in group]
+            for row, value in zip(values, found, strict=True):
+                row[name] = value
+        ordered = [{name: row[name] for name in self.names} for row in values]
+        return [replace(grade, rewards=row) for grade, row in zip(started, ordered, strict=True)]
+
+    def _of_kind(self, kind: Kind) -> list[str]:
+        return [name for name, index in self._user.items() if self._functions and self._functions.kinds[index] == kind]
+
+    def _values(self, name: str, calls: Sequence[Call]) -> list[list[float | None]]:
+        assert self._functions is not None
+        return self._functions.values(self._user[name], calls)
 
 
-def load_rewards(task: Task, config: schema.Config) -> Rewards:
+def load_rewards(task: Task, config: schema.Config, failure_file: Path | None = None) -> Rewards:
     """Load the reward functions of a run. Raises TaskError for an unknown function or a weight without a function."""
     rewards = Rewards(
-        config.task, task.rewards, max_completion_length=config.rollout.max_completion_length, seed=config.run.seed
+        config.task,
+        task.rewards,
+        max_completion_length=config.rollout.max_completion_length,
+        seed=config.run.seed,
+        failure_file=failure_file,
     )
     names = [*rewards.names, *(["overlong"] if config.algorithm.overlong_buffer else [])]
     if unknown := sorted(set(config.algorithm.reward_weights) - set(names)):
@@ -116,7 +180,7 @@ def correct_and_short(verdict: Verdict, length: int, budget: int) -> float:
     return 1.0 - 0.5 * min(1.0, length / budget) if verdict.correct else 0.0
 
 
-def _resolve(name: str, config: schema.Task, budget: int) -> tuple[str, RewardFunction]:
+def _resolve(name: str, config: schema.Task, budget: int) -> RewardFunction:
     built_in: dict[str, RewardFunction] = {
         "accuracy": lambda _, verdict: config.correct_reward if verdict.correct else config.incorrect_reward,
         "format": lambda _, verdict: float(verdict.formatted),
@@ -126,13 +190,9 @@ def _resolve(name: str, config: schema.Task, budget: int) -> tuple[str, RewardFu
         "score": lambda _, verdict: verdict.score,
     }
     if name in built_in:
-        return name, built_in[name]
-    if ":" not in name:
-        raise TaskError(
-            f"task.rewards: unknown reward function '{name}'; {did_you_mean(name, built_in)} "
-            "(user-defined: module:function)"
-        )
-    return name.rpartition(":")[2], load_function(name, "task.rewards")
+        return built_in[name]
+    near = did_you_mean(name, built_in)
+    raise TaskError(f"task.rewards: unknown reward function '{name}'; {near} (user-defined: module:function)")
 
 
 def _control(config: schema.Task, seed: int) -> RewardFunction:
@@ -143,20 +203,3 @@ def _control(config: schema.Task, seed: int) -> RewardFunction:
     }
     rule = pays[config.reward_control]
     return lambda attempt, verdict: config.correct_reward if rule(attempt, verdict) else config.incorrect_reward
-
-
-def _checked(name: str, function: RewardFunction, attempt: Attempt, verdict: Verdict) -> float | None:
-    try:
-        value = function(attempt, verdict)
-    except (Exception, SystemExit) as error:  # user code may raise anything
-        message = f"task.rewards: '{name}' raised {type(error).__name__}: {error}"
-        raise TaskError(message, code="reward_raised") from error  # another attempt may pass: it may ask a service
-    if value is None:
-        return None
-    try:
-        checked = math.nan if isinstance(value, str | bytes) else float(value)
-    except Exception:  # a list, or a tensor of several values
-        checked = math.nan
-    if not math.isfinite(checked):
-        raise TaskError(f"task.rewards: '{name}' returned {str(value)[:60]!r}; expected a finite number or None")
-    return checked

@@ -63,6 +63,8 @@ class Attempt:
     """Unique name within the run, unchanged by a resume; seeds a random reward."""
     reply: str | None = None
     """Reply of the opponent in an adversarial task."""
+    ids: tuple[int, ...] = ()
+    """Token ids of the completion; empty where it was not generated."""
 
 
 @dataclass(frozen=True)

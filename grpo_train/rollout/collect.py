@@ -78,14 +78,16 @@ class SingleTurn:
         completions = generate_groups(
             self._backend, self._tokenizer, self._config, buffer_index, groups, prompts, judge
         )
-        found = {i: grade.result() if isinstance(grade, Future) else grade for i, grade in grades.items()}
+        order = range(len(completions))
+        started = [grade.result() if isinstance(grade, Future) else grade for grade in (grades[i] for i in order)]
+        found = self._rewards.complete(started, [attempts[i] for i in order], generations)
         return [
             Sample(prompts[i // generations], completion, attempts[i].completion, found[i])
             for i, completion in enumerate(completions)
         ]
 
     def _grade(self, attempt: Attempt) -> Grade:
-        return self._rewards(attempt, self._task.judge(attempt))
+        return self._rewards.start(attempt, self._task.judge(attempt))
 
 
 def generate_groups(
@@ -112,6 +114,7 @@ def generate_groups(
             completion=tokenizer.decode(completion.ids, skip_special_tokens=True),
             truncated=not completion.finished,
             length=len(completion.ids),
+            ids=completion.ids,
             key=keys[index],
         )
         on_attempt(index, attempt)

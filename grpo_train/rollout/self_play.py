@@ -75,7 +75,8 @@ class SelfPlay:
             completions = generate(self._backend, self._config, turns, keys)
             texts = self._tokenizer.batch_decode([one.ids for one in completions], skip_special_tokens=True)
             for table, key, turn, completion, text in zip(playing, keys, turns, completions, texts, strict=True):
-                attempt = Attempt(turn.problem, text, not completion.finished, length=len(completion.ids), key=key)
+                ids = completion.ids
+                attempt = Attempt(turn.problem, text, not completion.finished, length=len(ids), ids=ids, key=key)
                 table.turns.append((turn, completion, attempt))
                 table.match = table.match.reply(text)
         openings = Counter(table.match.moves[:2] for table in tables)

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-RETRIED_CODES = frozenset({"internal", "io", "disk_full", "read_only", "reward_raised", "stalled", "unreachable"})
+RETRIED_CODES = frozenset(
+    {"internal", "io", "disk_full", "read_only", "reward_raised", "reward_timeout", "stalled", "unreachable"}
+)
 """Errors that another attempt may not have. Every other code is of a config, data, model or checkpoint as it is."""
 
 

@@ -29,7 +29,7 @@ FILES = (
     "reasoning_gym", "jsonl",
 )  # fmt: skip
 """The tasks in the order of listings. Their modules are imported when first needed."""
-COMMON = ("name", "limit", "rewards", "reward_control", "correct_reward", "incorrect_reward")
+COMMON = ("name", "limit", "rewards", "reward_timeout", "reward_control", "correct_reward", "incorrect_reward")
 """Keys of the ``task`` section that apply to every task."""
 _MEMBERS = ("name", "label", "stop", "rewards", "slow", "size", "problem", "judge")
 """Members of :class:`~grpo_train.rewards.types.Task`, checked on a user's own task."""

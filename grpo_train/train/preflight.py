@@ -26,6 +26,7 @@ from grpo_train.policy.locate import (
     resolve_backbone,
 )
 from grpo_train.rewards import load_rewards
+from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
@@ -34,6 +35,7 @@ from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 from grpo_train.tracking.wandb.settings import check as check_wandb
+from grpo_train.train.try_rewards import try_rewards
 
 
 def check_engine() -> None:
@@ -98,11 +100,12 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
         config = with_changes(config, task={"path": pinned_path(task.hub_path)})
         task = load_task(config.task, config.sandbox)
     refuse_unused(config.task, config.eval.datasets)
-    load_rewards(task, config)
+    rewards = load_rewards(task, config)
     if isinstance(task, SelfPlayTask):
         check_self_play(task, config)
     if config.task.path is not None:
         task.size("train")
+    try_rewards(rewards, task)
     if backbone:
         check_hub_model(backbone)  # last: it may wait for the network
     return config
@@ -113,8 +116,11 @@ def _absolute(config: Config, root: Path) -> dict[str, Any]:
     unchanged."""
 
     def function(name: str) -> str:
-        file, _, inner = name.rpartition(":")
-        return f"{os.path.abspath(Path(file).expanduser())}:{inner}" if file.endswith(".py") else name
+        plain, is_trl = split_prefix(name)
+        file, _, inner = plain.rpartition(":")
+        if not file.endswith(".py"):
+            return name
+        return f"{TRL_PREFIX if is_trl else ''}{os.path.abspath(Path(file).expanduser())}:{inner}"
 
     task = config.task
     return {

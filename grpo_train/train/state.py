@@ -68,7 +68,7 @@ class TrainingState:
         if latest:
             check_adapter(latest, config.model.adapter)
         self.task = load_task(config.task, config.sandbox)
-        rewards = load_rewards(self.task, config)
+        rewards = load_rewards(self.task, config, run.logs / f"failed_reward_rank{world.rank}.json")
         base = base_of_checkpoint(latest.path, run.root) if latest else None
         self.policy = load_policy(
             config.model,

@@ -150,7 +150,6 @@ def test_functions_from_a_module_in_the_cwd(user_file: Path, monkeypatch: pytest
     monkeypatch.chdir(user_file.parent)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert rewards_of("my_rewards:whole")(attempt(), WRONG).rewards == {"whole": 3.0}
-    sys.modules.pop("my_rewards")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,15 @@ def test_errors_of_config_and_data_are_not_retried(code: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ real processes
 
-REWARD = "def broken(attempt, verdict):\n    raise ValueError('a bug in the reward')\n"
+REWARD = """
+calls = 0
+def broken(attempt, verdict):
+    global calls
+    calls += 1
+    if calls > 2:  # the first calls are those before the run is made
+        raise ValueError("a bug in the reward")
+    return 1.0
+"""
 
 
 def train(root: Path, name: str, cfg: Path) -> list[str]:

@@ -63,7 +63,9 @@ class Task(Section):
     """Games: return of the other player in that case."""
     rewards: list[str] = Field(default_factory=list)
     """Reward functions: accuracy, format, tag_count, reasoning, correct_and_short, score, or your own
-    ``module:function``, weighted by algorithm.reward_weights. Empty: set by the task."""
+    ``module:function`` (also one written for TRL), weighted by algorithm.reward_weights. Empty: set by the task."""
+    reward_timeout: PositiveFloat = 60.0
+    """Your own reward functions: time limit of a call, in seconds."""
     reward_control: Literal["none", "random", "inverted", "format_only"] = "none"
     """Negative control in place of every reward: with it, accuracy must not improve."""
     correct_reward: float = 2.0

@@ -1,0 +1,198 @@
+"""User-defined reward functions, run in a process that is ended when one hangs.
+
+A thread cannot be ended, and a regular expression that backtracks forever does not even let another thread run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from grpo_train.rewards.helpers.messages import Call, Failure, Request, Setup
+from grpo_train.rewards.signatures import Kind
+from grpo_train.rewards.types import TaskError
+from grpo_train.run_dir.files import atomic_write, utc_now
+from grpo_train.run_dir.processes import PARENT_VARIABLE
+
+CHILD = "grpo_train.rewards.helpers.functions"
+START_S = 600.0
+"""Time limit of a start: a module may load a model when it is imported."""
+
+
+class UserFunctions:
+    """The user-defined functions of a run, in one process. Thread-safe: calls from several threads wait in line."""
+
+    def __init__(
+        self, names: Sequence[str], modules: Sequence[str], *, timeout_s: float, failure_file: Path | None
+    ) -> None:
+        """Start the process and load the functions. Raises TaskError for one that cannot be loaded.
+
+        Args:
+            names: as in ``task.rewards``.
+            modules: further user-defined functions of the ``task`` section; problems may hold their classes.
+            timeout_s: limit of a call; of ``async`` calls, which run together, the longest time without a result.
+            failure_file: gets the completions of a call that fails; None = they are not saved.
+        """
+        self._setup = Setup(list(sys.path), list(names), list(modules))
+        self._timeout_s, self._failure_file = timeout_s, failure_file
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self.kinds: list[Kind] = self._started().kinds
+
+    def close(self) -> None:
+        """End the process; the next call starts another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    def values(self, function: int, calls: Sequence[Call]) -> list[list[float | None]]:
+        """Values of function number ``function``, one list for each call.
+
+        Raises TaskError if it raises, hangs, ends its process, or returns anything but finite numbers and None.
+        """
+        found: dict[int, list[float | None]] = {}
+        failed: int | None = None
+        with self._lock:
+            try:
+                process = self._started()
+                process.send(Request(function, list(calls)))
+                while len(found) < len(calls):
+                    failed = next(index for index in range(len(calls)) if index not in found)
+                    failed, answer = process.receive(self._timeout_s, "task.reward_timeout")
+                    if isinstance(answer, Failure):
+                        raise _CallError(answer)
+                    found[failed] = answer
+            except _CallError as error:
+                self.close()  # more answers may be on their way
+                name = self._setup.functions[function].rpartition(":")[2]
+                failure = error.failure
+                message = failure.message if error.is_complete else f"task.rewards: '{name}' {failure.message}"
+                saved = "" if failed is None else self._save(name, message, failure.details, calls[failed])
+                raise TaskError(message + saved, code=failure.code) from None
+            except BaseException:  # KeyboardInterrupt leaves an answer in the pipe
+                self.close()
+                raise
+        return [found[index] for index in range(len(calls))]
+
+    def _started(self) -> _Process:
+        if self._process is None:
+            self._process = _Process(self._setup)
+        return self._process
+
+    def _save(self, name: str, message: str, details: str, call: Call) -> str:
+        """Save the completions of a call; returns the end of the error message."""
+        if self._failure_file is None:
+            return ""
+        attempts, verdicts = call
+        record = {
+            "time": utc_now(),
+            "function": name,
+            "error": message,
+            "traceback": details,
+            "prompt": attempts[0].problem.prompt,
+            "columns": attempts[0].problem.columns,
+            "attempts": [
+                {
+                    "key": attempt.key,
+                    "completion": attempt.completion,
+                    "length": attempt.length,
+                    "truncated": attempt.truncated,
+                    "correct": verdict.correct,
+                    "reason": verdict.reason,
+                }
+                for attempt, verdict in zip(attempts, verdicts, strict=True)
+            ],
+        }
+        text = json.dumps(record, indent=2, ensure_ascii=False, default=repr) + "\n"
+        try:
+            atomic_write(self._failure_file, text)
+        except OSError as error:
+            return f"; its completions cannot be saved: {error.strerror}"
+        return f"; its completions are in {self._failure_file}"
+
+
+class _CallError(Exception):
+    """A call without a value; the failure is an error message that is complete, or what the function did."""
+
+    def __init__(self, failure: Failure, *, is_complete: bool = True) -> None:
+        super().__init__(failure.message)
+        self.failure, self.is_complete = failure, is_complete
+
+
+class _Process:
+    """One process, started, with its functions loaded."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Raises TaskError if a function cannot be loaded."""
+        self._connection, theirs = Pipe()
+        environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", CHILD, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+            )
+        except OSError as error:
+            raise TaskError(f"task.rewards: cannot start {sys.executable}: {error.strerror}") from error
+        finally:
+            theirs.close()
+        self.end = weakref.finalize(self, _end, self._process, self._connection)
+        """End the process; also called when this object or the interpreter ends."""
+        self.kinds: list[Kind] = self._load(setup)
+
+    def _load(self, setup: Setup) -> Any:
+        try:
+            self.send(setup)
+            loaded = self.receive(START_S, "loading the functions")
+        except _CallError as error:
+            self.end()
+            raise TaskError(f"task.rewards: {', '.join(setup.functions)}: {error.failure.message}") from None
+        if isinstance(loaded, Failure):
+            self.end()
+            raise TaskError(loaded.message, code=loaded.code)
+        return loaded
+
+    def send(self, message: Setup | Request) -> None:
+        """Raises _CallError if the message cannot be pickled or the process has ended."""
+        try:
+            self._connection.send_bytes(pickle.dumps(message))
+        except OSError:
+            raise self._ended() from None
+        except Exception as error:  # pickle raises many types
+            what = f"cannot be called: the problem's data cannot be pickled ({type(error).__name__}: {error})"
+            raise _CallError(Failure(what, "bad_task"), is_complete=False) from error
+
+    def receive(self, timeout_s: float, limit: str) -> Any:
+        """The next message. Raises _CallError after ``timeout_s`` seconds, and if the process has ended."""
+        try:
+            if not self._connection.poll(timeout_s):
+                what = f"did not return within {timeout_s:g} s ({limit})"
+                raise _CallError(Failure(what, "reward_timeout"), is_complete=False)
+            return self._connection.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+
+    def _ended(self) -> _CallError:
+        try:
+            code = self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            code = 0
+        how = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with status {code}"
+        return _CallError(Failure(f"ended its process, which {how}", "reward_raised"), is_complete=False)
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    process.kill()
+    process.wait()
+    connection.close()
