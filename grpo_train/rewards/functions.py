@@ -12,7 +12,7 @@ Built in:
 A name with a colon is a user-defined function: ``module:function`` or ``path/to/file.py:function``, called with an
 :class:`~grpo_train.rewards.types.Attempt` and its :class:`~grpo_train.rewards.types.Verdict`, or as TRL calls it for
 the completions of a prompt (:mod:`grpo_train.rewards.signatures`). It returns a number, or None where it does not
-apply, and runs in a process of its own (:mod:`grpo_train.rewards.user_functions`).
+apply, and runs in a separate process (:mod:`grpo_train.rewards.user_functions`).
 
 ``task.reward_control`` replaces all of them with a negative control (Shao et al. 2025, arXiv 2506.10947): ``random``
 (``correct_reward`` with probability 0.5), ``inverted`` (pays for wrong answers) or ``format_only``.

@@ -28,6 +28,7 @@ def load_function(name: str, key: str) -> Callable[..., Any]:
     function = getattr(module, attribute, None)
     if not callable(function):
         known = [found for found, value in vars(module).items() if callable(value) and not found.startswith("_")]
+        known = known or [found for found in dir(module) if not found.startswith("_")]  # of a lazy module
         hint = did_you_mean(attribute, known) if known else "it defines none"
         raise TaskError(f"{key}: no function '{attribute}' in {source}; {hint}")
     checked: Callable[..., Any] = function

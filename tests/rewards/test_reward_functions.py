@@ -161,6 +161,7 @@ def test_functions_from_a_module_in_the_cwd(user_file: Path, monkeypatch: pytest
         ("{file}:not_a_function", r"task\.rewards: no function 'not_a_function' in "),
         ("/no/such/file.py:f", r"task\.rewards: .*no such file: /no/such/file\.py"),
         ("no_such_module:f", r"task\.rewards: .*no module 'no_such_module'"),
+        ("trl.rewards:acuracy_reward", r"no function 'acuracy_reward' in trl\.rewards; did you mean accuracy_reward\?"),
         (":f", r"task\.rewards: ':f'"),
     ],
 )
