@@ -1,0 +1,88 @@
+"""Held-out accuracy per generated token with and without ``rollout.filter_groups``, on the demo task.
+
+    python tests/bench/filter_groups.py [--steps 60] [--seeds 3]      # minutes
+
+Each seed trains config/demo.yaml twice from the same tiny model, on one thread. Both runs are evaluated greedily on the
+1,024 held-out problems at every tenth step. Tokens are those of all completions drawn so far, discarded ones included;
+accuracy at a number of tokens is read off the line between the two evaluations around it, at equal parts of the tokens
+of the run that drew fewer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import statistics
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from grpo_train.run_dir import open_run
+from tests.support.engine import REPOSITORY, time_grpo_train
+
+EVERY = 10
+PARTS = 4
+Curve = list[tuple[int, float]]
+"""(completion tokens drawn so far, accuracy) of each evaluated step, the start first."""
+
+
+def train(root: Path, seed: int, steps: int, *, is_filtered: bool) -> Curve:
+    """Train and evaluate one run."""
+    name = f"{'filtered' if is_filtered else 'plain'}_{seed}"
+    settings = [
+        f"run.seed={seed}",
+        f"run.total_steps={steps}",
+        f"run.save_every={EVERY}",
+        f"rollout.filter_groups={str(is_filtered).lower()}",
+    ]
+    options = [word for setting in settings for word in ("--set", setting)]
+    time_grpo_train("train", "--cfg", REPOSITORY / "config/demo.yaml", "--root", root, "--run-name", name, *options)
+    time_grpo_train(
+        "eval", "--training-run", name, "--steps", ",".join(map(str, range(0, steps + 1, EVERY))), "--root", root
+    )
+    tokens = [0] * (steps + 1)
+    for row in open_run(root, name).read_log("rollouts.jsonl"):
+        tokens[row["step"]] += row["length"]
+    table = csv.DictReader((root / f"eval_runs/{name}_addition/consolidated_metrics.csv").open())
+    return sorted((sum(tokens[: int(row["step"]) + 1]), float(row["accuracy"])) for row in table)
+
+
+def accuracy_at(curve: Curve, tokens: float) -> float:
+    """Accuracy after ``tokens``, on the line between the evaluations around it."""
+    for (before, low), (after, high) in pairwise(curve):
+        if before <= tokens <= after:
+            return low + (high - low) * (tokens - before) / (after - before)
+    raise ValueError(f"no evaluation after {tokens} tokens")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    table: list[list[tuple[float, float, float]]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        time_grpo_train("tiny-model", "--out", root / "models/tiny")
+        for seed in range(options.seeds):
+            plain, filtered = (train(root, seed, options.steps, is_filtered=which) for which in (False, True))
+            print(f"seed {seed} (tokens, accuracy) plain    {plain}\n{'':7}{'':18} filtered {filtered}", flush=True)
+            least = min(plain[-1][0], filtered[-1][0])
+            points = [least * part / PARTS for part in range(1, PARTS + 1)]
+            table.append([(at, accuracy_at(plain, at), accuracy_at(filtered, at)) for at in points])
+    print("\naccuracy by completion tokens drawn: seed, tokens, plain, filtered, difference")
+    for seed, points_of in enumerate(table):
+        for at, without, with_filter in points_of:
+            print(f"{seed}  {at:9,.0f}  {without:.3f}  {with_filter:.3f}  {with_filter - without:+.3f}")
+    for part in range(PARTS):
+        differences = [points_of[part][2] - points_of[part][1] for points_of in table]
+        print(f"mean difference at {part + 1}/{PARTS}: {statistics.mean(differences):+.3f}")
+
+
+if __name__ == "__main__":
+    main()
