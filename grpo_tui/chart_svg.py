@@ -77,14 +77,17 @@ def png_of(svg: str) -> bytes | None:
 def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], str]) -> Iterator[str]:
     marks = scaled(chart.curve.marks, ends, chart.is_log)
     view = view_of_marks(marks, *ends)
-    last = chart.curve.last
-    yield from axes(
-        chart.metric, metric_value(last) if last is not None else "", view, ends, chart.is_log, label,
-    )  # fmt: skip
+    last = metric_value(chart.curve.last) if chart.curve.last is not None else ""
+    said = f"last {last}, thick line smoothed" if chart.is_smoothed else last
+    yield from axes(chart.metric, said, view, ends, chart.is_log, label)
     for part in _unbroken(marks):
         if chart.is_smoothed:
             outline = [(mark.x, mark.high) for mark in part] + [(mark.x, mark.low) for mark in reversed(part)]
             yield f'<path d="{_path(outline, view)}Z" fill="{chart.color}" fill-opacity="0.2"/>'
+    if chart.is_smoothed:  # where a column has one value, the band has no area
+        yield '<g opacity="0.35">'
+        yield from line(marks, view, False, chart.color, width=0.8)
+        yield "</g>"
     yield from line(marks, view, chart.is_smoothed, chart.color)
     for x in chart.curve.gaps:
         if ends[0] <= x <= ends[1]:
@@ -119,13 +122,15 @@ def axes(
     yield f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#5d6b7a" fill="none"/>'
 
 
-def line(marks: Sequence[Mark], view: View, is_smoothed: bool, color: str, dashes: str = "") -> Iterator[str]:
+def line(
+    marks: Sequence[Mark], view: View, is_smoothed: bool, color: str, dashes: str = "", width: float = 1.6
+) -> Iterator[str]:
     """The curve of some marks, broken at NaN."""
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     for part in _unbroken(marks):
         points = [(mark.x, y) for mark in part for y in ([mark.smooth] if is_smoothed else _values(mark))]
         yield (
-            f'<path d="{_path(points, view)}" fill="none" stroke="{color}" stroke-width="1.6"{dashed} '
+            f'<path d="{_path(points, view)}" fill="none" stroke="{color}" stroke-width="{width}"{dashed} '
             'stroke-linejoin="round" stroke-linecap="round"/>'
         )
 

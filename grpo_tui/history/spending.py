@@ -165,7 +165,7 @@ def print_costs(database: Database, since: str, by: str, as_json: bool) -> int:
         print(f"\n{sums_of(spent)}")
     else:
         print_table(*box_rows(boxes if by == "box" else spent.by_day(), with_day=by == "day"))
-        print(f"\ntotal {money(total)}")
+        print(f"\ntotal {money(total) or 'not known'}")
     if unpriced:
         print(f"without a price in boxes.yaml, so not in these sums: {', '.join(unpriced)}")
     return 0
@@ -199,6 +199,8 @@ def sums_of(spent: Spending) -> str:
     """What everything cost, with idle time apart."""
     boxes = spent.by_box()
     evaluations = _sum(boxes, lambda one: one.evaluations)
+    if evaluations is None:
+        return "total not known"
     return (
         f"total {money(_sum(boxes, lambda one: one.total))} · runs {money(_sum(boxes, lambda one: one.runs))} · "
         f"idle {money(_sum(boxes, lambda one: one.idle))} · evaluations started by hand {money(evaluations)}"
@@ -210,8 +212,10 @@ def unpriced_in(boxes: Sequence[BoxCost]) -> list[str]:
     return sorted({one.box for one in boxes if one.total is None})
 
 
-def _sum(rows: Sequence[BoxCost], value: Callable[[BoxCost], float | None]) -> float:
-    return sum(found for row in rows if (found := value(row)) is not None)
+def _sum(rows: Sequence[BoxCost], value: Callable[[BoxCost], float | None]) -> float | None:
+    """The sum of what is known; None if nothing is."""
+    known = [found for row in rows if (found := value(row)) is not None]
+    return sum(known) if known or not rows else None
 
 
 def _small(dollars: float | None) -> str:

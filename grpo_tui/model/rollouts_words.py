@@ -46,4 +46,6 @@ def _no_flips(reader: RolloutReader, key: Key) -> str:
         )
     if reader.shares is None:
         return reader.rollouts.of_step.words() or "asking the box"
+    if reader.search is not None:
+        return f"no problem that was {reader.flips} against {reader.reference_name} matches the filter; esc clears it"
     return f"no problem was {reader.flips} against {reader.reference_name}"

@@ -27,7 +27,8 @@ BARE = ("task.name", "model.backbone", "model.adapter", "algorithm.loss_type")
 SAME = ("task.name", "model.backbone", "model.adapter")
 ADAPTERS = {"lora": "LoRA", "none": "full", "full": "full"}
 _STAMP = re.compile(r"run_\d{4}-(\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d)(?:_\d+)?")
-_PART = re.compile(r"[-_]+")
+_PART = re.compile(r"(?<!\d[eE])[-_]+")
+"""Between the parts of a name; not within a number such as 3.0e-5."""
 
 
 @dataclass(frozen=True)

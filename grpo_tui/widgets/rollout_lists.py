@@ -193,7 +193,9 @@ class GroupsPanel(RolloutList):
         if reader.flips:
             if reader.mismatch:
                 return Text("▲ not comparable")
-            return Text(reader.rollouts.of_step.words() if reader.shares is None else f"nothing was {reader.flips}")
+            if reader.shares is None:
+                return Text(reader.rollouts.of_step.words())
+            return Text("none of them matches" if reader.search is not None else f"nothing was {reader.flips}")
         return Text("no match in this step" if reader.search and reader.search.is_done else "searching")
 
     def heading(self, width: int) -> Text:

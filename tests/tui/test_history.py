@@ -112,6 +112,15 @@ def test_costs_are_printed(boxes: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert found["rows"][0]["box"] == "here"
 
 
+def test_costs_without_a_price_are_not_known(boxes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    boxes.write_text(boxes.read_text().replace(" price_per_hour: 2.5,", ""))
+    told(capsys, "history", "rebuild", "--boxes", str(boxes), "--box", "here")
+    text = told(capsys, "cost")
+    assert "total not known" in text
+    assert "without a price in boxes.yaml, so not in these sums: here" in text
+    assert json.loads(told(capsys, "cost", "--json"))["total"] is None
+
+
 def test_a_damaged_file_is_moved_aside_and_rebuilt(boxes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, "history", "rebuild", "--boxes", str(boxes), "--box", "here")
     cli.history_file().write_bytes(b"not a database, but as long as one" * 1_000)

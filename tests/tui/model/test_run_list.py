@@ -134,3 +134,8 @@ def test_a_curve_fills_its_cells(values: list[float | None]) -> None:
     assert found.last == 1.0
     for cell, text in enumerate(found.curve):
         assert (text == " ") is not any(count[2 * cell : 2 * cell + 2])
+
+
+def test_a_number_in_a_name_stays_whole() -> None:
+    names = short_names(["addition_lr3.0e-5", "addition_lr3.0e-4"], {})
+    assert names.short == {"addition_lr3.0e-5": "lr3.0e-5", "addition_lr3.0e-4": "lr3.0e-4"}
