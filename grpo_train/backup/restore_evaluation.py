@@ -14,7 +14,6 @@ from grpo_train.backup.download import Wanted, check_space, download
 from grpo_train.backup.job import Job
 from grpo_train.backup.snapshot import Snapshot, StoredFile
 from grpo_train.backup.store import Store, StoreError
-from grpo_train.evaluation.report.table import consolidate, unfinished_steps
 from grpo_train.evaluation.results.stored import SUPERSEDED, name_and_step, problem_of, restore_torn
 from grpo_train.run_dir import TABLE, StatusWriter
 from grpo_train.run_dir.files import fsync_path, read_json, remove_tree, sync_tree
@@ -28,6 +27,8 @@ def complete_evaluation(
 
     Raises RunDirError if the evaluation is at work, StoreError, OSError.
     """
+    from grpo_train.evaluation.report.table import consolidate, unfinished_steps  # imports numpy
+
     with closing(StatusWriter(folder)):
         restore_torn(folder)
         groups, loose = _missing(folder, snapshot)

@@ -30,7 +30,7 @@ async def choose(app: GrpoApp) -> None:
 
 
 async def verify(app: GrpoApp) -> None:
-    """Read the backup of the run back: every object of it and of its evaluations is hashed."""
+    """Verify the backup of the run: read all of it back."""
     row = app.store.run
     if row is not None and row.backup is not None:
         await _start(app, "verify_backup", "verification", row.name, to=row.backup.destination)
@@ -74,7 +74,7 @@ async def restore(app: GrpoApp) -> None:
 
 
 async def clean_up(app: GrpoApp) -> None:
-    """Remove checkpoints of the run that its backup holds (shows the plan and asks first)."""
+    """Remove checkpoints that the backup holds (asks first)."""
     from grpo_tui.screens.cleanup import CleanUpScreen
 
     row = app.store.run

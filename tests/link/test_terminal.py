@@ -74,6 +74,9 @@ def test_the_recorder_sees_planted_sequences(tmp_path: Path, environment: dict[s
 
 
 def test_a_hostile_box(tmp_path: Path, environment: dict[str, str]) -> None:
+    alarms = Path(environment["XDG_CONFIG_HOME"]) / "grpo-tui" / "alarms.yaml"
+    alarms.parent.mkdir(parents=True)
+    alarms.write_text("terminal: []\n")  # the app's own bell, for what needs the user, is not in question here
     command = [str(app_command(tmp_path, talk)), "--root", str(tmp_path)]
     with recorded(tmp_path, command, environment) as recording:
         screen = recording.screen

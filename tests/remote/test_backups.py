@@ -100,7 +100,8 @@ def test_back_up_clean_up_restore(box: Box, root: Path, disk: Path) -> None:
         assert bytes_of(run.training_state) == before
 
 
-def test_a_failed_command_is_in_the_row(box: Box, root: Path) -> None:
+def test_a_failed_command_is_in_the_row(box: Box, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["grpo-train", "backup", "--training-run", "a.b"])
     make_run(root, "a.b", 2)
     with connected(box, timing=PATIENT) as (client, _):
         with suppress(UserError), working_on(root, "training_runs", "a.b", "backup", "disk") as job:
@@ -108,7 +109,7 @@ def test_a_failed_command_is_in_the_row(box: Box, root: Path) -> None:
             raise UserError("no route to the store", code="unreachable")
         failed = row(client)["transfer"]
         assert (failed["phase"], failed["error"]) == ("failed", "no route to the store")
-        assert failed["again"].startswith("grpo-train ")
+        assert failed["again"] == "grpo-train backup --training-run a.b"
         with working_on(root, "training_runs", "a.b", "backup", "disk"):
             eventually(lambda: row(client)["transfer"]["phase"] != "failed")
         eventually(lambda: "transfer" not in row(client))

@@ -161,11 +161,11 @@ async def test_readonly_is_on_the_screen(start: Start) -> None:
 
 
 async def test_keys_on_the_screen_are_the_users(start: Start) -> None:
-    keymap = {"boxes": "Z", "resume": "R", "launch": "N"}
+    keymap = {"boxes": "Z", "resume": "U", "launch": "N"}
 
     async with start(keymap=keymap, wait="87/200") as session:
         await session.press("down", "down")
-        await session.until_text("press R to resume")
+        await session.until_text("press U to resume")
         session.client.on_event(LinkChanged(Link.REFUSED, "no"))
         await session.until_text("Z choose or change the box")
     async with start(lambda client: None, keymap=keymap) as session:
