@@ -59,7 +59,9 @@ def recorded(folder: Path, command: list[str], environment: dict[str, str]) -> I
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     home = tmp_path / "home"
-    home.mkdir()
+    alarms = home / "config" / "grpo-tui" / "alarms.yaml"
+    alarms.parent.mkdir(parents=True)
+    alarms.write_text("terminal: []\n")  # the app's own bell, for what needs the user, is not in question here
     names = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache")}
     return {**names, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "GRPO_TUI_TMUX_SOCKET": f"grpo-{tmp_path.name}"}
 
@@ -74,9 +76,6 @@ def test_the_recorder_sees_planted_sequences(tmp_path: Path, environment: dict[s
 
 
 def test_a_hostile_box(tmp_path: Path, environment: dict[str, str]) -> None:
-    alarms = Path(environment["XDG_CONFIG_HOME"]) / "grpo-tui" / "alarms.yaml"
-    alarms.parent.mkdir(parents=True)
-    alarms.write_text("terminal: []\n")  # the app's own bell, for what needs the user, is not in question here
     command = [str(app_command(tmp_path, talk)), "--root", str(tmp_path)]
     with recorded(tmp_path, command, environment) as recording:
         screen = recording.screen
