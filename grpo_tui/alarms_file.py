@@ -1,4 +1,4 @@
-"""The user's alarms.yaml: rules for metrics, and how the terminal is told. No Textual."""
+"""The user's alarms.yaml: rules for metrics, and the signals that the terminal gets. No Textual."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Alarms:
 
     rules: tuple[Rule, ...] = ()
     terminal: tuple[str, ...] = (BELL,)
-    """How the terminal is told of what newly needs the user, see :mod:`grpo_tui.terminal_notice`."""
+    """Signals to the terminal for new entries of "needs you", see :mod:`grpo_tui.terminal_notice`."""
 
 
 def read_alarms() -> Alarms:

@@ -26,7 +26,7 @@ class Options:
     alarms: tuple[Rule, ...] = ()
     """The rules of alarms.yaml."""
     terminal: tuple[str, ...] = ("bell",)
-    """How what newly needs the user is told to the terminal, of alarms.yaml: ``bell``, ``osc9``, ``osc777``."""
+    """Signals to the terminal for new entries of "needs you", of alarms.yaml: ``bell``, ``osc9``, ``osc777``."""
     reload_box: Callable[[Box], Box] = lambda box: box
     """The current entry of boxes.yaml for a box; the box itself without one. Raises BoxesError."""
     root: str = ""

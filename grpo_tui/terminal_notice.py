@@ -1,4 +1,4 @@
-"""Telling the terminal what newly needs the user: its bell, and notifications. No Textual.
+"""Signals to the terminal for new entries of "needs you": its bell, and notifications. No Textual.
 
 OSC 9 is for iTerm2, WezTerm, kitty, Ghostty and Windows Terminal; OSC 777 is for urxvt, foot and VTE.
 

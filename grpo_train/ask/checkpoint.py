@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from grpo_train.ask.questions import Question
 from grpo_train.config.schema import Config
@@ -12,7 +13,7 @@ from grpo_train.evaluation.plan import EvalPlan
 from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.checkpoint import load_checkpoint
 from grpo_train.policy.completion import Completion
-from grpo_train.rewards import Rewards, load_rewards
+from grpo_train.rewards import Rewards
 from grpo_train.rollout import seed_of
 from grpo_train.rollout.backends import make_backend
 from grpo_train.rollout.prompts import encode
@@ -57,10 +58,9 @@ class Answer:
 class AskedCheckpoint:
     """A checkpoint in memory. Raises PolicyError for one that is damaged or missing."""
 
-    def __init__(self, target: Target, plan: EvalPlan, config: Config, task: Task) -> None:
+    def __init__(self, target: Target, plan: EvalPlan, config: Config, task: Task, rewards: Rewards) -> None:
         self.name = target.name
-        self._task = task
-        self._rewards: Rewards = load_rewards(task, config)
+        self._task, self._rewards = task, rewards
         path = None if plan.is_backbone(target) else Path(target.path)
         self._policy = load_checkpoint(path, plan, config)
         self._backend = make_backend(config, self._policy.model, self._policy.tokenizer, task.stop)
@@ -123,7 +123,7 @@ class AskedCheckpoint:
 class _Pieces:
     """The text of a completion, piece by piece, each only when its characters are whole."""
 
-    def __init__(self, tokenizer: object) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._shown = 0
@@ -133,7 +133,7 @@ class _Pieces:
         if position == 0:
             self._ids, self._shown = [], 0
         self._ids.append(token)
-        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)  # type: ignore[attr-defined]
+        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
         if text.endswith("�"):
             return ""
         piece, self._shown = text[self._shown :], len(text)

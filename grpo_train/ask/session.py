@@ -12,6 +12,7 @@ from grpo_train.config.schema import Config
 from grpo_train.evaluation.plan import EvalPlan, make_plan, task_of
 from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.evaluation.results.keys import decoding
+from grpo_train.rewards import load_rewards
 from grpo_train.run_dir import list_runs, observe
 from grpo_train.tasks import Task
 
@@ -25,8 +26,9 @@ class Session:
     config: Config
 
     def load(self) -> list[AskedCheckpoint]:
-        """Load the checkpoints. Raises PolicyError."""
-        return [AskedCheckpoint(target, self.plan, self.config, self.task) for target in self.plan.targets]
+        """Load the checkpoints; they share the reward functions. Raises PolicyError, TaskError."""
+        rewards = load_rewards(self.task, self.config)
+        return [AskedCheckpoint(target, self.plan, self.config, self.task, rewards) for target in self.plan.targets]
 
     def question(self, text: str) -> Question:
         """A question of one's own. Raises QuestionError."""

@@ -10,7 +10,7 @@ LOWEST = 19
 
 
 def give_way() -> None:
-    """Give this process, and what it starts, the lowest priority; there is no way back."""
+    """Give this process, and what it starts, the lowest priority. It cannot be raised again."""
     os.nice(LOWEST)
     if os.getsid(0) == os.getpid():  # Linux shares a CPU between sessions first: this one's own priority counts, too
         with suppress(OSError):

@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 
 from remote.protocol.fields import Count, Label, Name, Quantity
 from remote.protocol.intake import Rule
+from remote.protocol.jobs import CommandRequest, Text
 from remote.protocol.jobs import Count as Positive
-from remote.protocol.jobs import Text
 
 Step: TypeAlias = Annotated[int, Rule("an integer of 0 or more", lambda value: value >= 0)]
 Row: TypeAlias = dict[str, Any]
@@ -18,7 +18,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class BackUpRequest:
+class BackUpRequest(CommandRequest):
     """Backs up ``run`` and its evaluations."""
 
     run: Text
@@ -26,13 +26,10 @@ class BackUpRequest:
     """``all``, ``latest``, ``final`` or steps such as ``10,20``; "" = all."""
     to: str = ""
     """A destination of the box's backup.yaml; "" = the first."""
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
 
 
 @dataclass(frozen=True)
-class RestoreRequest:
+class RestoreRequest(CommandRequest):
     """Restores a run from a backup, or adds missing checkpoints to one that is on the box."""
 
     run: Text
@@ -47,46 +44,34 @@ class RestoreRequest:
     """Restore a separate run of this name."""
     resume: bool = False
     """Then resume it, in the run's session."""
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
 
 
 @dataclass(frozen=True)
-class ArchiveRequest:
+class ArchiveRequest(CommandRequest):
     """Archives a finished run, or a copy of one checkpoint, after a proven backup."""
 
     run: Text
     step: Step | None = None
     note: str = ""
     to: str = ""
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
 
 
 @dataclass(frozen=True)
-class CleanUpRequest:
+class CleanUpRequest(CommandRequest):
     """Removes checkpoints that a backup holds, each after it was read back."""
 
     run: Text
     keep: Positive = 1
     """Number of newest checkpoints to keep."""
     to: str = ""
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
 
 
 @dataclass(frozen=True)
-class VerifyBackupRequest:
+class VerifyBackupRequest(CommandRequest):
     """Reads the backup of a run back, with its evaluations."""
 
     run: Text
     to: str = ""
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
 
 
 @dataclass(frozen=True)

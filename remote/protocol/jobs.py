@@ -14,8 +14,24 @@ Fraction: TypeAlias = Annotated[float, Rule("a number above 0 and at most 1", la
 NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChangeRequest:
+    """A request that changes state; :mod:`remote.protocol.operations` says what a key and ``recall`` do."""
+
+    idempotency_key: str = ""
+    recall: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRequest(ChangeRequest):
+    """A request that starts a command of the engine."""
+
+    dry_run: bool = False
+    """Answer what would be started, and start nothing."""
+
+
 @dataclass(frozen=True)
-class LaunchRequest:
+class LaunchRequest(CommandRequest):
     config_text: Text
     config_name: str = ""
     overrides: list[str] = field(default_factory=list)
@@ -27,26 +43,20 @@ class LaunchRequest:
     nproc: Count | None = None
     by: str = ""
     """Who asks, for the run's records."""
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
 
 
 @dataclass(frozen=True)
-class ResumeRequest:
+class ResumeRequest(CommandRequest):
     run: Text
     from_step: int | str = "latest"
     additional_steps: Count | None = None
     nproc: Count | None = None
     overrides: list[str] = field(default_factory=list)
     """``section.key=value``. Version 0.1.0 of the engine knows neither this nor ``nproc``."""
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
 
 
 @dataclass(frozen=True)
-class EvaluateRequest:
+class EvaluateRequest(CommandRequest):
     """Evaluates checkpoints of ``run``, or the one at ``ckpt_path``."""
 
     run: str = ""
@@ -66,9 +76,6 @@ class EvaluateRequest:
     num_problems: Count | None = None
     nproc: Count | None = None
     timeout: Count | None = None
-    dry_run: bool = False
-    idempotency_key: str = ""
-    recall: bool = False
 
     def __post_init__(self) -> None:
         if not self.run and not self.ckpt_path:
@@ -76,15 +83,13 @@ class EvaluateRequest:
 
 
 @dataclass(frozen=True)
-class StopRequest:
+class StopRequest(ChangeRequest):
     run: Text
     by: str = ""
-    idempotency_key: str = ""
-    recall: bool = False
 
 
 @dataclass(frozen=True)
-class KillRequest:
+class KillRequest(ChangeRequest):
     """Ends ``run``, or an evaluation by its ``session``."""
 
     run: str = ""
@@ -92,8 +97,6 @@ class KillRequest:
     by: str = ""
     patience_s: NonNegative | None = None
     """Seconds between SIGTERM and SIGKILL; None = 15, which is also the maximum."""
-    idempotency_key: str = ""
-    recall: bool = False
 
     def __post_init__(self) -> None:
         if not self.run and not self.session:

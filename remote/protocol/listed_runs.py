@@ -9,6 +9,7 @@ from grpo_train.run_dir.notes import MAX_NOTE
 from remote.protocol.fields import ConfigValue
 from remote.protocol.index import Names
 from remote.protocol.intake import Rule
+from remote.protocol.jobs import ChangeRequest
 
 Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
 Row: TypeAlias = dict[str, Any]
@@ -30,14 +31,12 @@ class RunFactsRequest:
 
 
 @dataclass(frozen=True)
-class NoteRequest:
+class NoteRequest(ChangeRequest):
     """A note on a run, in place of its last one; an empty text removes it."""
 
     run: Text
     text: Note = ""
     by: str = ""
-    idempotency_key: str = ""
-    recall: bool = False
 
 
 class RunFactsReply(TypedDict):
