@@ -56,7 +56,8 @@ class LogLinesPanel(ScrollPanel):
     def state(self) -> object:
         window, view = self.window, self._view()
         known = (id(window), window.version, window.cursor, window.notice) if window else None
-        return (known, view and view.wraps, self.size, self.app.theme, self.has_focus)
+        said = "" if window and window.lines else self._empty()
+        return (known, said, view and view.wraps, self.size, self.app.theme, self.has_focus)
 
     def refresh_titles(self) -> None:
         window, view = self.window, self._view()

@@ -62,7 +62,9 @@ def _work(command: str) -> Callable[[FakeClient, dict[str, Any]], dict[str, Any]
         if started:
             client.sessions.append({"name": session, "run": run, "dead": False, "created": 1, "attached": 0})
             client.report()
-        options = [f"--{key}={value}" for key, value in params.items() if key not in ("dry_run", "idempotency_key", "recall")]
+        options = [
+            f"--{key}={value}" for key, value in params.items() if key not in ("dry_run", "idempotency_key", "recall")
+        ]
         argv = ["grpo-train", command, *options]
         return {"run": run, "session": session, "argv": argv, "engine": "", "started": started}
 

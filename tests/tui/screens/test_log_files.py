@@ -246,6 +246,15 @@ async def test_a_run_without_files(start: Start) -> None:
         await session.until(lambda: session.app.store.selected != RUN)
         session.client.answers["log_files"] = {"run": "x", "files": [], "left_off": 0}
         await logs(session, "this run has no files yet")
+        panel = session.app.views.logs.query_one(LogLinesPanel)
+        view = panel._view()
+        assert view is not None
+        view.is_answered = False  # as before the answer, which may come after the first picture
+        await session.until(lambda: panel.render_line(0).text.startswith("asking the box"), "the words")
+        painted = panel.state()
+        view.is_answered = True
+        assert panel.state() != painted, "the answer is painted"
+        await session.until_text("this run has no files yet")
 
 
 async def test_each_run_keeps_its_place(start: Start) -> None:
