@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from remote.boxes import Box
 
 _ASK = "grpo_tui.history.commands"
-COMMANDS = {"history": _ASK, "cost": _ASK, "wandb": "grpo_tui.history.wandb"}
+_COPY = "grpo_tui.shell.copying"
+COMMANDS = {"history": _ASK, "cost": _ASK, "wandb": "grpo_tui.history.wandb", "get": _COPY, "put": _COPY}
 """First words that run a command in place of the app, and its module."""
 _EXAMPLES = """\
 examples:
@@ -32,6 +33,7 @@ examples:
   grpo-tui history 'task:gsm8k reward>0.5'  find runs of all boxes, also of boxes that are gone (history --help)
   grpo-tui cost --since 7d --by box         what they cost (cost --help)
   grpo-tui wandb runs                       what Weights & Biases has of them (wandb --help)
+  grpo-tui get run_gsm8k:400 ~/models       copy weights, runs or files from a box (get --help), and to it (put --help)
 
 Runs live in tmux on the box: closing this program does not end them. Press ? in the app to see all keys.
 Exit codes: 0 done, 1 failed, 2 usage error.

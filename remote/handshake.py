@@ -14,9 +14,11 @@ from remote.transports import Refused, Transport, Unreachable
 POLL_S = 0.25
 
 
-def greeting(box: Box, *, readonly: bool = False) -> bytes:
-    """This program's hello."""
+def greeting(box: Box, *, readonly: bool = False, copies: bool = False) -> bytes:
+    """This program's hello. ``copies``: the connection is one for :mod:`remote.copying`."""
     hello = {"type": "hello", "protocol": PROTOCOL_VERSION, "settings": asdict(box.settings(readonly=readonly))}
+    if copies:
+        hello["copies"] = True
     return b"".join(encode_parts(hello))
 
 

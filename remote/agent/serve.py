@@ -69,6 +69,10 @@ def main(arguments: list[str]) -> int:
     agent = Agent(source, Outbox(sink), silence_s)
     try:
         agent.serve()
+        if agent.copies is not None:
+            from remote.agent.copying import serve
+
+            serve(agent.copies, source, sink, as_remote_error)
     except ProtocolError as error:
         print(f"agent: {error}", file=sys.stderr)
     agent.finish()
@@ -97,6 +101,8 @@ class Agent:
         """Threads that answer a request, and whether it changes state."""
         self._lock = threading.Lock()
         self._box: BoxContext | None = None
+        self.copies: BoxContext | None = None
+        """The box, where the connection is one for copying files."""
         self._follower = Follower(outbox)
         self._watcher: Watcher | None = None
 
@@ -112,6 +118,8 @@ class Agent:
                 heard = time.monotonic()
                 for frame in decoder.feed(data):
                     self._handle(frame)
+                if self.copies is not None:
+                    return
             elif time.monotonic() - heard > self._silence_s:
                 print(f"agent: nothing received for {self._silence_s:.0f} s, exiting", file=sys.stderr)
                 return
@@ -153,9 +161,12 @@ class Agent:
             set_umask(box.settings.umask)
         except (UserError, RuntimeError) as error:  # RuntimeError: ~USER of an unknown user
             raise ProtocolError(f"malformed settings: {error}") from error
-        if not box.settings.readonly:
-            housekeeping.start(box.root, self._outbox.broken)
-        self._watcher = Watcher(box, self._outbox)
+        if frame.get("copies"):
+            self.copies = box
+        else:
+            if not box.settings.readonly:
+                housekeeping.start(box.root, self._outbox.broken)
+            self._watcher = Watcher(box, self._outbox)
         self._outbox.put(
             {
                 "type": "hello",

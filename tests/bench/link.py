@@ -1,8 +1,8 @@
 """Figures of the link over a loopback sshd: ``python tests/bench/link.py [NAME ...]``; each line has its aim.
 
 The names are those of the functions below without ``bench_``; all of them take about 8 minutes. LINK_MB sets the size
-of the tailed log (default 500), LINK_RUNS the repetitions of each time (default 5; medians are printed). What is
-compared is measured in turns. Round trips are counted (:mod:`tests.support.line`), so other load does not change them;
+of the tailed log (default 500), LINK_COPY_MB that of the copied file (1,000), LINK_RUNS the repetitions of each time
+(default 5; medians are printed). What is compared is measured in turns. Round trips are counted (:mod:`tests.support.line`), so other load does not change them;
 times include computing. Connecting a socket takes no time here: a real line adds one round trip to both sides.
 """
 
@@ -27,12 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from remote.boxes import Box
 from remote.client import BoxClient
+from remote.copying import Copier
 from remote.events import BoxGreeted, ClientEvent, HostKeyAsked, Link, LinkChanged, LogArrived
 from tests.support.line import Line, round_trips
 from tests.support.proxy import ChaosProxy
 from tests.support.sshd import Sshd
 
 MEGABYTES = int(os.environ.get("LINK_MB", "500"))
+COPY_MB = int(os.environ.get("LINK_COPY_MB", "1000"))
 RUNS = int(os.environ.get("LINK_RUNS", "5"))
 TICK = os.sysconf("SC_CLK_TCK")
 Kind = Literal["openssh", "paramiko"]
@@ -46,7 +48,7 @@ class Bench:
         self.folder = folder
         self.root = folder / "root"
         self.root.mkdir()
-        self.sshd = Sshd(folder)
+        self.sshd = Sshd(folder, extra="Subsystem sftp internal-sftp\n")  # for scp
         self.known_hosts = folder / "known_hosts"
 
     def box(self, port: int = 0, kind: Literal["auto", "openssh", "paramiko"] = "auto") -> Box:
@@ -81,6 +83,12 @@ class Bench:
         began = time.monotonic()
         subprocess.run([*argv, f"{self.sshd.user}@127.0.0.1", command], check=True, stdout=subprocess.DEVNULL)
         return time.monotonic() - began
+
+    def scp(self, source: object, target: object) -> None:
+        """Copy a file with OpenSSH."""
+        argv = ["scp", "-q", "-F", "/dev/null", "-P", str(self.sshd.port), "-i", str(self.sshd.user_key)]
+        argv += ["-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        subprocess.run([*argv, "-o", "LogLevel=ERROR", str(source), str(target)], check=True)
 
     def line(self, round_trip_s: float) -> Line:
         return Line(self.sshd.port, round_trip_s, self.folder / "chunks")
@@ -158,6 +166,41 @@ def bench_tail(bench: Bench) -> None:
     log.unlink()
     speeds = f"{cat / tail:.2f} ({size / tail / 1e6:.0f} against {size / cat / 1e6:.0f} MB/s)"
     report(f"tail of {MEGABYTES} MB, speed relative to ssh cat", speeds, "printed")
+
+
+def bench_copy(bench: Bench) -> None:
+    """``get`` and ``put`` of a large file against ``scp`` of the same one, in turns."""
+    source = bench.folder / "weights.bin"
+    with source.open("wb") as file:
+        for _ in range(COPY_MB):
+            file.write(random.randbytes(1_000_000))
+    (bench.root / "here").mkdir()
+    shutil.copy(source, bench.root / "here" / source.name)
+    target = f"{bench.sshd.user}@127.0.0.1:{bench.root}"
+    kinds = {"scp": None, **{kind: bench.box(kind=kind) for kind in KINDS}}
+    for way in ("get", "put"):
+        times: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(3):
+            for kind, box in kinds.items():
+                place = bench.root / "there.bin" if way == "put" else bench.folder / "got" / source.name
+                place.parent.mkdir(exist_ok=True)
+                began = time.monotonic()
+                if box is None:
+                    pair = (source, f"{target}/there.bin") if way == "put" else (f"{target}/here/{source.name}", place)
+                    bench.scp(*pair)
+                else:
+                    with Copier(box, ask_host_key=lambda question: True) as copier:
+                        if way == "put":
+                            copier.put(source, "there.bin")
+                        else:
+                            copier.get(f"here/{source.name}", place.parent)
+                times[kind].append(time.monotonic() - began)
+                place.unlink()
+        scp = statistics.median(times["scp"])
+        for kind in KINDS:
+            ours = statistics.median(times[kind])
+            speeds = f"{scp / ours:.2f} ({COPY_MB / ours:.0f} against {COPY_MB / scp:.0f} MB/s)"
+            report(f"{way} of {COPY_MB} MB over {kind}, speed relative to scp", speeds, ">= 0.7", scp / ours >= 0.7)
 
 
 def bench_latency(bench: Bench) -> None:
@@ -315,6 +358,7 @@ FIGURES = {
     "reconnect": bench_reconnect,
     "idle": bench_idle,
     "tail": bench_tail,
+    "copy": bench_copy,
     "hour": bench_hour,
 }
 

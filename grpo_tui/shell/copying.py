@@ -1,0 +1,126 @@
+"""``grpo-tui get`` and ``grpo-tui put``: copy runs, weights and files from and to a box."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo_train.run_dir.errors import UserError
+from grpo_tui.model.formatting import byte_size
+from grpo_tui.shell.options import add_box_options, exit_code
+
+if TYPE_CHECKING:
+    from remote.copying import Copied, Progress
+
+_GET = """\
+examples:
+  grpo-tui get run_gsm8k:400 ~/models         the weights of step 400, as ~/models/run_gsm8k_step_400
+  grpo-tui get run_gsm8k ~/runs               the run, its logs, evaluations and latest checkpoint:
+                                              ~/runs is a root (grpo-train report --root ~/runs …)
+  grpo-tui get run_gsm8k ~/runs --steps none  without checkpoints
+  grpo-tui get eval_runs/baseline             a path below the root on the box
+
+A copy that was interrupted continues when you run the command again. Every file is hashed on both machines.
+Exit codes: 0 done, 1 failed: run it again, 2 usage error.
+"""
+_PUT = """\
+examples:
+  grpo-tui put ~/models/start                     becomes checkpoints/start on the box
+  grpo-tui put train.jsonl datasets/train.jsonl   a path below the root on the box
+
+A copy that was interrupted continues when you run the command again. Nothing on the box is overwritten.
+Exit codes: 0 done, 1 failed: run it again, 2 usage error.
+"""
+
+
+def run(words: list[str]) -> int:
+    """Run a command; returns the exit code."""
+    arguments = _parser(words[0]).parse_args(words[1:])
+    try:
+        copied = _copy(words[0], arguments)
+    except UserError as error:
+        print(f"grpo-tui: {error}", file=sys.stderr)
+        return exit_code(error.code)
+    except KeyboardInterrupt:
+        print("\ngrpo-tui: interrupted. What has arrived is kept: run the command again to continue.", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(asdict(copied)))
+        return 0
+    there = copied.size - copied.travelled
+    already = f", {byte_size(there)} of them were there" if there else ""
+    print(f"{copied.files} {'file' if copied.files == 1 else 'files'}, {byte_size(copied.size)}{already}")
+    for path in copied.left_out:
+        print(f"left out: {path} (not a file, or a link that leaves its folder)", file=sys.stderr)
+    print("\n".join(copied.paths))
+    return 0
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog=f"grpo-tui {command}",
+        description="Copy a run, weights or a path from a box." if command == "get" else "Copy files to a box.",
+        epilog=_GET if command == "get" else _PUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if command == "get":
+        options.add_argument("what", metavar="RUN[:STEP]", help="run, weights of a step (400, latest, final), or path")
+        options.add_argument("folder", metavar="DIR", nargs="?", default=".", help="directory (default: this one)")
+        steps = "checkpoints of a run: latest (default), final, all, none or steps (10,20)"
+        options.add_argument("--steps", default="latest", metavar="WHICH", help=steps)
+    else:
+        options.add_argument("source", metavar="FILE|DIR", help="file or directory on this machine")
+        options.add_argument("to", metavar="PATH", nargs="?", default="", help="path below the box's root")
+    add_box_options(options)
+    options.add_argument("--json", action="store_true", help="print JSON")
+    return options
+
+
+def _copy(command: str, arguments: argparse.Namespace) -> Copied:
+    from grpo_tui.cli import choose_box
+    from grpo_tui.shell.person import accept_host_key, answer
+    from remote.copying import Copier
+
+    box = choose_box(arguments)
+    with (
+        _shown(f"{command} {box.name}") as progress,
+        Copier(box, ask_host_key=accept_host_key, ask=answer, progress=progress, say=_say) as copier,
+    ):
+        if command == "get":
+            folder = Path(arguments.folder).expanduser().absolute()
+            return copier.get(arguments.what, folder, arguments.steps)
+        return copier.put(Path(arguments.source), arguments.to)
+
+
+def _say(text: str) -> None:
+    print(f"grpo-tui: {text}", file=sys.stderr)
+
+
+@contextmanager
+def _shown(title: str) -> Iterator[Progress]:
+    """A progress line on a terminal: bytes, rate and time left."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task, shown_at = bar.add_task(title, total=None), 0.0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal shown_at
+            now = time.monotonic()
+            if done == 0 or done == total or now - shown_at >= 0.1:
+                bar.update(task, completed=done, total=total)
+                shown_at = now
+
+        yield progress

@@ -1,0 +1,22 @@
+"""Options that name a box, the same for every command and for the app."""
+
+from __future__ import annotations
+
+import argparse
+
+USAGE_ERRORS = frozenset(("bad_config", "bad_request", "bad_name", "no_run", "no_checkpoint", "no_file", "exists"))
+"""Codes of errors that another command line avoids: exit code 2."""
+
+
+def add_box_options(options: argparse.ArgumentParser) -> None:
+    """``--box``, ``--host``, ``--root``, ``--boxes``."""
+    options.add_argument("--box", metavar="NAME", help="box from boxes.yaml, or 'local' for this machine")
+    options.add_argument("--host", metavar="ADDRESS", help="address of the box, overriding boxes.yaml")
+    options.add_argument("--root", metavar="DIR", help="directory for runs on the box")
+    options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
+    options.set_defaults(fresh=False)
+
+
+def exit_code(code: str) -> int:
+    """Exit code of a failed command, from the code of its error."""
+    return 2 if code in USAGE_ERRORS else 1

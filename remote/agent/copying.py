@@ -1,0 +1,233 @@
+"""The box's end of a copy: lists what is asked for and sends it, or takes files and puts them in place by one rename.
+
+See :mod:`remote.protocol.copies` for the lines. A copy that was cut leaves a hidden folder beside its place, from which
+the next one continues.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from grpo_train.run_dir import Checkpoint, RunDir, open_run
+from grpo_train.run_dir.evaluations import list_evaluations
+from grpo_train.run_dir.files import open_lock, read_json
+from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME
+from grpo_train.run_dir.root import make_like
+from remote.agent.context import BoxContext
+from remote.protocol import ProtocolError, RemoteError
+from remote.protocol.copied_files import (
+    LOCK,
+    check_room,
+    item_of,
+    list_tree,
+    put_begun,
+    put_in_place,
+    receive_files,
+    remove_others,
+    send_files,
+    staging_of,
+)
+from remote.protocol.copies import Ended, Item, Wire, put_items, take_begun, take_items
+
+
+def serve(box: BoxContext, source: int, sink: int, as_error: Callable[[Exception, BoxContext], RemoteError]) -> None:
+    """Answer one request of a copy. Its failure is its last line."""
+    wire = Wire(lambda seconds: _receive(source, seconds), lambda data: _send(sink, data))
+    try:
+        request = wire.take()
+        if request.get("op") == "get":
+            _give(wire, box, str(request.get("what", "")), str(request.get("steps", "latest")))
+        elif request.get("op") == "put":
+            _take(wire, box, str(request.get("to", "")))
+        else:
+            raise RemoteError("bad_request", f"unknown copy {request.get('op')!r}")
+        wire.flush()
+    except Ended:
+        return
+    except Exception as error:
+        malformed = RemoteError("bad_request", str(error)) if isinstance(error, ProtocolError) else None
+        try:
+            wire.put(error=(malformed or as_error(error, box)).to_json())
+            wire.flush()
+        except Ended:
+            return
+
+
+def _ignore(item: Item, count: int) -> None:
+    """The progress of a copy is shown on the other end."""
+
+
+def _receive(source: int, seconds: float) -> bytes | None:
+    ready, _, _ = select.select([source], [], [], seconds)
+    return os.read(source, 1 << 18) if ready else None
+
+
+def _send(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(sink, view) :]
+    except OSError as error:
+        raise Ended(str(error)) from error
+
+
+# ---------------------------------------------------------------------------------------------------------- giving
+
+
+@dataclass
+class _Given:
+    """What a get copies."""
+
+    name: str
+    parts: list[str] = field(default_factory=list)
+    """Folders (or the one file) that are put in place together, relative to where the copy goes; the run comes last."""
+    items: list[tuple[Item, Path]] = field(default_factory=list)
+    hashes: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of files that a manifest names, by path."""
+    left_out: list[str] = field(default_factory=list)
+
+    def add_tree(
+        self, part: str, folder: Path, *, hidden: bool = True, keep: Callable[[str], bool] | None = None
+    ) -> None:
+        items, left_out = list_tree(folder, hidden=hidden)
+        wanted = [item for item in items if keep is None or keep(item.path)]
+        self.items += [(replace(item, path=f"{part}/{item.path}"), folder / item.path) for item in wanted]
+        self.left_out += [f"{part}/{path}" for path in left_out]
+
+    def add_hashes(self, part: str, checkpoint: Path, below: str = "") -> None:
+        """Take the hashes of a checkpoint's files from its manifest, of those ``below`` one of its folders."""
+        files = (read_json(checkpoint / MANIFEST, finite=True) or {}).get("files")
+        for name, facts in files.items() if isinstance(files, dict) else ():
+            if name.startswith(below) and isinstance(facts, dict) and isinstance(facts.get("sha256"), str):
+                self.hashes[f"{part}/{name.removeprefix(below)}"] = facts["sha256"]
+
+
+def _give(wire: Wire, box: BoxContext, what: str, steps: str) -> None:
+    given = find(box.root, what, steps)
+    wire.put(name=given.name, parts=given.parts, left_out=given.left_out[:20])
+    put_items(wire, [item for item, _ in given.items])
+    begun = take_begun(wire)
+    send_files(wire, given.items, begun, _ignore, given.hashes)
+
+
+def find(root: Path, what: str, steps: str) -> _Given:
+    """What a name means: ``RUN``, ``RUN:STEP`` (its weights), or a path below the root, which has a ``/``.
+
+    Raises UserError for what is not there.
+    """
+    if "/" in what.strip("/"):
+        return _find_path(root, what)
+    name, _, step = what.strip("/").partition(":")
+    run = open_run(root, name)
+    if step:
+        checkpoint = run.checkpoint(step, hint=f"get {name}:{{step}}")
+        part = f"{run.name}_step_{checkpoint.step}"
+        given = _Given(part, [part])
+        given.add_tree(part, checkpoint.path / "model")
+        given.add_hashes(part, checkpoint.path, "model/")
+        return given
+    return _find_run(root, run, steps)
+
+
+def _find_path(root: Path, what: str) -> _Given:
+    path = Path(os.path.normpath(root / what))
+    if not path.is_relative_to(root) or path == root:
+        raise RemoteError("bad_request", f"{what} is not below the root {root}")
+    given = _Given(path.name, [path.name])
+    if path.is_dir():
+        given.add_tree(path.name, path)
+    elif (item := item_of(path, path.name)) is not None and not item.link:
+        given.items = [(item, path)]
+    else:
+        raise RemoteError("no_file", f"{path} does not exist, or is not a file or folder")
+    return given
+
+
+def _find_run(root: Path, run: RunDir, steps: str) -> _Given:
+    given = _Given(run.name)
+    for row in list_evaluations(root, run.name):
+        part = f"eval_runs/{row['name']}"
+        given.parts.append(part)
+        given.add_tree(part, root / part, hidden=False)
+    part = f"training_runs/{run.name}"
+    given.parts.append(part)
+    taken = {checkpoint.path.name for checkpoint in _steps(run, steps)}
+    links = {link.name: os.readlink(link) for link in run.training_state.glob("step_*") if link.is_symlink()}
+
+    def keep(path: str) -> bool:
+        folder, _, rest = path.partition("/")
+        step = rest.partition("/")[0]
+        if folder != "training_state" or not step.startswith("step_"):
+            return True
+        return step in taken if STEP_NAME.fullmatch(step) else links.get(step) in taken
+
+    given.add_tree(part, run.path, hidden=False, keep=keep)
+    for step in taken:
+        given.add_hashes(f"{part}/training_state/{step}", run.training_state / step)
+    return given
+
+
+def _steps(run: RunDir, steps: str) -> Iterable[Checkpoint]:
+    """The complete checkpoints that ``all``, ``none``, ``latest``, ``final`` or ``10,20`` name."""
+    complete = [checkpoint for checkpoint in run.checkpoints() if not checkpoint.problem]
+    if steps == "all":
+        return complete
+    if steps == "none" or (steps == "latest" and not complete):
+        return []
+    return [run.checkpoint(step.strip()) for step in steps.split(",")]
+
+
+# ---------------------------------------------------------------------------------------------------------- taking
+
+
+def _take(wire: Wire, box: BoxContext, to: str) -> None:
+    if box.settings.readonly:
+        message = "'put' is refused: this agent was started with --readonly"
+        raise RemoteError("read_only", message, "leave out --readonly")
+    items = take_items(wire)
+    place = _place(box.root, to)
+    wire.put(path=str(place), exists=os.path.lexists(place))
+    if os.path.lexists(place):
+        put_begun(wire, place.parent, items)  # the client compares
+        return
+    for parent in reversed(place.parents):
+        if parent.is_relative_to(box.root) and parent != box.root:
+            make_like(parent, parent.parent)
+    staging = staging_of(place)
+    make_like(staging, place.parent)
+    lock = open_lock(staging / LOCK)
+    try:
+        _alone(lock, place)
+        check_room(staging, items)
+        remove_others(staging, items)
+        put_begun(wire, staging, items)
+        receive_files(wire, staging, items, _ignore)
+        put_in_place(staging, [place.name], place.parent)
+    finally:
+        os.close(lock)
+    wire.put(path=str(place))
+
+
+def _place(root: Path, to: str) -> Path:
+    """Where a put goes. Raises RemoteError for a place that is not below the root."""
+    place = Path(os.path.normpath(root / Path(to).expanduser()))
+    inside = place.is_relative_to(root) and place != root
+    if inside:  # a link below the root may lead elsewhere
+        there = next(parent for parent in place.parents if parent.exists())
+        inside = there.resolve().is_relative_to(root.resolve())
+    if not inside or place.name.startswith("."):
+        raise RemoteError("bad_request", f"{place} is not a place below the root {root}")
+    return place
+
+
+def _alone(lock: int, place: Path) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RemoteError("busy", f"another copy to {place} is at work", "wait until it has ended") from error

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_tui import cli
+from grpo_tui.shell.person import accept_host_key, answer
+from remote.events import HostKeyAsked, QuestionAsked
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root of this machine as a box."""
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "user"))
+    folder = tmp_path / "root"
+    folder.mkdir()
+    return folder
+
+
+def test_put_and_get(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "train.jsonl"
+    source.write_text("{}\n")
+    assert cli.main(["put", str(source), "datasets/train.jsonl", "--root", str(root)]) == 0
+    assert capsys.readouterr().out == f"1 file, 3 B\n{root}/datasets/train.jsonl\n"
+    assert cli.main(["get", "datasets/train.jsonl", str(tmp_path / "here"), "--root", str(root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "paths": [str(tmp_path / "here" / "train.jsonl")],
+        "files": 1,
+        "size": 3,
+        "travelled": 3,
+        "left_out": [],
+    }
+    assert (tmp_path / "here" / "train.jsonl").read_text() == "{}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["get", "run_x"], "local: no run named 'run_x'"),
+        (["put", "nothing"], "nothing does not exist"),
+        (["get", "run_x", "--box", "nobox"], "nobox"),
+    ],
+)
+def test_usage_errors(root: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*words, "--root", str(root)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_questions_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not accept_host_key(HostKeyAsked("h200-a", "ssh-ed25519", "SHA256:abc"))
+    assert "SHA256:abc" in capsys.readouterr().err
+    assert answer(QuestionAsked("password:", False, "password")) is None
