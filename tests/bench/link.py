@@ -2,8 +2,9 @@
 
 The names are those of the functions below without ``bench_``; all of them take about 8 minutes. LINK_MB sets the size
 of the tailed log (default 500), LINK_COPY_MB that of the copied file (1,000), LINK_RUNS the repetitions of each time
-(default 5; medians are printed). What is compared is measured in turns. Round trips are counted (:mod:`tests.support.line`), so other load does not change them;
-times include computing. Connecting a socket takes no time here: a real line adds one round trip to both sides.
+(default 5; medians are printed). What is compared is measured in turns. Round trips are counted
+(:mod:`tests.support.line`), so other load does not change them; times include computing. Connecting a socket takes no
+time here: a real line adds one round trip to both sides.
 """
 
 from __future__ import annotations
