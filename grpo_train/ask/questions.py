@@ -42,7 +42,7 @@ def own_question(text: str, task: Task, config: Config) -> Question:
     is_bare = shape == type(shape)(is_chat=shape.is_chat)
     if is_bare and any(each.prompt != each.question for each in problems):
         raise QuestionError(
-            f"the prompts of task {task.name} are not a template around a question; use --index for one of its problems"
+            f"the prompts of task {task.name} are not a template around a question; ask one of its held-out problems"
         )
     asked = shape.before + text + shape.after
     if not shape.is_chat:
@@ -59,7 +59,7 @@ def held_out(index: int, task: Task, config: Config) -> Question:
     _check_kind(task)
     size = task.size(config.eval.split)
     if not 0 <= index < size:
-        raise QuestionError(f"--index {index}: split {config.eval.split} has the problems 0 to {size - 1}")
+        raise QuestionError(f"no problem {index}: split {config.eval.split} has the problems 0 to {size - 1}")
     return Question(task.problem(config.eval.split, index), index)
 
 

@@ -24,6 +24,9 @@ class Session:
     plan: EvalPlan
     task: Task
     config: Config
+    root: Path
+    shares_gpu: bool
+    """Whether the GPU is used beside a run that is training."""
 
     def load(self) -> list[AskedCheckpoint]:
         """Load the checkpoints; they share the reward functions. Raises PolicyError, TaskError."""
@@ -45,7 +48,7 @@ class Session:
         used = decoding(self.config, self.task)
         temperature = used["temperature"] if temperature is None else temperature
         if count > 1 and not temperature:
-            raise QuestionError(f"{count} completions at temperature 0 are all the same; set --temperature")
+            raise QuestionError(f"{count} completions at temperature 0 are all the same; set a temperature")
         return Sampling(
             count,
             temperature,
@@ -53,6 +56,20 @@ class Session:
             longest or used["max_completion_length"],
             seed,
         )
+
+    def check_gpu(self) -> None:
+        """Leave the GPU to a run that is training on this machine. Raises EvalError ``gpu_busy``."""
+        import torch
+
+        if self.shares_gpu or self.config.model.device == "cpu" or not torch.cuda.is_available():
+            return
+        for run in list_runs(self.root):
+            observed = observe(run.read_status() or {})
+            if observed.is_live and not observed.host:
+                raise EvalError(
+                    f"run {run.name} is training on this machine; use --device cpu, or --device cuda to share its GPU",
+                    code="gpu_busy",
+                )
 
 
 def open_session(root: Path, request: EvalRequest, device: str | None) -> Session:
@@ -68,21 +85,6 @@ def open_session(root: Path, request: EvalRequest, device: str | None) -> Sessio
         raise EvalError(unusable[0].error, code=unusable[0].code)
     config = Config.model_validate(plan.config)
     config = with_changes(config, model={"device": device or config.model.device})
-    if device is None:
-        _check_gpu(root, config)
-    return Session(plan, task_of(config), config)
-
-
-def _check_gpu(root: Path, config: Config) -> None:
-    """Leave the GPU to a run that is training on this machine."""
-    import torch
-
-    if config.model.device == "cpu" or not torch.cuda.is_available():
-        return
-    for run in list_runs(root):
-        observed = observe(run.read_status() or {})
-        if observed.is_live and not observed.host:
-            raise EvalError(
-                f"run {run.name} is training on this machine; use --device cpu, or --device cuda to share its GPU",
-                code="gpu_busy",
-            )
+    session = Session(plan, task_of(config), config, root, shares_gpu=device is not None)
+    session.check_gpu()
+    return session

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from grpo_train.ask.output import JsonOutput, Output, TextOutput
 from grpo_train.cli.options import Root
 from grpo_train.cli.output import fail
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import to_json
 from grpo_train.train.preflight import check_engine
 
 if TYPE_CHECKING:
-    from grpo_train.ask.checkpoint import Answer, AskedCheckpoint
     from grpo_train.ask.questions import Question
     from grpo_train.ask.session import Session
 
@@ -50,6 +50,10 @@ def generate(
     base: Annotated[str | None, typer.Option(help="Base model of an adapter, if the recorded one has moved.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Task of --index and of the prompt (default: the run's).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Answer the questions.jsonl of a directory in its answers.jsonl, as the app needs it."),
+    ] = None,
     root: Root = None,
 ) -> None:
     """Ask checkpoints a question, and watch the completions as they are drawn.
@@ -58,8 +62,8 @@ def generate(
     """
     if (training_run is None) == (model is None):
         fail("give either --training-run or --model", 2)
-    if [prompt is not None, index is not None, source is not None].count(True) != 1:
-        fail("ask one thing: --prompt TEXT, --index N, or - for questions from standard input", 2)
+    if [prompt is not None, index is not None, source is not None, folder is not None].count(True) != 1:
+        fail("ask one thing: --prompt TEXT, --index N, - for questions from standard input, or --folder DIR", 2)
     check_engine()
     from grpo_train.ask.session import open_session
     from grpo_train.evaluation.request import EvalRequest
@@ -67,6 +71,12 @@ def generate(
     request = EvalRequest(
         training_run, steps=step, model=model, base=base, dataset=dataset, num_problems=1, num_samples=1
     )
+    if folder is not None:
+        from grpo_train.ask.folder import serve
+
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # helpers of the rewards end with it
+        serve(folder, lambda: open_session(resolve_root(root), request, device), IDLE_S)
+        return
     session = open_session(resolve_root(root), request, device)
     sampling = session.sampling(count, temperature, top_p, max_completion_length, seed)
     first = session.problem(index) if index is not None else session.question(prompt) if prompt is not None else None
@@ -95,87 +105,3 @@ def _questions(session: Session, output: Output) -> Iterator[Question]:
             yield session.question(line)
         except UserError as error:
             output.error(error)
-
-
-class Output:
-    """What is shown of a session."""
-
-    def ready(self, checkpoints: list[AskedCheckpoint]) -> None: ...
-
-    def question(self, question: Question, checkpoint: AskedCheckpoint) -> None: ...
-
-    def checkpoint(self, name: str) -> None: ...
-
-    def text(self, sample: int, text: str) -> None: ...
-
-    def answer(self, answer: Answer) -> None: ...
-
-    def error(self, error: UserError) -> None:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-
-
-class TextOutput(Output):
-    """For a reader: a single completion as it is drawn, several as each ends."""
-
-    def __init__(self, checkpoints: int, count: int) -> None:
-        self._named, self._streams = checkpoints > 1, count == 1
-
-    def question(self, question: Question, checkpoint: AskedCheckpoint) -> None:
-        number = "" if question.index is None else f"problem {question.index}: "
-        gold = f"  (answer: {question.problem.answer})" if question.problem.answer else ""
-        print(f"{number}{question.problem.question}{gold}\n", flush=True)
-
-    def checkpoint(self, name: str) -> None:
-        if self._named:
-            print(f"--- {name}", flush=True)
-
-    def text(self, sample: int, text: str) -> None:
-        if self._streams:
-            print(text, end="", flush=True)
-
-    def answer(self, answer: Answer) -> None:
-        if not self._streams:
-            print(f"[{answer.sample + 1}] {answer.completion}", end="", flush=True)
-        print(f"\n    {verdict_text(answer)}\n", flush=True)
-
-
-class JsonOutput(Output):
-    """For a program: one event a line."""
-
-    def __init__(self) -> None:
-        self._checkpoint = ""
-
-    def ready(self, checkpoints: list[AskedCheckpoint]) -> None:
-        self._say("ready", checkpoints=[each.name for each in checkpoints], device=checkpoints[0].device)
-
-    def question(self, question: Question, checkpoint: AskedCheckpoint) -> None:
-        problem = question.problem
-        self._say(
-            "question", question=problem.question, index=question.index, answer=problem.answer,
-            prompt=checkpoint.prompt_of(problem),
-        )  # fmt: skip
-
-    def checkpoint(self, name: str) -> None:
-        self._checkpoint = name
-
-    def text(self, sample: int, text: str) -> None:
-        self._say("text", checkpoint=self._checkpoint, sample=sample, text=text)
-
-    def answer(self, answer: Answer) -> None:
-        self._say("completion", **asdict(answer))
-
-    def error(self, error: UserError) -> None:
-        self._say("error", message=str(error), code=error.code)
-
-    @staticmethod
-    def _say(event: str, **fields: Any) -> None:
-        print(to_json({"event": event, **fields}), flush=True)
-
-
-def verdict_text(answer: Answer) -> str:
-    """``212 tokens, correct, accuracy 2`` of a completion."""
-    parts = [f"{answer.length} tokens" + (", cut off" if answer.truncated else "")]
-    if answer.correct is not None:
-        parts.append("correct" if answer.correct else answer.reason.replace("_", " "))
-    parts += [f"{name} {value:g}" for name, value in answer.rewards.items() if value is not None]
-    return ", ".join(parts)

@@ -35,7 +35,7 @@ Session: TypeAlias = dict[str, Any]
 """A row of :meth:`Sessions.rows`."""
 _FORMAT = (
     "#{session_id} #{pane_id} #{session_created} #{session_attached} #{pane_dead} s#{pane_dead_status} "
-    "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} o#{@grpo_root} #{session_name}"
+    "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} o#{@grpo_root} k#{@grpo_key} #{session_name}"
 )
 START_ATTEMPTS = 10
 _importing = threading.Lock()
@@ -84,7 +84,7 @@ class Sessions:
         """One row per session, newest first; [] without a tmux server.
 
         Keys: name, run, created, attached, dead, exit_status, signal, pid, marked (started by an agent of this root),
-        other_root (started by an agent of another root; ``run`` then says so, too), id, pane.
+        other_root (started by an agent of another root; ``run`` then says so, too), key (of the request), id, pane.
         """
         try:
             lines = self._tmux("list-panes", "-a", "-F", _FORMAT)
@@ -100,8 +100,8 @@ class Sessions:
     def _parse(self, lines: list[str]) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         for line in lines:
-            fields = line.split(" ", 11)
-            if len(fields) == 12:
+            fields = line.split(" ", 12)
+            if len(fields) == 13:
                 found.setdefault(fields[0], _row(fields, self._root))  # the first pane represents its session
         return found
 
@@ -154,11 +154,19 @@ class Sessions:
         except NoServerError:
             return False
 
+    def with_key(self, key: str) -> dict[str, Any] | None:
+        """The session that a request with this key started."""
+        return next((row for row in self.rows() if row["key"] == key and row["marked"]), None)
+
+    def remove(self, row: Session) -> None:
+        """Remove a session."""
+        self._tmux("kill-session", "-t", row["id"])  # a name would be matched as a pattern
+
     def make_room(self, name: str) -> None:
         """Remove a dead session of this name. Raises RemoteError ``session_live`` when it is alive."""
         row = self.require_not_live(name)
         if row is not None:
-            self._tmux("kill-session", "-t", row["id"])  # a name would be matched as a pattern
+            self.remove(row)
 
     def require_not_live(self, name: str) -> dict[str, Any] | None:
         """The dead session of this name, if any. Raises RemoteError ``session_live`` when it is alive."""
@@ -218,7 +226,8 @@ def _row(fields: list[str], root: str) -> dict[str, Any]:
         "run": run,
         "marked": marked,
         "other_root": other_root,
-        "name": fields[11],
+        "key": fields[11][1:],
+        "name": fields[12],
     }
 
 

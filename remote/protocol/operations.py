@@ -13,6 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.ask import (
+    AskReply,
+    AskRequest,
+    CloseAskReply,
+    CloseAskRequest,
+    OpenAskReply,
+    OpenAskRequest,
+)
 from remote.protocol.backups import (
     ArchiveRequest,
     BackUpRequest,
@@ -282,6 +290,9 @@ OPERATIONS: dict[str, Operation] = {
         Operation("verify_backup", VerifyBackupRequest, JobReply, changes_state=True),
         Operation("stop", StopRequest, StopReply, changes_state=True),
         Operation("kill", KillRequest, KillReply, changes_state=True),
+        Operation("open_ask", OpenAskRequest, OpenAskReply, changes_state=True),
+        Operation("ask", AskRequest, AskReply, changes_state=True),
+        Operation("close_ask", CloseAskRequest, CloseAskReply, changes_state=True),
         Operation("note", NoteRequest, NoteReply, changes_state=True),
     )
 }

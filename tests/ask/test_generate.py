@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +13,14 @@ from typing import Any
 
 import pytest
 
-from grpo_train.ask import checkpoint
+from grpo_train.ask import checkpoint, folder
+from grpo_train.ask.output import MAX_CHARACTERS, FolderOutput
 from grpo_train.ask.questions import lines_of
+from grpo_train.ask.session import Session, open_session
+from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.questions import ANSWERS, QUESTIONS, AskedQuestion, append_row, make_folder
+from grpo_train.run_dir.questions import ask as put
 from tests.support.engine import REPOSITORY, environment, grpo_train, train_here, write_config
 from tests.support.patience import PATIENCE
 
@@ -139,3 +145,93 @@ def test_waiting_for_questions_ends() -> None:
     os.close(sender)
     assert list(lines_of(receiver, idle_s=60.0)) == []
     os.close(receiver)
+
+
+def opened(run: RunDir, steps: str = "0,2") -> Session:
+    return open_session(run.root, EvalRequest(run.name, steps=steps, num_problems=1, num_samples=1), None)
+
+
+def answered(asked: Path, serve: Callable[[], None]) -> list[dict[str, Any]]:
+    """The events of a process that ends."""
+    serve()
+    return [json.loads(line) for line in (asked / ANSWERS).read_text().splitlines()]
+
+
+def test_a_folder_of_questions_is_answered(run: RunDir, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    make_folder(asked)
+    assert [file.stat().st_mode & 0o77 for file in (asked, *asked.iterdir())] == [0, 0, 0]
+    put(asked, AskedQuestion("a", index=1, count=2, temperature=1.0))
+    put(asked, AskedQuestion("a", index=1, count=2, temperature=1.0))
+    for bad in ({"id": "b", "index": 10**6}, {"id": "c", "count": 0}, {"id": "d", "prompt": "1+1", "count": 2}):
+        append_row(asked / QUESTIONS, bad)
+    append_row(asked / QUESTIONS, {"id": "e", "prompt": "12+30", "from_the_future": 1})
+    with (asked / QUESTIONS).open("a") as file:
+        file.write("no JSON\n{half")
+    events = answered(asked, lambda: folder.serve(asked, lambda: opened(run), idle_s=0.3))
+    assert [each["event"] for each in events[:3]] == ["starting", "ready", "question"]
+    assert events[-1] == {"event": "ended", "message": "no question for 0 minutes", "code": "idle"}
+    both = [each for each in named(events, "completion") if each["id"] == "a"]
+    places = [("step_0", 0), ("step_0", 1), ("step_2", 0), ("step_2", 1)]
+    assert sorted((each["checkpoint"], each["sample"]) for each in both) == places
+    for each in both:
+        pieces = (part for part in named(events, "text") if part["id"] == "a")
+        mine = [p["text"] for p in pieces if (p["checkpoint"], p["sample"]) == (each["checkpoint"], each["sample"])]
+        assert "".join(mine) == each["completion"]
+        assert each["rewards"].keys() == {"accuracy"}
+    problems = {each.get("id"): each["message"] for each in named(events, "error")}
+    assert problems.keys() == {"b", "d", None}
+    assert "no problem 1000000" in problems["b"]
+    assert [each.get("id") for each in named(events, "done")] == ["a", "b", None, "d", "e", None], "no half line"
+    assert named(events, "question")[-1]["question"] == "12+30"
+
+
+def test_what_ends_a_process_is_its_last_event(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(name: str, serve: Callable[[Path], None]) -> dict[str, Any]:
+        asked = tmp_path / name
+        make_folder(asked)
+        return answered(asked, lambda: serve(asked))[-1]
+
+    def fail(asked: Path) -> None:
+        with pytest.raises(EvalError):
+            folder.serve(asked, lambda: opened(run, "7"), idle_s=60.0)
+
+    failed = end("missing", fail)
+    assert failed["event"] == "failed"
+    assert "no checkpoint step_7" in failed["message"]
+
+    def busy(session: Session) -> None:
+        raise EvalError("run b is training", code="gpu_busy")
+
+    session = opened(run, "2")
+    monkeypatch.setattr(folder, "LOOK_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "check_gpu", busy)
+        ended = end("busy", lambda asked: folder.serve(asked, lambda: session, idle_s=60.0))
+    assert (ended["event"], ended["code"]) == ("ended", "gpu_busy")
+    gone = tmp_path / "gone"
+    make_folder(gone)
+
+    def remove(session: Session) -> None:
+        shutil.rmtree(gone, ignore_errors=True)
+
+    monkeypatch.setattr(Session, "check_gpu", remove)
+    folder.serve(gone, lambda: session, idle_s=60.0)  # returns
+    assert not gone.exists()
+
+
+def test_texts_of_a_folder_are_bounded(tmp_path: Path) -> None:
+    make_folder(tmp_path / "asked")
+    output = FolderOutput(tmp_path / "asked")
+    output.begin("a")
+    output.checkpoint("step_2")
+    for _ in range(9):
+        output.text(0, "\x1b" * (MAX_CHARACTERS // 4))
+        output.flush()
+    output.answer(checkpoint.Answer("step_2", 0, "½" * 3 * MAX_CHARACTERS, 7, truncated=True))
+    lines = (tmp_path / "asked" / ANSWERS).read_bytes().splitlines()
+    assert max(map(len, lines)) < 1 << 20
+    rows = [json.loads(line) for line in lines]
+    assert sum(len(each["text"]) for each in named(rows, "text")) == MAX_CHARACTERS
+    (done,) = named(rows, "completion")
+    assert (len(done["completion"]), done["characters"]) == (MAX_CHARACTERS, 3 * MAX_CHARACTERS)
