@@ -16,6 +16,7 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_json
 
 QUESTIONS, ANSWERS = "questions.jsonl", "answers.jsonl"
+FOLDER = ".asks"
 MAX_QUESTIONS_BYTES = 1 << 24
 """Of a directory; more are refused."""
 
@@ -59,6 +60,11 @@ class AskedQuestion:
         if question.count < 1 or question.seed < 0 or (question.temperature or 0) < 0:
             raise BadQuestion("'count' must be 1 or more, 'seed' and 'temperature' 0 or more")
         return question
+
+
+def asks_folder(root: Path) -> Path:
+    """The directory below a root that holds those of this account."""
+    return root / "training_runs" / f"{FOLDER}-{os.geteuid()}"
 
 
 def make_folder(folder: Path) -> None:

@@ -16,9 +16,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from grpo_train.run_dir.questions import ANSWERS, asks_folder
 from remote.agent import compiled
 
 STAGING_AGE_S = 3_600.0
+ASK_AGE_S = 86_400.0
+"""Answers are read by a client that returns within a day."""
 BUNDLE_AGE_S = 30 * 86_400.0
 EVERY_S = 86_400.0
 _BUNDLE = re.compile(r"[0-9a-f]{64}\.pyz(\.\d+\.tmp|\.[a-z]+-\d+)?")
@@ -31,6 +34,7 @@ def start(root: Path, ended: threading.Event) -> None:
     def work() -> None:
         while True:
             remove_staging(root)
+            remove_asks(root)
             remove_bundles(Path(sys.argv[0]))
             compiled.store()
             if ended.wait(EVERY_S):
@@ -57,6 +61,17 @@ def remove_staging(root: Path) -> None:
         pass  # busy, or a mount without locks: the next agent tries again
     finally:
         os.close(lock)
+
+
+def remove_asks(root: Path) -> None:
+    """Remove questions and answers of processes that answered nothing for a day: they have ended long ago."""
+    try:
+        folders = list(asks_folder(root).iterdir())
+    except OSError:
+        return  # nothing was asked
+    for folder in folders:
+        if _is_old(folder / ANSWERS, ASK_AGE_S, stat.S_ISREG):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_bundles(own: Path) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, open_run, prepare_root
 from grpo_train.run_dir.errors import code_of
@@ -321,8 +321,21 @@ def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
         raise RemoteError(
             "not_ours", f"the tmux session '{name}' was not started by grpo-tui", "end it from inside the session"
         )
-    pid, start = int(row["pid"]), process["pid_start"]
+    pid = int(row["pid"])
     record.begin(**process)
+    ended = end_process(pid, process["pid_start"])
+    return {"session": name, "left": [pid] if ended.is_alive else [], "forced": ended.was_forced}
+
+
+class Ended(NamedTuple):
+    """What became of a process."""
+
+    is_alive: bool
+    was_forced: bool
+
+
+def end_process(pid: int, start: int | None) -> Ended:
+    """End a process by SIGTERM, then by SIGKILL. ``start``: its start ticks; None = it has ended."""
     for number, patience_s in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, SIGKILL_WAIT_S)):
         signal_quietly(pid, number)
         deadline = time.monotonic() + patience_s
@@ -330,7 +343,7 @@ def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
             time.sleep(0.05)
         if not alive:
             break
-    return {"session": name, "left": [pid] if alive else [], "forced": number == signal.SIGKILL}
+    return Ended(alive, number == signal.SIGKILL)
 
 
 def _started_since(run: RunDir, record: Record) -> bool:

@@ -30,7 +30,7 @@ from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.run_dir.workflow_file import workflow_state
-from remote.agent import backups, checkpoints, doctor, host, index, jobs, notes, weights
+from remote.agent import asks, backups, checkpoints, doctor, host, index, jobs, notes, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
 from remote.agent.report import report
@@ -251,5 +251,8 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "verify_backup": backups.verify_backup,
     "stop": jobs.stop,
     "kill": jobs.kill,
+    "open_ask": asks.open_ask,
+    "ask": asks.ask,
+    "close_ask": asks.close_ask,
     "note": notes.note,
 }

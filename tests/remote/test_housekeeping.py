@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir import create_run
+from grpo_train.run_dir.questions import ANSWERS, asks_folder, make_folder
 from remote.agent.housekeeping import remove_bundles, remove_staging
 from remote.bundle import build
 from tests.support.agent import RawAgent, eventually
@@ -43,8 +44,13 @@ def test_agent_removes_old_leftovers_at_start(root: Path) -> None:
     for path in (stale, other, torn):
         age(path, 31 * DAY)
     age(build().path(), 31 * DAY)
+    asked = [asks_folder(root) / name for name in ("today", "long_ago")]
+    for folder, seconds in zip(asked, (DAY / 2, 2 * DAY), strict=True):
+        make_folder(folder)
+        age(folder / ANSWERS, seconds)
     agent = RawAgent(root)
     eventually(lambda: not (old.exists() or stale.exists() or torn.exists()))
+    eventually(lambda: [folder.exists() for folder in asked] == [True, False])
     assert young.exists()
     assert link.is_symlink()
     assert target.exists()

@@ -11,6 +11,8 @@ from remote.agent.operations import HANDLERS
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.intake import matches, read_request
 
+ID = "0" * 32
+
 
 def test_the_agent_handles_exactly_the_table() -> None:
     assert set(HANDLERS) == set(OPERATIONS)
@@ -22,9 +24,20 @@ def test_the_agent_handles_exactly_the_table() -> None:
 def test_which_operations_change_state() -> None:
     changing = {name for name, operation in OPERATIONS.items() if operation.changes({})}
     backups = {"back_up", "restore", "archive", "clean_up", "verify_backup"}
-    assert changing == {"launch", "resume", "evaluate", *backups, "stop", "kill", "note"}
+    assert changing == {
+        "launch",
+        "resume",
+        "evaluate",
+        *backups,
+        "stop",
+        "kill",
+        "open_ask",
+        "ask",
+        "close_ask",
+        "note",
+    }
     dry = {name for name in changing if not OPERATIONS[name].changes({"dry_run": True})}
-    assert dry == changing - {"stop", "kill", "note"}  # which have no dry run
+    assert dry == changing - {"stop", "kill", "ask", "close_ask", "note"}  # which have no dry run
 
 
 @pytest.mark.parametrize(
@@ -45,6 +58,12 @@ def test_which_operations_change_state() -> None:
         ("stop", {"run": ""}, "'run'"),
         ("back_up", {"run": ""}, "'run'"),
         ("stop", [], "'params' must be an object"),
+        ("open_ask", {"run": "x", "steps": [1, 2, 3]}, "'steps' must be a list of 1 or 2 steps"),
+        ("open_ask", {"run": "x", "steps": [1], "device": "tpu"}, "'device' must be 'cpu', 'cuda' or ''"),
+        ("ask", {"ask": "../x", "prompt": "1"}, "'ask' must be the id of an opened process"),
+        ("ask", {"ask": ID, "prompt": " "}, "either 'prompt' or 'index' is required"),
+        ("ask", {"ask": ID, "prompt": "1", "index": 1}, "either 'prompt' or 'index' is required"),
+        ("ask", {"ask": ID, "prompt": "a" * 65_537}, "'prompt' must be a question of at most 65,536 characters"),
     ],
 )
 def test_invalid_requests_are_refused(name: str, params: Any, message: str) -> None:

@@ -25,6 +25,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "verify_backup": {"run": "one"},
     "stop": {"run": "one"},
     "kill": {"run": "one"},
+    "open_ask": {"run": "one", "steps": [2]},
+    "ask": {"ask": "0" * 32, "prompt": "1 + 1"},
+    "close_ask": {"ask": "0" * 32},
     "note": {"run": "one", "text": "x"},
 }
 """Valid parameters of every operation that changes state."""
