@@ -358,6 +358,8 @@ class GrpoApp(App[None]):
         self.panic(CrashReport())
 
     async def action_quit(self) -> None:
+        if (before := getattr(self.screen, "before_quit", None)) is not None:
+            await before()
         await self.action_act("quit")
 
     def action_help_quit(self) -> None:

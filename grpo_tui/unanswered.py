@@ -111,6 +111,8 @@ async def request_once(app: GrpoApp, op: str, timeout: float, params: dict[str, 
     """
     kept = app.unanswered
     key = params.setdefault("idempotency_key", secrets.token_hex(12))
+    if op not in OUTCOMES:  # a question: who asked it is not there any more
+        return await asyncio.wrap_future(app.connection.request(op, timeout, **params))
     kept.keep(app.connection.box, op, params)
     kept.in_flight.add(key)
     try:

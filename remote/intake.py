@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 from grpo_train.run_dir.formats import current_row
@@ -17,7 +18,7 @@ from remote.protocol import OPERATIONS, ProtocolError, RemoteError
 from remote.protocol.fields import NAME_LENGTH
 from remote.protocol.intake import MAX_INTEGER, MAX_ITEMS, hints_of, mismatch
 from remote.protocol.rows import FRAMES, ROWS, UNREADABLE, HostFacts, RowKind
-from remote.protocol.text import clean, last_state
+from remote.protocol.text import clean, last_state, visible
 from remote.protocol.versions import EngineVersion
 
 MAX_DEPTH = 32
@@ -189,13 +190,13 @@ def _shown_name(row: Any, key: str, index: int) -> str:
     return f"row {index + 1}"
 
 
-def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+def _plain(value: Any, depth: int = MAX_DEPTH, text: Callable[[str], str] = clean) -> Any:
     """Any JSON with clean text, bounded in depth and size, its numbers finite or written as logs write them.
 
     Raises Unreadable.
     """
     if isinstance(value, str):
-        return clean(value[:MAX_TEXT])
+        return text(value[:MAX_TEXT])
     if isinstance(value, float):
         return value if value - value == 0 else "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, int) and abs(value) >= MAX_INTEGER:
@@ -207,8 +208,8 @@ def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     if len(value) > MAX_ITEMS:
         raise Unreadable(f"{len(value):,} items, more than {MAX_ITEMS:,}")
     if isinstance(value, list):
-        return [_plain(item, depth - 1) for item in value]
-    return {clean(key, "")[:NAME_LENGTH]: _plain(item, depth - 1) for key, item in value.items()}
+        return [_plain(item, depth - 1, text) for item in value]
+    return {clean(key, "")[:NAME_LENGTH]: _plain(item, depth - 1, text) for key, item in value.items()}
 
 
 # ------------------------------------------------------------------------------------------------------------ logs
@@ -219,6 +220,15 @@ def log_row(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
         return current_row(_plain(row)) if isinstance(row, dict) else None
+    except (ValueError, RecursionError):  # includes Unreadable
+        return None
+
+
+def answer_row(line: bytes) -> dict[str, Any] | None:
+    """An event of a process that answers questions, its control characters shown; None if it cannot be read."""
+    try:
+        row = json.loads(line)
+        return _plain(row, text=visible) if isinstance(row, dict) else None
     except (ValueError, RecursionError):  # includes Unreadable
         return None
 

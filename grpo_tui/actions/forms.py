@@ -1,4 +1,4 @@
-"""Actions that open a form: launch, evaluate, resume."""
+"""Actions that open a form: launch, evaluate, resume, ask."""
 
 from __future__ import annotations
 
@@ -85,6 +85,18 @@ async def resume(app: GrpoApp) -> None:
         reply = await app.show_dialog(ResumeScreen(app.request, row, steps, app.store.step, config_text))
         if reply is not None:
             _receipt(app, f"{row.name} resumes from step {reply.get('step', '?')}", reply)
+
+
+async def ask(app: GrpoApp) -> None:
+    """Ask checkpoints of the run a question, or a held-out problem."""
+    from grpo_tui.screens.ask import AskScreen
+    from grpo_tui.widgets.summary import SummaryPanel
+
+    run = app.store.selected
+    if run and (steps := await _complete_steps(app, run)):
+        panel = app.home.query_one(SummaryPanel)
+        chosen = panel.checkpoint.step if panel.has_focus and panel.checkpoint is not None else None
+        await app.show_dialog(AskScreen(run, steps, chosen if chosen in (0, *steps) else steps[-1]))
 
 
 async def _complete_steps(app: GrpoApp, run: str) -> list[int]:

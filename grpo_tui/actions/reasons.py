@@ -77,6 +77,12 @@ def not_resumable(situation: Situation) -> str:
     return f"{run.name} is {run.state}; stop it first" if run.is_live else ""
 
 
+def not_askable(situation: Situation) -> str:
+    if (reason := _not_evaluable_run(situation)) or (run := situation.run) is None:
+        return reason
+    return OLDER if run.layout != "run" else situation.store.engine.mismatch()
+
+
 def not_backupable(situation: Situation) -> str:
     if (reason := not_notable(situation)) or (run := situation.run) is None:
         return reason

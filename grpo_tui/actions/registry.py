@@ -25,6 +25,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("stop", "s", "stop", "Runs", runs.stop, reasons.not_stoppable),
     Action("eval", "e", "eval", "Runs", forms.evaluate, reasons.not_evaluable, opens_form=True),
     Action("resume", "r", "resume", "Runs", forms.resume, reasons.not_resumable, opens_form=True),
+    Action("ask", "Q", "ask", "Runs", forms.ask, reasons.not_askable, in_bar=False, opens_form=True),
     Action("attach", "a", "attach", "Runs", runs.attach, reasons.not_attachable, not_in="box"),
     Action("backup", "B", "back up", "Runs", backups.back_up, reasons.not_backupable, in_bar=False),
     Action(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from grpo_tui.model.inbox import Inbox
+from grpo_tui.model.inbox import Inbox, LogEvent
 from grpo_tui.model.run_logs import LOGS, TAIL_BYTES, TAILED, log_path
 from grpo_tui.model.store import Store
 from remote.boxes import Box
@@ -50,6 +50,8 @@ class Connection:
         self.client: BoxClient | None = None
         self._followed: str | None = None
         self._follows: dict[int, str] = {}
+        self._listeners: dict[int, Callable[[LogEvent], None]] = {}
+        """By subscription, of files that are not logs of the selected run."""
         self._closed = False
         self._saved_s, self._drained_at, self._rests_until = BURST_S, time.monotonic(), 0.0
         self._read_s = 0.0
@@ -105,12 +107,28 @@ class Connection:
     def take(self, event: ClientEvent) -> None:
         """Apply an event to the store and grant the box credit for its bytes."""
         self.store.apply(event)
+        if isinstance(event, LogEvent) and (listener := self._listeners.get(event.subscription)) is not None:
+            listener(event)
         if isinstance(event, LogArrived):
             self._consumed(event)
 
     def _consumed(self, event: LogArrived) -> None:
         if self.client is not None:
             self.client.consumed(event.subscription, len(event.data))
+
+    def follow(self, path: str, listener: Callable[[LogEvent], None]) -> int | None:
+        """Follow a file, relative to the root, from its start; returns the subscription, None without a client."""
+        if self.client is None:
+            return None
+        subscription = self.client.follow(path)
+        self._listeners[subscription] = listener
+        return subscription
+
+    def unfollow(self, subscription: int) -> None:
+        """End what :meth:`follow` began."""
+        self._listeners.pop(subscription, None)
+        if self.client is not None:
+            self.client.unfollow(subscription)
 
     def follow_selected(self) -> None:
         """Follow the logs of the selected run only."""

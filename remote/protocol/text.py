@@ -14,6 +14,10 @@ _UNSAFE = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800
 """C0, DEL, C1, bidirectional controls, line separators, lone surrogates."""
 
 
+_PICTURES = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)} | {127: "\u2421"}
+"""Control characters and their Unicode pictures."""
+
+
 @functools.cache
 def _unsafe(keep: str) -> re.Pattern[str]:
     return re.compile(f"(?![{re.escape(keep)}])[{_UNSAFE}]" if keep else f"[{_UNSAFE}]")
@@ -29,6 +33,11 @@ def clean(text: str, keep: str = "\n\t") -> str:
     if "\n" in keep:
         text = text.replace("\r\n", "\n")
     return unsafe.sub("·", _SEQUENCES.sub("", text))
+
+
+def visible(text: str) -> str:
+    """What a model wrote: as :func:`clean`, but control characters are shown by their pictures (``␛[31m``)."""
+    return text if text.isprintable() else clean(text.replace("\r\n", "\n").translate(_PICTURES))
 
 
 def last_state(line: str) -> str:

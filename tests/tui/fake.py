@@ -20,6 +20,7 @@ from remote.index.answers import Answers
 from remote.intake import reply, topic_event
 from remote.protocol import OPERATIONS, Cursor, RemoteError
 from remote.protocol.intake import read_request
+from tests.tui.fake_ask import ASK_ANSWERS
 from tests.tui.fake_backups import BACKUP_ANSWERS
 
 NOW = 1_795_000_000.0
@@ -411,6 +412,7 @@ DEFAULT_ANSWERS: dict[str, Any] = {
     "evaluate": _evaluate,
     "resume": _resume,
     **BACKUP_ANSWERS,
+    **ASK_ANSWERS,
     "stop": lambda client, params: {"run": params["run"], "state": "running"},
     "kill": lambda client, params: {"run": params.get("run"), "state": "killed", "left": []},
     "note": _note,

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from grpo_tui.app import GrpoApp
 from grpo_tui.options import Options
+from grpo_tui.screens.ask import AskScreen
 from grpo_tui.themes import THEMES
 from remote.boxes import Box
 from remote.protocol import RemoteError
@@ -24,6 +26,7 @@ from tests.support.histories import fill_history
 from tests.support.patience import PATIENCE
 from tests.tui.conftest import BOX
 from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, ailing_box, ailing_rows, at, jsonl, learning_box
+from tests.tui.fake_ask import ANSWERS_FILE, completion, piece, question, question_id, ready
 from tests.tui.screens.test_backups import TRANSFER, backed_up
 from tests.tui.screens.test_box import gpu_box
 from tests.tui.screens.test_compare import CRASHED, FINISHED
@@ -214,6 +217,33 @@ def test_backups(snap_compare: Compare, dialog: str) -> None:
             await wait(pilot, lambda: text in text_of(shown) and getattr(shown.screen, "ready", True))  # noqa: B023
 
     assert snap_compare(app(backed_up_box), terminal_size=(120, 40), run_before=ready)
+
+
+def test_ask(snap_compare: Compare) -> None:
+    made = app(one_gpu_box)
+    first, second = question_id(1), question_id(2)
+    right, wrong = ({"correct": is_right, "rewards": {"accuracy": 2.0 * is_right}} for is_right in (True, False))
+    rows = [
+        *ready("step_30", "step_0"), question(first, "What is 58 + 67?", 12, "125"),
+        completion(first, "step_30", 0, "<think>8 + 7 = 15, carry 1</think>\n<answer>125</answer>", **right),
+        completion(first, "step_0", 0, "58 + 67 is\x1b[2J 日本語", **wrong, reason="no_answer", truncated=True),
+        {"event": "done", "id": first}, question(second, "Why?"), piece(second, "step_30", 0, "Because it is"),
+    ]  # fmt: skip
+
+    async def before(pilot: Pilot[None]) -> None:
+        await read(pilot)
+        await wait(pilot, lambda: shows_home(pilot), steady=1)
+        await pilot.press("Q")
+        await wait(pilot, lambda: isinstance(made.screen, AskScreen), steady=1)
+        made.screen.query_one("#checkpoints", Input).value = "30,0"
+        await pilot.press(*"#12", "enter")
+        client = made.connection.client
+        assert isinstance(client, FakeClient)
+        await wait(pilot, lambda: client.asked_for("ask"), steady=1)
+        client.append(ANSWERS_FILE, jsonl(rows))
+        await wait(pilot, lambda: "Because it is" in text_of(made))
+
+    assert snap_compare(made, terminal_size=(120, 40), run_before=before)
 
 
 def is_whole(curves: Any) -> bool:
