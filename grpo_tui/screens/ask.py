@@ -91,7 +91,7 @@ class AskScreen(Dialog[None]):
                 ("seed", "seed", "0", ""),
             ):
                 yield Label(label)
-                yield Input(value, placeholder=hint, id=name)
+                yield Input(value, placeholder=hint, id=name, select_on_focus=name != "checkpoints")
         yield Static("", id="problem")
 
     def compose_buttons(self) -> ComposeResult:

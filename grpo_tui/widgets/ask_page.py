@@ -65,7 +65,7 @@ class AskSource(PageSource):
         if len(names) < 2 or width < SIDE_BY_SIDE:
             lines = []
             for name in names:
-                lines += [self._name(name, width, palette)] if len(names) > 1 else []
+                lines.append(self._name(name, width, palette))
                 for sample in samples:
                     lines += self._one(asked, name, sample, width, palette)
             return lines
@@ -118,7 +118,8 @@ def _verdict(row: Mapping[str, Any], palette: Palette) -> Text:
     if isinstance(correct, bool):
         tone, word = ("good", "✔ right") if correct else ("bad", "✖ wrong")
         text.append(word, style=f"bold {palette[tone]}").append("   ")
-    if reason := one_line(str(row.get("reason") or "")).replace("_", " ")[:80]:
+    reason = one_line(str(row.get("reason") or "")).replace("_", " ")[:80]
+    if reason and reason != "wrong":
         text.append(f"{reason}   ")
     rewards = row.get("rewards")
     for name, value in list(rewards.items())[:8] if isinstance(rewards, dict) else ():
