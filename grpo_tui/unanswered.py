@@ -43,6 +43,7 @@ OUTCOMES = {
     "kill": "{run} killed",
     "note": "note on {run} saved",
 }
+"""What is said of a request whose answer had been lost. Those of the Ask screen are missing: they end with it."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ async def request_once(app: GrpoApp, op: str, timeout: float, params: dict[str, 
     """
     kept = app.unanswered
     key = params.setdefault("idempotency_key", secrets.token_hex(12))
-    if op not in OUTCOMES:  # a question: who asked it is not there any more
+    if op not in OUTCOMES:
         return await asyncio.wrap_future(app.connection.request(op, timeout, **params))
     kept.keep(app.connection.box, op, params)
     kept.in_flight.add(key)
