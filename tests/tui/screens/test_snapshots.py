@@ -235,6 +235,8 @@ def test_ask(snap_compare: Compare) -> None:
         await wait(pilot, lambda: shows_home(pilot), steady=1)
         await pilot.press("Q")
         await wait(pilot, lambda: isinstance(made.screen, AskScreen), steady=1)
+        for field in made.screen.query(Input):
+            field.cursor_blink = False
         made.screen.query_one("#checkpoints", Input).value = "30,0"
         await pilot.press(*"#12", "enter")
         client = made.connection.client
