@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from grpo_tui.options import Options
     from remote.boxes import Box
 
-_ASK = "grpo_tui.history.commands"
-_COPY = "grpo_tui.shell.copying"
-COMMANDS = {"history": _ASK, "cost": _ASK, "wandb": "grpo_tui.history.wandb", "get": _COPY, "put": _COPY}
+_ASK, _COPY, _SHELL = "grpo_tui.history.commands", "grpo_tui.shell.copying", "grpo_tui.shell.commands"
+SHELL_COMMANDS = (
+    "doctor", "runs", "show", "tail", "gpu", "sessions", "capture", "attach",
+    "launch", "resume", "eval", "stop", "kill",
+)  # fmt: skip
+COMMANDS = {
+    "history": _ASK, "cost": _ASK, "wandb": "grpo_tui.history.wandb", "get": _COPY, "put": _COPY,
+    **dict.fromkeys(SHELL_COMMANDS, _SHELL),
+}  # fmt: skip
 """First words that run a command in place of the app, and its module."""
 _EXAMPLES = """\
 examples:
@@ -34,6 +40,12 @@ examples:
   grpo-tui cost --since 7d --by box         what they cost (cost --help)
   grpo-tui wandb runs                       what Weights & Biases has of them (wandb --help)
   grpo-tui get run_gsm8k:400 ~/models       copy weights, runs or files from a box (get --help), and to it (put --help)
+
+in a shell, without the app (docs/boxes.md; all take --box NAME and --json):
+  grpo-tui doctor                           check whether a box is ready, with the command that fixes what is not
+  grpo-tui runs | show RUN | tail RUN       what a box has
+  grpo-tui gpu | sessions | capture SESSION | attach SESSION
+  grpo-tui launch CFG | resume RUN | eval RUN | stop RUN | kill RUN
 
 Runs live in tmux on the box: closing this program does not end them. Press ? in the app to see all keys.
 Exit codes: 0 done, 1 failed, 2 usage error.

@@ -268,7 +268,7 @@ class BoxClient:
         """Serve one connection until it ends. Raises Unreachable with the reason."""
         self._go_up()
         self._set_link(Link.CONNECTED, transport.describe())
-        self._emit(intake.greeting(hello))
+        self._emit(intake.greeting(hello, transport.algorithms()))
         timing, pings = self._timing, Pings()
         allowance = Allowance(f"{self.box.name} floods the link: it sent more than this program asked for")
         heard = time.monotonic()

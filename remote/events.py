@@ -77,6 +77,8 @@ class BoxGreeted:
     host: dict[str, Any] = field(default_factory=dict)
     engine: EngineVersion = UNKNOWN
     """Read from the engine's files; ``doctor`` verifies it by running the engine."""
+    algorithms: dict[str, str] = field(default_factory=dict)
+    """``kex``, ``host_key`` and ``cipher`` of the connection; {} where they are not known."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from grpo_train.run_dir.formats import current_row
@@ -62,7 +63,7 @@ def frame(frame: dict[str, Any]) -> dict[str, Any]:
     return frame
 
 
-def greeting(hello: dict[str, Any]) -> BoxGreeted:
+def greeting(hello: dict[str, Any], algorithms: Mapping[str, str] = MappingProxyType({})) -> BoxGreeted:
     """The event of a hello, without the facts that do not pass. Raises ProtocolError for a malformed one."""
     host, engine = hello.get("host"), hello.get("engine") or {}
     if not isinstance(host, dict) or not isinstance(engine, dict):
@@ -77,6 +78,7 @@ def greeting(hello: dict[str, Any]) -> BoxGreeted:
         clean(agent)[:NAME_LENGTH] if isinstance(agent, str) else "",
         facts,
         EngineVersion(clean(version, "")[:NAME_LENGTH], number),
+        {key: clean(name)[:NAME_LENGTH] for key, name in algorithms.items()},
     )
 
 

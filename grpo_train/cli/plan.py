@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,10 @@ import typer
 from grpo_train.cli.options import AsJson, Overrides, Root
 from grpo_train.cli.output import fail, padded, table
 from grpo_train.config import load_config, read_config_text
+from grpo_train.config.schema import Config
 from grpo_train.run_dir import open_run, resolve_root
 from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_float
 
 
@@ -57,10 +60,11 @@ def plan(
     dollars = _dollars(config, total) if len(rows) > unknown else None
     budget = config.budget.limit_hours
     verdict = verdict_on(budget, used / 3600, total / 3600, bool(unknown))
+    disk = _disk(config, folder, start)
     if as_json:
         whole = {
             "seconds": total, "dollars": dollars, "unknown_stages": unknown, "used_seconds": used,
-            "used_dollars": _dollars(config, used), "budget_hours": budget, "budget": verdict or None,
+            "used_dollars": _dollars(config, used), "budget_hours": budget, "budget": verdict or None, **disk,
         }  # fmt: skip
         print(json.dumps({"stages": rows, **whole, "estimated_from": estimates.sources}, indent=1))
         return
@@ -76,8 +80,36 @@ def plan(
         print(f"estimated from {', '.join(estimates.sources)}")
     if unknown:
         print(f"{unknown} of {len(rows)} stages cannot be estimated: no earlier run like this one had such a stage")
+    if disk["checkpoint_bytes"] is not None:
+        count, size, free = disk["checkpoints"], disk["checkpoint_bytes"], disk["free_bytes"]
+        print(f"{count} checkpoints of about {size / 1e9:.2f} GB are kept; {free / 1e9:.1f} GB are free under {folder}")
     if budget is not None:
         print(_sentence(verdict, budget, used / 3600))
+
+
+def kept_checkpoints(config: Config, start: int = 0) -> int:
+    """Checkpoints that a run from step ``start`` on has on disk at most."""
+    run = config.run
+    saved = {*range(start + run.save_every, run.total_steps + 1, run.save_every), run.total_steps}
+    if not run.keep_last:
+        return len(saved)
+    milestones = {step for step in saved if run.keep_every and step % run.keep_every == 0}
+    newest = set(sorted(saved)[-run.keep_last :])
+    return min(len(saved), len(milestones | newest) + 1)  # a save is complete before an older one is removed
+
+
+def _disk(config: Config, root: Path, start: int) -> dict[str, int | None]:
+    """Room that the checkpoints take, and that there is; None for the size of a model of unknown shape."""
+    from grpo_train.platforms.choices import find_shape
+    from grpo_train.platforms.memory import checkpoint_bytes
+
+    try:
+        size = checkpoint_bytes(find_shape(config.model.backbone, root), config)
+    except UserError:
+        size = None
+    folder = next(path for path in (root, *root.parents) if path.exists())
+    count = kept_checkpoints(config, start)
+    return {"checkpoint_bytes": size, "checkpoints": count, "free_bytes": shutil.disk_usage(folder).free}
 
 
 def verdict_on(budget: float | None, used: float, left: float, has_unknown: bool) -> str:

@@ -50,7 +50,7 @@ def resolve(config: Config, platform: Platform, root: Path) -> tuple[Config, lis
     if config.model.backbone == "auto":
         choose("model.backbone", *_backbone(config, platform, gpu))
     if "auto" in (config.train.microbatch_size, config.train.tf_micro_batch):
-        shape = _shape(config.model.backbone, root)
+        shape = find_shape(config.model.backbone, root)
         memory = _memory(platform, gpu)
         if config.train.microbatch_size == "auto":
             choose("train.microbatch_size", *_prompts(config, shape, memory))
@@ -120,8 +120,11 @@ def _divisors(number: int) -> Iterator[int]:
     return (divisor for divisor in range(number, 0, -1) if number % divisor == 0)
 
 
-def _shape(backbone: str, root: Path) -> Shape:
-    """Raises PolicyError for a model whose shape is not known here."""
+def find_shape(backbone: str, root: Path) -> Shape:
+    """The shape of a model that is known, on this machine or in the hub's cache.
+
+    Raises PolicyError for another one.
+    """
     if known := QWEN2_5.get(backbone.removesuffix("_instruct")):
         return known
     by_name = {BACKBONES[name]: shape for name, shape in QWEN2_5.items()}

@@ -89,6 +89,13 @@ def state_bytes(shape: Shape, config: Config, dtype: str) -> float:
     return shape.parameters * (4 + 4 + ADAM_BYTES + copies)
 
 
+def checkpoint_bytes(shape: Shape, config: Config) -> int:
+    """A checkpoint: the trained weights and the optimizer's moments, in float32."""
+    is_lora = config.model.adapter == "lora"
+    trained = shape.adapter_parameters(config.model.lora_rank) if is_lora else shape.parameters
+    return trained * (4 + ADAM_BYTES)
+
+
 def rollout_bytes(shape: Shape, config: Config, dtype: str) -> float:
     """Keys and values of the completions that are generated at once, and their logits."""
     rollout = config.rollout

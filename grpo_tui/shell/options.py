@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-USAGE_ERRORS = frozenset(("bad_config", "bad_request", "bad_name", "no_run", "no_checkpoint", "no_file", "exists"))
+USAGE_ERRORS = frozenset(
+    (
+        "bad_config", "bad_request", "bad_name", "no_run", "no_checkpoint", "no_file", "exists",
+        "no_config", "no_log", "no_session", "no_terminal", "not_confirmed", "secret",
+    )
+)  # fmt: skip
 """Codes of errors that another command line avoids: exit code 2."""
 
 

@@ -112,6 +112,15 @@ class NoParameters:
 
 
 @dataclass(frozen=True)
+class DoctorRequest:
+    """Checks of the box, and of the room for a run of a config where its text is given."""
+
+    config_text: str = ""
+    overrides: list[str] = field(default_factory=list)
+    """``section.key=value``, over the config's values."""
+
+
+@dataclass(frozen=True)
 class ShowRunRequest:
     run: Text
 
@@ -149,7 +158,7 @@ class CapturePaneRequest:
 
 class DoctorReply(TypedDict):
     checks: list[Row]
-    """name, ok, detail, hint."""
+    """Check."""
     ok: bool
 
 
@@ -248,7 +257,7 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("doctor", NoParameters, DoctorReply),
+        Operation("doctor", DoctorRequest, DoctorReply),
         Operation("list_runs", NoParameters, ListRunsReply),
         Operation("show_run", ShowRunRequest, ShowRunReply),
         Operation("compare_evaluations", CompareEvaluationsRequest, CompareEvaluationsReply),

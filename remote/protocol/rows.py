@@ -121,6 +121,13 @@ class Gpu(TypedDict, total=False):
     processes: list[GpuProcess]
 
 
+CHECK_LEVELS = ("ok", "warning", "error")
+"""An error is what keeps the box from training."""
+CheckLevel: TypeAlias = Annotated[
+    str, Rule(f"one of {', '.join(map(repr, CHECK_LEVELS))}", lambda value: value in CHECK_LEVELS)
+]
+
+
 class _Check(TypedDict):
     name: Name
 
@@ -129,8 +136,12 @@ class Check(_Check, total=False):
     """A finding of ``doctor``."""
 
     ok: bool
+    level: CheckLevel
+    """``ok`` is true for the level "ok" alone."""
     detail: str
     hint: str
+    fix: str
+    """One command for a shell on the box that fixes it; "" where none does."""
 
 
 class _Checkpoint(TypedDict):

@@ -23,6 +23,11 @@ class EngineVersion:
             return ""
         return f"box engine {self.version}, app {VERSION}"
 
+    @property
+    def is_older(self) -> bool:
+        """Whether the engine is older than this program."""
+        return self.format < FORMAT
+
     def upgrade_hint(self, repo: str) -> str:
         """The command that ends a mismatch: on the box where its engine is older, else on the laptop."""
         if self.format > FORMAT:

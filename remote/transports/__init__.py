@@ -72,6 +72,9 @@ class Transport(Protocol):
     def describe(self) -> str:
         """The other end, for display."""
 
+    def algorithms(self) -> dict[str, str]:
+        """``kex``, ``host_key`` and ``cipher`` of the connection; {} where they are not known."""
+
     def error_tail(self) -> str:
         """After the end, the tail of the agent's standard error, or ""."""
 

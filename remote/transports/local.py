@@ -131,5 +131,8 @@ class LocalTransport:
     def describe(self) -> str:
         return "this machine"
 
+    def algorithms(self) -> dict[str, str]:
+        return {}
+
     def error_tail(self) -> str:
         return self._errors.text()

@@ -306,6 +306,9 @@ class OpenSshTransport:
         configuration = self._ssh.configuration
         return f"ssh {configuration.one('user')}@{self._ssh.where()} ({self._ssh.program.name})"
 
+    def algorithms(self) -> dict[str, str]:
+        return dict(self._log.algorithms)
+
     def error_tail(self) -> str:
         return self._errors.text() or self._reason()
 

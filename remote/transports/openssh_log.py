@@ -26,6 +26,7 @@ _OPTIONS = {
     "MAC": "macs",
 }
 """What ssh found no match for, and the option that lists its own."""
+_AGREED = {"algorithm": "kex", "host key algorithm": "host_key", "client->server cipher": "cipher"}
 _PROBLEM = re.compile(r"Load key|Identity file|Certificate|sign_and_send")
 
 
@@ -40,6 +41,8 @@ class Log:
         """The remote command's, once it was received."""
         self.key_type = self.fingerprint = ""
         """Of the host key."""
+        self.algorithms: dict[str, str] = {}
+        """``kex``, ``host_key`` and ``cipher``; empty over a connection that was open before."""
         self.offered: list[str] = []
         """Keys that were offered to the box."""
         self._rest = b""
@@ -61,6 +64,8 @@ class Log:
             self.authenticated = True
         elif found := re.match(r"debug1: Server host key: (\S+) (\S+)", line):
             self.key_type, self.fingerprint = found[1], found[2]
+        elif found := re.match(r"debug1: kex: (algorithm|host key algorithm|client->server cipher): (\S+)", line):
+            self.algorithms[_AGREED[found[1]]] = found[2]
         elif found := re.match(r"debug1: Exit status (\d+)$", line):
             self.exit_status = int(found[1])
         elif found := re.match(r"debug1: Offering public key: (.*)", line):

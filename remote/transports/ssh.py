@@ -76,6 +76,7 @@ class SshTransport:
         self._ready = False
         self._deadline = 0.0
         self._target: Target | None = None
+        self._wire: Wire | None = None
 
     # ------------------------------------------------------------------------------------------------- opening
 
@@ -85,7 +86,7 @@ class SshTransport:
         self._target = resolve(
             box.host, user=box.user, port=box.port, key=box.key, config=self._ssh_config, closing=self._is_closed
         )
-        wire = self._connect(self._target)
+        wire = self._wire = self._connect(self._target)
         with self._step(self._step_s, "starting a session"):
             self._channel = wire.session(self._step_s)
             self._channel.exec_command(self._shell.command)
@@ -316,6 +317,9 @@ class SshTransport:
     def describe(self) -> str:
         target = self._target
         return f"ssh {target.user}@{target.host}:{target.port}" if target else f"ssh {self._box.address()}"
+
+    def algorithms(self) -> dict[str, str]:
+        return self._wire.algorithms() if self._wire is not None else {}
 
     def error_tail(self) -> str:
         return self._errors.text()

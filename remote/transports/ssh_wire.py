@@ -107,6 +107,12 @@ class Wire(_Transport):
             raise paramiko.SSHException(f"it opened no session ({error.text})") from error
         return channel
 
+    def algorithms(self) -> dict[str, str]:
+        """What both sides agreed on."""
+        kex = next((name for name, kind in self._kex_info.items() if type(self.kex_engine) is kind), "")
+        found = {"kex": kex, "host_key": self.host_key_type or "", "cipher": self.local_cipher}
+        return {key: name for key, name in found.items() if name}
+
     def offers(self) -> str:
         """The algorithms that each side offers, where the sides have none in common."""
         pairs = (

@@ -58,6 +58,9 @@ class Wire:
     def describe(self) -> str:
         return "wire"
 
+    def algorithms(self) -> dict[str, str]:
+        return {}
+
     def error_tail(self) -> str:
         return ""
 

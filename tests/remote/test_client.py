@@ -80,6 +80,9 @@ class ScriptedTransport:
     def describe(self) -> str:
         return "scripted"
 
+    def algorithms(self) -> dict[str, str]:
+        return {}
+
     def error_tail(self) -> str:
         return ""
 

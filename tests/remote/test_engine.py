@@ -16,7 +16,7 @@ from remote.agent.doctor import doctor
 from remote.agent.engine import installed_version
 from remote.boxes import Box
 from remote.events import BoxGreeted
-from remote.protocol.operations import NoParameters
+from remote.protocol.operations import DoctorRequest
 from remote.protocol.versions import OLDEST, UNKNOWN, EngineVersion
 from tests.support.agent import connected
 
@@ -41,7 +41,7 @@ def code(folder: Path, version: str, format_: int) -> Path:
 
 
 def engine_check(root: Path, **settings: Any) -> dict[str, Any]:
-    checks = doctor(context(root, **settings), NoParameters())["checks"]
+    checks = doctor(context(root, **settings), DoctorRequest())["checks"]
     return next(check for check in checks if check["name"] == "engine")
 
 
@@ -114,7 +114,7 @@ def test_doctor_runs_the_engine(tmp_path: Path, script: str, ok: bool, detail: s
 )
 def test_doctor_names_the_training_device(tmp_path: Path, script: str, ok: bool, detail: str) -> None:
     engine = program(tmp_path / "engine", f'[ "$1" = device ] || exit 9\n{script}')
-    checks = doctor(context(tmp_path, engine=[str(engine)]), NoParameters())["checks"]
+    checks = doctor(context(tmp_path, engine=[str(engine)]), DoctorRequest())["checks"]
     check = next(check for check in checks if check["name"] == "device")
     assert check["ok"] is ok
     assert detail in check["detail"]

@@ -1,0 +1,97 @@
+"""One connection to a box for one command, without the app. Questions are asked in the terminal, if there is one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from grpo_tui.shell import person
+from remote.boxes import Box
+from remote.client import BoxClient
+from remote.events import BoxGreeted, ClientEvent, HostKeyAsked, Link, LinkChanged, QuestionAsked
+from remote.protocol import RemoteError
+
+CONNECT_S = 40.0
+REPLY_S = 120.0
+Event = TypeVar("Event")
+
+
+class Connection:
+    """A client whose link is up. Use it in a ``with`` statement."""
+
+    def __init__(
+        self, box: Box, *, readonly: bool = False, on_event: Callable[[ClientEvent], None] | None = None
+    ) -> None:
+        """Connect; ``on_event`` gets every event, on the client's threads.
+
+        Raises RemoteError (``unreachable``) where the link is not up within CONNECT_S, besides the time that a person
+        needs to answer.
+        """
+        self.box, self._on_event, self._why = box, on_event, ""
+        self._changed = threading.Condition()
+        self._last: dict[type, Any] = {}
+        """The newest event of each kind."""
+        self._asked: list[HostKeyAsked | QuestionAsked] = []
+        self.client = BoxClient(box, self._take, readonly=readonly)
+        self.client.start()
+        try:
+            why = self._wait()
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
+        if why:
+            self.close()
+            raise RemoteError("unreachable", f"{box.name}: {why}")
+
+    def _wait(self) -> str:
+        """Wait for the link, and let a person answer what it asks; returns why it is not up."""
+        until = time.monotonic() + CONNECT_S
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._asked or self._why or self._is_up(), until - time.monotonic())
+                question = self._asked.pop(0) if self._asked else None
+                if question is None:
+                    return "" if self._is_up() else self._why or f"no connection within {CONNECT_S:.0f} s"
+            if isinstance(question, HostKeyAsked):
+                self.client.answer_host_key(person.accept_host_key(question))
+            else:
+                answer = person.answer(question)
+                if question.kind != "touch":
+                    self.client.answer_question(answer)
+            until = time.monotonic() + CONNECT_S
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the link. Runs are not affected."""
+        self.client.close()
+
+    def request(self, op: str, timeout: float = REPLY_S, **params: Any) -> dict[str, Any]:
+        """The reply of the box. Raises RemoteError."""
+        return self.client.request(op, timeout, **params).result()
+
+    def event(self, kind: type[Event], timeout: float) -> Event | None:
+        """The newest event of a kind, awaited for ``timeout`` seconds; None without one."""
+        with self._changed:
+            self._changed.wait_for(lambda: kind in self._last, timeout)
+            return self._last.get(kind)
+
+    def _is_up(self) -> bool:
+        return BoxGreeted in self._last
+
+    def _take(self, event: ClientEvent) -> None:
+        with self._changed:
+            self._last[type(event)] = event
+            if isinstance(event, LinkChanged) and event.state in (Link.LOST, Link.REFUSED):
+                self._why = self._why or event.detail
+            elif isinstance(event, (HostKeyAsked, QuestionAsked)):
+                self._asked.append(event)
+            self._changed.notify_all()
+        if self._on_event is not None:
+            self._on_event(event)

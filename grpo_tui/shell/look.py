@@ -1,0 +1,207 @@
+"""Commands that only read: runs, show, tail, gpu, sessions, capture, attach."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from grpo_train.run_dir.display import state_label
+from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.sessions import session_name
+from grpo_tui.attach import attach_command, call_in_foreground
+from grpo_tui.history.tables import print_table
+from grpo_tui.shell.connection import Connection
+from remote.boxes import Box
+from remote.events import ClientEvent, GpuSampled, LogArrived, LogFailed, LogRotated, TopicFailed
+from remote.intake import log_text
+from remote.protocol import Cursor, RemoteError
+from remote.protocol.logs import MAX_CHARACTERS, MAX_LINES
+
+GPU_S = 20.0
+MAX_CAPTURED = 5_000
+
+
+def runs(box: Box, arguments: argparse.Namespace) -> int:
+    """Print the runs of a box."""
+    with Connection(box, readonly=True) as connection:
+        rows = connection.request("list_runs")["runs"]
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+    elif rows:
+        print_table(("run", "state", "step", "reward", "device"), [_run_cells(row) for row in rows])
+    else:
+        print(f"no runs on {box.name}")
+    return 0
+
+
+def _run_cells(row: dict[str, Any]) -> list[str]:
+    state = state_label(str(row.get("state") or ""), str(row.get("host") or ""))[1]
+    return [str(row["run"]), state, _progress(row), _number(row.get("reward")), str(row.get("device") or "")]
+
+
+def _progress(row: dict[str, Any]) -> str:
+    return f"{row.get('step', 0)}/{row.get('total_steps') or '?'}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value or "")
+
+
+def show(box: Box, arguments: argparse.Namespace) -> int:
+    """Print everything about a run."""
+    with Connection(box, readonly=True) as connection:
+        reply = connection.request("show_run", run=arguments.run)
+    print(json.dumps(reply, indent=1) if arguments.json else "\n".join(_facts(reply)))
+    return 0
+
+
+def _facts(reply: dict[str, Any]) -> Iterator[str]:
+    row = {"run": reply["run"], **reply["summary"]}
+    cells = _run_cells(row)
+    yield f"{cells[0]}: {cells[1]}, step {cells[2]}, reward {cells[3] or '-'}"
+    yield f"  {reply['path']}"
+    if error := row.get("error"):
+        yield f"  error: {error.get('summary')}"
+        yield from (f"  | {line}" for line in error.get("console_tail") or ())
+    for each in reply["checkpoints"]:
+        yield f"  step_{each.get('step')}  {each.get('problem') or 'complete'}"
+    for evaluation in reply["evaluations"]:
+        for result in evaluation.get("metrics") or ():
+            yield f"  {evaluation['name']}: step {result.get('step')} accuracy {result.get('accuracy')}"
+
+
+def tail(box: Box, arguments: argparse.Namespace) -> int:
+    """Print the last lines of a log, and with ``--follow`` what is added."""
+    if not 0 <= arguments.lines <= MAX_LINES:
+        raise UserError(f"--lines: must be from 0 to {MAX_LINES}, not {arguments.lines}", code="bad_config")
+    if arguments.follow and arguments.json:
+        raise UserError("--follow cannot be combined with --json", code="bad_config")
+    arrived: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
+    with Connection(box, readonly=True, on_event=arrived.put) as connection:
+        path = _log_path(connection, arguments.run, arguments.file)
+        reply = connection.request(
+            "read_log", run=arguments.run, path=path, before=arguments.lines, after=0, characters=MAX_CHARACTERS
+        )
+        lines = [str(line.get("text", "")) for line in reply["lines"] if not (line.get("open") and arguments.follow)]
+        if arguments.json:
+            print(json.dumps({"run": arguments.run, "path": path, "lines": lines}, indent=1))
+        else:
+            print(*lines, sep="\n", end="\n" if lines else "", flush=True)
+        if arguments.follow:
+            _follow(connection, arrived, Cursor(path, reply["end"]))
+    return 0
+
+
+def _log_path(connection: Connection, run: str, name: str) -> str:
+    """Path of a log, given as ``console``, ``train_log.jsonl`` or a path. Raises UserError (``no_log``)."""
+    files = [row["path"] for row in connection.request("log_files", run=run)["files"]]
+    for path in files:
+        file = path.rpartition("/")[2]
+        if name in (path, file, file.rpartition(".")[0]):
+            return str(path)
+    names = ", ".join(path.rpartition("/")[2] for path in files) or "none"
+    raise UserError(f"{run} has no log '{name}' (its logs: {names})", code="no_log")
+
+
+def _follow(connection: Connection, arrived: queue.SimpleQueue[ClientEvent], cursor: Cursor) -> None:
+    """Print each line as it is completed, until Ctrl-C."""
+    subscription, rest = connection.client.follow(cursor.path, cursor), b""
+    while True:
+        event = arrived.get()
+        if getattr(event, "subscription", None) != subscription:
+            continue
+        if isinstance(event, LogFailed):
+            raise RemoteError("no_log", event.message)
+        if isinstance(event, LogRotated):
+            rest = b""
+        if isinstance(event, LogArrived):
+            connection.client.consumed(subscription, len(event.data))
+            *lines, rest = (rest + event.data).split(b"\n")
+            for line in lines:
+                print(log_text(line), flush=True)
+
+
+def gpu(box: Box, arguments: argparse.Namespace) -> int:
+    """Print a sample of each GPU."""
+    with Connection(box, readonly=True) as connection:
+        sampled = connection.event(GpuSampled, GPU_S)
+        failed = connection.event(TopicFailed, 0.0)
+    if sampled is None:
+        raise RemoteError("no_answer", failed.message if failed else f"no sample within {GPU_S:.0f} s")
+    if arguments.json:
+        print(json.dumps({"gpus": sampled.gpus, "note": sampled.note}, indent=1))
+    elif sampled.gpus:
+        print_table(
+            ("GPU", "name", "use %", "memory MiB", "W", "°C", "processes"), [_gpu_cells(g) for g in sampled.gpus]
+        )
+    else:
+        print(sampled.note or f"no GPU on {box.name}")
+    return 0
+
+
+def _gpu_cells(row: dict[str, Any]) -> list[str]:
+    numbers = [row.get(key) for key in ("utilization_percent", "power_w", "temperature_c")]
+    use, watts, degrees = ("" if value is None else f"{value:.0f}" for value in numbers)
+    sizes = [row.get(key) for key in ("memory_used_mib", "memory_total_mib")]
+    memory = "/".join("?" if size is None else f"{size:.0f}" for size in sizes)
+    users = [str(each.get("run") or each.get("name") or each.get("pid")) for each in row.get("processes") or ()]
+    return [str(row.get("index", "")), str(row.get("name", "")), use, memory, watts, degrees, ", ".join(users)]
+
+
+def sessions(box: Box, arguments: argparse.Namespace) -> int:
+    """Print the tmux sessions of a box."""
+    with Connection(box, readonly=True) as connection:
+        rows = connection.request("list_sessions")["sessions"]
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+    elif rows:
+        print_table(("session", "run", "state", "attached"), [_session_cells(row) for row in rows])
+    else:
+        print(f"no tmux sessions on {box.name}")
+    return 0
+
+
+def _session_cells(row: dict[str, Any]) -> list[str]:
+    ended = f"ended ({row.get('signal') or row.get('exit_status')})"
+    state = ended if row.get("dead") else "running"
+    return [str(row["name"]), str(row.get("run") or ""), state, str(row.get("attached") or 0)]
+
+
+def capture(box: Box, arguments: argparse.Namespace) -> int:
+    """Print the last lines of a session."""
+    if not 1 <= arguments.lines <= MAX_CAPTURED:
+        raise UserError(f"--lines: must be from 1 to {MAX_CAPTURED}, not {arguments.lines}", code="bad_config")
+    with Connection(box, readonly=True) as connection:
+        name = _session(connection, arguments.session)
+        reply = connection.request("capture_pane", session=name, lines=arguments.lines)
+    print(json.dumps(reply, indent=1) if arguments.json else str(reply["text"]).rstrip("\n"))
+    return 0
+
+
+def _session(connection: Connection, name: str) -> str:
+    """The session of this name, or that of a run. Raises RemoteError (``no_session``)."""
+    names = [row["name"] for row in connection.request("list_sessions")["sessions"]]
+    if found := next((each for each in (name, session_name(name)) if each in names), ""):
+        return str(found)
+    raise RemoteError("no_session", f"no tmux session '{name}' on this box (sessions: {', '.join(names) or 'none'})")
+
+
+def attach(box: Box, arguments: argparse.Namespace) -> int:
+    """Attach this terminal to a session; with ``--json``, print the command instead."""
+    if not arguments.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError("attach needs a terminal (--json prints the command)", code="no_terminal")
+    with Connection(box, readonly=True) as connection:  # ssh shares its connection while it is open
+        argv = attach_command(box, _session(connection, arguments.session))
+        if not arguments.json:
+            return call_in_foreground(argv)
+    print(json.dumps({"argv": argv}, indent=1))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Box, argparse.Namespace], int]] = {
+    "runs": runs, "show": show, "tail": tail, "gpu": gpu, "sessions": sessions, "capture": capture, "attach": attach,
+}  # fmt: skip
