@@ -49,7 +49,7 @@ def plan(
         start = run.newest_step()
         stages = remaining(run, config, start)
         used = to_float((run.read_status() or {}).get("run_seconds")) or 0.0
-    estimates = Estimates(folder, config)
+    estimates, disk = Estimates(folder, config), _disk(config, folder, start)
     rows, total, unknown = [], 0.0, 0
     for stage in stages:
         seconds = estimates.seconds(stage, start)
@@ -60,7 +60,6 @@ def plan(
     dollars = _dollars(config, total) if len(rows) > unknown else None
     budget = config.budget.limit_hours
     verdict = verdict_on(budget, used / 3600, total / 3600, bool(unknown))
-    disk = _disk(config, folder, start)
     if as_json:
         whole = {
             "seconds": total, "dollars": dollars, "unknown_stages": unknown, "used_seconds": used,
@@ -82,7 +81,8 @@ def plan(
         print(f"{unknown} of {len(rows)} stages cannot be estimated: no earlier run like this one had such a stage")
     if disk["checkpoint_bytes"] is not None:
         count, size, free = disk["checkpoints"], disk["checkpoint_bytes"], disk["free_bytes"]
-        print(f"{count} checkpoints of about {size / 1e9:.2f} GB are kept; {free / 1e9:.1f} GB are free under {folder}")
+        room = f"room for {count} x {size / 1e9:.2f} GB; {free / 1e9:.1f} GB are free under {folder}"
+        print(f"checkpoints need {room}")
     if budget is not None:
         print(_sentence(verdict, budget, used / 3600))
 

@@ -245,10 +245,12 @@ def _checkpoints(box: BoxContext, request: DoctorRequest) -> Finding:
         file.flush()
         words = [word for override in request.overrides for word in ("--set", override)]
         plan = ask_engine(box, ["plan", "--cfg", file.name, *words], PLAN_S)
+    if not isinstance(plan, dict) or "checkpoint_bytes" not in plan:
+        return Finding("ok", "not estimated by this version of the engine")
     size, count, free = (plan.get(key) for key in ("checkpoint_bytes", "checkpoints", "free_bytes"))
     if not all(isinstance(value, int) for value in (size, count, free)):
         return Finding("ok", "the size of its checkpoints is not known: the model is not on this box yet")
-    kept = f"{count} checkpoints of about {size / 1e9:.2f} GB, {free / 1e9:.1f} GB free"
+    kept = f"{count} x {size / 1e9:.2f} GB, {free / 1e9:.1f} GB free"
     if size * count <= free:
         return Finding("ok", kept)
     hint = "set run.keep_last in the config, or free disk space"

@@ -1,0 +1,181 @@
+"""The shell's commands over a real agent: of this machine, and over a real sshd."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_tui import cli
+from remote.boxes import Box, add_box
+from tests.support.agent import eventually
+
+CONFIG = "run: {total_steps: 100}\ntask: {name: addition}\n"
+
+
+class Shell:
+    """``grpo-tui`` in this process, with a boxes.yaml of its own."""
+
+    def __init__(self, folder: Path, box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.name, self._capsys = folder, box.name, capsys
+        self.boxes = add_box(folder / f"{box.name}.yaml", box)
+        self.config = folder / "my.yaml"
+        self.config.write_text(CONFIG)
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        code = cli.main([*words, "--box", self.name, "--boxes", str(self.boxes)])
+        done = self._capsys.readouterr()
+        return code, done.out, done.err
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        ended, out, errors = self(*words, "--json")
+        assert ended == code, (out, errors)
+        return json.loads(out)
+
+
+@pytest.fixture
+def shell(box: Box, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("LOCALFS_ROOT", raising=False)
+    return Shell(tmp_path, box, capsys)
+
+
+def test_a_run_from_launch_to_resume(shell: Shell, root: Path) -> None:
+    planned = shell.json("launch", str(shell.config), "--run-name", "one", "--dry-run", "--nproc", "2")
+    assert (planned["started"], planned["argv"][-2:]) == (False, ["--root", str(root)])
+    assert not (root / "training_runs").exists()
+    launched = shell.json("launch", str(shell.config), "--run-name", "one", "--key", "k", "--set", "run.save_every=7")
+    assert (launched["run"], launched["started"], launched["idempotency_key"]) == ("one", True, "k")
+    record = json.loads((root / "training_runs" / "one" / "launch.json").read_text())
+    assert (record["config_text"], record["overrides"]) == (CONFIG, ["run.save_every=7"])
+    assert record["config_name"] == "config/my.yaml"
+
+    code, out, _ = shell("launch", str(shell.config), "--run-name", "one", "--key", "k")
+    assert (code, out) == (0, "local: one launched before, by a command with this key\n")
+    eventually(lambda: shell.json("runs")[0]["step"] > 1)
+    assert shell.json("show", "one")["summary"]["state"] == "running"
+    assert [row["name"] for row in shell.json("sessions")] == ["one"]
+    assert "fake engine: supervise one" in shell.json("capture", "one")["text"]
+    assert shell.json("attach", "one")["argv"][-1] == "=one"
+    assert "one  running" in shell("runs")[1].replace("   ", "  ")
+    logged = shell.json("tail", "one", "train_log", "-n", "2")["lines"]
+    assert [json.loads(line)["reward"] for line in logged] == [0.5, 0.5]
+
+    assert shell.json("resume", "one", code=1)["error"]["code"] == "run_is_live"
+    assert shell.json("stop", "one", "--readonly", code=1)["error"]["code"] == "read_only"
+    assert shell("stop", "one")[:2] == (0, "local: one: stop requested: it stops after its current step and saves\n")
+    eventually(lambda: shell.json("show", "one")["summary"]["state"] == "stopped")
+    assert shell.json("stop", "one", code=1)["error"]["code"] == "not_running"
+
+
+def test_a_run_and_an_evaluation_are_killed(shell: Shell) -> None:
+    for name in ("one", "two"):
+        assert shell("launch", str(shell.config), "--run-name", name)[0] == 0
+    assert shell("eval", "two", "--steps", "latest", "--num-problems", "5", "--temperature", "0.5")[0] == 0
+    argv = next(row for row in shell.json("sessions") if row["name"] == "eval_two")
+    assert argv["dead"] is False
+    eventually(lambda: "--num-problems 5" in shell.json("capture", "eval_two")["text"].replace("\n", ""))
+    assert shell("kill", "one")[0] == 2, "it asks, and there is no terminal"
+    assert shell.json("kill", "one", "--yes")["left"] == []
+    assert shell.json("kill", "--session", "eval_two", "--yes")["session"] == "eval_two"
+    assert {row["run"]: row["state"] for row in shell.json("runs")} == {"one": "killed", "two": "running"}
+    assert shell("kill", "two", "--yes")[0] == 0
+
+
+def test_a_followed_log_until_ctrl_c(shell: Shell) -> None:
+    assert shell("launch", str(shell.config), "--run-name", "one")[0] == 0
+    eventually(lambda: shell.json("runs")[0]["step"] > 0)
+    words = ["tail", "one", "train_log.jsonl", "-f", "-n", "1", "--box", "local", "--boxes", str(shell.boxes)]
+    command = [sys.executable, "-m", "grpo_tui.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        steps = [json.loads(process.stdout.readline())["step"] for _ in range(5)]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert steps == list(range(steps[0], steps[0] + 5)), "each line once"
+    assert process.returncode == 130
+    assert shell("kill", "one", "--yes")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["show", "none"], 2, "no run named 'none'"),
+        (["capture", "none"], 2, "no tmux session 'none'"),
+        (["attach", "none"], 2, "needs a terminal"),
+        (["launch", "nothing"], 2, "nothing: no such file"),
+        (["launch", "FILE", "--set", "run.total=1"], 2, "run.total"),
+        (["eval"], 2, "either RUN or --ckpt-path"),
+        (["kill", "--yes"], 2, "either RUN or --session"),
+        (["gpu", "--box", "nobox"], 2, "no box named 'nobox'"),
+    ],
+)
+def test_usage_errors(shell: Shell, words: list[str], code: int, message: str) -> None:
+    words = [str(shell.config) if word == "FILE" else word for word in words]
+    box = [] if "--box" in words else ["--box", "local"]
+    ended = cli.main([*words, *box, "--boxes", str(shell.boxes)])
+    assert (ended, message in shell._capsys.readouterr().err) == (code, True)
+
+
+def test_a_box_without_a_gpu(shell: Shell) -> None:
+    assert shell.json("gpu")["gpus"] == []
+
+
+def test_doctor_has_three_exit_codes(shell: Shell, box: Box, root: Path, tmp_path: Path) -> None:
+    ready = shell.json("doctor")
+    assert (ready["level"], {check["level"] for check in ready["checks"]}) == ("ok", {"ok"})
+    assert {"transport", "algorithms", "clock", "roots", "owners", "secrets", "device"} <= {
+        check["name"] for check in ready["checks"]
+    }
+    (root / ".env").write_text("WANDB_API_KEY=x\n")
+    (root / ".env").chmod(0o644)
+    code, out, _ = shell("doctor")
+    assert (code, f"▲ secrets        other accounts can read {root}/.env" in out) == (1, True)
+    fix = next(line for line in out.splitlines() if "chmod" in line).partition("on the box: ")[2]
+    subprocess.run(fix, shell=True, check=True)
+    assert shell("doctor")[0] == 0, "the command does what it says"
+
+    shell.boxes.unlink()
+    add_box(shell.boxes, dataclasses.replace(box, engine=["/no/such/engine"]))
+    broken = shell.json("doctor", code=2)
+    assert [check["name"] for check in broken["checks"] if check["level"] == "error"] == ["engine"]
+
+
+def test_doctor_of_a_box_that_is_not_reached(shell: Shell, box: Box) -> None:
+    shell.boxes.unlink()
+    add_box(shell.boxes, Box("local", host="127.0.0.1", port=1, transport="paramiko"))
+    (check,) = shell.json("doctor", code=2)["checks"]
+    assert (check["name"], check["level"], check["fix"]) == ("link", "error", "grpo-tui --box local")
+    assert shell.json("runs", code=1)["error"]["code"] == "unreachable"
+
+
+@pytest.mark.parametrize("transport", ["paramiko", "openssh"])
+def test_over_ssh(
+    ssh_box: Box, transport: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host key is accepted by a person; the algorithms of the connection are named."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
+    monkeypatch.setattr("grpo_tui.shell.person.accept_host_key", lambda question: True)
+    shell = Shell(tmp_path, dataclasses.replace(ssh_box, transport=transport), capsys)
+    checks = {check["name"]: check for check in shell.json("doctor", code=0)["checks"]}
+    assert transport in checks["transport"]["detail"]
+    assert "host_key ssh-ed25519" in checks["algorithms"]["detail"]
+    assert "kex " in checks["algorithms"]["detail"]
+    launched = shell.json("launch", str(shell.config), "--run-name", "far")
+    assert launched["started"] is True
+    assert shell.json("kill", "far", "--yes")["left"] == []
+
+
+def test_no_command_loads_the_app_or_torch() -> None:
+    code = "import sys; from grpo_tui.shell import look, change, doctor; print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    loaded = set(json.loads(done.stdout.replace("'", '"')))
+    assert not loaded & {"torch", "textual", "paramiko", "boto3"}
