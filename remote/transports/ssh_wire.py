@@ -80,6 +80,8 @@ class Wire(_Transport):
         self.disconnect = ""
         """What the other side said when it disconnected."""
         self._offers: dict[str, list[str]] = {}
+        self._kex = ""
+        """The key exchange that was agreed on; paramiko forgets it."""
 
     def opened(self) -> None:
         """The agent runs: no limit on the number of bytes any more."""
@@ -109,8 +111,7 @@ class Wire(_Transport):
 
     def algorithms(self) -> dict[str, str]:
         """What both sides agreed on."""
-        kex = next((name for name, kind in self._kex_info.items() if type(self.kex_engine) is kind), "")
-        found = {"kex": kex, "host_key": self.host_key_type or "", "cipher": self.local_cipher}
+        found = {"kex": self._kex, "host_key": self.host_key_type or "", "cipher": self.local_cipher}
         return {key: name for key, name in found.items() if name}
 
     def offers(self) -> str:
@@ -134,6 +135,7 @@ class Wire(_Transport):
     def _parse_kex_init(self, m: paramiko.Message) -> None:
         self._offers = self._really_parse_kex_init(paramiko.Message(m.asbytes()))
         super()._parse_kex_init(m)
+        self._kex = next((name for name, kind in self._kex_info.items() if type(self.kex_engine) is kind), "")
 
     def _parse_disconnect(self, m: paramiko.Message) -> None:
         m.get_int()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from grpo_train.run_dir import create_run
+from grpo_train.run_dir import StatusWriter, create_run
 from remote.agent.context import BoxContext
-from remote.agent.doctor import doctor
+from remote.agent.doctor import CHECKS, doctor
 from remote.protocol.operations import DoctorRequest
 from tests.support.backups import make_run, set_state
 
@@ -24,8 +24,11 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def finding(name: str, root: Path, text: str = "", **settings: Any) -> dict[str, Any]:
     box = BoxContext.from_settings({"root": str(root), **settings})
-    checks = doctor(box, DoctorRequest(text))["checks"]
-    return next(check for check in checks if check["name"] == name)
+    only = {name: CHECKS[name]} if name in CHECKS else {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("remote.agent.doctor.CHECKS", only)
+        (check,) = doctor(box, DoctorRequest(text))["checks"]
+    return check
 
 
 def fixed(check: dict[str, Any]) -> None:
@@ -39,21 +42,22 @@ def test_runs_below_another_root(root: Path, tmp_path: Path, place: str) -> None
         root = tmp_path / "elsewhere"
         root.mkdir()
     assert finding("roots", root, repo=str(repo))["level"] == "ok"
-    run = make_run(other, "lost one", 2)
+    run = make_run(other, "lost", 2)
     set_state(run, "stopped")
     check = finding("roots", root, repo=str(repo))
     assert (check["level"], check["ok"]) == ("warning", False)
     assert f"1 runs are under {other}" in check["detail"]
     fixed(check)
-    assert (root / "training_runs" / "lost one" / "launch.json").exists()
+    assert (root / "training_runs" / "lost" / "launch.json").exists()
     assert finding("roots", root, repo=str(repo))["level"] == "ok"
 
 
 def test_a_live_run_is_not_moved(root: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "repo" / "localfs", "one", 2)
-    set_state(run, "running")
+    StatusWriter(run.path).update(state="running")
     check = finding("roots", root, repo=str(tmp_path / "repo"))
-    assert (check["level"], check["fix"]) == ("warning", "") if run.observed_state().is_live else True
+    assert run.observed_state().is_live
+    assert (check["level"], check["fix"], "wait until one has ended" in check["hint"]) == ("warning", "", True)
 
 
 def test_a_root_that_is_a_link_is_the_same_root(root: Path, tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_a_root_that_is_a_link_is_the_same_root(root: Path, tmp_path: Path) -> N
 
 
 def test_runs_that_others_can_change(root: Path) -> None:
-    run = create_run(root, {}, "a run")
+    run = create_run(root, {}, "one")
     assert finding("owners", root)["level"] == "ok"
     (run.path / "launch.json").chmod(0o666)
     check = finding("owners", root)
