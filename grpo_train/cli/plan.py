@@ -79,10 +79,9 @@ def plan(
         print(f"estimated from {', '.join(estimates.sources)}")
     if unknown:
         print(f"{unknown} of {len(rows)} stages cannot be estimated: no earlier run like this one had such a stage")
-    if disk["checkpoint_bytes"] is not None:
-        count, size, free = disk["checkpoints"], disk["checkpoint_bytes"], disk["free_bytes"]
-        room = f"room for {count} x {size / 1e9:.2f} GB; {free / 1e9:.1f} GB are free under {folder}"
-        print(f"checkpoints need {room}")
+    if size := disk["checkpoint_bytes"]:
+        count, free = disk["checkpoints"], disk["free_bytes"] or 0
+        print(f"checkpoints need room for {count} x {size / 1e9:.2f} GB; {free / 1e9:.1f} GB are free under {folder}")
     if budget is not None:
         print(_sentence(verdict, budget, used / 3600))
 

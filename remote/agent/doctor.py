@@ -248,7 +248,7 @@ def _checkpoints(box: BoxContext, request: DoctorRequest) -> Finding:
     if not isinstance(plan, dict) or "checkpoint_bytes" not in plan:
         return Finding("ok", "not estimated by this version of the engine")
     size, count, free = (plan.get(key) for key in ("checkpoint_bytes", "checkpoints", "free_bytes"))
-    if not all(isinstance(value, int) for value in (size, count, free)):
+    if not (isinstance(size, int) and isinstance(count, int) and isinstance(free, int)):
         return Finding("ok", "the size of its checkpoints is not known: the model is not on this box yet")
     kept = f"{count} x {size / 1e9:.2f} GB, {free / 1e9:.1f} GB free"
     if size * count <= free:
