@@ -41,7 +41,10 @@ class Samples:
 
 
 def pick_samples(run: RunDir, last_step: int, unusual_step: int | None) -> list[Samples]:
-    """Completions of the last steps, and of the step with the highest gradient norm. Raises OSError, Unreadable."""
+    """Completions of the last steps, and of the step with the highest gradient norm, without discarded ones.
+
+    Raises OSError, Unreadable.
+    """
     path = run.logs / "rollouts.jsonl"
     if not path.exists():
         return []
@@ -111,7 +114,7 @@ class _Rollouts:
                     break
                 if at != found[0]:
                     found, start = (at, []), offset
-                if offset - start < MAX_BYTES:
+                if offset - start < MAX_BYTES and "discarded" not in row:  # rollout.filter_groups
                     found[1].append(row)
             if found[0] is not None:
                 return found

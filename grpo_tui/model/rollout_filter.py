@@ -1,7 +1,7 @@
 """Filters of samples, as the box searches them. No Textual.
 
-A filter names fields (``reward<1``, ``text~"wait"``), flags (``truncated``, ``not correct``, ``right``, ``wrong``) and
-words, which are searched in prompt and completion regardless of case.
+A filter names fields (``reward<1``, ``text~"wait"``), flags (``truncated``, ``not correct``, ``right``, ``wrong``,
+``kept``) and words, which are searched in prompt and completion regardless of case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ MAX_DEPTH = 8
 MAX_CONDITIONS = 64
 """What the box accepts."""
 ALIASES = {"adv": "advantage", "len": "length", "why": "reason", "cut": "truncated"}
-WORDS = {"right": ("correct", True), "wrong": ("correct", False), "cut": ("truncated", True)}
+WORDS = {
+    "right": ("correct", True), "wrong": ("correct", False), "cut": ("truncated", True), "kept": ("discarded", False),
+}  # fmt: skip
 """Words that are flags, besides the names of the flags."""
 FIELDS = tuple(name for names in SEARCHED.values() for name in names)
 _SPECIAL = re.compile(r"([.^$*+?{}\[\]\\|()])")

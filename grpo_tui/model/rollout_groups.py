@@ -48,6 +48,11 @@ class Group:
         return math.hypot(*(value - self.mean for value in self.rewards)) / math.sqrt(len(self.rewards))
 
     @cached_property
+    def is_discarded(self) -> bool:
+        """Whether no step learned from it (``rollout.filter_groups``)."""
+        return any(one.get("discarded") for one in self.samples)
+
+    @cached_property
     def share(self) -> float | None:
         """The share of right samples."""
         known = [bool(one["correct"]) for one in self.samples if one.get("correct") is not None]
@@ -89,13 +94,14 @@ def groups_of(samples: Iterable[Sample], prompts: Iterable[Mapping[str, Any]]) -
 
 
 def ordered(groups: Sequence[Group], order: str, is_reversed: bool = False) -> list[Group]:
-    """The groups in one of ORDERS; those without a value come last."""
+    """The groups in one of ORDERS; those without a value come last, and discarded ones after them."""
     descending = DESCENDING[order] is not is_reversed
     if order == "log":
         return list(reversed(groups)) if descending else list(groups)
     known = [(value, group) for group in groups if (value := getattr(group, order)) is not None]
     known.sort(key=lambda pair: pair[0], reverse=descending)
-    return [group for _, group in known] + [group for group in groups if getattr(group, order) is None]
+    found = [group for _, group in known] + [group for group in groups if getattr(group, order) is None]
+    return sorted(found, key=lambda group: group.is_discarded)
 
 
 def order_label(order: str, is_reversed: bool) -> str:
@@ -106,8 +112,9 @@ def order_label(order: str, is_reversed: bool) -> str:
 
 
 def histogram(samples: Iterable[Sample]) -> list[tuple[str, int]]:
-    """Counts of rewards: one bar per value, or, of many values, equally wide ranges; then those that are not finite."""
-    values = [reward_of(one) for one in samples]
+    """Counts of rewards of samples that are not discarded: one bar per value, or, of many values, equally wide ranges;
+    then those that are not finite."""
+    values = [reward_of(one) for one in samples if not one.get("discarded")]
     finite = sorted(value for value in values if value is not None and abs(value) < HUGE)
     bars: list[tuple[str, int]] = []
     distinct = sorted(set(finite))

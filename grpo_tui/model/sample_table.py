@@ -11,7 +11,7 @@ from grpo_tui.model.rollout_reader import RolloutReader
 
 COLUMNS = (
     "step", "group", "sample", "reward", "advantage", "length", "correct", "formatted", "flexible", "truncated",
-    "reason",
+    "discarded", "reason",
 )  # fmt: skip
 FORMULA = ("=", "+", "-", "@", "\t")
 """A text that begins so is a formula to a spreadsheet."""

@@ -182,6 +182,8 @@ class GroupsPanel(RolloutList):
             shown, total = len(reader.groups), len(page.groups)
             what += "s" if total != 1 else ""
             words = f"{shown:,} of {total:,} {what}" if shown < total else f"{total:,} {what}"
+            if discarded := sum(group.is_discarded for group in reader.groups):
+                words += f", {discarded:,} discarded (×)"
             if page.count > len(page.samples):
                 words = f"▲ {len(page.samples):,} of {page.count:,} samples · {words}"
         self.set_titles(Content(title), Content(words))
@@ -211,15 +213,16 @@ class GroupsPanel(RolloutList):
         group = reader.groups[index]
         shares = reader.shares if reader.flips else None
         room = self._room(width) if shares is None else max(4, width - 14)
-        text = Text(
-            one_line(group.prompt) or ("no group" if group.number is None else f"group {group.number}"), no_wrap=True
-        )
+        prompt = one_line(group.prompt) or ("no group" if group.number is None else f"group {group.number}")
+        text = Text(f"× {prompt}" if group.is_discarded else prompt, no_wrap=True)
         text.truncate(room, overflow="ellipsis", pad=True)
         if shares is not None:
             return text.append(f" {figure(shares.get(group.number)):>6} {figure(group.share):>6}")
         text.append(f" {figure(group.mean):>6}  ")
-        text.append(rewards_as_blocks(group, self._blocks(width), *self._range(reader)),
-                    style=self.app.theme_variables["chart-reward"])  # fmt: skip
+        color = self.muted() if group.is_discarded else self.app.theme_variables["chart-reward"]
+        text.append(rewards_as_blocks(group, self._blocks(width), *self._range(reader)), style=color)
+        if group.is_discarded:
+            text.stylize(self.muted())
         return text
 
     def _blocks(self, width: int) -> int:

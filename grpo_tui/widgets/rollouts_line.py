@@ -63,6 +63,8 @@ class RolloutsLine(Line):
         if page is None:
             return reader.rollouts.of_step.words()
         total = f"{len(page.samples):,} sample{'' if len(page.samples) == 1 else 's'}"
+        if discarded := sum(bool(one.get("discarded")) for one in page.samples):
+            total += f", {discarded:,} discarded"
         if page.count > len(page.samples):
             total = f"the first {len(page.samples):,} of {page.count:,} samples"
         return total if search is None else f"{len(search.matches):,} of {total}"

@@ -184,6 +184,8 @@ class _Page:
         text.append("  ".join(parts), style=f"bold {self.palette['key']}")
         if row.get("truncated"):
             text.append(" ── ").append("truncated", style=f"bold {self.palette['warn']}")
+        if row.get("discarded"):
+            text.append(" ── ").append("discarded", style=f"bold {self.palette['muted']}")
         text.append(" ")
         return text.append("─" * max(0, width - text.cell_len))
 

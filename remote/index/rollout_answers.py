@@ -12,7 +12,7 @@ from typing import Any
 from remote.index.log_index import Source
 from remote.index.query import Candidate, compiled
 from remote.index.reading import Lines, Unindexed, full_row, prompts, sample_row
-from remote.index.rollouts import RolloutIndex, Sample, Segment, segments_of
+from remote.index.rollouts import COLUMNS, RolloutIndex, Sample, Segment, segments_of
 from remote.protocol import RemoteError
 from remote.protocol.index import (
     MAX_STEPS,
@@ -67,8 +67,8 @@ def _of_tail(index: RolloutIndex, source: Source) -> list[Segment]:
     """The segments of the file's last bytes but for the first, which may have begun before."""
     start = max(index.offset, source.size - TAIL)
     samples = Unindexed(source, index.ranges).samples(start)
-    columns = list(zip(*samples, strict=True)) if samples else [(), (), (), (), ()]
-    return segments_of(0, columns[1], columns[2], columns[4])[0 if start == index.offset else 1 :]
+    columns = list(zip(*samples, strict=True)) or [()] * len(COLUMNS)
+    return segments_of(0, columns[1], columns[2], columns[4], columns[7])[0 if start == index.offset else 1 :]
 
 
 def rollout_step(index: RolloutIndex, source: Source | None, request: RolloutStepRequest) -> dict[str, Any]:

@@ -26,10 +26,11 @@ from remote.protocol.index import HUGE
 
 COLUMNS = (
     ("offset", "q"), ("step", "q"), ("group", "i"), ("sample", "i"), ("reward", "d"), ("advantage", "d"),
-    ("length", "i"), ("flags", "B"), ("reason", "H"),
+    ("length", "i"), ("flags", "H"), ("reason", "H"),
 )  # fmt: skip
-FLAGS = ("correct", "formatted", "flexible", "truncated")
-"""Two bits each: 0 is not known, 1 false, 2 true."""
+OF_SEGMENTS = ("step", "group", "reward", "flags")
+FLAGS = ("correct", "formatted", "flexible", "truncated", "discarded")
+"""Two bits each: 0 is not known, 1 false, 2 true. ``discarded``: no step learned from it (rollout.filter_groups)."""
 NO_REASON, OTHER_REASON = 0, 1
 """Numbers of reasons; the others are places in the header's list, from 2 on. OTHER_REASON is in the log only."""
 MAX_REASONS = 1_000
@@ -49,13 +50,15 @@ _USUAL = re.compile(
     + _STRING + rb'), "answer": ' + _ANY + rb', "gold": ' + _ANY + rb', "length": ' + _COUNT + rb', "truncated": '
     + _FLAG + rb', "prompt": "'
 )  # fmt: skip
+_DISCARDED = re.compile(rb', "discarded": "[a-z_]+"\}$')
+"""The last key of a line; inside of a text its quotes would be escaped."""
 _BITS = {b"null": 0, b"false": 1, b"true": 2, None: 0, False: 1, True: 2}
 _NUMBERS = {b"null": MISSING, b'"NaN"': float("nan"), b'"Infinity"': float("inf"), b'"-Infinity"': float("-inf")}
 
 
 @dataclass
 class Segment:
-    """Samples of a step that follow each other."""
+    """Samples of a step that follow each other. ``scored`` and what follows leave out discarded samples."""
 
     step: int
     first: int
@@ -110,6 +113,7 @@ def read_sample(offset: int, line: bytes, reasons: Reasons) -> Sample | None:
         number_ = reasons.raw(reason)
         if number_ >= 0:
             bits = _BITS[correct] | _BITS[formatted] << 2 | _BITS[flexible] << 4 | _BITS[truncated] << 6
+            bits |= _BITS[_DISCARDED.search(line, len(line) - 64) is not None] << 8
             return (
                 offset, int(step), int(group), int(sample), _value(reward), _value(advantage), int(length), bits,
                 number_,
@@ -120,6 +124,8 @@ def read_sample(offset: int, line: bytes, reasons: Reasons) -> Sample | None:
     bits = 0
     for place, flag in enumerate(FLAGS):
         value = row.get(flag)
+        if flag == "discarded":
+            value = isinstance(value, str) and re.fullmatch("[a-z_]+", value) is not None
         bits |= (_BITS[value] if isinstance(value, bool) else 0) << 2 * place
     return (
         offset,
@@ -145,7 +151,14 @@ def _count(value: Any) -> int:
     return int(found) if 0 <= found < 1 << 31 else -1
 
 
-def segments_of(first: int, steps: Sequence[int], groups: Sequence[int], rewards: Sequence[float]) -> list[Segment]:
+def is_discarded(flags: int) -> bool:
+    """Whether no step learned from a sample with these flags."""
+    return flags >> 2 * FLAGS.index("discarded") & 3 == 2
+
+
+def segments_of(
+    first: int, steps: Sequence[int], groups: Sequence[int], rewards: Sequence[float], flags: Sequence[int]
+) -> list[Segment]:
     """The segments of some rows, of which the first has the number ``first``."""
     found, start = [], 0
     for step, rows in groupby(steps):
@@ -153,7 +166,9 @@ def segments_of(first: int, steps: Sequence[int], groups: Sequence[int], rewards
         seen: dict[int, float | None] = {}
         signal: set[int] = set()
         scored, total = 0, 0.0
-        for group, reward in zip(groups[start:end], rewards[start:end], strict=True):
+        for group, reward, bits in zip(groups[start:end], rewards[start:end], flags[start:end], strict=True):
+            if is_discarded(bits):
+                continue
             if not -HUGE < reward < HUGE:
                 seen.setdefault(group, None)
                 continue
@@ -220,11 +235,9 @@ class RolloutIndex(LogIndex):
         # the last segment may continue
         last = header["last"]
         first = last["first"] if last else rows
-        steps, groups, rewards = (
-            self.read("samples", name, first, rows) + self._columns[place]
-            for name, place in (("step", 1), ("group", 2), ("reward", 4))
-        )
-        found = segments_of(first, steps, groups, rewards)
+        names = [name for name, _ in COLUMNS]
+        columns = (self.read("samples", name, first, rows) + self._columns[names.index(name)] for name in OF_SEGMENTS)
+        found = segments_of(first, *columns)
         closed = self.count("segments")
         for place, column in enumerate(zip(*map(astuple, found[:-1]), strict=True)):
             self.store.write("segments", place, closed, array(SEGMENT_COLUMNS[place][1], column))
@@ -245,7 +258,7 @@ class RolloutIndex(LogIndex):
             if last >= kept:
                 closed -= 1
                 header_first = firsts[closed]
-            columns = (self.read("samples", name, header_first, kept) for name in ("step", "group", "reward"))
+            columns = (self.read("samples", name, header_first, kept) for name in OF_SEGMENTS)
             (segment,) = segments_of(header_first, *columns)
             header["last"] = vars(segment)
         header["tables"] = _counted(header["tables"], kept, closed)

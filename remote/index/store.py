@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 HEADER = "header.json"
 LOCK_WAIT_S = 2.0
 MAX_BYTES = 512 << 20

@@ -30,7 +30,7 @@ HUGE = 1e300
 """Values from here on count as infinite, as NaN does: they are counted, and left out of the other columns."""
 SEARCHED = {
     "numbers": ("step", "group", "sample", "reward", "advantage", "length"),
-    "flags": ("correct", "formatted", "flexible", "truncated"),
+    "flags": ("correct", "formatted", "flexible", "truncated", "discarded"),
     "texts": ("reason", "prompt", "completion", "answer", "gold", "text"),
 }
 """Fields of a search. Flags are compared with true and false; ``text`` is the prompt and the completion."""
@@ -283,7 +283,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class StepTable:
-    """Steps with rollouts, in order."""
+    """Steps with rollouts, in order. What follows ``samples`` leaves out discarded ones."""
 
     step: array[float]
     samples: array[float]

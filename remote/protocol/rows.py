@@ -163,10 +163,12 @@ class _Evaluation(TypedDict):
 
 
 class Evaluation(_Evaluation, total=False):
-    """An evaluation of a run."""
+    """An evaluation of a run, or of a model without one."""
 
     state: Label
     dataset: Label
+    model: str
+    """Of a model without a run: ``OWNER/NAME@COMMIT`` or a directory."""
     started_at: Time
     """Of its newest start."""
     updated_at: Time
@@ -284,6 +286,8 @@ class SampleRow(_Sample, total=False):
     formatted: bool | None
     flexible: bool | None
     truncated: bool | None
+    discarded: bool | None
+    """No step learned from it (``rollout.filter_groups``)."""
     reason: str | None
     excerpt: str
     prompt: str
@@ -357,6 +361,7 @@ ROWS: dict[str, RowKind] = {
     "checkpoints": RowKind(Checkpoint, "step", _unreadable_checkpoint),
     "comparisons": RowKind(ComparisonRow, "name", _named),
     "evaluations": RowKind(Evaluation, "name", _named),
+    "baselines": RowKind(Evaluation, "name", _named),
     "events": RowKind(Event, "event", lambda name, reason: {"event": UNREADABLE, UNREADABLE: reason}),
     "configs": RowKind(Config, "name", _named, unique=True),
     "series": RowKind(SeriesRow, "metric", lambda name, reason: {"metric": name, UNREADABLE: reason}),

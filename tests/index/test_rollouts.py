@@ -126,6 +126,21 @@ def test_what_a_step_says(log: Path, box: Box) -> None:
     assert ([row[0] for row in listed(between)], between["total"], between["last_step"]) == ([3], 3, 5)
 
 
+def test_discarded_samples_are_not_in_the_means(log: Path, box: Box) -> None:
+    rows = [completion(7, i // 4, i % 4, float(i % 2)) for i in range(8)]
+    rows += [completion(7, 8 + i // 4, i % 4, 1.0, discarded="no_spread") for i in range(8)]
+    rows += [completion(7, 10, i, float(i), facts={"a": 1}, discarded="surplus") for i in range(4)]
+    with log.open("a") as file:
+        file.writelines(rows)
+    assert listed(box.whole("rollout_steps"))[-1] == (7, 20, 8, 0.5, 2, 2)
+    found = box.ask("rollout_step", step=7)
+    assert [row["discarded"] for row in found["samples"]] == [False] * 8 + [True] * 12
+    matches = box.ask("search_rollouts", where=["discarded", "=", False], step=7)["matches"]
+    assert len(matches) == 8
+    (row,) = box.ask("samples", offsets=[found["samples"][-1]["offset"]])["samples"]
+    assert row["discarded"] is True
+
+
 def test_a_step_that_is_written_grows(log: Path, box: Box) -> None:
     box.whole("rollout_steps")
     for sample in range(3):

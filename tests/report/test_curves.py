@@ -131,3 +131,11 @@ def test_each_kind_of_completion_is_picked() -> None:
 def test_without_verdicts_rewards_decide() -> None:
     rows = [{"reward": value, "length": 1} for value in (0.5, "NaN", -1.0)]
     assert [sample.why for sample in pick(1, rows)] == [["highest reward", "longest"], ["lowest reward"]]
+
+
+def test_discarded_completions_are_not_picked(tmp_path: Path) -> None:
+    rows = [{"step": 1, "reward": 1.0, "n": "kept"}, {"step": 1, "reward": 2.0, "discarded": "no_spread"}]
+    log = tmp_path / "rollouts.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, found = _Rollouts(log, []).at(1, FAR)
+    assert [row.get("n") for row in found] == ["kept"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ def completion(step: int, group: int, sample: int, reward: Any = 1.0, /, **field
 
 
 _texts = st.sampled_from(
-    ["right", 'a "quoted" \\ one', "é\n\u2028", "", "no answer tag", "}", '", "length": 3', "\ud800"]
+    ["right", 'a "quoted" \\ one', "é\n\u2028", "", "no answer tag", "}", '", "discarded": "no_spread"}', "\ud800"]
 )
 _rewards = st.sampled_from([0.0, 1.0, 2.5, -1e-7, 1e300, None, float("nan"), float("inf"), 3, True, "text", 10**30])
 
@@ -194,6 +195,10 @@ def rollouts(draw: st.DrawFn, max_rows: int = 20, odd: bool = True) -> bytes:
         if odd and kind == 2:
             fields |= {draw(st.sampled_from(["group", "length", "truncated", "rewards", "correct"])): draw(values)}
             fields["reason"] = draw(st.sampled_from([None, 5, ["x"], "x" * 300]))
+        if kind == 5:
+            fields["discarded"] = draw(st.sampled_from(["no_spread", "surplus", *([None, 5, "Ü"] if odd else [])]))
+        if kind == 6:
+            fields["facts"] = {"a": 1, "discarded": draw(_texts)}
         if odd and kind == 3:
             step -= draw(st.integers(0, 3))
         if odd and kind == 4:
@@ -213,6 +218,8 @@ def samples_of(data: bytes, spans: list[tuple[int, int]]) -> list[Row]:
             for key in ("group", "sample", "length")
         }
         flags = {key: row.get(key) if isinstance(row.get(key), bool) else None for key in FLAGS}
+        discarded = row.get("discarded")
+        flags["discarded"] = isinstance(discarded, str) and re.fullmatch("[a-z_]+", discarded) is not None
         numbers = {
             key: number if to_float(number := row.get(key)) is not None else None for key in ("reward", "advantage")
         }

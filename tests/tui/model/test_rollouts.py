@@ -228,6 +228,17 @@ def test_what_became_of_a_sample(row: dict[str, Any], expected: str) -> None:
 # marks and matches -------------------------------------------------------------------------------------------------
 
 
+def test_discarded_groups_are_last_and_not_counted() -> None:
+    rows = [{"group": 0, "reward": 0.0}, {"group": 0, "reward": 1.0}]
+    rows += [{"group": number, "reward": 3.0 * i, "discarded": True} for number in (1, 2) for i in range(2)]
+    groups = groups_of(rows, [])
+    for order in ORDERS[:-1]:
+        for is_reversed in (False, True):
+            assert ordered(groups, order, is_reversed)[0].number == 0
+    assert [group.is_discarded for group in groups] == [False, True, True]
+    assert histogram(rows) == [("0", 1), ("1", 1)]
+
+
 def test_two_samples_are_shown(reading: Reading) -> None:
     reader = reading.settle()
     assert reader.toggle_beside() == ""

@@ -128,6 +128,23 @@ async def test_a_filter_of_the_step(start: Start) -> None:
         assert wrong is not None
 
 
+async def test_discarded_groups_are_marked(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        rows = rollout_rows(1)
+        left = [{**row, "group": 9, "reward": 1.0, "discarded": "no_spread"} for row in rows[:4]]
+        client.files[LOG] = jsonl([*rows, *left])
+
+    async with start(script, wait="87/200") as session:
+        screen = await rollouts(session)
+        await session.until_text("12 samples, 4 discarded", "3 groups, 1 discarded (×)", "× ")
+        await session.press("l", "G")
+        await session.until(lambda: at(screen)[1] == 9, "the discarded group is last")
+        await session.until_text("── discarded ")
+        await session.press("slash", *"kept")
+        await session.until_text("8 of 12 samples, 4 discarded", "2 of 3 groups")
+
+
 def _groups(screen: RolloutsScreen) -> list[Any]:
     return screen.reader.groups if screen.reader else []
 
