@@ -29,6 +29,7 @@ _DEPTH = 6
 _BY_PROCESS = (
     (re.compile(r"\.selftest-(\d+)-(\d+)-.+"), "a self-test"),
     (re.compile(r"\.step_\d+\.(\d+)-(\d+)-[0-9a-f]+\.tmp"), "a checkpoint that was being written or removed"),
+    (re.compile(r"\..+\.(\d+)-(\d+)-[0-9a-f]{16}\.tmp"), "an export that was being written"),
     (re.compile(r"\..+\.(\d+)\.[0-9a-f]{8}\.tmp"), "a file that was being written"),
 )
 _BY_TRANSFER = (

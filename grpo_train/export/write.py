@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import glob
+import hashlib
+import os
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +19,7 @@ from grpo_train.export.plan import ExportError, ExportPlan
 from grpo_train.export.shape import sample_problems, shape_of
 from grpo_train.run_dir import sha256
 from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
+from grpo_train.run_dir.processes import boot_id, is_alive, start_ticks
 from grpo_train.run_dir.version import VERSION
 from grpo_train.tasks import TaskError
 
@@ -55,8 +60,9 @@ def existing_export(plan: ExportPlan) -> Exported | None:
 
 
 def write_export(plan: ExportPlan, price: float | None = None) -> Exported:
-    """Write an export. Raises ExportError, PolicyError, TaskError (no prompt template), OSError; leaves nothing behind
-    then.
+    """Write an export, after removing what killed exports to the same place left.
+
+    Raises ExportError, PolicyError, TaskError (no prompt template), OSError; leaves nothing behind then.
 
     Args:
         price: dollars per hour, for the cost in the model card.
@@ -65,7 +71,9 @@ def write_export(plan: ExportPlan, price: float | None = None) -> Exported:
 
     if existing_export(plan):
         raise ExportError(f"{plan.to} exists already; remove it or choose another --to", code="exists")
-    staging = plan.to.with_name(f".{plan.to.name}.{secrets.token_hex(4)}.tmp")
+    remove_leftovers(plan.to)
+    writer = f"{os.getpid()}-{start_ticks(os.getpid())}-{_boot()}"
+    staging = plan.to.with_name(f".{plan.to.name}.{writer}{secrets.token_hex(4)}.tmp")
     try:
         staging.mkdir(parents=True)
         tokenizer = write_weights(plan, staging)
@@ -89,6 +97,25 @@ def write_export(plan: ExportPlan, price: float | None = None) -> Exported:
         remove_tree(staging)
         raise
     return Exported(str(plan.to), {**sizes, RECORD: (plan.to / RECORD).stat().st_size}, notes)
+
+
+def remove_leftovers(to: Path) -> None:
+    """Remove the staging directories of exports to ``to`` that were killed on this machine since it booted.
+
+    Those of other machines or an earlier boot are left to ``grpo-train clean``: their process may be alive elsewhere.
+    """
+    for path in to.parent.glob(f".{glob.escape(to.name)}.*.tmp"):
+        writer = re.fullmatch(r"(\d+)-(\d+)-([0-9a-f]{8})[0-9a-f]{8}", path.name[len(to.name) + 2 : -len(".tmp")])
+        if not writer or writer[3] != _boot() or path.is_symlink() or not path.is_dir():
+            continue
+        if not is_alive(int(writer[1]), int(writer[2])):
+            remove_tree(path)
+
+
+def _boot() -> str:
+    """Eight hexadecimal digits of this machine's boot; ``none`` where processes cannot be identified."""
+    boot = boot_id()
+    return hashlib.sha256(boot.encode()).hexdigest()[:8] if boot else "none"
 
 
 def _write_tokenizer(plan: ExportPlan, tokenizer: Any, folder: Path) -> list[str]:

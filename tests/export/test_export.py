@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,16 @@ import yaml
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_train.backup.leftovers import find_leftovers
 from grpo_train.export.plan import ExportError, ExportRequest, make_plan
-from grpo_train.export.write import Exported, write_export
+from grpo_train.export.write import Exported, _boot, write_export
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
+from grpo_train.run_dir.processes import start_ticks
 from tests.support.engine import DAMAGES, damage, train_here, write_config
 from tests.support.evaluating import copy_of, evaluate_here
+from tests.support.killing import disk_calls, killed_at
 
 COMMIT = "a" * 40
 BUDGET = 40
@@ -168,6 +173,25 @@ def test_a_failed_export_leaves_nothing(trained: RunDir, tmp_path: Path) -> None
     with pytest.raises(UserError, match="cannot load the model"):
         export(run, tmp_path / "exports" / "out", merge=True)
     assert not (tmp_path / "exports").exists() or not list((tmp_path / "exports").iterdir())
+
+
+def test_the_next_export_removes_what_a_kill_left(trained: RunDir, tmp_path: Path) -> None:
+    to = tmp_path / "killed"
+
+    def write() -> None:
+        export(trained, to, merge=True)
+
+    calls = disk_calls(write)
+    shutil.rmtree(to)
+    live = tmp_path / f".killed.{os.getpid()}-{start_ticks(os.getpid())}-{_boot()}{'0' * 8}.tmp"
+    live.mkdir()
+    for n in (calls.index("mkdir") + 1, len(calls) // 2, calls.index("rename")):
+        killed_at(n, write)
+        assert not to.exists()
+        (left,) = (path for path in tmp_path.glob(".killed.*.tmp") if path != live)  # not two: it removed the last one
+        assert [each.path for each in find_leftovers(tmp_path)] == [left.name]
+    write()
+    assert sorted(tmp_path.iterdir()) == [live, to]
 
 
 def test_full_weights(make_root: Callable[[], Path], tmp_path: Path) -> None:
