@@ -8,10 +8,9 @@ from typing import Any
 
 from grpo_train.cli.options import AsJson, Root, RunArgument
 from grpo_train.cli.output import fail, on_terminal, state_cell, styled, table
-from grpo_train.evaluation.baselines import list_baselines
 from grpo_train.policy.device import training_device
 from grpo_train.policy.locate import hub_id
-from grpo_train.run_dir import list_evaluations, list_older_runs, list_runs, open_run, resolve_root
+from grpo_train.run_dir import list_baselines, list_evaluations, list_older_runs, list_runs, open_run, resolve_root
 from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.errors import UserError
 from grpo_train.tasks import task_kinds

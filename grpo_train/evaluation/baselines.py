@@ -9,7 +9,6 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from grpo_train.config.loading import load_config, read_config_text
 from grpo_train.config.schema import BACKBONES, Config
@@ -26,11 +25,10 @@ from grpo_train.policy.locate import (
     recorded_base,
     resolve_backbone,
 )
-from grpo_train.run_dir import RunDir, list_evaluations
+from grpo_train.run_dir import RunDir, list_baselines, list_evaluations
+from grpo_train.run_dir.evaluations import MARK
 from grpo_train.run_dir.files import read_json
 
-MARK = "@"
-"""First character of a baseline's name; a run's name starts with a letter or digit."""
 TARGET = "model"
 """Name of a baseline's results, where a run has ``step_N``."""
 
@@ -109,20 +107,6 @@ def find_evaluated(root: Path, name: str) -> RunDir:
     if is_baseline(name):
         raise EvalError(f"no model was evaluated as {name} (grpo-train eval --model); grpo-train runs lists them")
     return find_run(root, name)[0]
-
-
-def list_baselines(root: Path) -> list[dict[str, Any]]:
-    """Every baseline of a root: ``run`` (its name), ``model`` and ``evaluations``, those of ``list_evaluations``."""
-    names: dict[str, str] = {}
-    for file in sorted((root / "eval_runs").glob(f"{MARK}*/status.json")):
-        try:
-            status = read_json(file) or {}
-        except PermissionError:  # another account's
-            continue
-        name = status.get("training_run")
-        if isinstance(name, str) and is_baseline(name):
-            names.setdefault(name, str(status.get("model") or ""))
-    return [{"run": name, "model": model, "evaluations": list_evaluations(root, name)} for name, model in names.items()]
 
 
 def _folder(given: str, root: Path) -> Path | None:

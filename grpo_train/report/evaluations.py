@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from grpo_train.evaluation.report.compare import Comparison, compare_folders
-from grpo_train.run_dir import RunDir, list_evaluations
+from grpo_train.evaluation.baselines import TARGET
+from grpo_train.evaluation.report.compare import Comparison, comparable, compare_folders
+from grpo_train.evaluation.results.stored import read_summary
+from grpo_train.run_dir import RunDir, list_baselines, list_evaluations
 from grpo_train.run_dir.errors import UserError
 
 NUMBERS = ("accuracy", "ci_low", "ci_high", "n", "format_rate", "truncated_rate", "mean_length", "flexible_accuracy")
@@ -44,12 +46,14 @@ class Pair:
 
 @dataclass
 class Evaluation:
-    """All evaluated steps of a run on a dataset."""
+    """All evaluated steps of a run on a dataset, or the result of a model without a run."""
 
     dataset: str
     folder: Path
     settings: str
     steps: list[EvaluatedStep] = field(default_factory=list)
+    model: str = ""
+    """Of a model without a run: ``OWNER/NAME@COMMIT`` or its directory."""
 
 
 def evaluations_of(run: RunDir) -> list[Evaluation]:
@@ -72,6 +76,45 @@ def evaluations_of(run: RunDir) -> list[Evaluation]:
         ]
         found.append(Evaluation(dataset, run.root / "eval_runs" / entry["name"], said, steps))
     return found
+
+
+def baselines_of(root: Path, runs: Sequence[tuple[str, Sequence[Evaluation]]]) -> tuple[list[Evaluation], list[Pair]]:
+    """Models evaluated without a run under the settings of the runs' evaluations, and the last step of each run against
+    them. Others are left out: their figures cannot be compared.
+
+    ``runs``: a letter and the evaluations of each.
+    """
+    found: list[Evaluation] = []
+    pairs: list[Pair] = []
+    for baseline in list_baselines(root):
+        name = str(baseline["run"])
+        for reference in evaluations_of(RunDir(root / "training_runs" / name)):
+            against = [
+                _pair(
+                    mine.dataset,
+                    (mine, last.name, f"{letter} {last.name}".strip()),
+                    (reference, TARGET, name),
+                )
+                for letter, evaluations in runs
+                for mine in evaluations
+                for last in [step for step in mine.steps if step.is_complete][-1:]
+                if mine.dataset == reference.dataset and _are_comparable(mine, last.name, reference)
+            ]
+            if against:
+                steps = [replace(step, name=name) for step in reference.steps]
+                found.append(replace(reference, steps=steps, model=str(baseline["model"])))
+                pairs += against
+    return found, pairs
+
+
+def _are_comparable(mine: Evaluation, name: str, baseline: Evaluation) -> bool:
+    """Whether a step and a model without a run were evaluated under the same settings."""
+    folders = (mine.folder / f"{name}_{mine.dataset}", baseline.folder / f"{TARGET}_{baseline.dataset}")
+    try:
+        summary, other = map(read_summary, folders)
+    except (UserError, OSError):
+        return False
+    return bool(summary and other and comparable(summary, other))
 
 
 def pairs_within(evaluation: Evaluation) -> list[Pair]:

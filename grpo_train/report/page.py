@@ -202,6 +202,12 @@ def _evaluations(report: Report) -> Iterator[Block]:
             for run, evaluation in found
             for cells in map(_evaluated, evaluation.steps[-MAX_POINTS:])
         ]
+        baselines = [each for each in report.baselines if each.dataset == dataset]
+        rows += [
+            [*(["–"] if report.is_comparison else []), *cells]
+            for baseline in baselines
+            for cells in map(_evaluated, baseline.steps)
+        ]
         head = ["step", "accuracy", "95 % interval", "problems", "format", "truncated", "mean length"]
         if report.is_comparison:
             head.insert(0, "run")
@@ -209,6 +215,8 @@ def _evaluations(report: Report) -> Iterator[Block]:
         settings = {evaluation.settings for _, evaluation in found if evaluation.settings}
         if settings:
             blocks.append(Note(f"Settings: {'; '.join(sorted(settings))}."))
+        for baseline in baselines:
+            blocks.append(Note(f"{baseline.steps[0].name}: {baseline.model}, evaluated without a run."))
         pairs = [
             pair for pair in [*report.pairs, *(p for run in report.runs for p in run.pairs)] if pair.dataset == dataset
         ]

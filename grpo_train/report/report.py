@@ -10,7 +10,14 @@ from typing import Any
 from grpo_train.config import ConfigError, load_config
 from grpo_train.config.schema import Config
 from grpo_train.history.cost import dollars
-from grpo_train.report.evaluations import Evaluation, Pair, evaluations_of, pairs_between, pairs_within
+from grpo_train.report.evaluations import (
+    Evaluation,
+    Pair,
+    baselines_of,
+    evaluations_of,
+    pairs_between,
+    pairs_within,
+)
 from grpo_train.report.samples import Samples, pick_samples
 from grpo_train.report.text import money
 from grpo_train.report.train_log import TrainLog, read_train_log
@@ -85,11 +92,13 @@ class Report:
 
     runs: list[RunReport]
     pairs: list[Pair]
-    """Evaluations of the other runs against those of the first."""
+    """Evaluations of the other runs against those of the first, then the last step of each run against baselines."""
     made_at: str
     made_by: str
     price: float | None
     """Dollars per hour."""
+    baselines: list[Evaluation]
+    """Models evaluated without a run, under the settings of the runs."""
 
     @property
     def is_comparison(self) -> bool:
@@ -110,8 +119,10 @@ def make_report(root: Path, names: Sequence[str], price: float | None = None) ->
         raise RunDirError(f"{len(runs)} runs: a report compares at most {len(LETTERS)}")
     letters = LETTERS if len(runs) > 1 else [""]
     found = [_report_of(run, letter, price) for run, letter in zip(runs, letters, strict=False)]
-    pairs = pairs_between([(run.letter, run.evaluations) for run in found]) if len(found) > 1 else []
-    return Report(found, pairs, utc_now()[:19] + "Z", f"grpo-train {VERSION}", price)
+    evaluations = [(run.letter, run.evaluations) for run in found]
+    baselines, pairs = baselines_of(root, evaluations)
+    pairs = [*(pairs_between(evaluations) if len(found) > 1 else []), *pairs]
+    return Report(found, pairs, utc_now()[:19] + "Z", f"grpo-train {VERSION}", price, baselines)
 
 
 def _report_of(run: RunDir, letter: str, price: float | None) -> RunReport:

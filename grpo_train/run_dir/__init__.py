@@ -8,7 +8,7 @@ file system is the only source of truth: every program rebuilds what it needs to
     ROOT/archive/  ROOT/rl_runs/ (older layout: listed, and its step_N/ can be evaluated)
 """
 
-from grpo_train.run_dir.evaluations import TABLE, eval_folder, list_evaluations, read_table
+from grpo_train.run_dir.evaluations import TABLE, eval_folder, list_baselines, list_evaluations, read_table
 from grpo_train.run_dir.files import remove_tree, utc_from
 from grpo_train.run_dir.manifest import MANIFEST, Checkpoint, list_checkpoints, problem_of, sha256, write_manifest
 from grpo_train.run_dir.root import (
@@ -26,7 +26,7 @@ from grpo_train.run_dir.status import END_STATES, LIVE_STATES, RunDirError, Stat
 
 __all__ = [
     "END_STATES", "LIVE_STATES", "MANIFEST", "ROOT_VARIABLE", "TABLE", "Checkpoint", "RunDir", "RunDirError",
-    "StatusWriter", "check_name", "create_run", "eval_folder", "list_checkpoints", "list_evaluations",
+    "StatusWriter", "check_name", "create_run", "eval_folder", "list_baselines", "list_checkpoints", "list_evaluations",
     "list_older_runs", "list_runs", "observe", "open_run", "prepare_root", "problem_of", "read_table", "remove_tree",
     "resolve_root", "sha256", "utc_from", "write_manifest",
 ]  # fmt: skip

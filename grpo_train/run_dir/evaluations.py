@@ -15,6 +15,8 @@ from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, MAX_RUN_FILE_BYTES, Unr
 from grpo_train.run_dir.status import observe
 
 TABLE = "consolidated_metrics.csv"
+MARK = "@"
+"""First character of a baseline's name (a model evaluated without a run); a run's starts with a letter or digit."""
 _TEXTS = ("dataset", "started_at", "updated_at")
 
 
@@ -38,6 +40,20 @@ def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
         texts = {key: value for key in _TEXTS if isinstance(value := status.get(key), str) and len(value) <= MAX_TEXT}
         found.append({**row, **texts})
     return found
+
+
+def list_baselines(root: Path) -> list[dict[str, Any]]:
+    """Every baseline of a root: ``run`` (its name), ``model`` and ``evaluations``, those of ``list_evaluations``."""
+    names: dict[str, str] = {}
+    for file in sorted((root / "eval_runs").glob(f"{MARK}*/status.json")):
+        try:
+            status = read_json(file, MAX_RUN_FILE_BYTES, finite=True) or {}
+        except PermissionError:  # another account's
+            continue
+        name = status.get("training_run")
+        if isinstance(name, str) and name.startswith(MARK):
+            names.setdefault(name, str(status.get("model") or ""))
+    return [{"run": name, "model": model, "evaluations": list_evaluations(root, name)} for name, model in names.items()]
 
 
 def read_table(folder: Path) -> list[dict[str, str]]:

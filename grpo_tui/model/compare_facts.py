@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_tui.model.formatting import one_line
@@ -38,6 +38,8 @@ class Facts:
     """Why the configuration cannot be read; "" if it can."""
     accuracies: Mapping[str, Mapping[int, Accuracy]]
     """Dataset to step to result."""
+    baselines: Mapping[str, Mapping[str, Accuracy]] = field(default_factory=dict)
+    """Dataset to the name of a model without a run (``@OWNER--NAME``) to its result."""
 
 
 def facts_of(run: str, reply: Mapping[str, Any]) -> Facts:
@@ -53,7 +55,8 @@ def facts_of(run: str, reply: Mapping[str, Any]) -> Facts:
     version, commit = status.get("version"), status.get("commit")
     if version or commit:
         config[CODE] = _text(" ".join(str(part) for part in (version, str(commit or "")[:COMMIT_LENGTH]) if part))
-    return Facts(config, problem, _accuracies(run, reply.get("evaluations") or ()))
+    accuracies = _accuracies(run, reply.get("evaluations") or ())
+    return Facts(config, problem, accuracies, _baselines(reply.get("baselines") or ()))
 
 
 def _text(value: object) -> str:
@@ -146,14 +149,30 @@ def _accuracies(run: str, evaluations: Sequence[Mapping[str, Any]]) -> dict[str,
     for evaluation in evaluations:
         dataset = str(evaluation["name"]).removeprefix(f"{run}_")
         for row in evaluation.get("metrics") or ():
-            step, value = _number(row.get("step")), _number(row.get("accuracy"))
-            if step is None or value is None or row.get("name") not in (None, f"step_{step:.0f}"):
+            step, result = _number(row.get("step")), _accuracy(row)
+            if step is None or result is None or row.get("name") not in (None, f"step_{step:.0f}"):
                 continue
-            low, high, problems = (_number(row.get(column)) for column in ("ci_low", "ci_high", "problems"))
-            spread = (high - low) / 2 if low is not None and high is not None else None
-            result = Accuracy(value, spread, None if problems is None else int(problems))
             found.setdefault(dataset, {})[int(step)] = result
     return found
+
+
+def _baselines(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Accuracy]]:
+    """The results of models without a run, by dataset."""
+    found: dict[str, dict[str, Accuracy]] = {}
+    for evaluation in rows:
+        dataset = str(evaluation.get("dataset") or "")
+        results = [result for row in evaluation.get("metrics") or () if (result := _accuracy(row)) is not None]
+        if results:
+            found.setdefault(dataset, {})[one_line(str(evaluation["name"]).removesuffix(f"_{dataset}"))] = results[-1]
+    return found
+
+
+def _accuracy(row: Mapping[str, Any]) -> Accuracy | None:
+    """The result in a row of a table; None without one."""
+    value = _number(row.get("accuracy"))
+    low, high, problems = (_number(row.get(column)) for column in ("ci_low", "ci_high", "problems"))
+    spread = (high - low) / 2 if low is not None and high is not None else None
+    return None if value is None else Accuracy(value, spread, None if problems is None else int(problems))
 
 
 def _number(cell: Any) -> float | None:

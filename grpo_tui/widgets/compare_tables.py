@@ -246,10 +246,13 @@ class EvaluationsSource(CompareSource):
             return wrapped(Text("No run is evaluated. e on Home evaluates one.", style=palette["muted"]), width)
         lines: list[Text] = []
         for dataset in datasets:
-            if len(datasets) > 1:
-                lines += [Text(dataset, style="bold"), *self._table(dataset, width, palette), Text("")]
-            else:
-                lines += [*self._table(dataset, width, palette), Text("")]
+            title = [Text(dataset, style="bold")] if len(datasets) > 1 else []
+            lines += [
+                *title,
+                *self._table(dataset, width, palette),
+                *self._baselines(dataset, width, palette),
+                Text(""),
+            ]
         lines += wrapped(Text(self._verdict(), style=palette["muted"]), width)
         for problem in self.paired.problems:
             lines += wrapped(Text(problem, style=palette["warn"]), width)
@@ -276,6 +279,18 @@ class EvaluationsSource(CompareSource):
         for place, run in enumerate(others):
             columns[run.name].append(1 + len(runs) + place)
         return self.grid([header, *rows], width, palette, list(columns.values()))
+
+    def _baselines(self, dataset: str, width: int, palette: Palette) -> list[Text]:
+        """The models that were evaluated without a run on the dataset, a line each."""
+        facts = [run.facts for run in self.comparison.runs if run.facts is not None]
+        found = {name: result for one in facts for name, result in one.baselines.get(dataset, {}).items()}
+        lines = []
+        for name, result in sorted(found.items()):
+            text = Text.assemble((f"{name}  ", palette["muted"]), _accuracy(result, True, palette))
+            if result.problems is not None:
+                text.append(f"  {result.problems:,} problems", style=palette["muted"])
+            lines += wrapped(text, width)
+        return lines
 
     @property
     def _keys(self) -> list[tuple[str, str, int]]:

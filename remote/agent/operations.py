@@ -20,6 +20,7 @@ from grpo_train.run_dir import (
     RunDir,
     RunDirError,
     configs,
+    list_baselines,
     list_checkpoints,
     list_evaluations,
     list_older_runs,
@@ -76,6 +77,7 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
             raise
         return _show_older(box, older)
     events = deque((row for _, row in run.events()), maxlen=MAX_EVENTS)
+    evaluations = list_evaluations(box.root, run.name)
     return {
         "run": printable(run.name),
         "layout": "run",
@@ -85,11 +87,25 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
         "launch": run.read_launch(),
         "config_text": _config_text(run),
         "checkpoints": _checkpoints(box, run.checkpoints(), run.training_state),
-        "evaluations": list_evaluations(box.root, run.name),
+        "evaluations": evaluations,
+        "baselines": baselines_of(box.root, evaluations),
         "events": list(events),
         "workflow": _workflow(run),
         "superseded": {file: [list(pair) for pair in ranges] for file, ranges in run.superseded().items()},
     }
+
+
+def baselines_of(root: Path, evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Models evaluated without a run on the datasets of some evaluations."""
+    datasets = {evaluation.get("dataset") for evaluation in evaluations}
+    if not datasets:
+        return []
+    return [
+        {**evaluation, "model": baseline["model"]}
+        for baseline in list_baselines(root)
+        for evaluation in baseline["evaluations"]
+        if evaluation.get("dataset") in datasets
+    ]
 
 
 def _show_older(box: BoxContext, folder: Path) -> ShowRunReply:

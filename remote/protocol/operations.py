@@ -188,6 +188,8 @@ class _ShowRunReply(TypedDict):
 class ShowRunReply(_ShowRunReply, total=False):
     workflow: Row
     """``stages`` (names in order), ``done`` (how many), ``failed`` (names); {} without a ``workflow.json``."""
+    baselines: list[Row]
+    """Models evaluated without a run on the datasets of its evaluations; rows as those."""
 
 
 class CompareEvaluationsReply(TypedDict):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grpo_train.evaluation.baselines import list_baselines
 from grpo_train.evaluation.regrade import regrade
 from grpo_train.evaluation.report.compare import compare_runs
 from grpo_train.evaluation.request import EvalError
 from grpo_train.export.plan import ExportRequest, make_plan
 from grpo_train.export.write import write_export
-from grpo_train.run_dir import RunDir
+from grpo_train.report.report import make_report
+from grpo_train.run_dir import RunDir, list_baselines, list_evaluations
 from grpo_train.run_dir.root import check_name
 from grpo_train.run_dir.status import RunDirError
+from grpo_tui.model.compare_facts import facts_of
+from remote.agent.operations import baselines_of
 from tests.support.engine import grpo_train
 from tests.support.evaluating import evaluate_here, files_of, outcome_of
 
@@ -42,6 +45,18 @@ def test_a_baseline_has_the_results_of_step_0(run: RunDir) -> None:
     assert not errors
     assert [(each.name, each.reference, each.n) for each in pairs] == [("step_0", "@tiny", 16), ("step_2", "@tiny", 16)]
     assert (pairs[0].difference, pairs[0].gained, pairs[0].lost) == (0.0, 0, 0)
+    assert evaluate_here(run.root, "trained", model="tiny", name="shorter", **{**SETTINGS, "num_problems": 8}) == 0
+    report = make_report(run.root, ["trained"])
+    assert [(each.steps[0].name, each.model) for each in report.baselines] == [("@tiny", "models/tiny")]
+    assert [(each.name, each.reference, each.result) for each in report.pairs] == [
+        ("step_2", "@tiny", replace(pairs[1], name="step_2", reference="@tiny", run=""))
+    ]
+    shown = baselines_of(run.root, list_evaluations(run.root, "trained"))
+    assert [(row["name"], row["model"]) for row in shown] == [
+        ("@shorter_addition", "models/tiny"), ("@tiny_addition", "models/tiny"),
+    ]  # fmt: skip
+    found = facts_of("trained", {"baselines": shown}).baselines["addition"]["@tiny"]
+    assert (found.value, found.problems) == (pytest.approx(pairs[0].accuracy), 16)
     (pair,), _ = compare_runs(run.root, "trained", ["tiny"], ["2"])
     assert (pair.name, pair.run, pair.reference) == ("model", "@tiny", "step_2")
 

@@ -107,6 +107,7 @@ RESULTS: dict[str, dict[str, Any]] = {
         "evaluations": [
             {"name": "middle_x", "state": "finished", "status": {}, "metrics": [TABLE, {**TABLE, "accuracy": ""}]}
         ],
+        "baselines": [{"name": "@x_x", "dataset": "x", "model": "a/x", "metrics": [TABLE]}],
         "events": [{"step": 1, "time": "2026-11-22T08:00:00Z", "event": "launched"}],
         "superseded": {"train_log.jsonl": [[0, 10]]},
     },

@@ -31,7 +31,10 @@ def show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     rate = {RUN: "2.0e-06", FINISHED: "5.0e-06"}.get(run, "1.0e-05")
     reply = _show_run(client, params)
     text = f"run: {{total_steps: 200, seed: 1}}\noptimizer: {{learning_rate: {rate}}}\n"
-    return {**reply, "config_text": text, "launch": {}, "status": {"version": "0.2.0"}}
+    table = {"step": "0", "name": "model", "accuracy": "0.333", "ci_low": "0.303", "ci_high": "0.363", "problems": "40"}
+    baseline = {"name": "@acme--tiny_addition", "dataset": "addition", "model": "acme/tiny", "metrics": [table]}
+    found = {"config_text": text, "launch": {}, "status": {"version": "0.2.0"}, "baselines": [baseline]}
+    return {**reply, **found}
 
 
 def compare_evaluations(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
@@ -99,6 +102,7 @@ async def test_the_tables_say_what_differs(start: Start) -> None:
         await session.until_text(
             "optimizer.learning_rate  2.0e-06  5.0e-06 ▲  1.0e-05 ▲", "3 keys are the same   u shows all",
             "B − A", ".710", "−.050 ±.040 ▼", "4 of 4 differences are beyond", "(40 problems, in pairs)",
+            "@acme--tiny  .333 ±.030  40 problems",
             "step 87", "tokens 87 k", "GPU time 8 m 50 s", "cost $0.18", "steps to reward", "✖ crashed",
         )  # fmt: skip
         await session.press("u")
