@@ -45,11 +45,13 @@ def test_a_baseline_has_the_results_of_step_0(run: RunDir) -> None:
     assert not errors
     assert [(each.name, each.reference, each.n) for each in pairs] == [("step_0", "@tiny", 16), ("step_2", "@tiny", 16)]
     assert (pairs[0].difference, pairs[0].gained, pairs[0].lost) == (0.0, 0, 0)
+    (pair,), _ = compare_runs(run.root, "trained", ["tiny"], ["2"])
+    assert (pair.name, pair.run, pair.reference) == ("model", "@tiny", "step_2")
     assert evaluate_here(run.root, "trained", model="tiny", name="shorter", **{**SETTINGS, "num_problems": 8}) == 0
     report = make_report(run.root, ["trained"])
     assert [(each.steps[0].name, each.model) for each in report.baselines] == [("@tiny", "models/tiny")]
     assert [(each.name, each.reference, each.result) for each in report.pairs] == [
-        ("step_2", "@tiny", replace(pairs[1], name="step_2", reference="@tiny", run=""))
+        ("step_2", "@tiny", replace(pairs[1], reference="model", run=""))
     ]
     shown = baselines_of(run.root, list_evaluations(run.root, "trained"))
     assert [(row["name"], row["model"]) for row in shown] == [
@@ -57,8 +59,6 @@ def test_a_baseline_has_the_results_of_step_0(run: RunDir) -> None:
     ]  # fmt: skip
     found = facts_of("trained", {"baselines": shown}).baselines["addition"]["@tiny"]
     assert (found.value, found.problems) == (pytest.approx(pairs[0].accuracy), 16)
-    (pair,), _ = compare_runs(run.root, "trained", ["tiny"], ["2"])
-    assert (pair.name, pair.run, pair.reference) == ("model", "@tiny", "step_2")
 
 
 def test_an_exported_model_answers_like_its_step(run: RunDir, tmp_path: Path) -> None:
