@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grpo_train.cli.options import AsJson, Overrides, Root, TrainingRun
 from grpo_train.cli.output import fail, on_terminal, padded, state_cell, table
 from grpo_train.config import changed_keys, dump_config, load_config, with_changes
-from grpo_train.config.schema import Config
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of
@@ -21,6 +22,9 @@ from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
 from grpo_train.train.preflight import check_engine, check_start, make_run
 from grpo_train.train.schedule import extension_note
+
+if TYPE_CHECKING:
+    from grpo_train.supervisor.resume import ResumePlan
 
 
 def train(
@@ -69,6 +73,10 @@ def resume(
         bool, typer.Option("--no-torchrun", help="Use one process without torchrun, for this resume only.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Confirm an edited workflow.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the remaining stages and edits of the workflow; change nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the dry run as JSON.")] = False,
     root: Root = None,
 ) -> None:
     """Resume a run from a checkpoint.
@@ -77,41 +85,47 @@ def resume(
     environment changed. A run that ended before its first save starts again. Changed keys are listed and written to
     the run's config.yaml.
     """
-    from grpo_train.supervisor.resume import has_never_saved, prepare_resume, refuse_live
+    from grpo_train.cli.transfer import failing, print_json
+    from grpo_train.supervisor.resume import has_never_saved, plan_resume, prepare_resume, refuse_live
     from grpo_train.supervisor.stop_rules import over_budget
     from grpo_train.supervisor.supervisor import Supervisor
-    from grpo_train.supervisor.workflow import remaining
 
     if nproc and no_torchrun:
         fail("--nproc and --no-torchrun exclude each other", 2)
-    check_engine()
-    run = open_run(resolve_root(root), training_run)
-    refuse_live(run)
-    if not run.config_file.exists():
-        fail(f"{run.name} has no config.yaml because it never started; launch it again", 2)
-    text, source = run.config_file.read_text(encoding="utf-8"), str(run.config_file)
-    before = load_config(text, source=source)
-    never_saved = from_step == "latest" and has_never_saved(run)
-    step = 0 if never_saved else run.checkpoint(from_step).step
-    ckpt = _starting_weights(run) if never_saved else None
-    overrides = _overrides(set_, nproc)
-    config = load_config(text, overrides, source=source)
-    total = step + additional_steps if additional_steps else config.run.total_steps
-    config = with_changes(config, run={"total_steps": total})
-    if overrides:
-        weights = ckpt if never_saved else run.checkpoint(from_step).path
-        config = check_start(config, run.root, weights)
-    else:
-        check_device(config.model.device, 1 if no_torchrun else config.run.nproc)
-    if spent := over_budget(config, to_float((run.read_status() or {}).get("run_seconds")) or 0.0):
-        fail(f"{run.name}: {spent}; raise the limit with --set", 2)
-    left = remaining(run, config, step)
-    _confirm_edits(run, config, yes)
+    if as_json and not dry_run:
+        fail("--json needs --dry-run", 2)
+    with failing(True) if as_json else nullcontext():
+        check_engine()
+        run = open_run(resolve_root(root), training_run)
+        refuse_live(run)
+        if not run.config_file.exists():
+            raise RunDirError(f"{run.name} has no config.yaml because it never started; launch it again")
+        text, source = run.config_file.read_text(encoding="utf-8"), str(run.config_file)
+        before = load_config(text, source=source)
+        never_saved = from_step == "latest" and has_never_saved(run)
+        step = 0 if never_saved else run.checkpoint(from_step).step
+        ckpt = _starting_weights(run) if never_saved else None
+        overrides = _overrides(set_, nproc)
+        config = load_config(text, overrides, source=source)
+        total = step + additional_steps if additional_steps else config.run.total_steps
+        config = with_changes(config, run={"total_steps": total})
+        if overrides:
+            weights = ckpt if never_saved else run.checkpoint(from_step).path
+            config = check_start(config, run.root, weights, partial(print, file=sys.stderr if as_json else sys.stdout))
+        else:
+            check_device(config.model.device, 1 if no_torchrun else config.run.nproc)
+        if spent := over_budget(config, to_float((run.read_status() or {}).get("run_seconds")) or 0.0):
+            raise RunDirError(f"{run.name}: {spent}; raise the limit with --set", code="over_budget")
+        planned = plan_resume(run, config, step)
+    if dry_run:
+        print_json(planned) if as_json else _show_plan(planned)
+        return
+    _confirm_edits(planned, yes)
     changes = changed_keys(before, config)
     supervisor = Supervisor(
         run, config, ckpt=str(ckpt) if ckpt else None, torchrun=not no_torchrun, show_progress=on_terminal()
     )
-    prepare_resume(run, from_step, total, changes, stages_left=bool(left))
+    prepare_resume(run, from_step, total, changes, stages_left=bool(planned.left))
     atomic_write(run.config_file, dump_config(config))
     print(f"grpo-train: {run.path} resumes from step {step}, up to step {total}", flush=True)
     for key, (old, new) in changes.items():
@@ -170,15 +184,25 @@ def sweep(
     raise typer.Exit(result.exit_code)
 
 
-def _confirm_edits(run: RunDir, config: Config, yes: bool) -> None:
-    """Show what was edited in the workflow since the last start, and have it confirmed."""
-    from grpo_train.supervisor.workflow import edited
+def _show_plan(plan: ResumePlan) -> None:
+    """Print what a resume would do."""
+    print(f"{plan.run} would resume from step {plan.step}, up to step {plan.total_steps}: {len(plan.left)} stages")
+    print("\n".join(f"  {name}" for name in plan.left))
+    _show_edits(plan)
 
-    if not (lines := edited(run, config)):
-        return
-    print(f"the workflow of {run.name} was edited (- before, + now):", flush=True)
-    print("\n".join(f"  {line}" for line in lines), flush=True)
-    if yes or (sys.stdin.isatty() and typer.confirm("Continue with it?", default=False)):
+
+def _show_edits(plan: ResumePlan) -> None:
+    from grpo_train.supervisor.workflow import diff_lines
+
+    if plan.edits:
+        print(f"the workflow of {plan.run} was edited (- before, + now):", flush=True)
+        print("\n".join(f"  {line}" for line in diff_lines(plan.edits)), flush=True)
+
+
+def _confirm_edits(plan: ResumePlan, yes: bool) -> None:
+    """Show what was edited in the workflow since the last start, and have it confirmed."""
+    _show_edits(plan)
+    if not plan.edits or yes or (sys.stdin.isatty() and typer.confirm("Continue with it?", default=False)):
         return
     fail("the edited workflow was not confirmed; rerun with --yes to continue with it", 2)
 

@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from grpo_train.supervisor.workflow import StageRow, confirmation_of, edits, remaining
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """What a resume would do."""
+
+    run: str
+    host: str
+    step: int
+    """Step that it continues from."""
+    total_steps: int
+    left: list[str]
+    """Stages that would run, in order."""
+    edits: list[StageRow]
+    """All stages, if the workflow was edited since the last start; else []."""
+    confirmation: str
+    """Digest of the edits that a user has to confirm; "" = no confirmation is needed."""
+
+
+def plan_resume(run: RunDir, config: Config, step: int) -> ResumePlan:
+    """What a resume from a checkpoint with a config would do. Raises RunDirError if nothing is left to do."""
+    left, rows = remaining(run, config, step), edits(run, config)
+    require_work(run, step, config.run.total_steps, stages_left=bool(left))
+    names = [stage.name for stage in left]
+    return ResumePlan(run.name, socket.gethostname(), step, config.run.total_steps, names, rows, confirmation_of(rows))
+
+
+def require_work(run: RunDir, step: int, total: int, *, stages_left: bool) -> None:
+    """Raise RunDirError if a resume from a step would have nothing to do."""
+    if step >= total and not stages_left:
+        raise RunDirError(
+            f"{run.name} has already reached step {step} of {total}; train further with --additional-steps N"
+        )
 
 
 def refuse_live(run: RunDir) -> None:
@@ -44,10 +81,7 @@ def prepare_resume(
     """
     never_saved = which == "latest" and has_never_saved(run)
     step = 0 if never_saved else run.checkpoint(which, deep=True).step
-    if step >= total and not stages_left:
-        raise RunDirError(
-            f"{run.name} has already reached step {step} of {total}; train further with --additional-steps N"
-        )
+    require_work(run, step, total, stages_left=stages_left)
     moved = [] if never_saved or (stages_left and step == run.newest_step()) else run.rewind(step)
     superseded = run.supersede_after(step)
     run.log_event(

@@ -6,9 +6,11 @@ that a workflow can be edited between two starts: it continues at the first stag
 
 from __future__ import annotations
 
-import difflib
+import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +108,57 @@ def remaining(run: RunDir, config: Config, from_step: int) -> list[Stage]:
     return [stage for stage in left if stage.kind != "train" or stage.until > from_step]
 
 
-def edited(run: RunDir, config: Config) -> list[str]:
-    """Differences between the recorded stages and those of a config, as lines of a diff; [] without any.
+@dataclass(frozen=True)
+class StageRow:
+    """A stage in the comparison of a workflow with its last start."""
 
-    More steps (``--additional-steps``) are not an edit.
+    change: str
+    """``kept``, ``removed`` or ``added``."""
+    stage: str
+    done: bool
+    """Whether it was done before."""
+
+
+def compare_stages(run: RunDir, config: Config) -> list[StageRow]:
+    """The recorded stages and those of a config, in order; [] for a run that has recorded none.
+
+    Both reach the recorded total: more steps (``--additional-steps``) are not an edit.
     """
     recorded = read_workflow(run)
-    before = recorded.get("stages")
-    if not isinstance(before, list) or (not config.workflow.stages and not is_workflow(list(map(str, before)))):
+    if not isinstance(recorded.get("stages"), list):
         return []
+    before = [str(name) for name in recorded["stages"]]
     total = int(to_float(recorded.get("total_steps")) or config.run.total_steps)
     after = [stage.name for stage in all_stages(config, total)]
-    return [line for line in difflib.ndiff(list(map(str, before)), after) if line[:1] in "+-"]
+    done = len(recorded["done"]) if isinstance(recorded.get("done"), list) else 0
+    rows = []
+    for operation, start, end, new_start, new_end in SequenceMatcher(None, before, after, False).get_opcodes():
+        change = "kept" if operation == "equal" else "removed"
+        rows += [StageRow(change, before[i], i < done) for i in range(start, end)]
+        rows += [StageRow("added", after[i], False) for i in range(new_start, new_end) if operation != "equal"]
+    return rows
+
+
+def edits(run: RunDir, config: Config) -> list[StageRow]:
+    """The comparison of an edited workflow, which its user has to confirm; [] if nothing was edited."""
+    rows = compare_stages(run, config)
+    before = [row.stage for row in rows if row.change != "added"]
+    is_edited = any(row.change != "kept" for row in rows)
+    return rows if is_edited and (config.workflow.stages or is_workflow(before)) else []
+
+
+def edited(run: RunDir, config: Config) -> list[str]:
+    """The edits as lines of a diff; [] without any."""
+    return diff_lines(edits(run, config))
+
+
+def diff_lines(rows: Sequence[StageRow]) -> list[str]:
+    """The stages of a comparison that differ: ``- before``, ``+ now``."""
+    signs = {"removed": "-", "added": "+"}
+    return [f"{signs[row.change]} {row.stage}" for row in rows if row.change in signs]
+
+
+def confirmation_of(rows: Sequence[StageRow]) -> str:
+    """Digest of edits, which names them in a confirmation; "" without any."""
+    text = json.dumps([[row.change, row.stage] for row in rows])
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if rows else ""

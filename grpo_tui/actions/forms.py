@@ -10,6 +10,7 @@ from grpo_train.run_dir.configs import config_folder, list_configs, read_config
 from grpo_train.run_dir.errors import UserError
 from grpo_tui import demo
 from grpo_tui.actions import marked
+from grpo_tui.model.workflow import workflow_parts
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ async def resume(app: GrpoApp) -> None:
     row = app.store.run
     if row and (steps := await _complete_steps(app, row.name)):
         config_text = str(app.store.shown.get("config_text") or "")
-        reply = await app.show_dialog(ResumeScreen(app.request, row, steps, app.store.step, config_text))
+        has_workflow = bool(workflow_parts(app.store.shown.get("workflow") or {}, row))
+        form = ResumeScreen(app.request, row, steps, app.store.step, config_text, app.store.box, has_workflow)
+        reply = await app.show_dialog(form)
         if reply is not None:
             _receipt(app, f"{row.name} resumes from step {reply.get('step', '?')}", reply)
 

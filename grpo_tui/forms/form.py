@@ -286,26 +286,34 @@ class RequestScreen(Dialog[dict[str, Any]]):
         button = self.query_one("#go", Button)
         button.label, button.disabled = "Sending …", True
         try:
-            if self._sent is None or self._sent[0] != request:
-                self._sent = request, secrets.token_hex(12)
-            shown = self.as_shown(request, self._shown_reply)
-            params = {**parameters(shown, dry_run=False), "idempotency_key": self._sent[1]}
-            reply = await self.request(self.OPERATION, timeout=60.0, **params)
+            reply = await self.deliver(request)
         except RemoteError as error:
-            if error.code != "timeout":
-                self._sent = None
             self.show_problem(error.message, error.hint)
             taken = error.code == "name_taken" and "run_name" not in parameters(request, dry_run=False)
         except Exception as error:  # a message instead of a traceback
             self.show_problem(f"{type(error).__name__}: {error}")
         else:
-            self.dismiss(reply)
-            return
+            if reply is not None:
+                self.dismiss(reply)
+                return
         self._sending = False
         button.label, button.disabled = self.VERB, False
         if taken:  # the name that the box had proposed: it proposes another
             self.preview()
             self._arm(True)
+
+    async def deliver(self, request: Request) -> dict[str, Any] | None:
+        """The box's reply to a request; None if the user took it back. Raises RemoteError."""
+        if self._sent is None or self._sent[0] != request:
+            self._sent = request, secrets.token_hex(12)
+        shown = self.as_shown(request, self._shown_reply)
+        params = {**parameters(shown, dry_run=False), "idempotency_key": self._sent[1]}
+        try:
+            return await self.request(self.OPERATION, timeout=60.0, **params)
+        except RemoteError as error:
+            if error.code != "timeout":
+                self._sent = None
+            raise
 
 
 def parameters(request: Request, dry_run: bool) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 from textual.app import ComposeResult
 from textual.widgets import Select
 
-from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, text_field
+from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, parameters, text_field
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.tasks import RequestFunction
+from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
+from remote.protocol import RemoteError
 from remote.protocol.jobs import ResumeRequest
 
 
@@ -18,10 +22,22 @@ class ResumeScreen(RequestScreen):
 
     VERB, OPERATION = "Resume", "resume"
 
-    def __init__(self, request: RequestFunction, row: RunRow, steps: list[int], logged: int, config_text: str) -> None:
+    def __init__(
+        self,
+        request: RequestFunction,
+        row: RunRow,
+        steps: list[int],
+        logged: int,
+        config_text: str,
+        box: str = "",
+        has_workflow: bool = False,
+    ) -> None:
         super().__init__(request, f"resume {row.name}")
         self.row, self.steps, self.logged, self.config_text = row, steps, logged, config_text
         """``steps`` of the complete checkpoints, ascending; at least one. ``logged``: last step of the log."""
+        self.box, self.has_workflow = box, has_workflow
+        self._confirmed: ResumeRequest | None = None
+        """The last request whose edits of the workflow were confirmed."""
 
     def compose_fields(self) -> ComposeResult:
         choices = [(f"latest checkpoint (step {self.steps[-1]})", "latest")]
@@ -54,7 +70,8 @@ class ResumeScreen(RequestScreen):
         assert isinstance(request, ResumeRequest)
         total = self.row.total_steps
         start = self.steps[-1] if request.from_step == "latest" else int(request.from_step)
-        if request.additional_steps is None and total and start >= total:
+        only_trains = not self.has_workflow and not any(word.startswith("workflow") for word in request.overrides)
+        if only_trains and request.additional_steps is None and total and start >= total:
             raise FieldError(f"more steps: required, step {start} is the last step of the run")
         if request.overrides:
             await asyncio.to_thread(self._check_overrides, request.overrides)
@@ -63,6 +80,25 @@ class ResumeScreen(RequestScreen):
         if start < self.logged:
             summary += f"; replaces steps {start + 1} to {self.logged} of the log"
         return summary
+
+    async def deliver(self, request: Request) -> dict[str, Any] | None:
+        """Ask the user to confirm an edited workflow, once, and then send the confirmation along."""
+        assert isinstance(request, ResumeRequest)
+        if self._confirmed is not None and replace(self._confirmed, confirmation="") == request:
+            request = self._confirmed
+        while True:
+            try:
+                return await super().deliver(request)
+            except RemoteError as error:
+                if error.code != "workflow_edited":
+                    raise
+            self._confirmed = None
+            asked = parameters(replace(request, confirmation=""), dry_run=False)
+            asked.pop("dry_run")
+            plan = await self.request("plan_resume", timeout=60.0, **asked)
+            if not await self.app.push_screen_wait(WorkflowEditsScreen(plan, self.box)):
+                return None
+            request = self._confirmed = replace(request, confirmation=plan["confirmation"])
 
     def _check_overrides(self, overrides: list[str]) -> None:
         source = f"config.yaml of {self.row.name}"

@@ -1,8 +1,11 @@
-"""A run's workflow in one line: stages that are done, the current one, and what follows or ended it. No Textual."""
+"""A run's workflow: in one line, stages that are done, the current one, and what follows or ended it; and its edits.
+
+No Textual.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir.workflow_file import is_workflow
@@ -11,6 +14,9 @@ from grpo_tui.model.run_row import RunRow
 
 NEXT = 3
 """Stages that are named behind the current one."""
+
+AROUND = 1
+"""Stages that are shown around an edit."""
 
 
 class Part(NamedTuple):
@@ -36,6 +42,44 @@ def workflow_parts(workflow: Mapping[str, Any], row: RunRow | None) -> list[Part
         return [*parts, Part(one_line(f"{row.state}: {row.reason}" if row.reason else row.state), "bad"), *_rest(left)]
     parts.append(Part(f"▸ {left[0]}", "now"))
     return [*parts, *_rest(left[1:])]
+
+
+class EditLine(NamedTuple):
+    """A line of the comparison of an edited workflow."""
+
+    sign: str
+    """``-`` before, ``+`` now, ``✔`` done and kept, or a space."""
+    text: str
+    note: str = ""
+
+
+def edit_lines(rows: Sequence[Mapping[str, Any]]) -> list[EditLine]:
+    """The edits of a ``plan_resume`` reply with the stages around them; others are counted."""
+    edited = [index for index, row in enumerate(rows) if row.get("change") != "kept"]
+    near = {index + by for index in edited for by in range(-AROUND, AROUND + 1)}
+    lines: list[EditLine] = []
+    skipped = 0
+    for index, row in enumerate(rows):
+        if index in near:
+            lines += _skipped(skipped)
+            skipped = 0
+            lines.append(_edit_line(row))
+        else:
+            skipped += 1
+    return [*lines, *_skipped(skipped)]
+
+
+def _edit_line(row: Mapping[str, Any]) -> EditLine:
+    text, change, done = one_line(str(row.get("stage", ""))), row.get("change"), bool(row.get("done"))
+    if change == "kept":
+        return EditLine("✔" if done else " ", text)
+    if change not in ("removed", "added"):
+        return EditLine("?", text, "cannot be read")
+    return EditLine("-" if change == "removed" else "+", text, "already done" if done else "")
+
+
+def _skipped(count: int) -> list[EditLine]:
+    return [EditLine(" ", f"… {count:,} unchanged {'stage' if count == 1 else 'stages'}")] if count else []
 
 
 def _rest(stages: list[str]) -> list[Part]:

@@ -7,11 +7,13 @@ import os
 import selectors
 import subprocess
 import time
+from contextlib import suppress
 from typing import Any
 
 from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine
+from remote.agent.engine import find_engine, running_version
 from remote.protocol import RemoteError
+from remote.protocol.versions import OLDEST, UNKNOWN
 
 MAX_BYTES = 8 << 20
 """Of an answer."""
@@ -24,7 +26,7 @@ def ask_engine(box: BoxContext, arguments: list[str], wait_s: float, *, root: bo
     """What ``grpo-train ARGUMENTS --json --root ROOT`` prints as JSON, whatever its exit status; ``root``: pass that.
 
     Raises RemoteError with the engine's own code and message where that is ``{"error": {"code", "message"}}``, else
-    ``no_answer`` (too slow, too long, too old, or no JSON), or ``no_engine``.
+    ``no_answer`` (too slow, too long, or no JSON), ``old_engine`` (it does not know the command), or ``no_engine``.
     """
     command = arguments[0]
     argv = [*find_engine(box).argv, *arguments, "--json", *(["--root", str(box.root)] if root else [])]
@@ -37,14 +39,22 @@ def ask_engine(box: BoxContext, arguments: list[str], wait_s: float, *, root: bo
     answer = _json_in(output)
     if answer is None:
         if code == _USAGE_ERROR:
-            hint = "update it to the version of the app"
-            raise RemoteError("no_answer", f"the engine on this box is too old for grpo-train {command}", hint)
+            raise _old_engine(box)
         last = (errors.strip() or output.strip() or f"exit status {code}").splitlines()[-1].removeprefix("error: ")
         raise RemoteError("no_answer", f"grpo-train {command}: {last[:500]}")
     refusal = answer.get("error") if isinstance(answer, dict) else None
     if isinstance(refusal, dict):
         raise RemoteError(str(refusal.get("code")), str(refusal.get("message")))
     return answer
+
+
+def _old_engine(box: BoxContext) -> RemoteError:
+    """The refusal of a command that the engine does not know, with the command that upgrades it."""
+    version = UNKNOWN
+    with suppress(RemoteError):
+        version = running_version(box, find_engine(box))
+    engine = f"box engine {version.version}" if version.version else "the engine on this box"
+    return RemoteError("old_engine", f"{engine} is too old for this", OLDEST.upgrade_hint(str(box.repo or "")))
 
 
 def _run(argv: list[str], box: BoxContext, wait_s: float) -> tuple[int, str, str]:

@@ -1,7 +1,7 @@
-"""Requests that change something: launch, resume, evaluate, stop, kill; those of backups are in
+"""Requests that change something: launch, evaluate, stop, kill; also :mod:`remote.agent.resuming` and
 :mod:`remote.agent.backups`.
 
-Command lines are lists, for tmux, too. With ``dry_run`` the first three check everything, start nothing, and return the
+Command lines are lists, for tmux, too. With ``dry_run`` a command checks everything, start nothing, and return the
 exact ``argv``. A request with an idempotency key is carried out once (:mod:`remote.agent.once`).
 """
 
@@ -45,8 +45,6 @@ from remote.protocol.jobs import (
     KillRequest,
     LaunchReply,
     LaunchRequest,
-    ResumeReply,
-    ResumeRequest,
     StopReply,
     StopRequest,
 )
@@ -147,10 +145,11 @@ def _shell_argv(request: LaunchRequest) -> list[str]:
     argv = ["grpo-train", "train", "--cfg", request.config_name or "config.yaml"]
     argv += ["--ckpt", request.ckpt] if request.ckpt else []
     argv += ["--nproc", str(request.nproc)] if request.nproc else []
-    return [*argv, *_set_options(request.overrides)]
+    return [*argv, *set_options(request.overrides)]
 
 
-def _set_options(overrides: list[str]) -> list[str]:
+def set_options(overrides: list[str]) -> list[str]:
+    """Overrides as command-line options."""
     return [word for override in overrides for word in ("--set", override)]
 
 
@@ -173,29 +172,7 @@ def _launch_lock(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-# ---------------------------------------------------------------------------------------------- resume and evaluate
-
-
-@once
-def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeReply:
-    """Resume a run from a checkpoint, in the run's session.
-
-    ``--nproc`` and ``--set`` are passed only when requested: version 0.1.0 of the engine does not know them.
-    """
-    run = open_run(box.root, request.run)
-    resumed, observed = _started_since(run, record), run.observed_state()
-    if observed.is_live and not (resumed or Sessions(box).has_key(record.key)):
-        host = f" on {observed.host}" if observed.host else ""
-        raise RemoteError("run_is_live", f"{run.name} is {observed.state}{host}", "stop it before you resume it")
-    from_step = str(request.from_step or "latest")
-    arguments = ["resume", "--training-run", run.name, "--from-step", from_step]
-    for name in ("additional_steps", "nproc"):
-        arguments += option(request, name)
-    arguments += _set_options(request.overrides)
-    checkpoint = run.checkpoint(from_step)
-    record.begin(started_at=started_at(run))
-    reply = run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run, record, resumed)
-    return {**reply, "step": checkpoint.step}
+# --------------------------------------------------------------------------------------------------------- evaluate
 
 
 @once
@@ -259,7 +236,7 @@ def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
     """Ask a run to save and stop after the current step. Where a full disk takes no request, end it by SIGTERM."""
     run = open_run(box.root, request.run)
     observed = run.observed_state()
-    if record.found is not None and (not observed.is_live or _started_since(run, record)):
+    if record.found is not None and (not observed.is_live or started_since(run, record)):
         return {"run": run.name, "state": observed.state}  # it ended after an earlier agent asked it to stop
     if not observed.is_live:
         raise RemoteError("not_running", f"{run.name} is not running ({observed.state})")
@@ -285,7 +262,7 @@ def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
     if request.session:
         return _kill_session(box, request.session, record)
     run = open_run(box.root, request.run)
-    if _started_since(run, record):
+    if started_since(run, record):
         return {"run": run.name, "state": run.observed_state().state, "left": [], "forced": False}
     record.begin(started_at=started_at(run))
     try:
@@ -346,7 +323,7 @@ def end_process(pid: int, start: int | None) -> Ended:
     return Ended(alive, number == signal.SIGKILL)
 
 
-def _started_since(run: RunDir, record: Record) -> bool:
+def started_since(run: RunDir, record: Record) -> bool:
     """Whether the run was resumed after an earlier agent got the same request."""
     before = (record.found or {}).get("started_at")
     return bool(before) and before != started_at(run)

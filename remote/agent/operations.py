@@ -31,7 +31,7 @@ from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.run_dir.workflow_file import workflow_state
-from remote.agent import asks, backups, checkpoints, doctor, host, index, jobs, notes, weights
+from remote.agent import asks, backups, checkpoints, doctor, host, index, jobs, notes, resuming, weights
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
 from remote.agent.report import report
@@ -254,10 +254,11 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "spare_checkpoints": checkpoints.spare_checkpoints,
     **{op: index.handler(op) for op in INDEXED},
     "launch": jobs.launch,
-    "resume": jobs.resume,
+    "resume": resuming.resume,
     "evaluate": jobs.evaluate,
     "list_destinations": backups.list_destinations,
     "list_backups": backups.list_backups,
+    "plan_resume": resuming.plan_resume,
     "plan_cleanup": backups.plan_cleanup,
     "safe_to_terminate": safe_to_terminate,
     "back_up": backups.back_up,

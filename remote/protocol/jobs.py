@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias, TypedDict
+from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.fields import Label, Quantity
 from remote.protocol.intake import Rule
 from remote.protocol.messages import RemoteError
 
@@ -53,6 +54,19 @@ class ResumeRequest(CommandRequest):
     nproc: Count | None = None
     overrides: list[str] = field(default_factory=list)
     """``section.key=value``. Version 0.1.0 of the engine knows neither this nor ``nproc``."""
+    confirmation: str = ""
+    """Of an edited workflow, as ``plan_resume`` returns it; the box refuses another with ``workflow_edited``."""
+
+
+@dataclass(frozen=True)
+class PlanResumeRequest:
+    """What a resume with these fields would do."""
+
+    run: Text
+    from_step: int | str = "latest"
+    additional_steps: Count | None = None
+    nproc: Count | None = None
+    overrides: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,30 @@ class LaunchReply(JobReply):
 
 class ResumeReply(JobReply):
     step: int
+
+
+class PlanResumeReply(TypedDict):
+    run: Label
+    host: Label
+    step: Quantity
+    """Step that it continues from."""
+    total_steps: Quantity
+    left: list[str]
+    """Stages that would run, in order."""
+    edits: list[dict[str, Any]]
+    """StageRow: all stages, if the workflow was edited since the last start; else []."""
+    confirmation: Label
+    """Of the edits, to be sent with the resume; "" = none is needed."""
+
+
+class StageRow(TypedDict):
+    """A stage in the comparison of a workflow with its last start."""
+
+    stage: str
+    change: Label
+    """``kept``, ``removed`` or ``added``."""
+    done: bool
+    """Whether it was done before."""
 
 
 class _StopReply(TypedDict):

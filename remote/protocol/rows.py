@@ -15,6 +15,7 @@ from remote.protocol.checkpoints import SizeRow, SpareRow
 from remote.protocol.fields import Count, Label, Metric, Name, Quantity, Time
 from remote.protocol.host import DiskRow, GpuHistoryRow
 from remote.protocol.intake import Rule
+from remote.protocol.jobs import StageRow
 from remote.protocol.logs import LogFile, LogLine
 from remote.protocol.run_rows import RunFacts, RunSummary
 from remote.protocol.termination import ObstacleRow
@@ -379,6 +380,7 @@ ROWS: dict[str, RowKind] = {
     "backups": RowKind(BackupRow, "name", lambda name, reason: {"name": name, "identity": "?", UNREADABLE: reason}),
     "removed": RowKind(PlannedRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
     "kept": RowKind(PlannedRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
+    "edits": RowKind(StageRow, "stage", lambda name, reason: {"stage": name, UNREADABLE: reason}),
     "obstacles": RowKind(ObstacleRow, "name", _named),
     "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": name, "kind": UNREADABLE}),
 }

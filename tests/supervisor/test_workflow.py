@@ -21,7 +21,15 @@ from grpo_train.config.sections.workflow import Collapse, Plateau
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.supervisor.stages import Stage, all_stages, plan
 from grpo_train.supervisor.stop_rules import StopRules, collapse, over_budget, plateau
-from grpo_train.supervisor.workflow import Workflow, edited, position, read_workflow, remaining
+from grpo_train.supervisor.workflow import (
+    Workflow,
+    confirmation_of,
+    edited,
+    edits,
+    position,
+    read_workflow,
+    remaining,
+)
 from tests.support.engine import (
     REPOSITORY,
     assert_same_run,
@@ -174,6 +182,8 @@ def test_a_cursor_survives_and_edits_show_as_a_diff(tmp_path: Path) -> None:
         "- evaluate step 2 on gsm8k (num-problems 200)", "+ evaluate step 2 on gsm8k (num-problems 50)",
     ]  # fmt: skip
     assert remaining(run, other, 2)[0].name == "evaluate step 2 on gsm8k (num-problems 50)"
+    assert confirmation_of(edits(run, config)) == "", "nothing to confirm"
+    assert confirmation_of(edits(run, other)) != confirmation_of(edits(run, load_config("workflow: {stages: [train]}")))
 
 
 def test_a_run_of_an_older_version_continues(tmp_path: Path) -> None:
@@ -314,6 +324,21 @@ def test_an_edited_workflow_is_confirmed(root: Path) -> None:
     done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
     assert (done.returncode, state(run)["state"]) == (0, "finished"), done.stdout
     edit = ("--set", "workflow.stages=[train, eval: {steps: [0]}]")
+    planned = grpo_train("resume", "--training-run", run.name, *edit, "--dry-run", "--json", root=root)
+    plan = json.loads(planned.stdout)
+    assert (planned.returncode, plan["run"], plan["step"], plan["total_steps"]) == (0, run.name, 2, 2), planned.stderr
+    assert plan["left"] == ["evaluate step 0 at step 2"]
+    assert [(row["change"], row["stage"], row["done"]) for row in plan["edits"]] == [
+        ("kept", "train to step 2", True),
+        ("removed", "evaluate steps final at step 2", True),
+        ("added", "evaluate step 0 at step 2", False),
+    ]
+    assert plan["confirmation"]
+    shown = grpo_train("resume", "--training-run", run.name, *edit, "--dry-run", root=root)
+    assert "step 2, up to step 2: 1 stages\n  evaluate step 0 at step 2\n" in shown.stdout
+    finished = grpo_train("resume", "--training-run", run.name, "--dry-run", "--json", root=root)
+    assert "already reached step 2" in json.loads(finished.stdout)["error"]["message"]
+    assert read_workflow(run)["done"] == ["train to step 2", "evaluate steps final at step 2"], "nothing was changed"
     refused = grpo_train("resume", "--training-run", run.name, *edit, root=root)
     assert refused.returncode == 2
     assert "  - evaluate steps final at step 2\n  + evaluate step 0 at step 2\n" in refused.stdout

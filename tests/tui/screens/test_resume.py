@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from textual.widgets import Input, Select
 
 from grpo_tui.forms.resume import ResumeScreen
 from grpo_tui.screens.home import HomeScreen
-from tests.tui.conftest import Start
+from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
+from remote.intake import reply
+from remote.protocol import RemoteError
+from tests.tui.conftest import Session, Start
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box, summary
 
 
@@ -59,3 +65,99 @@ async def test_a_secret_in_an_override_is_never_sent(start: Start) -> None:
         session.app.screen.query_one("#overrides", Input).value = "run.hf_token=qqqq"
         await session.until_text("'run.hf_token' holds a Hugging Face token", "hf auth login")
         assert not [params for params in session.client.asked_for("resume") if params.get("overrides")]
+
+
+# ------------------------------------------------------------------------------------------------- edited workflows
+
+STEPS = range(10, 70, 10)
+EDITS = [
+    *({"change": "kept", "stage": f"train to step {step}", "done": step <= 30} for step in STEPS),
+    {"change": "removed", "stage": "back up at step 60", "done": False},
+    {"change": "added", "stage": "back up at step 60 (to s3)", "done": False},
+]
+LEFT = [f"train to step {step}" for step in (40, 50, 60)] + ["back up at step 60 (to s3)"]
+
+
+def edited_box(client: FakeClient) -> None:
+    """A box on which the workflow of a run was edited."""
+
+    def plan(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        found = {"run": params["run"], "host": "gpu-17", "step": 30, "total_steps": 60, "left": LEFT, "edits": EDITS}
+        return reply("plan_resume", {"ok": True, "result": {**found, "confirmation": "c0ffee"}})
+
+    def resume(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        if not params.get("dry_run") and params.get("confirmation") != "c0ffee":
+            raise RemoteError("workflow_edited", "the workflow was edited", "confirm the edited stages")
+        return DEFAULT_ANSWERS["resume"](client, params)
+
+    learning_box(client).answers.update(plan_resume=plan, resume=resume)
+
+
+async def send_resume(session: Session) -> None:
+    await session.press("down", "down", "down")
+    await session.until_text("run_2026-11-19_09-30-00  stopped")
+    await session.press("r")
+    await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
+    await session.until_text("--from-step latest")
+    await session.focus("#go")
+    await session.press("enter")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_an_edited_workflow_is_confirmed(start: Start, size: tuple[int, int]) -> None:
+    run = "run_2026-11-19_09-30-00"
+    async with start(edited_box, wait="reward", size=size) as session:
+        await send_resume(session)
+        await session.until(lambda: isinstance(session.app.screen, WorkflowEditsScreen))
+        await session.until_text(f"The stages of {run} were edited", "gpu-17 (h200-a)", "from step 30, up to step 60")
+        await session.until_text("… 5 unchanged stages", "- back up at step 60", "+ back up at step 60 (to s3)")
+        await session.press("enter")  # Cancel has the focus
+        await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
+        await session.until(lambda: not session.app.screen.query_one("#go").disabled)
+        assert not any(params.get("confirmation") for params in session.client.asked_for("resume"))
+        await session.focus("#go")
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, WorkflowEditsScreen))
+        await session.press("right", "enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        sent = [params for params in session.client.asked_for("resume") if not params.get("dry_run")]
+        assert [params.get("confirmation") for params in sent] == [None, None, "c0ffee"]
+        assert {params["run"] for params in session.client.asked_for("plan_resume")} == {run}
+
+
+async def test_an_unanswered_resume_does_not_ask_twice(start: Start) -> None:
+    async with start(edited_box, wait="87/200") as session:
+        answer, lost = session.client.answers["resume"], RemoteError("timeout", "no answer")
+
+        def lose(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+            if params.get("confirmation"):
+                client.answers["resume"] = answer
+                raise lost
+            return dict(answer(client, params))
+
+        session.client.answers["resume"] = lose
+        await send_resume(session)
+        await session.until(lambda: isinstance(session.app.screen, WorkflowEditsScreen))
+        await session.press("right", "enter")
+        await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
+        await session.until(lambda: not session.app.screen.query_one("#go").disabled)
+        await session.focus("#go")
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        keys = [params["idempotency_key"] for params in session.client.asked_for("resume") if "confirmation" in params]
+        assert len(keys) == 2
+        assert keys[0] == keys[1]
+
+
+async def test_an_engine_too_old_to_compare_is_named(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        def refuse(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+            if params.get("dry_run"):
+                return dict(DEFAULT_ANSWERS["resume"](client, params))
+            raise RemoteError("old_engine", "box engine 0.1.5 is too old for this", "on the box: git pull")
+
+        learning_box(client).answers["resume"] = refuse
+
+    async with start(script, wait="87/200") as session:
+        await send_resume(session)
+        await session.until_text("box engine 0.1.5 is too old for this", "on the box: git pull")

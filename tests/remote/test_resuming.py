@@ -1,0 +1,92 @@
+"""Resuming a run whose workflow was edited: the real engine plans it, and the agent wants the edits confirmed."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_train.config import load_config
+from grpo_train.supervisor.workflow import Workflow
+from remote.boxes import Box
+from remote.client import BoxClient
+from remote.protocol import RemoteError
+from tests.support.agent import PATIENT, connected, eventually
+from tests.support.backups import contents, make_run
+from tests.support.engine import REPOSITORY, config_text, train_here, write_config
+
+ENGINE = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "grpo_train.cli"]
+"""The engine of this checkout."""
+BEFORE = [{"train": {"until": 1}}, "backup"]
+
+
+@pytest.fixture
+def root(make_root: Callable[[], Path]) -> Path:
+    return make_root()
+
+
+def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
+    return client.request(op, 60, **params).result(90)
+
+
+def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
+    with pytest.raises(RemoteError) as caught:
+        ask(client, op, **params)
+    return caught.value
+
+
+def test_an_edited_workflow_is_confirmed_once(box: Box, root: Path) -> None:
+    run = train_here(root, write_config(root, run__total_steps=1), "edited")
+    Workflow(run, load_config(config_text(run__total_steps=1, workflow__stages=BEFORE))).write()
+    params: dict[str, Any] = {"run": "edited", "additional_steps": 1}
+    with connected(dataclasses.replace(box, engine=ENGINE), timing=PATIENT) as (client, _):
+        before = contents(run.path)
+        assert refusal(client, "resume", **params, idempotency_key="a").code == "workflow_edited"
+        plan = ask(client, "plan_resume", **params)
+        assert (plan["run"], plan["step"], plan["total_steps"]) == ("edited", 1, 2)
+        assert plan["host"]
+        assert plan["left"] == ["train to step 2"]
+        assert plan["edits"] == [
+            {"change": "kept", "stage": "train to step 1", "done": True},
+            {"change": "removed", "stage": "back up at step 1", "done": True},
+        ]
+        assert refusal(client, "resume", **params, confirmation="of other edits").code == "workflow_edited"
+        assert contents(run.path) == before
+        assert ask(client, "list_sessions")["sessions"] == []
+        confirmed = {**params, "confirmation": plan["confirmation"], "idempotency_key": "b"}
+        reply = ask(client, "resume", **confirmed)
+        assert reply["started"]
+        assert "--yes" in reply["argv"]
+        eventually(lambda: run.checkpoint("final").step == 2, timeout=120, what="the end of the resumed run")
+    # The record of the answer is lost: the session knows the key, so nobody is asked again.
+    (records,) = (root / "training_runs").glob(".requests-*")
+    shutil.rmtree(records)
+    with connected(dataclasses.replace(box, engine=["false"]), timing=PATIENT) as (client, _):
+        again = {**params, "overrides": ["workflow.stages=[train]"]}
+        assert not ask(client, "resume", **again, idempotency_key="b")["started"]
+        assert refusal(client, "resume", **again, idempotency_key="c").code == "no_answer"
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("grpo-train 0.1.5 (format 2)", "box engine 0.1.5 is too old for this"),
+        ("something else", "the engine on this box is too old for this"),
+    ],
+)
+def test_an_older_engine_is_named(box: Box, root: Path, tmp_path: Path, version: str, message: str) -> None:
+    run = make_run(root, "one", 2)
+    Workflow(run, load_config(config_text(run__total_steps=4, workflow__stages=["train", "backup"]))).write()
+    engine = tmp_path / "engine"
+    engine.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo '{version}' && exit\nexit 2\n")
+    engine.chmod(0o755)
+    with connected(dataclasses.replace(box, engine=[str(engine)]), timing=PATIENT) as (client, _):
+        for op in ("plan_resume", "resume"):
+            error = refusal(client, op, run="one")
+            assert (error.code, error.message) == ("old_engine", message)
+            assert error.hint.endswith("git pull && make setup-box")
