@@ -14,6 +14,7 @@ from grpo_tui.model.checkpoints import checkpoint_views
 from grpo_tui.model.formatting import one_line
 from remote.events import Link
 from remote.protocol import RemoteError
+from remote.protocol.rows import UNREADABLE
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
@@ -48,6 +49,7 @@ class Refresher:
         """What the box's GPUs did since the app looks, in any view."""
         self._machine_due = 0.0
         self._record_due = time.monotonic() + RECORD_S
+        self._stores_are_read = False
 
     def tick(self) -> None:
         """Request what is due."""
@@ -84,6 +86,9 @@ class Refresher:
         if writer is not None and writer.due and time.monotonic() >= self._record_due:
             self._record_due = math.inf
             self._app.work("history", partial(self._record, writer.due.popleft()))
+        if writer is not None and not self._stores_are_read and self._app.views.name == "history":
+            self._stores_are_read = True
+            self._app.work("history of backups", partial(read_stores, self._app))
 
     async def _record(self, run: str) -> None:
         app = self._app
@@ -104,6 +109,32 @@ class Refresher:
         curves.extend(store.logs)
         if (params := curves.request()) is not None:
             app.work(f"curves of {app.views.name}", partial(refresh_curves, app, curves, params))
+
+
+async def read_stores(app: GrpoApp) -> None:
+    """Read the history of the destinations of the box's backups. One that cannot be read is named."""
+    from grpo_tui.history.stores import BOX_READ_S, WITHOUT_BACKUPS, StorePages
+
+    problems: list[str] = []
+    try:
+        rows = (await app.request("list_destinations", timeout=40.0))["destinations"]
+    except RemoteError as error:
+        rows = []
+        problems += [] if error.code in WITHOUT_BACKUPS else [error.message]
+    for name in (row["name"] for row in rows if UNREADABLE not in row):
+        pages = StorePages(name)
+        try:
+            while (params := pages.params) is not None:
+                page = await app.request("stored_history", timeout=BOX_READ_S, **params)
+                app.recall.note("stored_history", params, page)
+                pages.take(page)
+        except RemoteError as error:
+            pages.problems.append(f"{error.message}; {error.hint}" if error.hint else error.message)
+        if pages.problems:
+            more = f" and {len(pages.problems) - 1} more" if len(pages.problems) > 1 else ""
+            problems.append(f"{name}: {pages.problems[0]}{more}")
+    if problems:
+        app.warn("\n".join(problems), title=f"backups of {app.store.box}: not all could be read")
 
 
 async def examine(app: GrpoApp) -> None:

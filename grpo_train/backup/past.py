@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 from grpo_train.backup.layout import Home
@@ -19,18 +21,24 @@ BATCH = 20
 """Runs that are written at once."""
 
 
-def read_store(database: Database, store: Store, destination: str) -> list[str]:
-    """Bring a database up to date with the runs of a store; returns those that cannot be read, with the reason.
+def read_store(database: Database, store: Store, destination: str, until: float = math.inf) -> tuple[list[str], bool]:
+    """Bring a database up to date with the runs of a store.
 
-    A run that a box has, too, stays with the box. Raises StoreError, HistoryError.
+    A run that a box has, too, stays with the box. Returns the runs that cannot be read, with the reason, and whether
+    all were looked at: after ``until`` (monotonic time), no further run is read; the next call continues. Raises
+    StoreError, HistoryError.
     """
-    root = root_of(store)
+    root, has_read, complete = root_of(store), False, True
     known, problems, batch = database.signatures(destination, root), [], []
     for home in [*runs_in(store), *homes(store, OLDER_LAYOUT)]:
         snapshot = newest_manifest(store, home)
         signature = _signature(snapshot)
         if snapshot is None or known.get(home.name) == signature:
             continue
+        if has_read and time.monotonic() > until:
+            complete = False
+            break
+        has_read = True
         try:
             news, found = _news(store, home, snapshot, destination, root, signature)
         except (StoreError, Unreadable, OSError) as error:
@@ -44,7 +52,7 @@ def read_store(database: Database, store: Store, destination: str) -> list[str]:
             database.write(batch)
             batch = []
     database.write(batch)
-    return problems
+    return problems, complete
 
 
 def root_of(store: Store) -> str:

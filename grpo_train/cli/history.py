@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grpo_train.cli.options import AsJson, Root
-from grpo_train.cli.output import table
+from grpo_train.cli.output import fail, table
 from grpo_train.run_dir import resolve_root
 
 if TYPE_CHECKING:
@@ -23,6 +27,11 @@ EPILOG = (
     "Example: grpo-train history 'task:gsm8k eval.accuracy>0.6 since:30d sort:-reward' (docs/history.md). "
     "Exit codes: 0 done, 1 failed, 2 usage error, 3 done, but some runs could not be read."
 )
+
+PAGE_BYTES = 1 << 20
+"""Of the records that ``--records`` prints at once; a single larger record is printed alone."""
+RECORDS_S = 100.0
+"""Time in which ``--records`` reads runs that are new in a store: its caller waits for an answer, and asks again."""
 
 
 def history(
@@ -37,44 +46,96 @@ def history(
         str | None, typer.Option("--from", help="Runs in the backups of this destination instead of a root.")
     ] = None,
     records: Annotated[
-        bool, typer.Option("--records", help="Print whole records as JSON, as grpo-tui history rebuild reads them.")
+        bool, typer.Option("--records", help="Print whole records as JSON, in pages, as grpo-tui reads them.")
     ] = False,
+    after: Annotated[
+        str | None, typer.Option(metavar="IDENTITY", help="With --records: the page after this run; nothing is read.")
+    ] = None,
     root: Root = None,
 ) -> None:
     """Find runs of a root, or of the backups in a destination, by state, metrics, config keys, evaluations and time."""
-    from grpo_train.history.news import plain_news
+    from grpo_train.cli.transfer import failing
 
+    if after is not None and not records:
+        fail("--after needs --records", 2)
     folder = resolve_root(root)
-    database, problems = _of_store(source, folder) if source is not None else _of_root(folder)
-    for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
-    if records:
-        print(json.dumps([plain_news(record) for record in database.records()]))
-    else:
+    with failing(True) if records else nullcontext():
+        read = after is None
+        limit_s = RECORDS_S if records else math.inf
+        found = _of_root(folder, read) if source is None else _of_store(source, folder, read, limit_s)
+        for problem in found.problems:
+            print(f"warning: {problem}", file=sys.stderr)
+        if not found.complete:
+            print(f"warning: stopped after {RECORDS_S:.0f} s; rerun to continue", file=sys.stderr)
+        if records:
+            print(json.dumps(_page(found, after or "")))
+    if not records:
         where = f"in {source}" if source is not None else f"under {folder}"
-        _answer(database.records(), query or [], columns, as_json, as_csv, where)
-    if problems:
+        _answer(found.database.records(), query or [], columns, as_json, as_csv, where)
+    if found.problems or not found.complete:
         raise typer.Exit(3)
 
 
-def _of_root(folder: Path) -> tuple[Database, list[str]]:
-    """The runs of a root, and those that cannot be read."""
+@dataclass
+class _Found:
+    """Records that were brought up to date."""
+
+    database: Database
+    problems: list[str]
+    """Runs that cannot be read, with the reason."""
+    complete: bool = True
+    """Whether there was time for all runs."""
+
+
+def _page(found: _Found, after: str) -> dict[str, Any]:
+    """The records after an identity, as far as they fit into a page.
+
+    ``next`` is the ``--after`` of the next page, "" at the end; ``count`` is the number of all records.
+    """
+    from grpo_train.history.news import plain_news
+
+    every = sorted(found.database.records(), key=lambda record: record.identity)
+    rows: list[dict[str, Any]] = []
+    left, size = [record for record in every if record.identity > after], 0
+    for record in left:
+        row = plain_news(record)
+        size += len(json.dumps(row))
+        if rows and size > PAGE_BYTES:
+            break
+        rows.append(row)
+    following = rows[-1]["identity"] if len(rows) < len(left) else ""
+    return {
+        "records": rows, "next": following, "count": len(every),
+        "complete": found.complete, "problems": found.problems,
+    }  # fmt: skip
+
+
+def _of_root(folder: Path, read: bool) -> _Found:
+    """The runs of a root; ``read``: bring them up to date."""
     from grpo_train.history.database import Database
     from grpo_train.history.news import refresh
 
     database = Database(_cache_of(str(folder)))
-    return database, _twice(lambda: refresh(database, folder, ""))
+    return _Found(database, _twice(lambda: refresh(database, folder, "")) if read else [])
 
 
-def _of_store(name: str, folder: Path) -> tuple[Database, list[str]]:
-    """The runs in the backups of a destination, and those that cannot be read. Raises UserError."""
+def _of_store(name: str, folder: Path, read: bool, limit_s: float) -> _Found:
+    """The runs in the backups of a destination; ``read``: bring them up to date, for ``limit_s``. Raises UserError."""
     from grpo_train.backup.past import read_store, root_of
     from grpo_train.cli.transfer import opened
     from grpo_train.history.database import Database
 
     to = opened(name, folder, write=False)
-    database = Database(_cache_of(root_of(to.store)))
-    return database, _twice(lambda: read_store(database, to.store, to.name))
+    found = _Found(Database(_cache_of(root_of(to.store))), [])
+    if read:
+        until = time.monotonic() + limit_s
+
+        def read_all() -> list[str]:
+            problems, found.complete = read_store(found.database, to.store, to.name, until)
+            return problems
+
+        found.problems = _twice(read_all)
+    return found
 
 
 def _twice(read: Callable[[], list[str]]) -> list[str]:

@@ -24,8 +24,8 @@ examples:
   grpo-tui history 'task:gsm8k eval.accuracy>0.6 since:30d sort:cost'
   grpo-tui history 'cfg.optimizer.learning_rate>=1e-5 backup:none' --columns name,box,step,cost
   grpo-tui history show run_gsm8k_demo      everything about one run
-  grpo-tui history rebuild                  read all boxes of boxes.yaml again, and the backups in this
-                                            machine's backup.yaml
+  grpo-tui history rebuild                  read all boxes of boxes.yaml again, and the backups in their
+                                            backup.yaml and in that of this machine
   grpo-tui history rebuild --root ~/runs    read a directory of runs on this machine
   grpo-tui history rebuild --from s3        read the backups in one destination of backup.yaml
 

@@ -13,6 +13,7 @@ from typing import Any
 from grpo_train.history.database import Database
 from grpo_train.history.news import news_of, read_root
 from grpo_train.run_dir.errors import UserError
+from grpo_tui.history.stores import rebuild_box_stores
 from grpo_tui.history.writer import mark
 from remote.boxes import Box
 from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, QuestionAsked
@@ -34,7 +35,9 @@ def rebuild_root(database: Database, root: Path, box: str) -> list[str]:
 
 
 def rebuild_box(database: Database, box: Box, say: Callable[[str], None]) -> tuple[int, list[str]]:
-    """Ask a box about each of its runs; returns how many were read, and those that cannot be read with the reason.
+    """Ask a box about each of its runs, and about those in the destinations of its backups.
+
+    Returns how many of its runs were read, and what cannot be read with the reason.
 
     Raises UserError where the box cannot be reached: nothing is asked of a person.
     """
@@ -45,7 +48,8 @@ def rebuild_box(database: Database, box: Box, say: Callable[[str], None]) -> tup
         facts = client.request("box_facts").result()
         if (uptime := facts.get("uptime_s")) is not None:
             database.box_up(box.name, (time.time() - uptime, time.time()))
-        return _read_runs(database, box, client, [row for row in rows if row.get("identity")], say)
+        count, problems = _read_runs(database, box, client, [row for row in rows if row.get("identity")], say)
+        return count, problems + rebuild_box_stores(database, client.ask, say)
     except RemoteError as error:
         raise UserError(f"{box.name}: {error.message}", code=error.code) from error
     finally:
@@ -116,6 +120,10 @@ class _Connected:
 
     def request(self, op: str, **params: Any) -> Future[dict[str, Any]]:
         return self._client.request(op, REPLY_S, **params)
+
+    def ask(self, op: str, wait_s: float, **params: Any) -> dict[str, Any]:
+        """The reply to a request. Raises RemoteError."""
+        return self._client.request(op, wait_s, **params).result()
 
     def close(self) -> None:
         self._client.close()

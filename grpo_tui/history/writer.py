@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.errors import UserError
+from grpo_tui.history.stores import StorePages
 from remote.boxes import Box
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 OVER = ("finished", "stopped", "crashed", "killed", "lost", "old layout")
 RESERVE = 1_000
 """Answers that wait at most: a disk that does not keep up loses answers, not memory."""
-WRITTEN = ("runs", "show_run", "metrics", "run_facts", "box_facts")
+WRITTEN = ("runs", "show_run", "metrics", "run_facts", "box_facts", "stored_history")
 
 
 class HistoryWriter:
@@ -99,6 +100,8 @@ class HistoryWriter:
         elif op == "run_facts" and params.get("config"):
             for row in answer["facts"]:
                 database.write(self._news(str(row["run"]), config={**answer["same"], **row.get("config", {})}))
+        elif op == "stored_history":
+            database.write(StorePages(str(params["source"])).take(answer))
         elif op == "box_facts" and (uptime := answer.get("uptime_s")) is not None:
             now = time.time()
             database.box_up(self._box.name, (now - float(uptime), now))

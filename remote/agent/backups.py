@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Any, cast
 
 from grpo_train.run_dir import check_name, open_run
 from grpo_train.run_dir.owners import foreign_owner
@@ -24,6 +24,8 @@ from remote.protocol.backups import (
     PlanCleanupReply,
     PlanCleanupRequest,
     RestoreRequest,
+    StoredHistoryReply,
+    StoredHistoryRequest,
     VerifyBackupRequest,
 )
 from remote.protocol.jobs import JobReply
@@ -108,6 +110,15 @@ def list_backups(box: BoxContext, request: ListBackupsRequest) -> ListBackupsRep
     """What a destination holds. Raises RemoteError, with the engine's code."""
     source = ["--from", request.source] if request.source else []
     return {"backups": _rows(ask_engine(box, ["list-backups", *source, "--no-compare"], STORE_WAIT_S))}
+
+
+def stored_history(box: BoxContext, request: StoredHistoryRequest) -> StoredHistoryReply:
+    """A page of what is known of the runs in a destination. Raises RemoteError, with the engine's code."""
+    after = ["--after", request.after] if request.after else []
+    page = ask_engine(box, ["history", "--from", request.source, "--records", *after], STORE_WAIT_S)
+    if not isinstance(page, dict):
+        raise RemoteError("no_answer", "grpo-train history --records did not print a page")
+    return cast(StoredHistoryReply, page)
 
 
 def plan_cleanup(box: BoxContext, request: PlanCleanupRequest) -> PlanCleanupReply:

@@ -258,6 +258,7 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "evaluate": jobs.evaluate,
     "list_destinations": backups.list_destinations,
     "list_backups": backups.list_backups,
+    "stored_history": backups.stored_history,
     "plan_resume": resuming.plan_resume,
     "plan_cleanup": backups.plan_cleanup,
     "safe_to_terminate": safe_to_terminate,

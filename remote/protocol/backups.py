@@ -83,6 +83,15 @@ class ListBackupsRequest:
 
 
 @dataclass(frozen=True)
+class StoredHistoryRequest:
+    """The history of the runs in a destination, a page at a time."""
+
+    source: Text
+    after: str = ""
+    """``next`` of the page before; "" = read what is new in the destination, and return the first page."""
+
+
+@dataclass(frozen=True)
 class PlanCleanupRequest:
     """What a cleanup would remove."""
 
@@ -102,6 +111,19 @@ class ListDestinationsReply(TypedDict):
 class ListBackupsReply(TypedDict):
     backups: list[Row]
     """BackupRow."""
+
+
+class StoredHistoryReply(TypedDict):
+    records: list[Row]
+    """RecordRow, by identity."""
+    next: Label
+    """"" = the last page."""
+    count: Count
+    """Of all records of the destination that are known to the box."""
+    complete: bool
+    """False: there was no time for all of its runs; ask for the first page again to continue."""
+    problems: list[str]
+    """Runs that cannot be read, with the reason."""
 
 
 class PlanCleanupReply(TypedDict):
@@ -176,3 +198,22 @@ class PlannedRow(_Planned, total=False):
     step: Count
     bytes: Count
     reason: str
+
+
+class _Record(TypedDict):
+    identity: Name
+    name: Name
+
+
+class RecordRow(_Record, total=False):
+    """What is kept of a run in the history, see :mod:`grpo_train.history.record`."""
+
+    root: str
+    """URL of the store."""
+    summary: dict[str, Any]
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    evaluations: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    backup: Label
+    parent: Label

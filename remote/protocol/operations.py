@@ -31,6 +31,8 @@ from remote.protocol.backups import (
     PlanCleanupReply,
     PlanCleanupRequest,
     RestoreRequest,
+    StoredHistoryReply,
+    StoredHistoryRequest,
     VerifyBackupRequest,
 )
 from remote.protocol.checkpoints import (
@@ -291,6 +293,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("gpu_history", GpuHistoryRequest, GpuHistoryReply, unpack=unpack_gpu_history),
         Operation("list_destinations", NoParameters, ListDestinationsReply),
         Operation("list_backups", ListBackupsRequest, ListBackupsReply),
+        Operation("stored_history", StoredHistoryRequest, StoredHistoryReply),
         Operation("plan_resume", PlanResumeRequest, PlanResumeReply),
         Operation("plan_cleanup", PlanCleanupRequest, PlanCleanupReply),
         Operation("safe_to_terminate", SafeToTerminateRequest, SafeToTerminateReply),

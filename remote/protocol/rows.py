@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.backups import BackupRow, DestinationRow, PlannedRow
+from remote.protocol.backups import BackupRow, DestinationRow, PlannedRow, RecordRow
 from remote.protocol.checkpoints import SizeRow, SpareRow
 from remote.protocol.fields import Count, Label, Metric, Name, Quantity, Time
 from remote.protocol.host import DiskRow, GpuHistoryRow
@@ -378,6 +378,7 @@ ROWS: dict[str, RowKind] = {
     "histories": RowKind(GpuHistoryRow, "index", lambda name, reason: {"index": -1, UNREADABLE: reason}),
     "destinations": RowKind(DestinationRow, "name", _named, unique=True),
     "backups": RowKind(BackupRow, "name", lambda name, reason: {"name": name, "identity": "?", UNREADABLE: reason}),
+    "records": RowKind(RecordRow, "identity", lambda name, reason: {"identity": name, UNREADABLE: reason}),
     "removed": RowKind(PlannedRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
     "kept": RowKind(PlannedRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),
     "edits": RowKind(StageRow, "stage", lambda name, reason: {"stage": name, UNREADABLE: reason}),

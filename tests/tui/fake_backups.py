@@ -40,6 +40,11 @@ STORED = [
 ]
 
 
+def page_of(*records: dict[str, Any]) -> dict[str, Any]:
+    """The only page of the history of a destination."""
+    return {"records": list(records), "next": "", "count": len(records), "complete": True, "problems": []}
+
+
 def _plan(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     steps = list(range(10, 110, 10))
     removed, kept = steps[: -params["keep"]], steps[-params["keep"] :]
@@ -80,6 +85,7 @@ def _through_the_gate(
 BACKUP_ANSWERS: dict[str, Any] = {
     "list_destinations": _through_the_gate("list_destinations", lambda client, params: {"destinations": DESTINATIONS}),
     "list_backups": _through_the_gate("list_backups", lambda client, params: {"backups": STORED}),
+    "stored_history": _through_the_gate("stored_history", lambda client, params: page_of()),
     "plan_cleanup": _through_the_gate("plan_cleanup", _plan),
     "back_up": _work("backup"),
     "restore": _work("restore"),

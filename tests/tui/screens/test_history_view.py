@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,12 @@ from grpo_train.history.database import Database
 from grpo_tui import cli
 from grpo_tui.screens.record import RecordScreen
 from grpo_tui.screens.tracking import TrackingScreen
+from remote.intake import reply
+from remote.protocol import RemoteError
 from tests.support.histories import fill_history
 from tests.tui.conftest import Session, Start, opened
-from tests.tui.fake import NOW, RUN
+from tests.tui.fake import NOW, RUN, FakeClient, learning_box
+from tests.tui.fake_backups import page_of
 
 GONE = "night-2026-11-02"
 
@@ -163,3 +167,30 @@ async def test_without_a_history_every_key_says_why(start: Start) -> None:
         await session.until_text("started with --no-cache")
         await session.press("t")
         assert "started with --no-cache" in session.notifications()
+
+
+async def test_runs_of_the_box_s_backups_are_read_once(start: Start, tmp_path: Path) -> None:
+    """When the history is shown first; a destination that cannot be read is named."""
+    record = {
+        "identity": "f" * 16, "root": "s3://runs/me", "name": "only_in_the_backup",
+        "summary": {"state": "finished", "step": 40}, "config": {}, "metrics": {"reward": [0.7, 0.1, 0.7]},
+        "evaluations": [], "events": [], "backup": "complete", "parent": "",
+    }  # fmt: skip
+
+    def page(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        if params["source"] == "disk":
+            raise RemoteError("unreachable", "/mnt/backups is not mounted")
+        return reply("stored_history", {"ok": True, "result": page_of(record)})
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).answers["stored_history"] = page
+
+    async with start(script, history=tmp_path / "new.sqlite", wait="87/200") as session:
+        assert not session.client.asked_for("stored_history")
+        await session.press("7")
+        await session.until_text("only_in_the_backup")
+        await session.until(lambda: "disk: /mnt/backups is not mounted" in session.notifications())
+        await session.press("1")
+        await session.press("7")
+        await session.until_text("only_in_the_backup")
+        assert [params["source"] for params in session.client.asked_for("stored_history")] == ["s3", "disk"]
