@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,11 +18,13 @@ from typing import Annotated
 
 import typer
 
+from grpo_train.backup.backup_yaml import Bucket, Folder
 from grpo_train.cli.options import AsJson, Root
 from grpo_train.cli.output import fail, styled, table
 from grpo_train.config import dump_config, load_config, read_config_text, with_changes
 from grpo_train.policy.locate import resolve_backbone
 from grpo_train.run_dir import RunDir, prepare_root, remove_tree, resolve_root, sha256
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.root import ROOT_VARIABLE
 from grpo_train.train.preflight import check_engine
@@ -63,8 +66,8 @@ def selftest(
 ) -> None:
     """Train, evaluate, resume, back up, verify and restore on this machine, and compare every byte.
 
-    It works in a new directory below the root and removes it. With the tiny model it takes about two minutes on
-    two cores. Exit codes: 0 all steps passed, 1 one failed.
+    It works in a new directory below the root and removes it, and what it backed up with --to. With the tiny model it
+    takes about two minutes on two cores. Exit codes: 0 all steps passed, 1 one failed.
     """
     check_engine()
     folder = resolve_root(root)
@@ -72,6 +75,8 @@ def selftest(
     with _scratch(folder, keep) as scratch:
         test = _Test(scratch, folder, to)
         rows = test.run(_config(cfg, folder))
+        if to is not None:
+            rows.append(test.leave(to) if keep else test.erase(to))
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
@@ -79,9 +84,12 @@ def selftest(
         cells = [[row.step, styled(row.result, tones[row.result]), f"{row.seconds:.1f} s"] for row in rows]
         plain = (f"{row.step:<32} {row.result:<8} {row.seconds:6.1f} s" for row in rows)
         table(("step", "result", "time"), cells, plain=plain)
+        if to is not None and rows[-1].detail and rows[-1].result != "failed":
+            print(rows[-1].detail)
     if failed := next((row for row in rows if row.result == "failed"), None):
+        left = f"\n{rows[-1].detail}" if to is not None and rows[-1] is not failed and rows[-1].detail else ""
         where = f" (everything is in {scratch})" if keep else " (--keep keeps everything it wrote)"
-        fail(f"{failed.step} failed{where}:\n{failed.detail}")
+        fail(f"{failed.step} failed{where}:\n{failed.detail}{left}")
 
 
 def _config(cfg: Path | None, root: Path) -> str:
@@ -160,6 +168,34 @@ class _Test:
                 rows.append(Row(name, "failed", round(time.monotonic() - began, 1), str(error)))
         return rows
 
+    def erase(self, to: str) -> Row:
+        """Remove what was backed up, also after a step that failed."""
+        from grpo_train.backup.destinations import open_destination
+        from grpo_train.backup.erase import erase
+
+        step, began = f"remove its backup from {to}", time.monotonic()
+        try:
+            erased = erase(open_destination(to, self._here, write=False).store, self._here)
+        except (UserError, OSError) as error:
+            seconds = round(time.monotonic() - began, 1)
+            return Row(step, "failed", seconds, f"{error}\n{self.leave(to).detail}")
+        stays = " ".join(["grpo-store.json", *erased.shared])
+        kept = f"kept in {to}: {stays} (shared by all runs)" if erased.objects else ""
+        return Row(step, "ok", round(time.monotonic() - began, 1), kept)
+
+    def leave(self, to: str) -> Row:
+        """Name what is left in the store, and the commands that remove it."""
+        from grpo_train.backup.destinations import find_destination
+        from grpo_train.backup.erase import homes_of
+
+        step = f"remove its backup from {to}"
+        try:
+            commands = [removal_command(find_destination(to), home.prefix) for home, _ in homes_of(self._here)]
+        except (UserError, OSError) as error:
+            return Row(step, "not run", detail=f"what is left in {to} is not known: {error}")
+        lines = "\n".join(f"  {command}" for command in commands)
+        return Row(step, "not run", detail=f"may be left in {to}; remove it with\n{lines}" if commands else "")
+
     def _command(self, *words: str, root: Path | None = None) -> None:
         """Run a command over a root. Raises StepError with the end of its output."""
         command = [sys.executable, "-m", "grpo_train.cli", *words]
@@ -213,6 +249,15 @@ class _Test:
         states = [_state(run.training_state / "step_4") for run in (self._run, self._restored)]
         if differing := sorted(name for name in states[0] | states[1] if states[0].get(name) != states[1].get(name)):
             raise StepError(f"the restored run continued to another state: {', '.join(differing)}")
+
+
+def removal_command(where: Folder | Bucket, prefix: str) -> str:
+    """The command for a shell that removes everything below a prefix of a destination."""
+    if not isinstance(where, Bucket):
+        return shlex.join(["rm", "-r", f"{where.folder.rstrip('/')}/{prefix}"])
+    url = "/".join(part for part in (f"s3://{where.bucket or 'BUCKET'}", where.prefix.strip("/"), prefix) if part)
+    endpoint = ["--endpoint-url", where.endpoint] if where.endpoint else []
+    return shlex.join(["aws", "s3", "rm", "--recursive", *endpoint, url])
 
 
 def _state(checkpoint: Path) -> dict[str, str]:
