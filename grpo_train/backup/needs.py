@@ -57,8 +57,11 @@ def needs_of(run: RunDir, record: Record) -> Needs:
             weights.append(_weights(run.root, folder, source, record))
         except (OSError, Unreadable) as error:
             missing.append((source, str(error)))
-    data = config.get("task", {}).get("path") if isinstance(config.get("task"), dict) else None
-    return Needs(tuple(hub), (data,) if isinstance(data, str) else (), tuple(weights), tuple(missing))
+    task = config.get("task")
+    found = task.get("parts", [task]) if isinstance(task, dict) else []
+    parts = found if isinstance(found, list) else []
+    data = tuple(part["path"] for part in parts if isinstance(part, dict) and isinstance(part.get("path"), str))
+    return Needs(tuple(hub), data, tuple(weights), tuple(missing))
 
 
 def _sources(run: RunDir, config: dict[str, Any]) -> Iterator[str]:

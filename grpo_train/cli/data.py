@@ -55,6 +55,13 @@ def check_dataset(
     data cannot be read.
     """
     config = load_config(read_config_text(cfg) if cfg else "", set_ or [], source=str(cfg or "config"))
+    if config.task.parts and dataset is None:
+        labels = ", ".join(part.part_label for part in config.task.parts)
+        fail(f"{cfg} trains a mixture: name one of its tasks ({labels})", 2)
+    for part in config.task.parts:
+        if part.part_label == dataset:
+            config = with_changes(config, task={**part.model_dump(), "parts": []})
+            dataset = part.name if part.name in CHECKS else None
     given = {"prompt_field": prompt_field, "answer_field": answer_field, "template_field": template_field}
     task: dict[str, Any] = {key: value for key, value in {**given, "grader": grader}.items() if value is not None}
     if dataset is not None and dataset not in CHECKS and _is_path(dataset):

@@ -5,6 +5,8 @@ Errors name the file, the line, the key and, for a misspelled name, the nearest 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +19,8 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean, nearest
 
 KeyPath = tuple[str, ...]
+_PART = re.compile(r"task\[(\d+)\]")
+"""The section of an override of a mixture's part."""
 
 
 class ConfigError(UserError):
@@ -43,6 +47,12 @@ def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: 
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: expected sections (run:, model:, rollout:, …), got a {type(document).__name__}")
     document = {section: {} if keys is None else keys for section, keys in document.items()}  # every key commented out
+    if document.get("task") == []:
+        raise ConfigError(f"{source}: task: the list is empty; name a task, as in [{{name: gsm8k}}]")
+    if isinstance(document.get("task"), list):  # a mixture
+        document["task"] = {"parts": document["task"]}
+        lines = {("task", "parts", *path[1:]) if path[:1] == ("task",) and path[1:] else path: line
+                 for path, line in lines.items()}  # fmt: skip
     overridden = [_apply(document, override) for override in overrides]
     return _validate(document, source, lines, overridden)
 
@@ -57,13 +67,22 @@ def with_changes(config: Config, **sections: dict[str, Any]) -> Config:
 
 def changed_keys(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     """Keys with different values in two configs: ``section.key`` to (before, after)."""
-    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
-    return {
-        f"{section}.{key}": (old[section][key], value)
-        for section, keys in new.items()
-        for key, value in keys.items()
-        if old[section][key] != value
-    }
+    old, new = flat_keys(before.model_dump(mode="json")), flat_keys(after.model_dump(mode="json"))
+    return {key: (old.get(key), value) for key, value in new.items() if old.get(key) != value}
+
+
+def flat_keys(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a dumped config by ``section.key``; those of a mixture's parts by ``task[1].key``."""
+    flat: dict[str, Any] = {}
+    for section, keys in document.items():
+        for key, value in keys.items():
+            if (section, key) == ("task", "parts"):
+                flat |= {
+                    f"task[{index}].{name}": each for index, part in enumerate(value) for name, each in part.items()
+                }
+            else:
+                flat[f"{section}.{key}"] = value
+    return flat
 
 
 def read_config_text(path: Path) -> str:
@@ -103,11 +122,26 @@ def _apply(document: dict[str, Any], override: str) -> KeyPath:
         raise ConfigError(f"--set {override}: invalid YAML value '{value}'") from error
     if isinstance(parsed, str) and _is_number(parsed):
         parsed = float(parsed)  # YAML reads 1e-4 as a string
-    inner = document.setdefault(section, {})
+    inner = document.setdefault("task" if _PART.fullmatch(section) else section, {})
+    if isinstance(inner, dict) and (_PART.fullmatch(section) or (section == "task" and inner.get("parts"))):
+        index = _part_index(inner.get("parts"), section, override)
+        inner["parts"][index][name] = parsed
+        return ("task", "parts", str(index), name)
     if not isinstance(inner, dict):
         raise ConfigError(f"--set {override}: '{section}' is not a section")
     inner[name] = parsed
     return (section, name)
+
+
+def _part_index(parts: Any, section: str, override: str) -> int:
+    """The place in the list of ``task[1]``. Raises ConfigError."""
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise ConfigError(f"--set {override}: task is not a list of tasks; use task.KEY=VALUE")
+    found = _PART.fullmatch(section)
+    if found is None or int(found[1]) >= len(parts):
+        names = ", ".join(f"task[{index}] {part.get('label') or part.get('name')}" for index, part in enumerate(parts))
+        raise ConfigError(f"--set {override}: task is a list of {len(parts)}: name one of {names}")
+    return int(found[1])
 
 
 def _is_number(text: str) -> bool:
@@ -153,9 +187,11 @@ def _validate(document: Any, source: str, lines: dict[KeyPath, int], overridden:
 
 def _explain(problem: Any, source: str, lines: dict[KeyPath, int], overridden: list[KeyPath]) -> str:
     path = tuple(str(part) for part in problem["loc"])
-    if path[:1] != ("workflow",):  # a value of any other section is one thing for its user
+    if path[:2] == ("task", "parts"):
+        path = path[:4]
+    elif path[:1] != ("workflow",):  # a value of any other section is one thing for its user
         path = path[:2]
-    key = ".".join(path)
+    key = key_name(path)
     is_conflict = problem["type"] == "conflict"
     paths = [*(tuple(name.split(".")) for name in problem["ctx"]["keys"]), path] if is_conflict else [path]
     where = _locate(paths, source, lines, overridden)
@@ -167,7 +203,7 @@ def _explain(problem: Any, source: str, lines: dict[KeyPath, int], overridden: l
         same_name = [full for full in everywhere if full.partition(".")[2] == path[-1]]
         near = nearest(path[-1], known)
         if len(path) > 1 and near:
-            hint = f"did you mean {'.'.join((*path[:-1], near))}?"
+            hint = f"did you mean {key_name((*path[:-1], near))}?"
         elif same_name and len(path) < 3:
             hint = f"did you mean {same_name[0]}?"
         else:
@@ -179,11 +215,18 @@ def _explain(problem: Any, source: str, lines: dict[KeyPath, int], overridden: l
     return f"{where}: {key}: {message[0].lower()}{message[1:]}{got}"
 
 
+def key_name(path: KeyPath) -> str:
+    """A key as a user writes it: ``task[1].level`` for a key of a mixture's part."""
+    if path[:2] == ("task", "parts") and len(path) > 2:
+        return ".".join((f"task[{path[2]}]", *path[3:]))
+    return ".".join(path)
+
+
 def _locate(paths: list[KeyPath], source: str, lines: dict[KeyPath, int], overridden: list[KeyPath]) -> str:
     """Where keys are set: the first override among them, else the first one in the file."""
     for path in paths:
         if path in overridden:
-            return f"--set {'.'.join(path)}"
+            return f"--set {key_name(path)}"
     for path in paths:
         if path in lines:
             return f"{source}, line {lines[path]}"

@@ -28,7 +28,11 @@ schema.
 def json_schema() -> dict[str, Any]:
     """JSON schema of a training config."""
     schema = json.dumps(Config.model_json_schema()).replace("``", "`")  # the docstrings' markup, as Markdown
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **json.loads(schema)}
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **json.loads(schema)}
+    task = document["properties"]["task"]
+    mixture = {"type": "array", "items": task, "minItems": 1}
+    document["properties"]["task"] = {"anyOf": [task, mixture]}
+    return document
 
 
 def markdown() -> str:
@@ -43,9 +47,9 @@ def _page() -> Iterator[str]:
     for name, reference in schema["properties"].items():
         section = schema["$defs"][_referenced(reference)]
         yield from _table(f"## {name}", section, defaults[name])
-        inner: list[str] = []
+        inner = [_referenced(reference)]  # the section itself, which a key may contain again
         _collect(section, schema["$defs"], inner)
-        for model in inner:
+        for model in inner[1:]:
             yield from _table(f"### {model}", schema["$defs"][model], {})
 
 
@@ -64,6 +68,7 @@ def _table(title: str, section: dict[str, Any], defaults: dict[str, Any]) -> Ite
 
 
 def _referenced(facts: dict[str, Any]) -> str:
+    facts = facts.get("anyOf", [facts])[0]
     return str(facts["$ref"].rpartition("/")[2])
 
 

@@ -100,6 +100,11 @@ class Config(Section):
         return self
 
     @property
+    def eval_datasets(self) -> list[str]:
+        """Tasks of a scheduled evaluation: ``eval.datasets``, or the parts of a mixture, or "", the trained task."""
+        return self.eval.datasets or [part.part_label for part in self.task.parts] or [""]
+
+    @property
     def microbatch_size(self) -> int:
         """``train.microbatch_size`` of a config without ``auto`` (:mod:`grpo_train.platforms.choices`)."""
         return _number(self.train.microbatch_size, "train.microbatch_size")

@@ -78,6 +78,7 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Unfinish
     name = request.training_run or str(owning_run(request.ckpt_path, root))
     run, checkpoints, config = find_run(root, name)
     config = resolve_config(config, request)
+    _refuse_mixture(config)
     root = run.root  # a run given by its path keeps its evaluations in the same root
     task = _checked_task(config, root, request)
     targets, unusable = pick_targets(run, checkpoints, request)
@@ -85,16 +86,42 @@ def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Unfinish
     return _plan(root, run.name, config, task, targets, request), unusable
 
 
+def each_task(root: Path, request: EvalRequest) -> list[EvalRequest]:
+    """A request for every task of a run's mixture; the request itself where it names one, or the run has one.
+
+    Raises EvalError, RunDirError, ConfigError.
+    """
+    if request.dataset is not None:
+        return [request]
+    if request.model is None:
+        config = find_run(root, request.training_run or str(owning_run(request.ckpt_path, root)))[2]
+    elif request.training_run or request.cfg:
+        config = config_of(root, request)
+    else:
+        return [request]
+    if config.task.parts and request.dataset_path:
+        _refuse_mixture(config)
+    return [replace(request, dataset=part.part_label) for part in config.task.parts] or [request]
+
+
+def _refuse_mixture(config: Config) -> None:
+    if config.task.parts:
+        labels = ", ".join(part.part_label for part in config.task.parts)
+        raise EvalError(f"the run trains a mixture: name one of its tasks with --dataset ({labels})")
+
+
 def _plan_of_baseline(root: Path, request: EvalRequest) -> EvalPlan:
     baseline = find_baseline(root, request)
     config = resolve_config(config_of(root, request), request)
+    _refuse_mixture(config)
     config = with_changes(config, model={"backbone": baseline.backbone})
     task = _checked_task(config, root, request)
     return replace(_plan(root, baseline.name, config, task, [baseline.target], request), model=baseline.model)
 
 
 def _plan(root: Path, run: str, config: Config, task: Task, targets: list[Target], request: EvalRequest) -> EvalPlan:
-    label = task.label if config.eval.split == "test" else f"{task.label}_{config.eval.split}"
+    name = config.task.label or task.label
+    label = name if config.eval.split == "test" else f"{name}_{config.eval.split}"
     return EvalPlan(
         run=run,
         root=str(root),

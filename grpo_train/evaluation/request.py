@@ -66,10 +66,15 @@ class EvalRequest:
 def resolve_config(config: Config, request: EvalRequest) -> Config:
     """The run's config with the environment and the request applied. Raises EvalError, ConfigError."""
     task: dict[str, Any] = {}
-    if request.dataset and not _is_own_task(config, request.dataset):
+    parts = {part.part_label: part for part in config.task.parts}
+    if request.dataset in parts:
+        task = {**parts[request.dataset].model_dump(), "weight": 1.0, "parts": []}
+    elif request.dataset and (parts or not _is_own_task(config, request.dataset)):
         # The run's path and grader belong to other data. Only the chat template is kept: the model needs it.
-        template = "chat" if config.task.template == "chat" else None
+        trained = config.task.parts or [config.task]
+        template = "chat" if any(part.template == "chat" for part in trained) else None
         task = {"name": request.dataset, "path": None, "template": template, "grader": "number", "splits": {}}
+        task |= {"label": None, "parts": []}
     name = str(task.get("name", config.task.name))
     requested = {each.name: getattr(request, each.name) for each in fields(request)}
     changes = {key: requested[key] for key in schema.Eval.model_fields if requested.get(key) is not None}

@@ -21,7 +21,7 @@ import yaml
 
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.output import Output
-from grpo_train.evaluation.plan import EvalPlan, make_plan, paths_in_use, problems_of, task_of
+from grpo_train.evaluation.plan import EvalPlan, each_task, make_plan, paths_in_use, problems_of, task_of
 from grpo_train.evaluation.report.compare import Summary, stored_comparisons
 from grpo_train.evaluation.report.match_table import match_lines
 from grpo_train.evaluation.report.step import facts_of, join_samples, settings_of, write_step
@@ -79,12 +79,15 @@ class Outcome:
 
 
 def run_evaluations(root: Path, requests: Sequence[EvalRequest], output: Output | None = None) -> list[Outcome]:
-    """Run evaluations one after the other; none starts if any request is invalid, none follows one that was stopped.
+    """Run evaluations one after the other, for a mixture one per task.
+
+    None starts if any request is invalid, none follows one that was stopped.
 
     Raises EvalError, RunDirError, ConfigError, PolicyError.
     """
     outcomes = []
-    for plan, unusable in [make_plan(root, request) for request in requests]:
+    wanted = [single for request in requests for single in each_task(root, request)]
+    for plan, unusable in [make_plan(root, request) for request in wanted]:
         outcomes.append(_evaluate(plan, unusable, output or Output()))
         if outcomes[-1].exit_code == INTERRUPTED:
             break

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
-from grpo_train.config.schema import Config
+from grpo_train.config.schema import Config, Task
 from grpo_train.evaluation.report.compare import stored_comparisons
 from grpo_train.evaluation.results.stored import DamagedError, read_summary
 from grpo_train.export.plan import ExportPlan
@@ -52,7 +52,7 @@ def model_card(plan: ExportPlan, notes: Sequence[str], price: float | None) -> s
         library_name="peft" if plan.is_adapter else "transformers",
         pipeline_tag="text-generation",
         tags=["grpo", "reinforcement-learning", "grpo-tui"],
-        datasets=[source] if (source := hub_dataset(plan.config)) else None,
+        datasets=[source for task in tasks_of(plan.config) if (source := hub_dataset(task))] or None,
         model_name=plan.run.name,
         eval_results=[_result_entry(each) for each in own] or None,
     )
@@ -67,7 +67,7 @@ def model_card(plan: ExportPlan, notes: Sequence[str], price: float | None) -> s
         "## Training",
         "\n".join(_training(plan)),
         "## Data",
-        _data(plan),
+        "\n".join(map(_data, tasks_of(plan.config))),
         "## Evaluation",
         _table(results) if results else "This run was not evaluated.",
         "## Versions and cost",
@@ -96,12 +96,17 @@ def results_of(run: RunDir, step: int) -> list[Result]:
     return found
 
 
-def hub_dataset(config: Config) -> str | None:
+def tasks_of(config: Config) -> list[Task]:
+    """The task, or the parts of a mixture."""
+    return config.task.parts or [config.task]
+
+
+def hub_dataset(task: Task) -> str | None:
     """Hub ID of the data; None for files, whose place says nothing elsewhere, and generated tasks."""
-    path = config.task.path
+    path = task.path
     if path and path.startswith("hf:"):
         return path.removeprefix("hf:").partition("@")[0].partition(":")[0]
-    return "openai/gsm8k" if config.task.name.startswith("gsm8k") and not path else None
+    return "openai/gsm8k" if task.name.startswith("gsm8k") and not path else None
 
 
 def config_text(config: Config) -> str:
@@ -163,13 +168,14 @@ def _training(plan: ExportPlan) -> Iterator[str]:
         f"at most {config.rollout.max_completion_length} tokens, temperature {config.rollout.temperature:g}"
     )
     yield f"- Learning rate {config.optimizer.learning_rate:g}, KL weight {config.algorithm.beta:g}"
-    yield f"- Rewards: {', '.join(config.task.rewards) or 'those of the task'}"
+    for task in tasks_of(config):
+        of = f" ({task.part_label})" if config.task.parts else ""
+        yield f"- Rewards{of}: {', '.join(task.rewards) or 'those of the task'}"
     yield f"- Seed {config.run.seed}; tokens seen: {int(plan.info.get('num_tokens') or 0):,}"
 
 
-def _data(plan: ExportPlan) -> str:
-    task = plan.config.task
-    if source := hub_dataset(plan.config):
+def _data(task: Task) -> str:
+    if source := hub_dataset(task):
         commit = (task.path or "").partition("@")[2]
         at = f", commit `{commit}`" if commit else ""
         return f"Task `{task.name}` on [{source}](https://huggingface.co/datasets/{source}){at}."

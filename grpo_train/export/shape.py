@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
 from grpo_train.tasks import Problem, TaskError, load_task
 from grpo_train.tasks.shared.template import ask
@@ -34,6 +35,9 @@ def sample_problems(config: Config) -> list[Problem]:
 
     Raises TaskError if neither is possible.
     """
+    if config.task.parts:
+        parts = [with_changes(config, task={**part.model_dump(), "parts": []}) for part in config.task.parts]
+        return [problem for part in parts for problem in sample_problems(part)]
     try:
         task = load_task(config.task)
     except TaskError:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -132,15 +132,46 @@ class Rewards:
         return self._functions.values(self._user[name], calls)
 
 
+class MixedRewards(Rewards):
+    """The reward functions of a mixture: each problem has those of its part."""
+
+    def __init__(self, parts: Mapping[str, Rewards]) -> None:
+        self._parts = parts
+        self.names = list(dict.fromkeys(name for part in parts.values() for name in part.names))
+
+    @property
+    def has_user_functions(self) -> bool:
+        return any(part.has_user_functions for part in self._parts.values())
+
+    def close(self) -> None:
+        for part in self._parts.values():
+            part.close()
+
+    def start(self, attempt: Attempt, verdict: Verdict) -> Grade:
+        return self._parts[attempt.problem.task].start(attempt, verdict)
+
+    def complete(self, started: Sequence[Grade], attempts: Sequence[Attempt], group_size: int) -> list[Grade]:
+        found: dict[int, Grade] = {}
+        for label, part in self._parts.items():
+            mine = [index for index, attempt in enumerate(attempts) if attempt.problem.task == label]
+            grades = part.complete([started[i] for i in mine], [attempts[i] for i in mine], group_size)
+            found.update(zip(mine, grades, strict=True))
+        return [found[index] for index in range(len(attempts))]
+
+
 def load_rewards(task: Task, config: schema.Config, failure_file: Path | None = None) -> Rewards:
     """Load the reward functions of a run. Raises TaskError for an unknown function or a weight without a function."""
-    rewards = Rewards(
-        config.task,
-        task.rewards,
-        max_completion_length=config.rollout.max_completion_length,
-        seed=config.run.seed,
-        failure_file=failure_file,
-    )
+
+    def load(section: schema.Task, default: Sequence[str]) -> Rewards:
+        budget, seed = config.rollout.max_completion_length, config.run.seed
+        return Rewards(section, default, max_completion_length=budget, seed=seed, failure_file=failure_file)
+
+    parts: Mapping[str, Task] = getattr(task, "parts", {})  # of a mixture
+    sections = {part.part_label: part for part in config.task.parts or [config.task]}
+    if parts:
+        rewards: Rewards = MixedRewards({label: load(sections[label], part.rewards) for label, part in parts.items()})
+    else:
+        rewards = load(config.task, task.rewards)
     names = [*rewards.names, *(["overlong"] if config.algorithm.overlong_buffer else [])]
     if unknown := sorted(set(config.algorithm.reward_weights) - set(names)):
         raise TaskError(

@@ -40,6 +40,8 @@ class Problem:
     "assistant" message."""
     data: Any = None
     """Task-specific data for judging: tests, constraints, a game's seed; of a user's own data the row."""
+    task: str = ""
+    """In a mixture: label of the part it belongs to."""
 
     @property
     def columns(self) -> dict[str, Any]:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_train.rollout.chat import chat_text
-from grpo_train.tasks import Problem, Task, TaskError, data_order
+from grpo_train.tasks import Mixture, Problem, Task, TaskError, data_order
+from grpo_train.tasks.shared.mixture import MixtureOrder
 
 
 @dataclass(frozen=True)
@@ -20,25 +21,43 @@ class Prompt:
 
 
 class PromptSource:
-    """Training problems whose prompts fit, epoch after epoch."""
+    """Training problems whose prompts fit, epoch after epoch; those of a mixture in proportion to its weights."""
 
     def __init__(self, task: Task, tokenizer: Any, *, seed: int, max_prompt_length: int, limit: int | None) -> None:
-        """Tokenize every prompt once. Raises TaskError if no prompt fits."""
-        self._seed = seed
+        """Tokenize every prompt once. Raises TaskError if no prompt of a task fits."""
+        self._seed, self._tokenizer, self._max_prompt_length = seed, tokenizer, max_prompt_length
+        self._pools: dict[str, list[Prompt]] = {}
+        self._too_long: dict[str, int] = {}
+        parts = task.parts if isinstance(task, Mixture) else {"": task}
+        for label, part in parts.items():
+            self.set_part(label, part, limit)
+        self._order = MixtureOrder([task.weights[label] for label in parts] if isinstance(task, Mixture) else [1])
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts that fit, of all tasks."""
+        return [prompt for pool in self._pools.values() for prompt in pool]
+
+    @property
+    def num_too_long(self) -> int:
+        """Number of prompts that do not fit."""
+        return sum(self._too_long.values())
+
+    def set_part(self, label: str, task: Task, limit: int | None = None) -> None:
+        """Draw the prompts of a mixture's part (of a single task: "") from ``task`` from now on. Raises TaskError."""
         size = min(limit or task.size("train"), task.size("train"))
         problems = [task.problem("train", index) for index in range(size)]
-        encoded = encode(problems, tokenizer)
-        self.prompts = [
-            Prompt(problem, ids)
-            for problem, ids in zip(problems, encoded, strict=True)
-            if len(ids) <= max_prompt_length
-        ]
-        self.num_too_long = size - len(self.prompts)
-        if not self.prompts:
+        if label:
+            problems = [replace(problem, task=label) for problem in problems]
+        encoded = encode(problems, self._tokenizer)
+        fits = [len(ids) <= self._max_prompt_length for ids in encoded]
+        self._pools[label] = [Prompt(problems[i], encoded[i]) for i in range(size) if fits[i]]
+        self._too_long[label] = fits.count(False)
+        if not self._pools[label]:
             shortest = min(map(len, encoded), default=0)
             raise TaskError(
-                f"rollout.max_prompt_length {max_prompt_length}: all {size} prompts of task {task.name} are longer "
-                f"(the shortest has {shortest} tokens)"
+                f"rollout.max_prompt_length {self._max_prompt_length}: all {size} prompts of task {task.name} are "
+                f"longer (the shortest has {shortest} tokens)"
             )
 
     def at(self, buffer_index: int, buffer_size: int) -> list[Prompt]:
@@ -47,11 +66,13 @@ class PromptSource:
 
     def draw(self, first: int, count: int) -> list[Prompt]:
         """Prompts of ``count`` consecutive positions of the data order."""
-        return [self.prompts[data_order(len(self.prompts), self._seed, first + k)] for k in range(count)]
+        pools = list(self._pools.values())
+        places = (self._order.at(first + k) for k in range(count))
+        return [pools[part][data_order(len(pools[part]), self._seed, place)] for part, place in places]
 
     def epoch(self, buffers: int, buffer_size: int, extra: int = 0) -> float:
         """Epochs of data used by the first ``buffers`` buffers and ``extra`` prompts."""
-        return (buffers * buffer_size + extra) / len(self.prompts)
+        return (buffers * buffer_size + extra) / sum(map(len, self._pools.values()))
 
 
 def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]:

@@ -75,5 +75,6 @@ def _same(known: Any, asked: Any) -> bool:
 
 def _shape_of(config: Config) -> list[Any]:
     document = config.model_dump(mode="json")
-    del document["task"]["path"]  # absolute in a run's config
+    for task in document["task"].get("parts", [document["task"]]):
+        del task["path"]  # absolute in a run's config
     return [*(document[section] for section in SAME), config.run.nproc, config.steps_per_buffer]

@@ -96,7 +96,7 @@ def plan(start: int, config: Config) -> list[Stage]:
 def _scheduled(config: Config, total: int) -> list[Stage]:
     """The stages of ``run.eval_every``: training is split at its multiples; after each part, and at the end, each of
     ``eval.datasets`` is evaluated; with ``run.eval_initial`` also the starting model."""
-    every, datasets = config.run.eval_every, config.eval.datasets or [""]
+    every, datasets = config.run.eval_every, config.eval_datasets
 
     def evaluation(step: int) -> list[Stage]:
         return [Stage("eval", step, dataset) for dataset in datasets]
@@ -120,7 +120,7 @@ def _expanded(entry: WorkflowStage, step: int, config: Config) -> list[Stage]:
         for key in ("split", "num_problems", "subset_frac", "num_samples", "temperature"):
             if (value := getattr(settings, key)) is not None:
                 options += [f"--{key.replace('_', '-')}", str(value)]
-        datasets = settings.datasets or config.eval.datasets or [""]
+        datasets = settings.datasets or config.eval_datasets
         return [Stage("eval", step, dataset, tuple(options)) for dataset in datasets]
     if entry.backup is not None:
         return [Stage("backup", step, options=("--to", entry.backup.to) if entry.backup.to else ())]

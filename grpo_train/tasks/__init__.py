@@ -8,19 +8,21 @@ returns a :class:`~grpo_train.rewards.types.Task`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from typing import Any, cast
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 from grpo_train.config import schema
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task, TaskError, Verdict
 from grpo_train.rewards.user_code import load_function
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind, WorkedTask
+from grpo_train.tasks.shared.mixture import Mixture, make_mixture
 from grpo_train.tasks.shared.order import data_order
 
 __all__ = [
-    "Attempt", "NoSplitError", "Problem", "Split", "Task", "TaskDefaults", "TaskError", "TaskKind", "Verdict",
-    "WorkedTask", "data_order", "load_task", "load_worked_task", "refuse_unused", "task_kind", "task_kinds",
+    "Attempt", "Mixture", "NoSplitError", "Problem", "Split", "Task", "TaskDefaults", "TaskError", "TaskKind",
+    "Verdict", "WorkedTask", "data_order", "load_task", "load_worked_task", "refuse_unused", "task_kind", "task_kinds",
 ]  # fmt: skip
 
 FILES = (
@@ -29,8 +31,12 @@ FILES = (
     "reasoning_gym", "jsonl",
 )  # fmt: skip
 """The tasks in the order of listings. Their modules are imported when first needed."""
-COMMON = ("name", "limit", "rewards", "reward_timeout", "reward_control", "correct_reward", "incorrect_reward")
+COMMON = (
+    "name", "limit", "rewards", "reward_timeout", "reward_control", "correct_reward", "incorrect_reward", "weight",
+    "label", "parts",
+)  # fmt: skip
 """Keys of the ``task`` section that apply to every task."""
+Loaded = TypeVar("Loaded")
 _MEMBERS = ("name", "label", "stop", "rewards", "slow", "size", "problem", "judge")
 """Members of :class:`~grpo_train.rewards.types.Task`, checked on a user's own task."""
 
@@ -51,12 +57,25 @@ def task_kind(name: str, key: str = "task.name") -> TaskKind:
 
 
 def load_task(config: schema.Task, sandbox: schema.Sandbox | None = None) -> Task:
-    """The task that ``config.name`` names; programs that models write run under the limits of ``sandbox``.
+    """The task that ``config.name`` names, or the mixture of ``config.parts``; programs that models write run under the
+    limits of ``sandbox``.
 
     Raises TaskError (unknown name, missing or malformed data, a machine that cannot isolate programs).
     """
+    if config.parts:
+        parts = [_of_part(index, load_task, part, sandbox) for index, part in enumerate(config.parts)]
+        return make_mixture(config, parts)
     task = _load_user_task(config) if _is_user_task(config.name) else task_kind(config.name).load(config)
     return task.sandboxed(sandbox) if sandbox is not None and isinstance(task, TaskDefaults) else task
+
+
+def _of_part(index: int, call: Callable[..., Loaded], *arguments: Any) -> Loaded:
+    """Call something for a part of a mixture; its errors name the part."""
+    try:
+        return call(*arguments)
+    except TaskError as error:
+        message = re.sub(r"^task\.", f"task[{index}].", str(error), flags=re.MULTILINE)
+        raise type(error)(message if message != str(error) else f"task[{index}]: {message}") from error
 
 
 def load_worked_task(config: schema.Task) -> WorkedTask:
@@ -78,6 +97,10 @@ def refuse_unused(config: schema.Task, others: Sequence[str] = ()) -> None:
 
     Nothing is refused beside a user's own task, because its keys are unknown.
     """
+    if config.parts:
+        for index, part in enumerate(config.parts):
+            _of_part(index, refuse_unused, part, others)
+        return
     if any(map(_is_user_task, [config.name, *others])):
         return
     kinds = [task_kind(config.name), *(task_kind(name, "eval.datasets") for name in others)]

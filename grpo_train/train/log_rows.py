@@ -35,6 +35,7 @@ def rollout_rows(
             "truncated": sample.truncated,
             "prompt": sample.problem.prompt,
             "completion": sample.text,
+            **({"task": sample.problem.task} if sample.problem.task else {}),
             **({"role": sample.role.label} if sample.role else {}),
             **({"facts": dict(sample.verdict.facts)} if sample.verdict.facts else {}),
         }

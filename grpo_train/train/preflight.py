@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config import load_config, read_config_text, with_changes
+from grpo_train.config import load_config, read_config_text, schema, with_changes
 from grpo_train.config.schema import Config
 from grpo_train.platforms.choices import resolve
 from grpo_train.platforms.facts import read_machine
@@ -30,7 +31,7 @@ from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
-from grpo_train.tasks import TaskDefaults, load_task, refuse_unused
+from grpo_train.tasks import Mixture, TaskDefaults, load_task, refuse_unused
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
@@ -94,16 +95,17 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
         if weights is not None:
             check_base(weights, backbone, root)
             config = with_changes(config, model=_shape_of(weights))
-    config = with_changes(config, task=_absolute(config, root))
+    config = with_changes(config, task=_each_part(config.task, partial(_absolute, root=root)))
     task = load_task(config.task, config.sandbox)
-    if isinstance(task, TaskDefaults) and task.hub_path:  # later commits must not change what a resume reads
-        config = with_changes(config, task={"path": pinned_path(task.hub_path)})
+    parts = list(task.parts.values()) if isinstance(task, Mixture) else [task]
+    if any(isinstance(part, TaskDefaults) and part.hub_path for part in parts):
+        config = with_changes(config, task=_each_part(config.task, _pinned))
         task = load_task(config.task, config.sandbox)
     refuse_unused(config.task, config.eval.datasets)
     rewards = load_rewards(task, config)
     if isinstance(task, SelfPlayTask):
         check_self_play(task, config)
-    if config.task.path is not None:
+    if any(part.path is not None for part in config.task.parts or [config.task]):
         task.size("train")
     try_rewards(rewards, task)
     if backbone:
@@ -111,7 +113,20 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
     return config
 
 
-def _absolute(config: Config, root: Path) -> dict[str, Any]:
+def _each_part(task: schema.Task, changes: Callable[[schema.Task], dict[str, Any]]) -> dict[str, Any]:
+    """The changes of a task, or of every part of a mixture."""
+    if not task.parts:
+        return changes(task)
+    return {"parts": [part.model_dump() | changes(part) for part in task.parts]}
+
+
+def _pinned(section: schema.Task) -> dict[str, Any]:
+    """A dataset of the hub at its commit: later ones must not change what a resume reads."""
+    task = load_task(section)
+    return {"path": pinned_path(task.hub_path)} if isinstance(task, TaskDefaults) and task.hub_path else {}
+
+
+def _absolute(task: schema.Task, root: Path) -> dict[str, Any]:
     """The ``task`` keys that hold paths, made absolute, and a dataset of the hub at its commit; names and modules stay
     unchanged."""
 
@@ -122,7 +137,6 @@ def _absolute(config: Config, root: Path) -> dict[str, Any]:
             return name
         return f"{TRL_PREFIX if is_trl else ''}{os.path.abspath(Path(file).expanduser())}:{inner}"
 
-    task = config.task
     return {
         "path": None if task.path is None else _data_path(task.path, root),
         "name": function(task.name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 
+from grpo_train.config.loading import flat_keys
 from grpo_train.config.schema import Config
 from grpo_train.train.checkpoint import CheckpointError
 
@@ -22,14 +24,10 @@ Changes = dict[str, tuple[Any, Any]]
 
 def config_changes(saved: Mapping[str, Any], config: Config) -> Changes:
     """Keys that training depends on whose value differs from the saved config's."""
-    current = config.model_dump(mode="json")
-    total = [] if config.optimizer.schedule == "constant" else [("run", "total_steps")]
-    keys = [("run", "seed"), *total, *((section, key) for section in TRAINING_SECTIONS for key in current[section])]
-    return {
-        f"{section}.{key}": (saved[section][key], current[section][key])
-        for section, key in keys
-        if key in saved.get(section, {}) and saved[section][key] != current[section][key]
-    }
+    before, after = flat_keys(saved), flat_keys(config.model_dump(mode="json"))
+    total = [] if config.optimizer.schedule == "constant" else ["run.total_steps"]
+    keys = ["run.seed", *total, *(key for key in after if re.split(r"[.[]", key)[0] in TRAINING_SECTIONS)]
+    return {key: (before[key], after[key]) for key in keys if key in before and before[key] != after[key]}
 
 
 def check_position(changes: Changes, step: int, config: Config, config_file: Path) -> None:

@@ -43,6 +43,7 @@ def rollout_metrics(samples: Sequence[ScoredSample], rewards: torch.Tensor) -> d
         metrics[f"rewards/{name}/mean"], metrics[f"rewards/{name}/std"] = _mean(values), _std(values)
     return {
         **metrics,
+        **_task_metrics(samples, totals),
         **means([verdict.metrics for verdict in verdicts]),
         "completions/mean_length": _mean(lengths),
         "completions/min_length": float(min(lengths)),
@@ -50,6 +51,23 @@ def rollout_metrics(samples: Sequence[ScoredSample], rewards: torch.Tensor) -> d
         "completions/mean_terminated_length": _mean(terminated) if terminated else 0.0,
         "completions/clipped_ratio": 1 - len(terminated) / len(samples),
     }
+
+
+def _task_metrics(samples: Sequence[ScoredSample], totals: Sequence[float | None]) -> dict[str, float]:
+    """Metrics of each task of a mixture that the buffer has prompts of."""
+    metrics: dict[str, float] = {}
+    for task in sorted({sample.problem.task for sample in samples} - {""}):
+        pairs = [(sample, total) for sample, total in zip(samples, totals, strict=True) if sample.problem.task == task]
+        mine = [sample for sample, _ in pairs]
+        groups = _group_metrics(mine, [total for _, total in pairs])
+        metrics |= {
+            f"task/{task}/reward": _mean(_known(total for _, total in pairs)),
+            f"task/{task}/accuracy": _mean([float(sample.verdict.correct) for sample in mine]),
+            f"task/{task}/frac_reward_zero_std": groups["frac_reward_zero_std"],
+            f"task/{task}/mean_length": _mean([sample.length for sample in mine]),
+            f"task/{task}/prompts": float(len({sample.group for sample in mine})),
+        }
+    return metrics
 
 
 def _isolation(samples: Sequence[ScoredSample]) -> dict[str, str]:

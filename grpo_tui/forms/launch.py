@@ -185,7 +185,8 @@ class LaunchScreen(RequestScreen):
         nproc = [] if request.nproc is None else [f"run.nproc={request.nproc}"]
         overrides = [*request.overrides, *nproc]
         config = await asyncio.to_thread(checked_config, request.config_text, overrides, request.config_name)
-        for key, names in (("task.name", [config.task.name]), ("eval.datasets", config.eval.datasets)):
+        tasks = [part.name for part in config.task.parts or [config.task]]
+        for key, names in (("task.name", tasks), ("eval.datasets", config.eval.datasets)):
             for name in names:
                 if problem := await self.tasks.problem(name):
                     raise FieldError(f"{key}: {problem}")

@@ -13,7 +13,7 @@ class Eval(Section):
     """Evaluation, always in a separate process."""
 
     datasets: list[str] = Field(default_factory=list)
-    """Tasks of the scheduled evaluations (run.eval_every). Empty: the trained task."""
+    """Tasks of the scheduled evaluations (run.eval_every). Empty: the trained task, or each task of a mixture."""
     split: Literal["test", "validation", "train"] = "test"
     """Split to evaluate; train shows whether a run has overfitted."""
     batch_size: PositiveInt | Literal["auto"] = 32

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections import Counter
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section, conflict
 
 
 class Task(Section):
-    """Prompts, and how completions are rewarded."""
+    """Prompts, and how completions are rewarded. A list of such mappings is a mixture: each has its own keys."""
 
     name: str = "gsm8k"
     """Task name (``grpo-train tasks`` lists them), or your own task as ``module:function``."""
@@ -72,6 +73,49 @@ class Task(Section):
     """accuracy: reward of a correct answer in the correct format."""
     incorrect_reward: float = 0.0
     """accuracy: reward of any other completion."""
+    weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """In a mixture: share of the prompts, relative to the weights of the other tasks."""
+    label: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")] | None = None
+    """In a mixture: name in metrics and evaluations. Default: the task's name."""
+    parts: list[Task] = Field(default_factory=list)
+    """The tasks of a mixture, written as a list in place of the section: ``task: [{name: gsm8k, weight: 2}, {name:
+    arithmetic}]``. Override a key of one with ``--set task[1].level=3``, counted from 0."""
+
+    @property
+    def part_label(self) -> str:
+        """Name of a mixture's part in metrics and evaluations."""
+        return self.label or self.name.rpartition(":")[2]
+
+    @model_validator(mode="after")
+    def _check_mixture(self) -> Task:
+        if not self.parts:
+            return self
+        labels = [part.part_label for part in self.parts]
+        name = "+".join(labels)
+        if others := sorted(self.model_fields_set - {"parts"} - ({"name"} if self.name == name else set())):
+            raise conflict(
+                f"task.{others[0]} has no effect beside task.parts: set it on one of the parts", f"task.{others[0]}"
+            )
+        for index, part in enumerate(self.parts):
+            if part.parts:
+                raise conflict(f"task[{index}].parts: a mixture cannot contain another", f"task.parts.{index}.parts")
+        if doubled := [label for label, count in Counter(labels).items() if count > 1]:
+            index = len(labels) - 1 - labels[::-1].index(doubled[0])
+            raise conflict(
+                f"task[{index}]: two parts are named {doubled[0]}; give one a label, as in "
+                f"{{name: {doubled[0]}, label: {doubled[0]}_2}}",
+                f"task.parts.{index}.name",
+            )
+        self.name = name
+        return self
+
+    @model_serializer(mode="wrap")
+    def _only_parts(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A mixture has only a name and parts, a single task no parts."""
+        keys: dict[str, Any] = dump(self)
+        if self.parts:
+            return {"name": keys["name"], "parts": keys["parts"]}
+        return {key: value for key, value in keys.items() if key != "parts"}
 
 
 class Sandbox(Section):

@@ -1,0 +1,147 @@
+"""Runs on a mixture of tasks, and a curriculum that raises a task's level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_train.config import load_config
+from grpo_train.config.loading import ConfigError, changed_keys, dump_config
+from grpo_train.rewards.types import TaskError
+from grpo_train.supervisor.resume import prepare_resume
+from grpo_train.supervisor.stages import all_stages
+from grpo_train.tasks import load_task, refuse_unused
+from grpo_train.tasks.shared.mixture import MixtureOrder
+from grpo_train.train.worker import main
+from tests.support.engine import assert_same_run, config_text, rows, run_of, train_here
+from tests.support.two_processes import run_in_two
+
+TWO_LEVELS: list[dict[str, Any]] = [
+    {"name": "arithmetic", "weight": 2},
+    {"name": "arithmetic", "label": "harder", "level": 3, "correct_reward": 1.0, "rewards": ["accuracy", "format"]},
+]
+
+
+def text_of(tasks: Any, **changes: Any) -> str:
+    document = yaml.safe_load(config_text(**changes))
+    return yaml.safe_dump({**document, "task": tasks}, sort_keys=False)
+
+
+def write_mixture(root: Path, tasks: Any = TWO_LEVELS, **changes: Any) -> Path:
+    path = root / "mixture.yaml"
+    path.write_text(text_of(tasks, **changes))
+    return path
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=6), st.integers(0, 5000))
+def test_every_prefix_holds_the_shares(weights: list[float], length: int) -> None:
+    order = MixtureOrder(weights)
+    drawn = [0] * len(weights)
+    for position in range(min(length, 2000)):
+        part, earlier = order.at(position)
+        assert earlier == drawn[part]
+        drawn[part] += 1
+        for k, weight in enumerate(weights):
+            share = max(1, round(weight * 1000 / max(weights)))
+            total = sum(max(1, round(each * 1000 / max(weights))) for each in weights)
+            assert abs(drawn[k] - (position + 1) * share / total) < 1
+    assert order.at(length + 10**9) == MixtureOrder(weights).at(length + 10**9)
+
+
+def test_a_list_of_tasks_survives_its_dump() -> None:
+    config = load_config(text_of(TWO_LEVELS))
+    assert config.task.name == "arithmetic+harder"
+    assert load_config(dump_config(config)) == config
+    assert yaml.safe_load(dump_config(config))["task"]["name"] == "arithmetic+harder"
+    raised = load_config(text_of(TWO_LEVELS), ["task[1].level=4"])
+    assert changed_keys(config, raised) == {"task[1].level": (3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "override", "message"),
+    [
+        (TWO_LEVELS, "task.level=4", "--set task.level=4: task is a list of 2: name one of task[0] arithmetic, task[1]"),
+        (TWO_LEVELS, "task[2].level=4", "--set task[2].level=4: task is a list of 2"),
+        ({"name": "echo"}, "task[0].level=4", "--set task[0].level=4: task is not a list of tasks"),
+        ([{"name": "echo"}] * 2, "", "two parts are named echo; give one a label"),
+        ([{"name": "echo", "levl": 1}], "", "unknown key 'task[0].levl'; did you mean task[0].level?"),
+        ([{"name": "echo", "level": 11}], "", "task[0].level: input should be less than or equal to 10"),
+        ([], "", "the list is empty"),
+        (["echo"], "", "task[0]: expected a mapping"),
+        ({"parts": [{"name": "echo"}], "level": 2}, "", "task.level has no effect beside task.parts"),
+    ],
+)  # fmt: skip
+def test_wrong_mixtures_are_refused(tasks: Any, override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(text_of(tasks), [override] if override else [], source="mixture.yaml")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(("mixture.yaml", "--set"))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"name": "tictactoe"}, "task[1].name: tictactoe is a self-play game, which does not mix"),
+        ({"name": "code_game"}, "task[1].name: code_game is a game against another model, which does not mix"),
+        ({"name": "jsonl"}, "task[1].path: jsonl needs"),
+        ({"name": "echoo"}, "task[1].name: unknown task 'echoo'"),
+        ({"name": "pattern", "digits": 3}, "task[1].digits has no effect on task.name pattern"),
+    ],
+)
+def test_tasks_that_do_not_mix_are_refused(part: dict[str, Any], message: str) -> None:
+    config = load_config(text_of([{"name": "echo"}, part]) + "sandbox: {allow_weak: true}\n")
+    with pytest.raises(TaskError) as caught:
+        load_task(config.task, config.sandbox)
+        refuse_unused(config.task)
+    assert str(caught.value).startswith(message)
+
+
+def test_each_task_of_a_mixture_is_evaluated() -> None:
+    config = load_config(text_of(TWO_LEVELS, run__eval_every=3, run__total_steps=3))
+    assert [stage.dataset for stage in all_stages(config) if stage.kind == "eval"] == ["arithmetic", "harder"]
+
+
+def test_mixtures_log_each_task_and_resume_bit_for_bit(make_root: Callable[[], Path]) -> None:
+    torch.set_num_threads(1)
+    root = make_root()
+    cfg = write_mixture(root, run__total_steps=4, algorithm__num_iterations=2)
+    whole = train_here(root, cfg, "whole")
+    parts = train_here(root, cfg, "parts", "--until", "1")
+    prepare_resume(parts, "latest", 4)
+    assert main(["--run-dir", str(parts.path)]) == 0
+    assert_same_run(parts, whole, 4)
+    samples = rows(whole, "rollouts.jsonl")
+    for row in rows(whole):
+        buffer = (row["step"] - 1) // 2
+        mine = [sample for sample in samples if sample["step"] == 2 * buffer + 1]
+        for task in ("arithmetic", "harder"):
+            own = [sample for sample in mine if sample["task"] == task]
+            assert row[f"task/{task}/prompts"] == len(own) / 4
+            assert row[f"task/{task}/reward"] == pytest.approx(sum(sample["reward"] for sample in own) / len(own))
+            assert row[f"task/{task}/accuracy"] == sum(sample["correct"] for sample in own) / len(own)
+        assert {name for sample in mine for name in sample["rewards"] if sample["task"] == "arithmetic"} == {"accuracy"}
+    shares = [sample["task"] for sample in samples[::4]]
+    assert shares == ["arithmetic", "arithmetic", "harder"] * 2 + ["arithmetic"] * 2 or shares.count("harder") in (2, 3)
+
+
+def _train(root: str, cfg: str) -> int:
+    return main(["--cfg", cfg, "--root", root, "--run-name", "two"])
+
+
+def test_two_processes_draw_the_prompts_of_one(make_root: Callable[[], Path]) -> None:
+    root = make_root()
+    cfg = write_mixture(root, run__total_steps=2, model__device="cpu")
+    one = train_here(root, cfg, "one")
+    assert run_in_two(_train, str(root), str(cfg)) == [0, 0]
+    drawn = [
+        [(s["step"], s["group"], s["task"], s["index"]) for s in rows(run, "rollouts.jsonl")]
+        for run in (one, run_of(root, "two"))
+    ]
+    assert drawn[0] == drawn[1]
