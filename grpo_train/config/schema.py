@@ -15,13 +15,13 @@ from grpo_train.config.sections.evaluation import Eval
 from grpo_train.config.sections.model import BACKBONES, Model, Rollout
 from grpo_train.config.sections.notify import Notify
 from grpo_train.config.sections.run import Run
-from grpo_train.config.sections.task import Sandbox, Task
+from grpo_train.config.sections.task import Curriculum, Sandbox, Task
 from grpo_train.config.sections.tracking import Tracking
 from grpo_train.config.sections.workflow import Budget, Workflow
 
 __all__ = [
-    "BACKBONES", "Algorithm", "Backup", "Budget", "Config", "Eval", "LossType", "Model", "Notify", "Optimizer",
-    "Rollout", "Run", "Sandbox", "Section", "Task", "Tracking", "Train", "Workflow",
+    "BACKBONES", "Algorithm", "Backup", "Budget", "Config", "Curriculum", "Eval", "LossType", "Model", "Notify",
+    "Optimizer", "Rollout", "Run", "Sandbox", "Section", "Task", "Tracking", "Train", "Workflow",
 ]  # fmt: skip
 
 
@@ -35,6 +35,7 @@ class Config(Section):
     optimizer: Optimizer = Field(default_factory=Optimizer)
     train: Train = Field(default_factory=Train)
     task: Task = Field(default_factory=Task)
+    curriculum: Curriculum = Field(default_factory=Curriculum)
     sandbox: Sandbox = Field(default_factory=Sandbox)
     eval: Eval = Field(default_factory=Eval)
     tracking: Tracking = Field(default_factory=Tracking)
@@ -96,6 +97,27 @@ class Config(Section):
                 f"algorithm.overlong_buffer {self.algorithm.overlong_buffer} must be shorter than "
                 f"rollout.max_completion_length {self.rollout.max_completion_length}",
                 *("algorithm.overlong_buffer", "rollout.max_completion_length"),
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_curriculum(self) -> Config:
+        curriculum, labels = self.curriculum, [part.part_label for part in self.task.parts or [self.task]]
+        if curriculum.threshold is None:
+            unused = [key for key, value in curriculum if value != Curriculum.model_fields[key].default]
+            if unused:
+                key = f"curriculum.{unused[0]}"
+                raise conflict(f"{key} has no effect without curriculum.threshold", key)
+        elif curriculum.task is None and len(labels) > 1:
+            raise conflict(
+                f"curriculum.task is not set: name one of {', '.join(labels)}",
+                "curriculum.task",
+                "curriculum.threshold",
+            )
+        elif curriculum.task is not None and curriculum.task not in labels:
+            raise conflict(
+                f"curriculum.task: the run has no task {curriculum.task}; name one of {', '.join(labels)}",
+                "curriculum.task",
             )
         return self
 

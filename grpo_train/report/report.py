@@ -32,7 +32,7 @@ LETTERS = "ABCDEFGHIJKL"
 """One for each run of a comparison."""
 MARKED_EVENTS = {
     "resumed": ("R", "resumed"), "stop_asked": ("S", "stop requested"), "crashed": ("X", "crashed"),
-    "killed": ("K", "killed"),
+    "killed": ("K", "killed"), "level_raised": ("L", "level raised"),
 }  # fmt: skip
 """Letter and word of the events on a chart's axis."""
 MAX_EVENTS = 30

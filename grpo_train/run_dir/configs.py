@@ -21,6 +21,7 @@ SECTIONS = frozenset(
         "optimizer",
         "train",
         "task",
+        "curriculum",
         "sandbox",
         "eval",
         "tracking",

@@ -59,6 +59,9 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             state.buffer = make_buffer(filled.rollouts, my_groups, samples, advantages, config)
             state.buffer.metrics = {**rollout_metrics(samples, rewards), **filled.metrics}
             drawn = [*samples, *(discarded.sample for discarded in filled.discarded)]
+            if state.curriculum:
+                state.buffer.metrics[f"task/{state.curriculum.label}/level"] = state.curriculum.level
+                log.raised(step, state.raise_level(drawn))
             state.num_tokens += sum(sample.prompt_length + sample.length for sample in drawn)
             log.add_rollouts(step, samples, rewards, advantages, filled.discarded)
             clock.lap("reward")

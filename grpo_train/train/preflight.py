@@ -36,6 +36,7 @@ from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 from grpo_train.tracking.wandb.settings import check as check_wandb
+from grpo_train.train.curriculum import Curriculum
 from grpo_train.train.try_rewards import try_rewards
 
 
@@ -103,6 +104,8 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
         task = load_task(config.task, config.sandbox)
     refuse_unused(config.task, config.eval.datasets)
     rewards = load_rewards(task, config)
+    if config.curriculum.threshold is not None:
+        Curriculum(config).mixture()
     if isinstance(task, SelfPlayTask):
         check_self_play(task, config)
     if any(part.path is not None for part in config.task.parts or [config.task]):

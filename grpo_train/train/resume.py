@@ -15,7 +15,7 @@ from grpo_train.config.loading import flat_keys
 from grpo_train.config.schema import Config
 from grpo_train.train.checkpoint import CheckpointError
 
-TRAINING_SECTIONS = ("model", "rollout", "algorithm", "optimizer", "train", "task")
+TRAINING_SECTIONS = ("model", "rollout", "algorithm", "optimizer", "train", "task", "curriculum")
 """Sections that training depends on, ``train`` by rounding alone; it also depends on ``run.seed``, and on
 ``run.total_steps`` where the learning rate falls until then."""
 Changes = dict[str, tuple[Any, Any]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.run_dir import Checkpoint, RunDir
 from grpo_train.run_dir.removal import remove_leftovers
-from grpo_train.tasks import load_task
+from grpo_train.tasks import Mixture, load_task
 from grpo_train.tasks.shared.adversarial import AdversarialTask
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 from grpo_train.train import buffer as buffers
+from grpo_train.train import curriculum as curricula
 from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.checkpoint import (
     CheckpointError,
@@ -37,11 +39,13 @@ from grpo_train.train.checkpoint import (
     save_checkpoint,
     seed_everything,
 )
+from grpo_train.train.curriculum import Curriculum, Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.optimizer import apply_settings, make_optimizer
 from grpo_train.train.reference import Reference, load_reference
 from grpo_train.train.resume import check_position, config_changes, library_versions
+from grpo_train.train.samples import ScoredSample
 
 PROBES = "probes"
 """File name (without suffix) of the noise scale's averages in a checkpoint."""
@@ -67,7 +71,10 @@ class TrainingState:
         weights = latest.path / "model" if latest else check_weights(ckpt, config.model.adapter) if ckpt else None
         if latest:
             check_adapter(latest, config.model.adapter)
-        self.task = load_task(config.task, config.sandbox)
+        self.curriculum = Curriculum(config) if config.curriculum.threshold is not None else None
+        if self.curriculum and latest and (saved := load_extra(latest, curricula.FILE)):
+            self.curriculum.load_state_dict(saved)
+        self.task = self.curriculum.mixture() if self.curriculum else load_task(config.task, config.sandbox)
         rewards = load_rewards(self.task, config, run.logs / f"failed_reward_rank{world.rank}.json")
         base = base_of_checkpoint(latest.path, run.root) if latest else None
         self.policy = load_policy(
@@ -169,6 +176,14 @@ class TrainingState:
         if self.noise_scale and (probes := load_extra(checkpoint, PROBES)):
             self.noise_scale.load_state_dict(probes["noise_scale"])
 
+    def raise_level(self, samples: Sequence[ScoredSample]) -> Raised | None:
+        """Add a buffer's samples to the curriculum. A level that they raise applies to the next buffer."""
+        raised = self.curriculum.add(samples) if self.curriculum else None
+        if raised and self.curriculum and isinstance(self.task, Mixture):
+            part = self.task.parts[raised.task] = self.curriculum.task()
+            self.source.set_part(raised.task, part)
+        return raised
+
     def unscale(self, squared_norms: list[float]) -> list[float]:
         """Divide the summed gradient by the loss scale; returns the micro-batches' squared norms without it."""
         if not self.scaler.is_enabled():
@@ -229,6 +244,8 @@ class TrainingState:
             extra[SCALER] = self.scaler.state_dict()
         if self.baselines:
             extra[BASELINES] = self.baselines.state_dict()
+        if self.curriculum:
+            extra[curricula.FILE] = self.curriculum.state_dict()
         if self.buffer is not None and step % self._config.steps_per_buffer:
             extra[buffers.FILE] = buffers.to_state(self.buffer, self._world, self._config)
         save_checkpoint(

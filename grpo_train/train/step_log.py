@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.signs import sign_of_life
 from grpo_train.tracking.logs import RunLogs
+from grpo_train.train.curriculum import Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.health import health
 from grpo_train.train.log_rows import console_line, discarded_rows, rollout_rows
@@ -116,6 +118,13 @@ class StepLog:
             return
         self._run.log_event("saved", step=step, checkpoint=f"step_{step}", seconds=round(seconds, 3))
         print(f"saved training_state/step_{step} ({seconds:.1f} s)", flush=True)
+
+    def raised(self, step: int, raised: Raised | None) -> None:
+        """Log the level that a buffer raised."""
+        if raised is None or not self._world.is_main:
+            return
+        self._run.log_event("level_raised", step=step, **asdict(raised))
+        print(f"task {raised.task}: level {raised.level} (accuracy {raised.accuracy:.3f})", flush=True)
 
     def stopped(self, step: int) -> None:
         """Log a requested stop."""

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from grpo_tui.model.checkpoints import EvalResult, evaluated_steps
 from grpo_tui.model.formatting import one_line
 
-CRASH, CHANGE, RESUME, STOP, EVALUATION = "✖", "C", "R", "S", "◆"
+CRASH, CHANGE, RESUME, STOP, LEVEL, EVALUATION = "✖", "C", "R", "S", "L", "◆"
 WORDS = {
-    CRASH: "crash or kill", CHANGE: "changed config", RESUME: "resume", STOP: "stop", EVALUATION: "held-out evaluation",
+    CRASH: "crash or kill", CHANGE: "changed config", RESUME: "resume", STOP: "stop", LEVEL: "level raised",
+    EVALUATION: "held-out evaluation",
 }  # fmt: skip
 """The signs on the axis, the one that matters most first, and what they mean."""
 SEVERAL = "+"
@@ -97,6 +98,8 @@ def _sign_and_text(name: str, step: int, row: Mapping[str, Any]) -> tuple[str, s
         return STOP, "stop requested" + (f" by {one_line(str(row['by']))}" if row.get("by") else "")
     if name == "stopped":
         return STOP, "stopped"
+    if name == "level_raised":
+        return LEVEL, f"{_short(row.get('task'))}: level {_short(row.get('level'))}"
     if name == "stalled":
         return CRASH, "stalled: no sign of life"
     if name == "restarted":

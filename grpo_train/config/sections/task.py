@@ -118,6 +118,19 @@ class Task(Section):
         return {key: value for key, value in keys.items() if key != "parts"}
 
 
+class Curriculum(Section):
+    """Raise the level of a generated task as the model learns it. Evaluations keep the level of the config."""
+
+    task: str | None = None
+    """Task of a mixture, by its label. Default: the only task."""
+    threshold: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Accuracy over the window from which the level is raised by 1. Default: no curriculum."""
+    window: PositiveInt = 10
+    """Number of rollout buffers at the level, all of which count."""
+    max_level: Annotated[int, Field(ge=1, le=10)] = 10
+    """Level that is not raised any more."""
+
+
 class Sandbox(Section):
     """Isolation of programs written by the model."""
 
