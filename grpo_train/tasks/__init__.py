@@ -98,8 +98,9 @@ def refuse_unused(config: schema.Task, others: Sequence[str] = ()) -> None:
     Nothing is refused beside a user's own task, because its keys are unknown.
     """
     if config.parts:
+        labels = [part.part_label for part in config.parts]
         for index, part in enumerate(config.parts):
-            _of_part(index, refuse_unused, part, others)
+            _of_part(index, refuse_unused, part, [name for name in others if name not in labels])
         return
     if any(map(_is_user_task, [config.name, *others])):
         return

@@ -186,7 +186,9 @@ class LaunchScreen(RequestScreen):
         overrides = [*request.overrides, *nproc]
         config = await asyncio.to_thread(checked_config, request.config_text, overrides, request.config_name)
         tasks = [part.name for part in config.task.parts or [config.task]]
-        for key, names in (("task.name", tasks), ("eval.datasets", config.eval.datasets)):
+        labels = [part.part_label for part in config.task.parts]
+        others = [name for name in config.eval.datasets if name not in labels]
+        for key, names in (("task.name", tasks), ("eval.datasets", others)):
             for name in names:
                 if problem := await self.tasks.problem(name):
                     raise FieldError(f"{key}: {problem}")

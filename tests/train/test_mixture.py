@@ -106,6 +106,7 @@ def test_tasks_that_do_not_mix_are_refused(part: dict[str, Any], message: str) -
 
 def test_each_task_of_a_mixture_is_evaluated() -> None:
     config = load_config(text_of(TWO_LEVELS, run__eval_every=3, run__total_steps=3))
+    refuse_unused(config.task, ["harder"])
     assert [stage.dataset for stage in all_stages(config) if stage.kind == "eval"] == ["arithmetic", "harder"]
 
 
