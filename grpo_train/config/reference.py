@@ -32,6 +32,9 @@ def json_schema() -> dict[str, Any]:
     task = document["properties"]["task"]
     mixture = {"type": "array", "items": task, "minItems": 1}
     document["properties"]["task"] = {"anyOf": [task, mixture]}
+    rate = document["$defs"]["PassRate"]["properties"]["range"]
+    short = {key: rate[key] for key in ("type", "items", "minItems", "maxItems")}
+    document["$defs"]["Task"]["properties"]["pass_rate"]["anyOf"].insert(0, short)
     return document
 
 

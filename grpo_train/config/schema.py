@@ -15,13 +15,13 @@ from grpo_train.config.sections.evaluation import Eval
 from grpo_train.config.sections.model import BACKBONES, Model, Rollout
 from grpo_train.config.sections.notify import Notify
 from grpo_train.config.sections.run import Run
-from grpo_train.config.sections.task import Curriculum, Sandbox, Task
+from grpo_train.config.sections.task import Curriculum, PassRate, Sandbox, Task
 from grpo_train.config.sections.tracking import Tracking
 from grpo_train.config.sections.workflow import Budget, Workflow
 
 __all__ = [
     "BACKBONES", "Algorithm", "Backup", "Budget", "Config", "Curriculum", "Eval", "LossType", "Model", "Notify",
-    "Optimizer", "Rollout", "Run", "Sandbox", "Section", "Task", "Tracking", "Train", "Workflow",
+    "Optimizer", "PassRate", "Rollout", "Run", "Sandbox", "Section", "Task", "Tracking", "Train", "Workflow",
 ]  # fmt: skip
 
 
@@ -119,6 +119,11 @@ class Config(Section):
                 f"curriculum.task: the run has no task {curriculum.task}; name one of {', '.join(labels)}",
                 "curriculum.task",
             )
+        else:
+            parts = dict(zip(labels, self.task.parts or [self.task], strict=True))
+            if parts[curriculum.task or labels[0]].pass_rate is not None:
+                message = "task.pass_rate and a curriculum of the same task: other levels were not measured; remove one"
+                raise conflict(message, "task.pass_rate", "curriculum.threshold")
         return self
 
     @property

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,8 +23,21 @@ class Prompt:
 class PromptSource:
     """Training problems whose prompts fit, epoch after epoch; those of a mixture in proportion to its weights."""
 
-    def __init__(self, task: Task, tokenizer: Any, *, seed: int, max_prompt_length: int, limit: int | None) -> None:
-        """Tokenize every prompt once. Raises TaskError if no prompt of a task fits."""
+    def __init__(
+        self,
+        task: Task,
+        tokenizer: Any,
+        *,
+        seed: int,
+        max_prompt_length: int,
+        limit: int | None,
+        keep: Mapping[str, Callable[[Problem], bool]] | None = None,
+    ) -> None:
+        """Tokenize every prompt once. ``keep`` has by label (of a single task: "") which problems are used.
+
+        Raises TaskError if a task has no prompt that is used and fits.
+        """
+        self._keep = keep or {}
         self._seed, self._tokenizer, self._max_prompt_length = seed, tokenizer, max_prompt_length
         self._pools: dict[str, list[Prompt]] = {}
         self._too_long: dict[str, int] = {}
@@ -47,6 +60,11 @@ class PromptSource:
         """Draw the prompts of a mixture's part (of a single task: "") from ``task`` from now on. Raises TaskError."""
         size = min(limit or task.size("train"), task.size("train"))
         problems = [task.problem("train", index) for index in range(size)]
+        if label in self._keep:
+            problems = list(filter(self._keep[label], problems))
+            if not problems:
+                raise TaskError(f"task.pass_rate: none of the {size} training problems of {task.name} is in the range")
+            size = len(problems)
         if label:
             problems = [replace(problem, task=label) for problem in problems]
         encoded = encode(problems, self._tokenizer)

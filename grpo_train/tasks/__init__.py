@@ -32,7 +32,8 @@ FILES = (
 )  # fmt: skip
 """The tasks in the order of listings. Their modules are imported when first needed."""
 COMMON = (
-    "name", "limit", "rewards", "reward_timeout", "reward_control", "correct_reward", "incorrect_reward", "weight",
+    "name", "limit", "rewards", "reward_timeout", "reward_control", "correct_reward", "incorrect_reward", "pass_rate",
+    "weight",
     "label", "parts",
 )  # fmt: skip
 """Keys of the ``task`` section that apply to every task."""

@@ -36,6 +36,7 @@ from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 from grpo_train.tracking.wandb.settings import check as check_wandb
+from grpo_train.train import pass_rates
 from grpo_train.train.curriculum import Curriculum
 from grpo_train.train.try_rewards import try_rewards
 
@@ -97,6 +98,7 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
             check_base(weights, backbone, root)
             config = with_changes(config, model=_shape_of(weights))
     config = with_changes(config, task=_each_part(config.task, partial(_absolute, root=root)))
+    config = with_changes(config, task=_each_part(config.task, lambda part: pass_rates.resolved(part, config, root)))
     task = load_task(config.task, config.sandbox)
     parts = list(task.parts.values()) if isinstance(task, Mixture) else [task]
     if any(isinstance(part, TaskDefaults) and part.hub_path for part in parts):

@@ -43,6 +43,7 @@ from grpo_train.train.curriculum import Curriculum, Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.optimizer import apply_settings, make_optimizer
+from grpo_train.train.pass_rates import PassRateFilter, load_filters
 from grpo_train.train.reference import Reference, load_reference
 from grpo_train.train.resume import check_position, config_changes, library_versions
 from grpo_train.train.samples import ScoredSample
@@ -107,12 +108,17 @@ class TrainingState:
         self.baselines = RoleBaselines(config.algorithm.role_baseline_decay) if is_self_play else None
         """Self-play: each role's usual reward."""
         self.collector = self._make_collector(rewards, start)
+        self.filters: dict[str, PassRateFilter] = world.from_main(lambda: load_filters(run, config))
+        """``task.pass_rate`` by the label of its task."""
         self.source = PromptSource(
             self.task,
             self.policy.tokenizer,
             seed=config.run.seed,
             max_prompt_length=config.rollout.max_prompt_length,
             limit=config.task.limit,
+            keep=self.filters
+            if isinstance(self.task, Mixture)
+            else dict(zip([""], self.filters.values(), strict=False)),
         )
         decay = config.algorithm.noise_scale_decay
         self.noise_scale = GradientNoiseScale(decay=decay) if config.algorithm.noise_scale else None
@@ -222,6 +228,7 @@ class TrainingState:
             "adapter": self._config.model.adapter,
             "num_tokens": self.num_tokens,
             "extra_prompts": self.extra_prompts,
+            **({"pass_rate": {name: each.counts for name, each in self.filters.items()}} if self.filters else {}),
             "config": self._config.model_dump(mode="json"),
             "device": self.policy.device_name,
             "threads": torch.get_num_threads(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from grpo_train.supervisor.stages import all_stages
 from grpo_train.tasks import load_task, refuse_unused
 from grpo_train.tasks.shared.mixture import MixtureOrder
 from grpo_train.train.curriculum import Curriculum
+from grpo_train.train.pass_rates import resolved
 from grpo_train.train.worker import main
 from tests.support.engine import assert_same_run, config_text, rows, run_of, train_here
 from tests.support.two_processes import run_in_two
@@ -194,3 +197,67 @@ def test_a_curriculum_needs_levels() -> None:
     config = load_config(config_text(curriculum__threshold=0.5, task__name="addition"))
     with pytest.raises(TaskError, match="curriculum: task addition has no levels"):
         Curriculum(config)
+
+
+# -------------------------------------------------------------------------------------------- task.pass_rate
+
+
+def write_measurement(root: Path, name: str = "base", rates: tuple[float, ...] = (0.0, 0.5, 1.0)) -> str:
+    """An evaluation of the first 300 training problems of addition, whose rates take turns."""
+    task = load_task(load_config("task: {name: addition}").task)
+    folder = root / "eval_runs" / f"@{name}_addition_train" / "step_0_addition_train"
+    folder.mkdir(parents=True)
+    (folder.parent / "status.json").write_text(json.dumps({"model": "models/tiny"}))
+    facts = {"metrics": {"split": "train", "num_samples": 4}, "task": {"name": "addition"}}
+    (folder / "summary.json").write_text(json.dumps(facts))
+    with (folder / "completions.jsonl").open("w") as file:
+        for index in range(300):
+            problem = task.problem("train", index)
+            for sample in range(4):
+                row = {"question": problem.question, "gold": problem.answer, "correct": sample < 4 * rates[index % 3]}
+                file.write(json.dumps({"index": index, **row}) + "\n")
+    return str(folder.parent.relative_to(root))
+
+
+def test_problems_outside_the_pass_rate_are_left_out(
+    make_root: Callable[[], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A resume needs only the run's copy of the rates."""
+    torch.set_num_threads(1)
+    root = make_root()
+    source = write_measurement(root)
+    cfg = write_mixture(root, {"name": "addition", "pass_rate": [0.1, 0.9]})
+    run = train_here(root, cfg, "measured", "--until", "1")
+    assert "keeps 100 training problems; left out: 200 outside the range, 6,776 that" in capsys.readouterr().out
+    assert yaml.safe_load(run.config_file.read_text())["task"]["pass_rate"]["source"].startswith(source)
+    shutil.rmtree(root / "eval_runs")
+    prepare_resume(run, "latest", 3)
+    assert main(["--run-dir", str(run.path)]) == 0
+    assert {sample["index"] % 3 for sample in rows(run, "rollouts.jsonl")} == {1}
+    info = json.loads((run.training_state / "step_3/training_info.json").read_text())
+    assert info["pass_rate"] == {"addition": {"kept": 100, "outside": 200, "not_measured": 6776}}
+
+
+@pytest.mark.parametrize(
+    ("task", "measurements", "message"),
+    [
+        ({"pass_rate": [0.1, 0.9]}, [], "task.pass_rate: no measurement of tiny on addition; make one with"),
+        ({"pass_rate": [0.1, 0.9]}, ["a", "b"], "task.pass_rate: several measurements, eval_runs/@a_addition_train"),
+        ({"pass_rate": {"range": [0, 1], "source": "eval_runs/no"}}, ["a"], "'eval_runs/no' must be an evaluation on"),
+    ],
+)  # fmt: skip
+def test_pass_rates_need_a_measurement(
+    task: dict[str, Any], measurements: list[str], message: str, tmp_path: Path
+) -> None:
+    for name in measurements:
+        write_measurement(tmp_path, name)
+    config = load_config(text_of({"name": "addition", **task}))
+    with pytest.raises(TaskError) as caught:
+        resolved(config.task, config, tmp_path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [[0.9, 0.1], [0.1], [0.1, 1.5], 0.5])
+def test_wrong_pass_rates_are_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"task\.pass_rate"):
+        load_config(text_of({"name": "addition", "pass_rate": value}))

@@ -5,9 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section, conflict
+
+
+def _as_pass_rate(value: Any) -> Any:
+    return {"range": value} if isinstance(value, list | tuple) else value
+
+
+class PassRate(Section):
+    """Which training problems are used, by the share of correct samples that an evaluation on the train split found."""
+
+    range: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)]
+    """Lowest and highest rate."""
+    source: str | None = None
+    """Directory of the evaluation, relative to the root: ``eval_runs/NAME``, or a step in it. Default: the only one of
+    model.backbone on this task."""
+
+    @model_validator(mode="after")
+    def _check_range(self) -> PassRate:
+        if self.range[0] > self.range[1]:
+            raise conflict(f"task.pass_rate: {self.range[0]:g} is above {self.range[1]:g}; swap them", "task.pass_rate")
+        return self
 
 
 class Task(Section):
@@ -30,6 +50,9 @@ class Task(Section):
     """data: what separates the fields of CSV files."""
     limit: PositiveInt | None = None
     """Use only the first N training problems."""
+    pass_rate: Annotated[PassRate, BeforeValidator(_as_pass_rate)] | None = None
+    """Use only training problems that were solved this often, ``[0.1, 0.9]``, as measured by ``grpo-train eval --split
+    train --num-samples 8``. Problems that were not measured are left out."""
     level: Annotated[int, Field(ge=1, le=10)] = 1
     """Generated tasks except addition: difficulty, 1 to 10."""
     digits: Annotated[int, Field(ge=1, le=6)] = 2
