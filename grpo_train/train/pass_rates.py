@@ -98,8 +98,9 @@ def read_rates(folder: Path) -> Rates:
 
 def _measures(summary: Mapping[str, Any] | None) -> bool:
     metrics = (summary or {}).get("metrics")
-    is_train = isinstance(metrics, dict) and metrics.get("split") == "train"
-    return is_train and isinstance(metrics.get("num_samples"), int) and metrics["num_samples"] > 1
+    if not isinstance(metrics, dict) or metrics.get("split") != "train":
+        return False
+    return isinstance(metrics.get("num_samples"), int) and metrics["num_samples"] > 1
 
 
 def _step_of(folder: Path, source: str) -> Path:

@@ -137,7 +137,7 @@ class Task(Section):
         """A mixture has only a name and parts, a single task no parts."""
         keys: dict[str, Any] = dump(self)
         if self.parts:
-            return {"name": keys["name"], "parts": keys["parts"]}
+            return {key: keys[key] for key in ("name", "parts") if key in keys}
         return {key: value for key, value in keys.items() if key != "parts"}
 
 
