@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from grpo_train.config import load_config
 from grpo_train.config.loading import ConfigError, changed_keys, dump_config
+from grpo_train.evaluation.plan import each_task, make_plan
+from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.rewards.types import TaskError
 from grpo_train.supervisor.resume import prepare_resume
 from grpo_train.supervisor.stages import all_stages
@@ -133,6 +135,11 @@ def test_mixtures_log_each_task_and_resume_bit_for_bit(make_root: Callable[[], P
             assert row[f"task/{task}/accuracy"] == sum(sample["correct"] for sample in own) / len(own)
         assert {name for sample in mine for name in sample["rewards"] if sample["task"] == "arithmetic"} == {"accuracy"}
     assert [sample["task"] for sample in samples[::4]].count("harder") == 2
+    request = EvalRequest("whole", steps="4")
+    plans = [make_plan(root, each)[0] for each in each_task(root, request)]
+    assert [(plan.label, plan.config["task"]["level"]) for plan in plans] == [("arithmetic", 1), ("harder", 3)]
+    with pytest.raises(EvalError, match=r"name one of its tasks with --dataset \(arithmetic, harder\)"):
+        make_plan(root, request)
 
 
 def _train(root: str, cfg: str) -> int:
