@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.config.schema import Config
 from grpo_train.tasks import Mixture, Task, TaskError, load_task, task_kind, task_kinds
 from grpo_train.tasks.shared.mixture import make_mixture
-from grpo_train.train.samples import ScoredSample
 
 FILE = "curriculum"
 """File name (without suffix) of the state in a checkpoint."""
@@ -53,9 +52,12 @@ class Curriculum:
         """The task at its level. Raises TaskError."""
         return load_task(self._section.model_copy(update={"level": self.level}), self._config.sandbox)
 
-    def add(self, samples: Sequence[ScoredSample]) -> Raised | None:
-        """Add everything drawn for a buffer; returns the new level if that raises it."""
-        mine = [sample.verdict.correct for sample in samples if sample.problem.task == self.label]
+    def add(self, judged: Iterable[tuple[str, bool]]) -> Raised | None:
+        """Add everything drawn for a buffer, as label of the task and whether the completion is correct.
+
+        Returns the new level if that raises it.
+        """
+        mine = [correct for label, correct in judged if label == self.label]
         if not mine or self._settings.threshold is None or self.level >= self._settings.max_level:
             return None
         self._window = [*self._window, [sum(mine), len(mine)]][-self._settings.window :]

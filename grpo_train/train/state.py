@@ -184,7 +184,8 @@ class TrainingState:
 
     def raise_level(self, samples: Sequence[ScoredSample]) -> Raised | None:
         """Add a buffer's samples to the curriculum. A level that they raise applies to the next buffer."""
-        raised = self.curriculum.add(samples) if self.curriculum else None
+        judged = ((sample.problem.task, sample.verdict.correct) for sample in samples)
+        raised = self.curriculum.add(judged) if self.curriculum else None
         if raised and self.curriculum and isinstance(self.task, Mixture):
             part = self.task.parts[raised.task] = self.curriculum.task()
             self.source.set_part(raised.task, part)
