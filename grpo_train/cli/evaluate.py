@@ -161,7 +161,7 @@ def regrade(
 def compare(
     training_run: TrainingRun,
     steps: Annotated[
-        str, typer.Option(help="Evaluated steps: 0,10,20. The others are compared with the first; with --with, all.")
+        str, typer.Option(help="Evaluated steps: 0,10,final. The others are compared with the first; with --with, all.")
     ] = "",
     other: Annotated[
         list[str] | None,

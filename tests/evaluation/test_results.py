@@ -72,6 +72,7 @@ def test_compare_steps(run: RunDir) -> None:
     assert found.difference == previous["difference"]["value"]
     assert found.text().startswith(f"{previous['difference']['value']:+.4f} [")
     assert f"against step_1: {len(previous['gained'])} gained, {len(previous['lost'])} lost of 12" in found.text()
+    assert compare_steps(run.root, "trained", ["1", "final"]) == ([found], []), "the last step, by its name"
     with pytest.raises(EvalError, match="step_7 has not been evaluated on addition"):
         compare_steps(run.root, "trained", ["1", "7"])
     with pytest.raises(EvalError, match=r"has not been evaluated on adition .*; evaluated datasets: addition"):

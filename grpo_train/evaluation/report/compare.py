@@ -26,7 +26,7 @@ from grpo_train.evaluation.results.stored import (
     steps_of,
 )
 from grpo_train.evaluation.targets import Unfinished
-from grpo_train.run_dir import list_evaluations
+from grpo_train.run_dir import RunDir, list_evaluations
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, to_json
 
@@ -99,11 +99,12 @@ def compare_steps(
 ) -> tuple[list[Comparison], list[UserError]]:
     """Each named step against the first one, in every tree (or those of ``datasets``) that has it.
 
-    Also returns an error for each step that cannot be compared. ``names``: "10" is step_10; others are names
-    given to ``--ckpt-path``. Raises EvalError if nothing can be compared, RunDirError, ConfigError.
+    Also returns an error for each step that cannot be compared. ``names``: "10" is step_10, "latest" and "final" are
+    steps of the run; others are names given to ``--ckpt-path``. Raises EvalError if nothing can be compared,
+    RunDirError, ConfigError.
     """
     run = find_evaluated(root, training_run)
-    wanted = list(dict.fromkeys(f"step_{int(name)}" if name.isdecimal() else name for name in names))
+    wanted = list(dict.fromkeys(_result_names(run, names)))
     if len(wanted) < 2:
         raise EvalError("--steps needs at least two steps; the others are compared with the first: 0,10,20")
     found: list[Comparison] = []
@@ -139,7 +140,7 @@ def compare_runs(
     EvalError if there is no common step, RunDirError, ConfigError.
     """
     reference = _Verdicts(root, training_run, datasets)
-    wanted = {f"step_{int(name)}" if name.isdecimal() else name for name in names}
+    wanted = set(_result_names(find_evaluated(root, training_run), names))
     found: list[Comparison] = []
     errors: list[UserError] = []
     for other in others:
@@ -154,6 +155,12 @@ def compare_runs(
     if not found and not errors:
         raise EvalError(f"no step is evaluated for {reference.run} and another of the runs (grpo-train eval)")
     return found, errors
+
+
+def _result_names(run: RunDir, names: Sequence[str]) -> list[str]:
+    """The names of results that ``names`` of a command line are. Raises RunDirError."""
+    steps = [str(run.checkpoint(name).step) if name in ("latest", "final") else name for name in names]
+    return [f"step_{int(name)}" if name.isdecimal() else name for name in steps]
 
 
 def _pairs(theirs: _Verdicts, reference: _Verdicts) -> Iterator[tuple[tuple[str, str], str]]:
