@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -16,6 +16,7 @@ from grpo_train.evaluation.report.compare import stored_comparisons
 from grpo_train.evaluation.results.stored import DamagedError, read_summary
 from grpo_train.export.plan import ExportPlan
 from grpo_train.history.cost import dollars
+from grpo_train.rewards.signatures import TRL_PREFIX
 from grpo_train.run_dir import RunDir, list_evaluations
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
@@ -45,6 +46,7 @@ def model_card(plan: ExportPlan, notes: Sequence[str], price: float | None) -> s
         notes: what a user must know about the export.
         price: dollars per hour; default: ``budget.price_per_hour``.
     """
+    plan = replace(plan, config=Config.model_validate(_without_folders(plan.config.model_dump(mode="json"))))
     results = results_of(plan.run, plan.step)
     own = [each for each in results if each.step == plan.step]
     metadata = ModelCardData(
@@ -110,18 +112,21 @@ def hub_dataset(task: Task) -> str | None:
 
 
 def config_text(config: Config) -> str:
-    """The keys that make the model and differ from their defaults, as YAML, without directories of this machine."""
-    document = config.model_dump(mode="json", include=set(SECTIONS), exclude_defaults=True)
-    return yaml.safe_dump(_without_folders(document), sort_keys=False)
+    """The keys that make the model and differ from their defaults, as YAML."""
+    return yaml.safe_dump(config.model_dump(mode="json", include=set(SECTIONS), exclude_defaults=True), sort_keys=False)
 
 
 def _without_folders(value: Any) -> Any:
+    """A value of a config without directories of this machine; files keep their names."""
     if isinstance(value, dict):
-        return {key: _without_folders(each) for key, each in value.items()}
+        return {_without_folders(key): _without_folders(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_without_folders(each) for each in value]
-    is_path = isinstance(value, str) and value.startswith(("/", "~/", "./", "../")) and "\n" not in value
-    return os.path.basename(value.rstrip("/")) if is_path else value
+    if not isinstance(value, str) or "\n" in value:
+        return value
+    prefix = TRL_PREFIX if value.startswith(TRL_PREFIX) else ""
+    path = value.removeprefix(prefix)
+    return prefix + os.path.basename(path.rstrip("/")) if path.startswith(("/", "~/", "./", "../")) else value
 
 
 def _introduction(plan: ExportPlan) -> str:

@@ -1,4 +1,4 @@
-"""What a page of docs/ asks its reader to do, and a reader who does it: saves the files, runs the commands."""
+"""The steps of a documentation page, and a reader that performs them: saves the files, runs the commands."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.support.engine import REPOSITORY
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Reader:
-    """Who has followed the tutorial to its end."""
+    """A reader that has followed the tutorial."""
     reader = Reader(tmp_path_factory.mktemp("reader"), tiny_model, {"qwen2_5_05": "tiny"})
     reader.follow("tutorial.md")
     sums = (reader.folder / "sums.csv").read_text()

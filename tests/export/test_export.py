@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_train.backup.leftovers import find_leftovers
+from grpo_train.config import with_changes
+from grpo_train.export.card import model_card
 from grpo_train.export.plan import ExportError, ExportRequest, make_plan
 from grpo_train.export.write import Exported, _boot, write_export
 from grpo_train.run_dir import RunDir, RunDirError
@@ -91,6 +94,14 @@ def test_no_path_of_this_machine_is_exported(trained: RunDir, tmp_path: Path, me
         data = (tmp_path / "out" / name).read_bytes()
         assert str(trained.root).encode() not in data, name
         assert b"models/tiny" not in data, name
+
+
+def test_no_directory_of_own_functions_is_in_the_card(trained: RunDir, tmp_path: Path) -> None:
+    plan = make_plan(ExportRequest(trained.name, to=tmp_path / "out", root=trained.root))
+    own = {"name": "/home/me/task.py:load", "rewards": ["/home/me/my.py:short", "trl:/home/me/my.py:polite"]}
+    card = model_card(replace(plan, config=with_changes(plan.config, task=own)), [], None)
+    assert "/home/me" not in card
+    assert "- Rewards: my.py:short, trl:my.py:polite" in card
 
 
 def test_types_of_weights(trained: RunDir, tmp_path: Path) -> None:
