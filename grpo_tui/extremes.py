@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from grpo_tui.model.formatting import metric_value
 from remote.protocol import RemoteError
 from remote.protocol.index import MAX_WIDTH
 from remote.protocol.rows import UNREADABLE
@@ -31,8 +33,9 @@ class Place:
 
 
 async def go_to_extreme(app: GrpoApp, place: Place, go: Callable[[float], None]) -> None:
-    """Call ``go`` with the x of the row."""
+    """Call ``go`` with the x of the row, and say which metric has which value there."""
     low, high = place.low, place.high
+    value = math.nan
     try:
         for _ in range(MOST_REQUESTS):  # each narrows the range to one of MAX_WIDTH columns
             reply = await app.request(
@@ -48,6 +51,7 @@ async def go_to_extreme(app: GrpoApp, place: Place, go: Callable[[float], None])
                 return
             values = columns.max if place.is_highest else columns.min
             best = (max if place.is_highest else min)(found, key=values.__getitem__)
+            value = values[best]
             one = (high - low) / MAX_WIDTH
             low, high = low + best * one, low + (best + 1) * one
             if len(found) == 1 or one < FINEST[place.axis]:
@@ -56,3 +60,5 @@ async def go_to_extreme(app: GrpoApp, place: Place, go: Callable[[float], None])
         app.warn(error.message)
         return
     go((low + high) / 2)
+    end = "highest" if place.is_highest else "lowest"
+    app.receipt(f"{place.metric}: {end} value {metric_value(value)}")

@@ -6,6 +6,9 @@ from grpo_train.history.cost import dollars
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 
+NO_PRICE = "no cost: set price_per_hour of this box in boxes.yaml"
+"""What is shown in place of costs on a box without a price."""
+
 
 def step_of(store: Store, row: RunRow) -> int:
     """Last step of a run."""

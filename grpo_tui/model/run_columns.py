@@ -138,7 +138,7 @@ KNOWN = {
             "eta", "ETA", 5, lambda c, r: short_duration(progress.eta(c.store, r)),
             lambda c, r: progress.eta(c.store, r), 6,
         ),
-        Column("reward", "reward", 1, _reward, _smoothed, VALUE_WIDTH + 1),
+        Column("reward", "avg reward", 1, _reward, _smoothed, VALUE_WIDTH + 1),
         Column("trend", "trend", 7, _curve, _direction, CELLS, is_left=True),
         Column(
             "held_out", "held-out", 6, _held_out, lambda c, r: r.held_out.accuracy if r.held_out else None, is_left=True

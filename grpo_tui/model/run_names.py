@@ -132,6 +132,8 @@ def _without_common(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     least = min(map(len, split)) - 1  # each keeps a part
     head = next((i for i in range(least) if len({parts[i] for parts in split}) > 1), max(0, least))
     tail = next((i for i in range(least - head) if len({parts[-1 - i] for parts in split}) > 1), max(0, least - head))
+    if head and not all(any(map(str.isalpha, "".join(parts[head : len(parts) - tail]))) for parts in split):
+        head -= 1  # a number alone says little: seed_0
     if not head and not tail:
         return {}, []
     short: dict[str, str] = {}

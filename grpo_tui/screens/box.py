@@ -13,6 +13,7 @@ from textual.widget import Widget
 from grpo_tui.actions.action import Action
 from grpo_tui.box_requests import fill_history, refresh_facts, refresh_last_lines, refresh_sizes
 from grpo_tui.model.box_view import FACTS_S, FILL_S, LINES_S, SIZES_S, BoxView
+from grpo_tui.model.progress import NO_PRICE
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.box_charts import GpuChart, MachinePanel
@@ -45,6 +46,8 @@ class AboutBox(Line):
         text = Content.from_markup("[bold $primary]box[/]   $window", window=view.name)
         if idle := view.idle(self.store):
             text += Content.from_markup("   [$warning]▲ $idle[/]", idle="   ▲ ".join(idle))
+        if self.store.price_per_hour is None:
+            text += Content.from_markup("   [$text-muted]$text[/]", text=NO_PRICE)
         hidden = len(self.store.gpus or ()) - self._box.shown_gpus
         if hidden > 0:
             count = f"{hidden} more GPU{'s' if hidden > 1 else ''}"

@@ -245,7 +245,7 @@ class ChartsScreen(CrosshairScreen):
         self.tick()
 
     def export(self) -> None:
-        """Save the range shown: every step as CSV, the charts as SVG and PNG."""
+        """Save the range shown: every step as CSV, the charts as SVG and PNG; in full screen, that chart alone."""
         app, curves, view = self.grpo, self.curves, self.view
         if self.saving:
             app.warn(f"{self.saving}: an export is in progress")
@@ -254,16 +254,18 @@ class ChartsScreen(CrosshairScreen):
             app.warn("nothing to save: no chart is shown yet")
             return
         low, high = curves.ends
+        whole = self.maximized
+        names = [whole.metric] if isinstance(whole, CurveChart) else self.drawn
         drawings = [
             Drawing(name, curve, CHARTS[slot % len(CHARTS)].light, name in view.logarithmic, curves.is_averaged(curve))
             for slot, name in enumerate(self.drawn)
-            if (curve := curves.curves.get(name)) is not None
+            if name in names and (curve := curves.curves.get(name)) is not None
         ]
         x = view.window.x
         label = partial(axis_label, axis=x, price=self.store.price_per_hour)
         title = f"{curves.run}, {AXIS_NAMES[x]} {label(low)}–{label(high)}"
         svg = charts_svg(title, drawings, (low, high), label)
-        metrics = tuple(self.drawn) if x != "tokens" else tuple(dict.fromkeys(["num_tokens", *self.drawn]))
+        metrics = tuple(names) if x != "tokens" else tuple(dict.fromkeys(["num_tokens", *names]))
         app.work("export", partial(save_charts, app, Range(curves.run, metrics, x, low, high), svg, self.say_saving))
 
     def say_saving(self, text: str) -> None:

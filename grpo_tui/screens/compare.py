@@ -331,22 +331,27 @@ class CompareScreen(ViewScreen):
             self.grpo.copy(focused.text(), "the table")
 
     def export(self) -> None:
-        """Save every step of the compared runs, with the metrics in the charts, as CSV; the charts as SVG and PNG."""
+        """Save every step of the compared runs, with the metrics in the charts, as CSV; the charts as SVG and PNG. In
+        full screen, that chart alone."""
         tracks = [(run.name, run.curves.track) for run in self.comparison.runs]
-        metrics = tuple(dict.fromkeys(("num_tokens", *self.drawn)))
+        metrics = tuple(dict.fromkeys(("num_tokens", *self._whole_or_drawn())))
         ranges = [Range(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]
         if self.saving or len(ranges) < len(tracks) or (ends := self.comparison.ends) is None:
             self.grpo.warn(self.saving or "wait until all curves are whole", "not saved")
         else:
             self.grpo.work("export", partial(save_runs, self.grpo, ranges, self._picture(ends), self.say_saving))
 
+    def _whole_or_drawn(self) -> list[str]:
+        """The metric of the chart in full screen, else all in the charts."""
+        return [self.maximized.metric] if isinstance(self.maximized, CompareChart) else self.drawn
+
     def _picture(self, ends: tuple[float, float]) -> str:
         """The charts as SVG."""
-        comparison = self.comparison
+        comparison, names = self.comparison, self._whole_or_drawn()
         drawings = []
         for run in comparison.runs:
             if run.curves.axis == comparison.x:
-                marks = {name: marks_of(run, name) for name in self.drawn if name in run.curves.curves}
+                marks = {name: marks_of(run, name) for name in names if name in run.curves.curves}
                 drawings.append(RunDrawing(run.look, run.name, marks, bool(run.curves.smoothing)))
         smoothing = smoothing_label(comparison.smoothing, comparison.smoothed_steps)
         title = f"{len(drawings)} runs over {comparison.x}, smoothing: {smoothing}"
@@ -354,7 +359,7 @@ class CompareScreen(ViewScreen):
         def label(x: float) -> str:
             return elapsed(x) if comparison.x == "time" else axis_label(x, comparison.x)
 
-        return compared_svg(title, self.drawn, drawings, comparison.logarithmic, ends, label)
+        return compared_svg(title, names, drawings, comparison.logarithmic, ends, label)
 
     def say_saving(self, text: str) -> None:
         """Show how far an export is."""

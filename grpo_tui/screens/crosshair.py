@@ -98,7 +98,8 @@ class CrosshairScreen(ViewScreen):
         curve = curves.curves.get(metric) if curves is not None else None
         marks = [mark for mark in curve.marks if ends and ends[0] <= mark.x <= ends[1]] if curve is not None else []
         if curves is None or ends is None or not marks:
-            self.grpo.warn(f"{metric or 'nothing'} is not in a chart")
+            hint = f"; {self.grpo.key('toggle_metric')} on it in the list shows it"
+            self.grpo.warn(f"{metric} is not in a chart{hint}" if metric else "no metric is under the cursor")
             return
         best = max(marks, key=lambda mark: mark.high) if highest else min(marks, key=lambda mark: mark.low)
         half = (ends[1] - ends[0]) / max(1, curves.width) / 2

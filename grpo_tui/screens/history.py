@@ -49,6 +49,10 @@ class HistoryScreen(ViewScreen):
         """What was read: the question, and the file as it was."""
         self._looked_at = 0.0
         self._is_reading = False
+        self._selected: tuple[str, str | None] = ("", None)
+        """Box and name of the run that was selected when the view was shown last …"""
+        self._starts_at: tuple[str, str | None] | None = None
+        """… if the cursor has yet to go there."""
 
     def panels(self) -> Iterable[Widget]:
         yield AboutHistory(self.store, self, id="about")
@@ -62,6 +66,10 @@ class HistoryScreen(ViewScreen):
 
     def update(self) -> None:
         """Read the file if it changed or something else is asked; the details where there is room."""
+        if (selected := (self.store.box, self.store.selected)) != self._selected:
+            self._selected = self._starts_at = selected
+        if self._starts_at is not None and self.query_one(HistoryTable).go_to(*self._starts_at):
+            self._starts_at = None
         details = self.query_one(HistoryDetails)
         details.display = self.size.height >= DETAILS_ROWS and self.record is not None
         path = self.grpo.options.history
@@ -142,7 +150,8 @@ class HistoryScreen(ViewScreen):
             self.tick()
 
     def cursor_moved(self) -> None:
-        """Show the details of another run."""
+        """The user moved: show the details of another run."""
+        self._starts_at = None
         self.query_one(HistoryDetails).tick()
 
     def back(self) -> bool:

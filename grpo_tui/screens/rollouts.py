@@ -219,6 +219,10 @@ class RolloutsScreen(ViewScreen):
         if self._outermost:
             self.query_one(f"#{PANES[self._outermost]}").focus()
 
+    def _shows_two(self, reader: RolloutReader) -> bool:
+        """Whether a second sample is on the screen."""
+        return reader.is_beside and len(reader.shown) > 1 and self.query_one(SamplePanel).is_seen
+
     def back(self) -> bool:
         """One step out: an open line, full screen, the second sample, the filter, the pane; at last the charts if the
         view was opened from them."""
@@ -227,7 +231,7 @@ class RolloutsScreen(ViewScreen):
             self.close_go_to()
         elif self.maximized is not None:
             self.zoom()
-        elif reader is not None and reader.is_beside:
+        elif reader is not None and self._shows_two(reader):
             reader.toggle_beside()
         elif self.choices.filter:
             self.choices.set_filter("")

@@ -143,6 +143,7 @@ class SessionsPanel(ListPanel):
 
     def refresh_titles(self) -> None:
         hint = Content.from_markup("[$text-muted]$key attaches[/]", key=self.key("attach_session"))
+        hint = hint if self.count else Content()
         problem = self.store.topic_problem("sessions")
         self.set_titles("sessions", Content.from_markup("[$warning]$text[/]", text=problem) if problem else hint)
 

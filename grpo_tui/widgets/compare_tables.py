@@ -13,6 +13,7 @@ from grpo_tui.model.compare import Compared, Comparison
 from grpo_tui.model.compare_facts import Accuracy, differ, differing
 from grpo_tui.model.formatting import compact_number, metric_value, one_line
 from grpo_tui.model.paired import PairedResults
+from grpo_tui.model.progress import NO_PRICE
 from grpo_tui.model.standing import goal, table
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.compare_chart import letters
@@ -111,6 +112,8 @@ class StandingSource(CompareSource):
         rows.append([Text("now" if any(run.row and run.row.is_live for run in runs) else "final")])
         rows[-1] += [self._state(run, palette) for run in runs]
         lines = self.grid([self.header("", palette), *rows], width, palette)
+        if self.store.price_per_hour is None:
+            lines.append(Text(NO_PRICE, style=palette["muted"]))
         return [*lines, *self._errors(width, palette)]
 
     @staticmethod

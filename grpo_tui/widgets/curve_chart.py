@@ -125,7 +125,7 @@ class CurveChart(Panel):
         title = Content.from_markup("$metric", metric=self.metric)
         if last is not None:
             tone = "$foreground" if math.isfinite(last) else "$error"
-            title += Content.from_markup(f"  [bold {tone}]$value[/]", value=metric_value(last))
+            title += Content.from_markup(f"  [$text-muted]last[/] [bold {tone}]$value[/]", value=metric_value(last))
         if curve is not None and curves is not None and not curves.is_coarse:
             title += Content.from_markup(" [$text-muted]$trend[/]", trend=self._trend(curve))
         if self.is_log:

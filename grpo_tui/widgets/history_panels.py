@@ -38,7 +38,7 @@ DETAILS = (
 )
 """Label of a line, and its fields."""
 WORDS = {
-    "total_steps": "of", "max.reward": "highest", "held_out": "held-out", "eval.best": "best",
+    "reward": "last reward", "total_steps": "of", "max.reward": "highest", "held_out": "held-out", "eval.best": "best",
     "cost_per_step": "per step", "cost_per_1000": "per 1,000", "cost_per_point": "per point", "cost": "so far",
     "nproc": "processes",
 }  # fmt: skip
@@ -105,6 +105,8 @@ class HistoryTable(TablePanel):
             below = Content.from_markup("[$foreground]$sums[/]", sums=answer.sums)
         elif screen.asked.query:
             below = Content.from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
+        elif answer is not None and "reward" in answer.rows.columns:
+            below = Content.from_markup("[$text-muted]reward: last step[/]")
         self.set_titles(title, below)
 
     # the list ------------------------------------------------------------------------------------------
@@ -135,6 +137,14 @@ class HistoryTable(TablePanel):
         if (record := self.record) is not None:
             self._identity = record.identity
         self._history.cursor_moved()
+
+    def go_to(self, box: str, name: str | None) -> bool:
+        """Put the cursor on a run; returns False if it is not listed."""
+        records = self._history.answer.records if self._history.answer is not None else ()
+        found = next((one for one in records if (one.box, one.name) == (box, name)), None)
+        if found is not None:
+            self._identity = found.identity
+        return found is not None
 
     def empty(self) -> Text:
         return Text(f" {self._history.nothing()}")

@@ -1,10 +1,12 @@
 """The last lines: the keys of a view and their actions, and the views. A click does what the key does.
 
-A terminal of few rows has one line: the views are digits at its end.
+A terminal of few rows has one line: the views are digits at its end. A taller one has a line for the views, with the
+keys of the program at its end, and the views with many keys have two lines for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from textual import events
@@ -19,9 +21,41 @@ if TYPE_CHECKING:
 
 MARK = "▸"
 """Before the view that is shown."""
+PROGRAM = "Program"
+"""The group of the actions at the end of the line of the views …"""
+PROGRAM_FROM = 112
+"""… where the terminal has this many columns."""
+ALWAYS = ("launch", "help", "quit")
+"""Actions that are never left out."""
+WIDE = 100
+"""A narrower terminal has one cell between two keys."""
+Span = tuple[int, int, int, str]
+"""Line, columns and action of a text that can be clicked."""
 
 
-class KeyBar(Line):
+def program_is_beside_views(width: int, is_short: bool) -> bool:
+    """Whether the keys of the program are on the line of the views."""
+    return width >= PROGRAM_FROM and not is_short
+
+
+class Bar(Line):
+    """Texts that can be clicked."""
+
+    spans: Sequence[Span] = ()
+
+    async def on_click(self, event: events.Click) -> None:
+        for line, start, end, action in self.spans:
+            if line == event.y and start <= event.x < end:
+                await self.screen.run_action(f"app.act('{action}')")
+
+    def reasons(self, actions: Sequence[Action], view: str, readonly: bool) -> list[tuple[Action, str]]:
+        """Each action, and why it is not available."""
+        app = cast("GrpoApp", self.app)
+        situation = Situation(self.store, readonly, view, app.options.history is not None)
+        return [(action, action.reason(situation)) for action in actions]
+
+
+class KeyBar(Bar):
     """Made from the action registry. An unavailable action is dim; its key shows why."""
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, *, view: str, id: str) -> None:
@@ -32,55 +66,54 @@ class KeyBar(Line):
         first = [one for one in shown if one.group == "Runs"] if view == "home" else []
         self.actions = first + sorted((one for one in shown if one not in first), key=lambda one: one.scope != view)
         self.views = [action for action in actions if action.group == "Views" and action.in_bar]
-        self._spans: list[tuple[int, int, str]] = []
 
     def state(self) -> object:
-        return (tuple(bool(reason) for _, reason in self._reasons()), self.size.width, self.has_views)
+        unavailable = tuple(bool(reason) for _, reason in self.reasons(self.actions, self.view, self.readonly))
+        return (unavailable, self.size, self.has_views)
 
     @property
     def has_views(self) -> bool:
         """Whether it also shows the views, because the terminal is too short for a line of their own."""
         return self.screen.has_class("-short")
 
-    def _reasons(self) -> list[tuple[Action, str]]:
-        app = cast("GrpoApp", self.app)
-        situation = Situation(self.store, self.readonly, self.view, app.options.history is not None)
-        return [(action, action.reason(situation)) for action in self.actions]
+    def _lines(self, width: int) -> list[list[tuple[Action, str]]]:
+        """The actions on each line. If not all fit, unavailable ones are dropped first, then from the end."""
+        reasons = self.reasons(self.actions, self.view, self.readonly)
+        if program_is_beside_views(self.size.width, self.has_views):
+            reasons = [(action, reason) for action, reason in reasons if action.group != PROGRAM]
+        drops = [action for action, reason in reasons if reason] + [action for action, _ in reversed(reasons)]
+        for drop in [None, *drops]:
+            if drop is None or drop.id not in ALWAYS:
+                reasons = [(action, reason) for action, reason in reasons if action is not drop]
+                if len(lines := _broken(reasons, width, self._gap)) <= max(1, self.size.height):
+                    break
+        return lines[: max(1, self.size.height)]
+
+    @property
+    def _gap(self) -> int:
+        return 2 if self.size.width >= WIDE else 1
 
     def render(self) -> Content:
         views = self._digits() if self.has_views else []
         width = self.size.width - sum(part.cell_length for part, _ in views)
-        reasons = self._reasons()
-        gap = 2 if width >= 100 else 1
-        needed = sum(len(key_label(a.keys[0])) + 1 + len(a.label) + gap for a in self.actions) + 1
-        # If not all fit, unavailable actions are dropped first, then from the end; these always stay.
-        if needed > width:
-            always = {"help", "quit", "palette", "launch"}
-            for drop in [a for a, reason in reasons if reason] + [a for a, _ in reversed(reasons)]:
-                if needed <= width:
-                    break
-                if drop.id not in always and any(a is drop for a, _ in reasons):
-                    needed -= len(key_label(drop.keys[0])) + 1 + len(drop.label) + gap
-                    reasons = [(a, reason) for a, reason in reasons if a is not drop]
-        parts, column = [Content(" ")], 1
-        self._spans = []
-        for action, reason in reasons:
-            key = key_label(action.keys[0])
-            if reason:
-                part = Content.from_markup("[$grpo-faint]$key $label[/]", key=key, label=action.label)
-            else:
-                tone = "$error" if action.dangerous else "$accent"
-                part = Content.from_markup(f"[bold {tone}]$key[/] [$grpo-muted]$label[/]", key=key, label=action.label)
-            self._spans.append((column, column + part.cell_length, action.id))
-            column += part.cell_length + gap
-            parts += [part, Content(" " * gap)]
-        parts.append(Content(" " * (width - column)))
-        column = width
-        for part, view in views:
-            self._spans.append((column, column + part.cell_length, view))
-            column += part.cell_length
-            parts.append(part)
-        return Content.assemble(*parts)
+        lines, spans = [], []
+        for row, actions in enumerate(self._lines(width)):
+            parts, column = [Content(" ")], 1
+            for action, reason in actions:
+                part = key_and_label(action, reason)
+                spans.append((row, column, column + part.cell_length, action.id))
+                column += part.cell_length + self._gap
+                parts += [part, Content(" " * self._gap)]
+            if views:
+                parts.append(Content(" " * (width - column)))
+                column = max(column, width)
+                for part, view in views:
+                    spans.append((row, column, column + part.cell_length, view))
+                    column += part.cell_length
+                    parts.append(part)
+            lines.append(Content.assemble(*parts))
+        self.spans = spans
+        return Content("\n").join(lines)
 
     def _digits(self) -> list[tuple[Content, str]]:
         """The key of each view, and the view; the one that is shown is marked."""
@@ -95,38 +128,59 @@ class KeyBar(Line):
             for view in self.views
         ]  # fmt: skip
 
-    async def on_click(self, event: events.Click) -> None:
-        for start, end, action in self._spans:
-            if start <= event.x < end:
-                await self.screen.run_action(f"app.act('{action}')")
+
+def _broken(actions: Sequence[tuple[Action, str]], width: int, gap: int) -> list[list[tuple[Action, str]]]:
+    """Actions on lines of at most ``width`` cells, of which the first is empty."""
+    lines: list[list[tuple[Action, str]]] = [[]]
+    column = 1
+    for action, reason in actions:
+        needed = len(key_label(action.keys[0])) + 1 + len(action.label) + gap
+        if column + needed > width and lines[-1]:
+            lines.append([])
+            column = 1
+        lines[-1].append((action, reason))
+        column += needed
+    return lines
 
 
-class ViewBar(Line):
+def key_and_label(action: Action, reason: str = "") -> Content:
+    """``n launch``; dim if there is a reason why it is not available."""
+    key = key_label(action.keys[0])
+    if reason:
+        return Content.from_markup("[$grpo-faint]$key $label[/]", key=key, label=action.label)
+    tone = "$error" if action.dangerous else "$accent"
+    return Content.from_markup(f"[bold {tone}]$key[/] [$grpo-muted]$label[/]", key=key, label=action.label)
+
+
+class ViewBar(Bar):
     """The views and their keys; the one that is shown stands out. Left out on a terminal of few rows."""
 
     def __init__(self, store: Store, actions: tuple[Action, ...], *, view: str, id: str) -> None:
         super().__init__(store, id=id)
         self.view = view
         self.actions = [action for action in actions if action.group == "Views" and action.in_bar]
-        self._spans: list[tuple[int, int, str]] = []
+        self.program = [action for action in actions if action.group == PROGRAM and action.in_bar]
 
     def state(self) -> object:
         return self.size.width
 
     def render(self) -> Content:
-        parts, column = [], 1
-        self._spans = []
+        parts, column, spans = [], 1, []
         for action in self.actions:
             is_shown = action.id == self.view
             tone = "bold $primary" if is_shown else "$grpo-muted"
             key = key_label(action.keys[0])
             part = Content.from_markup(f"[bold $accent]$key[/] [{tone}]$label[/]", key=key, label=action.label)
-            self._spans.append((column, column + part.cell_length, action.id))
+            spans.append((0, column, column + part.cell_length, action.id))
             parts += [Content.from_markup(f"[$primary]{MARK}[/]" if is_shown else " "), part, Content("  ")]
             column += part.cell_length + 3
+        if program_is_beside_views(self.size.width, is_short=False):
+            texts = [(key_and_label(action), action.id) for action in self.program]
+            start = self.size.width - sum(part.cell_length + 2 for part, _ in texts)
+            parts.append(Content(" " * (start - column + 1)))
+            for part, name in texts:
+                spans.append((0, start, start + part.cell_length, name))
+                parts += [part, Content("  ")]
+                start += part.cell_length + 2
+        self.spans = spans
         return Content.assemble(*parts)
-
-    async def on_click(self, event: events.Click) -> None:
-        for start, end, action in self._spans:
-            if start <= event.x < end:
-                await self.screen.run_action(f"app.act('{action}')")

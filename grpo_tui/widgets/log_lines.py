@@ -204,8 +204,16 @@ class LogLinesPanel(ScrollPanel):
             return "asking the box"
         if window.level:
             counted = "" if window.leveled >= 1 else f" in the {100 * window.leveled:.0f} % that are examined so far"
-            return f"no {'errors' if window.level == 'error' else 'warnings'}{counted}"
+            nothing = f"no {'errors' if window.level == 'error' else 'warnings'} in this file{counted}"
+            return nothing if window.level == "error" else nothing + self._health()
         return "the file is empty"
+
+    def _health(self) -> str:
+        """Health has warnings of its own, which train_log.jsonl logs."""
+        health = self.store.logs.health if self.store.logs else None
+        count = len([one for one in health.now if one.tone != "muted"]) if health is not None else 0
+        what, them = ("1 warning", "it") if count == 1 else (f"{count} warnings", "them")
+        return f"; health has {what}: train_log.jsonl has {them}, {self.key('home')} shows {them}" if count else ""
 
 
 def _from_match(text: Text, line: Line, room: int) -> Text:

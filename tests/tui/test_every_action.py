@@ -113,11 +113,11 @@ async def test_a_click_on_a_key_runs_its_action(start: Start, ran: list[str], vi
     async with start(box, size=WIDE, wait="87/200") as session:
         await show(session, view)
         bars = session.app.screen.query_one(KeyBar), session.app.screen.query_one(ViewBar)
-        places = {name: (bar, start) for bar in bars for start, _, name in bar._spans}
+        places = {name: (bar, (start, line)) for bar in bars for line, start, _, name in bar.spans}
         for action in actions_in(session, view):
             if action.in_bar:
-                bar, column = places.pop(action.id)
-                await session.pilot.click(bar, offset=(column, 0))
+                bar, place = places.pop(action.id)
+                await session.pilot.click(bar, offset=place)
                 await does(session, ran, action, "click")
         assert not places
 
@@ -130,8 +130,32 @@ def test_the_registry_has_every_view() -> None:
 async def test_a_short_terminal_has_the_views_as_digits(start: Start, ran: list[str], size: tuple[int, int]) -> None:
     async with start(box, size=size, wait="87/200") as session:
         assert session.text().splitlines()[-1].endswith("▸1 2 3 4 5 6 7")
-        places = {name: column for column, _, name in session.app.screen.query_one(KeyBar)._spans}
+        places = {name: column for _, column, _, name in session.app.screen.query_one(KeyBar).spans}
         for view in VIEWS:
             await session.pilot.click("#keys", offset=(places[view] + 1, 0))
             await session.until(lambda view=view: ran == [view], view)
             ran.clear()
+
+
+@pytest.mark.parametrize(
+    ("view", "keys"),
+    [
+        ("charts", ("M max", "E export")),
+        ("rollouts", ("E export", "v evals", "F lost/gained")),
+        ("compare", ("F problems", "E export")),
+    ],
+)
+async def test_the_keys_of_a_view_are_shown(start: Start, view: str, keys: tuple[str, ...]) -> None:
+    async with start(box, size=(120, 40), wait="87/200") as session:
+        await show(session, view)
+        *lines, last = session.text().splitlines()[-3:]
+        assert all(f" {key} " in " ".join(lines) for key in keys)
+        assert last.endswith(": command  ? help  q quit")
+        assert "? help" not in " ".join(lines)
+        bar = session.app.screen.query_one(KeyBar)
+        line, start_of, _, name = next(span for span in bar.spans if span[0] == 1)
+        assert line == 1
+        assert lines[1][start_of:].startswith(session.app.key(name))
+        await session.pilot.resize_terminal(80, 24)
+        await session.until(lambda: session.text().splitlines()[-1].endswith("7"), "one line")
+        assert all(f" {key.partition(' ')[0]} " in session.text().splitlines()[-1] for key in keys)

@@ -139,3 +139,8 @@ def test_a_curve_fills_its_cells(values: list[float | None]) -> None:
 def test_a_number_in_a_name_stays_whole() -> None:
     names = short_names(["addition_lr3.0e-5", "addition_lr3.0e-4"], {})
     assert names.short == {"addition_lr3.0e-5": "lr3.0e-5", "addition_lr3.0e-4": "lr3.0e-4"}
+
+
+def test_a_number_is_not_a_name() -> None:
+    assert short_names(["lr_scan_0", "lr_scan_1"], {}).short == {"lr_scan_0": "scan_0", "lr_scan_1": "scan_1"}
+    assert short_names(["seed_0", "seed_1"], {}).short == {}

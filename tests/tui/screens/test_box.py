@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from grpo_tui.screens.spare import SpareScreen
 from grpo_tui.widgets.box_charts import GpuChart
 from remote.events import Link, LinkChanged
 from remote.protocol import OPERATIONS, RemoteError
-from tests.tui.conftest import Session, Start, opened
+from tests.tui.conftest import BOX, Session, Start, opened
 from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, at, jsonl, learning_box
 
 IDLE = {**GPUS[0], "index": 1, "utilization_percent": 0.0, "memory_used_mib": 3.0, "power_w": 78.0, "processes": []}
@@ -96,6 +97,12 @@ async def test_an_idle_gpu_costs_money(start: Start, monkeypatch: pytest.MonkeyP
     async with start(gpu_box, wait="87/200") as session:
         await box(session)
         await session.until_text("▲ GPU 1 idle for 1 h 40 m: $2.08, its share of the price")
+
+
+async def test_a_missing_price_is_named(start: Start) -> None:
+    async with start(gpu_box, box=replace(BOX, price_per_hour=None), wait="87/200") as session:
+        await box(session)
+        await session.until_text("GPU 1 idle for 1 h 40 m", "no cost: set price_per_hour of this box in boxes.yaml")
 
 
 async def test_idle_time_begins_with_this_app(start: Start) -> None:

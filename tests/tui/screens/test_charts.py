@@ -89,7 +89,7 @@ async def test_axes_and_smoothing(start: Start) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
         await session.press("down", "equals_sign")
-        await session.until_text("grad_norm  0.211 ", " log")
+        await session.until_text("grad_norm  last 0.211 ", " log")
         await session.press("equals_sign")
         await session.until(lambda: not screen.view.logarithmic)
         await session.until_text("smoothing: auto (10 steps)")
@@ -209,6 +209,20 @@ async def test_the_charts_are_saved(start: Start, downloads: Path) -> None:
         painted = table.with_suffix(".png")
         assert painted.read_bytes().startswith(b"\x89PNG")
         assert {path.name for path in downloads.iterdir()} == {table.name, picture.name, painted.name}
+
+
+async def test_a_chart_in_full_screen_is_saved_alone(start: Start, downloads: Path) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("down", "z")
+        await session.until(lambda: screen.maximized is not None)
+        await session.press("E")
+        picture = downloads / f"{RUN}_1-87.svg"
+        await session.until(picture.exists, "the files")
+        head, *_ = csv.reader(picture.with_suffix(".csv").read_text().splitlines())
+        assert head == ["step", "grad_norm"]
+        texts = {each.text for each in ElementTree.parse(picture).iter() if each.tag.endswith("text")}
+        assert texts & set(screen.drawn) == {"grad_norm"}
 
 
 async def test_another_axis_saves_the_same_steps(start: Start, downloads: Path) -> None:

@@ -15,7 +15,7 @@ from grpo_tui.widgets.compare_chart import CompareChart
 from remote import intake
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
-from tests.tui.conftest import Session, Start
+from tests.tui.conftest import BOX, Session, Start
 from tests.tui.fake import RUN, FakeClient, _show_run, jsonl, learning_box, summary, train_rows
 
 FINISHED, CRASHED = "run_2026-11-20_22-10-41", "run_2026-11-20_18-02-07"
@@ -175,6 +175,22 @@ async def test_tables_and_values_are_copied(start: Start, monkeypatch: pytest.Mo
         await session.press("y", "t", "y")
         assert copied[0].startswith("last   A 1.7")
         assert "optimizer.learning_rate  2.0e-06  5.0e-06 ▲  1.0e-05 ▲" in copied[1]
+
+
+async def test_a_chart_in_full_screen_is_saved_alone(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: tmp_path)
+    async with start(box, box=replace(BOX, price_per_hour=None), wait="87/200") as session:
+        screen = await compare(session)
+        await session.until_text("no cost: set price_per_hour of this box in boxes.yaml")
+        await session.until(lambda: screen.drawn == ["reward", "grad_norm"])
+        await session.press("z")
+        await session.until(lambda: screen.maximized is not None)
+        await session.press("E")
+        await session.until(lambda: "saved 199 steps of 3 runs" in session.notifications())
+        (file,) = tmp_path.glob("*.csv")
+        assert file.read_text().splitlines()[0] == "run,step,num_tokens,reward"
 
 
 async def test_all_steps_of_the_runs_are_saved(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,9 +79,9 @@ async def test_extremes_are_gone_to(start: Start, turns: int) -> None:
         axis = ("step", "tokens", "time")[turns]
         await session.until(lambda: screen.curves and screen.curves.axis == axis and screen.curves.is_answered)
         await session.press("down", "M")
-        await session.until_text("step 741", "grad_norm 9.000")
+        await session.until_text("step 741", "grad_norm 9.000", "grad_norm: highest value 9.000")
         await session.press("m")
-        await session.until_text("step 402", "grad_norm 0.010")
+        await session.until_text("step 402", "grad_norm 0.010", "grad_norm: lowest value 0.010")
 
 
 async def test_a_step_is_gone_to_by_number(start: Start) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from grpo_train.history.database import Database
 from grpo_tui import cli
+from grpo_tui.model.history_table import Asked
 from grpo_tui.screens.record import RecordScreen
 from grpo_tui.screens.tracking import TrackingScreen
 from remote.intake import reply
@@ -58,6 +59,21 @@ async def test_the_table_is_that_of_the_command(start: Start, file: Path, capsys
         assert answer is not None
         assert list(answer.rows.columns) == header.split(",")
         assert names(session) == [line.partition(",")[0] for line in lines]
+
+
+async def test_the_cursor_starts_at_the_selected_run(start: Start, file: Path) -> None:
+    async with start(history=file, wait="87/200") as session:
+        history = session.app.views.history
+        history.asked = Asked("sort:reward")
+        await shown(session)
+        await session.until(lambda: history.record and history.record.name == RUN)
+        assert names(session)[0] != RUN
+        await session.press("g", "1", "7")
+        await session.until(lambda: history.is_current)
+        assert history.record is not None
+        assert history.record.name == names(session)[0], "a cursor that was moved stays"
+        await session.press("escape")
+        await session.until_text("reward: last step")
 
 
 async def test_a_query_finds_runs_and_points_to_mistakes(start: Start, file: Path) -> None:

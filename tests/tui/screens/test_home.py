@@ -151,7 +151,7 @@ async def test_nan_is_shown(start: Start) -> None:
         )
 
     async with start(script, wait="87/200") as session:
-        await session.until_text("reward  NaN", "×")
+        await session.until_text("reward  last NaN", "×")
 
 
 async def test_stage_bar_leaves_out_idle_stages(start: Start) -> None:
@@ -228,7 +228,10 @@ async def test_key_bar_can_be_clicked(start: Start) -> None:
         await session.pilot.click("#views", offset=(views.index("charts"), 0))
         await session.until(lambda: session.app.views.name == "charts")
         await session.press("escape")
-        await session.pilot.click("#keys", offset=(keys.index("help"), 0))
+        await session.pilot.click("#keys", offset=(keys.index("filter"), 0))
+        await session.until(lambda: session.app.screen.query_one("#filter").has_focus)
+        await session.press("escape")
+        await session.pilot.click("#views", offset=(views.index("help"), 0))
         await session.until(lambda: isinstance(session.app.screen, HelpScreen))
 
 
@@ -318,7 +321,7 @@ async def test_a_curve_that_is_not_whole_says_so(start: Start) -> None:
         screen = await session.until_text("coarse, 34 %")
         assert "↗" not in screen
         del session.client.answers["series"]
-        await session.until(lambda: "coarse" not in session.text() and "reward  1.709 ↗" in session.text())
+        await session.until(lambda: "coarse" not in session.text() and "reward  last 1.709 ↗" in session.text())
 
 
 async def test_vi_keys_move(start: Start) -> None:

@@ -15,7 +15,7 @@ from grpo_tui.widgets.log_lines import LogLinesPanel
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import LOGS, RUN, FakeClient, jsonl, learning_box, train_rows
+from tests.tui.fake import LOGS, RUN, FakeClient, ailing_box, jsonl, learning_box, train_rows
 
 CONSOLE = f"{LOGS}/console.log"
 
@@ -93,6 +93,19 @@ async def test_held_keys_lose_no_line(start: Start) -> None:
         for _ in range(300):  # no pause between them
             session.app.post_message(events.Key("k", "k"))
         await session.until_text("line 4,700 of 5,000")
+
+
+async def test_warnings_of_health_are_named(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        ailing_box(client)
+        client.files[CONSOLE] = b"step 1\nstep 2\n"
+
+    async with start(script, wait="87/200") as session:
+        await logs(session, "line 2 of 2")
+        await session.press("o")
+        await session.until_text("no warnings in this file; health has 1 warning: train_log.jsonl has it, 1 shows it")
+        await session.press("o")
+        await session.until_text("no errors in this file")
 
 
 async def test_levels_are_counted_and_shown_alone(start: Start) -> None:

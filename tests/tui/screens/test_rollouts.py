@@ -362,6 +362,20 @@ async def test_what_a_checkpoint_lost(start: Start) -> None:
         await session.until(lambda: at(screen)[0] == 87)
 
 
+async def test_the_first_escape_clears_the_filter_of_lost_problems(start: Start) -> None:
+    async with start(evaluated_box, wait="87/200") as session:
+        await rollouts(session)
+        await session.until(lambda: session.app.store.shown_at is not None)
+        await session.press("v")
+        await session.until_text("evaluation of addition", "step 20 · problems", "2 evaluated")
+        await session.press("F")
+        await session.until_text("lost against step 10", "What is 2 + 1?", "before")
+        await session.press("slash", *"reward=7", "enter")
+        await session.until_text("no problem that was lost")
+        await session.press("escape")
+        await session.until_text("What is 2 + 1?", "before")
+
+
 @pytest.mark.parametrize(
     ("before", "now", "words"),
     [
