@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from textual import events
@@ -56,7 +57,10 @@ from remote.events import (
 from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
-STYLES = ("app", "home", "charts", "rollouts", "logs", "box", "compare", "history", "dialogs")
+FIRST_STYLES = ("app", "home")
+"""Parsed before the first frame …"""
+LATER_STYLES = ("charts", "rollouts", "logs", "box", "compare", "history", "dialogs")
+"""… and after it."""
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 
@@ -69,7 +73,7 @@ class GrpoApp(App[None]):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
-    CSS_PATH = [f"styles/{name}.tcss" for name in STYLES]  # noqa: RUF012
+    CSS_PATH = [f"styles/{name}.tcss" for name in FIRST_STYLES]  # noqa: RUF012
     AUTO_FOCUS = None
     COMMANDS = App.COMMANDS | {lambda: importlib.import_module("grpo_tui.finder").Finder}
 
@@ -123,6 +127,13 @@ class GrpoApp(App[None]):
         own = LIGHT if theme is not None and not theme.dark else DARK
         return {name: own.variables[name] for name in OWN_VARIABLES}
 
+    def refresh_css(self, animate: bool = True) -> None:
+        """As usual. Before there is a screen, Textual would parse every style sheet for each change of the theme."""
+        if self.screen_stack:
+            super().refresh_css(animate)
+        else:
+            self.stylesheet.set_variables(self.get_css_variables())
+
     def get_default_screen(self) -> Screen[Any]:
         return self.views.home
 
@@ -134,6 +145,8 @@ class GrpoApp(App[None]):
 
     def _start(self) -> None:
         """Start what takes time, after the first frame."""
+        self.stylesheet.read_all([Path(__file__).parent / "styles" / f"{name}.tcss" for name in LATER_STYLES])
+        self.stylesheet.parse()
         if self.options.demo:
             key = self.key("launch")
             self.home.set_launch_hint(

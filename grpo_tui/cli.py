@@ -150,7 +150,6 @@ def app_options(arguments: argparse.Namespace) -> Options:
     import platformdirs
 
     from grpo_train.run_dir.configs import config_folder
-    from grpo_tui import demo
     from grpo_tui.actions.keymap import read_keymap
     from grpo_tui.alarms_file import read_alarms
     from grpo_tui.columns_file import read_columns
@@ -159,13 +158,15 @@ def app_options(arguments: argparse.Namespace) -> Options:
     if arguments.demo and (arguments.box or arguments.host):
         given = "--box" if arguments.box else "--host"
         raise UserError(f"--demo runs on this machine and cannot be combined with {given}", code="bad_config")
-    if arguments.demo and (problem := demo.engine_problem()):
-        raise UserError(problem, code="no_engine")
     keymap, columns, alarms = read_keymap(), read_columns(), read_alarms()
     config_dir = config_folder(arguments.config_dir) if arguments.config_dir else None
     boxes_file = Path(arguments.boxes) if arguments.boxes else None
     cache = None if arguments.no_cache else Path(platformdirs.user_cache_dir("grpo-tui"))
     if arguments.demo:
+        from grpo_tui import demo
+
+        if problem := demo.engine_problem():
+            raise UserError(problem, code="no_engine")
         root = Path(arguments.root).expanduser().absolute() if arguments.root else demo.demo_root()
         return Options(
             demo.demo_box(root), boxes_file, config_dir, root, arguments.readonly, keymap, columns, alarms.rules,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.configs import config_folder, list_configs, read_config
 from grpo_train.run_dir.errors import UserError
-from grpo_tui import demo
 from grpo_tui.actions import marked
 from grpo_tui.model.workflow import workflow_parts
 from remote.protocol import RemoteError
@@ -23,6 +22,7 @@ FIRST_CONFIG = "testconfig.yaml"
 
 async def launch(app: GrpoApp) -> None:
     """Launch a run: choose a config, check the exact command, start it."""
+    from grpo_tui import demo
     from grpo_tui.forms.launch import LaunchScreen
 
     configs = await _configs(app)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from grpo_tui.model.history_table import TABLES
-
 if TYPE_CHECKING:
     from grpo_train.history.record import Record
     from grpo_tui.app import GrpoApp
@@ -25,6 +23,7 @@ def next_table(app: GrpoApp) -> None:
 
 async def sort(app: GrpoApp) -> None:
     """Sort the runs by a column; the same column again: the other direction."""
+    from grpo_tui.model.history_table import TABLES
     from grpo_tui.screens.list_dialogs import OrderScreen
 
     view = app.views.history

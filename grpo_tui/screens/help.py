@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Vertical
 from textual.content import Content
 
 from grpo_tui.actions.action import GROUPS, Action, Situation, key_label
@@ -28,9 +29,12 @@ class HelpScreen(Dialog[None]):
         self.actions = [action for action in actions if action.is_in(view)]
         self.situation, self.view = situation, view
 
-    def compose_body(self) -> ComposeResult:
-        with VerticalScroll(classes="body"):
-            yield KeyTable(list(self._rows()))
+    def compose(self) -> ComposeResult:
+        """Without buttons: each widget takes time to mount."""
+        with Vertical(id="dialog") as frame:
+            frame.border_title = Content(self.heading)
+            frame.border_subtitle = Content("esc closes")
+            yield KeyTable(self._rows())
 
     def _rows(self) -> list[KeyRow]:
         here = self.view.title()
@@ -41,19 +45,23 @@ class HelpScreen(Dialog[None]):
             rows += [self._row_of(action) for action in self.actions if action.group == group]
             if group == groups[0]:
                 rows.append(_heading("Panels"))
-                rows += [KeyRow(keys, Content(text)) for keys, text in _PANELS]
+                rows += [KeyRow(keys, text) for keys, text in _PANELS]
         return rows
 
     def _row_of(self, action: Action) -> KeyRow:
-        text = Content(action.help)
-        if reason := action.reason(self.situation):
-            text += Content.from_markup("\n[$grpo-muted]not available: $reason[/]", reason=reason)
+        reason = action.reason(self.situation)
         tone = "$error" if action.dangerous else "$accent"
-        return KeyRow(" ".join(key_label(key) for key in action.keys), text, tone)
+        keys = " ".join(key_label(key) for key in action.keys)
+        return KeyRow(keys, action.help, tone, f"not available: {reason}" if reason else "")
 
     def on_mount(self) -> None:
-        self.query_one(".body").focus()  # so that the arrow keys scroll it
+        self.query_one(KeyTable).focus()  # so that the arrow keys scroll it
+
+    def on_click(self, event: events.Click) -> None:
+        """A click beside the frame closes it."""
+        if not self.query_one("#dialog").region.contains(event.screen_x, event.screen_y):
+            self.dismiss(None)
 
 
 def _heading(group: str) -> KeyRow:
-    return KeyRow("", Content.from_markup("[bold $primary]$group[/]", group=group))
+    return KeyRow("", group)

@@ -77,3 +77,13 @@ def test_compared_runs_differ_in_every_way() -> None:
     for theme in THEMES:
         assert len({theme.variables[f"run-{look.id}"] for look in RUN_LOOKS}) == len(RUN_LOOKS)
     assert len({look.marker for look in RUN_LOOKS}) == len({look.letter for look in RUN_LOOKS}) == len(RUN_LOOKS)
+
+
+async def test_style_sheets_are_parsed_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Stylesheet] = []
+    reparse = Stylesheet.reparse
+    monkeypatch.setattr(Stylesheet, "reparse", lambda self: (parsed.append(self), reparse(self)))
+    async with start(wait="87/200") as session:
+        assert not parsed, "for a theme that is chosen before there is a screen"
+        session.app.theme = "grpo-light"
+        await session.until(lambda: parsed, "the colors of the other theme")
