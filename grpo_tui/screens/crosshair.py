@@ -97,7 +97,10 @@ class CrosshairScreen(ViewScreen):
         curves, ends, metric = self.curves, self._ends(), self.metric
         curve = curves.curves.get(metric) if curves is not None else None
         marks = [mark for mark in curve.marks if ends and ends[0] <= mark.x <= ends[1]] if curve is not None else []
-        if curves is None or ends is None or not marks:
+        if curves is None or ends is None:
+            self.grpo.warn("no curve is shown yet")
+            return
+        if not marks:
             hint = f"; {self.grpo.key('toggle_metric')} on it in the list shows it"
             self.grpo.warn(f"{metric} is not in a chart{hint}" if metric else "no metric is under the cursor")
             return

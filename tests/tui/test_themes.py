@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from textual.css.stylesheet import Stylesheet
 
 from grpo_tui.charts import CHARTS, RUN_LOOKS
 from grpo_tui.preferences import Preferences
