@@ -58,9 +58,8 @@ from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
 FIRST_STYLES = ("app", "home")
-"""Parsed before the first frame …"""
 LATER_STYLES = ("charts", "rollouts", "logs", "box", "compare", "history", "dialogs")
-"""… and after it."""
+"""Parsed after the first frame; the first ones before it."""
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 
