@@ -71,11 +71,11 @@ class Body:
         self._allowed = timing.silence + len(data) / _SLOWEST
         self.seek(0)
 
-    def read(self, _size: int = -1) -> bytes:
-        """The next block; larger blocks than asked for save calls."""
+    def read(self, _size: int = -1) -> memoryview:
+        """The next block; larger blocks than asked for save calls. Nothing is copied."""
         if self._stop.is_set() or (not self._limit and time.monotonic() - self._began > self._allowed):
             raise TimeoutError("the request took too long")
-        block = bytes(self._data[self._at : self._at + _BLOCK])
+        block = self._data[self._at : self._at + _BLOCK]
         self._at += len(block)
         if self._limit:
             self._limit.take(len(block))
