@@ -1,7 +1,8 @@
 """What backups and tracking cost a training run: ``python tests/bench/backup_training.py``.
 
-Step times are medians over runs of the tiny model in turns: alone, with backups of another run at work all the time,
-and with offline W&B. Also: bytes sent for one more step, per new byte.
+Step times are medians over runs of the tiny model in turns: alone, with backups of another run at work all the time (to
+a folder, and to ``rclone serve s3`` over https), and with offline W&B. The server runs on this machine, at the priority
+of the backups; a real one runs elsewhere. Also: bytes sent for one more step, per new byte.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from grpo_train.tiny.model import make_tiny_model
 from tests.bench import backup as transfers
 from tests.support.backups import backup, folder_destination
 from tests.support.engine import GRPO_TRAIN, environment, grpo_train, rows, run_of, train_here, write_config
+from tests.support.s3_servers import running_rclone
 
 TURNS, STEPS = 3, 60
 
@@ -50,7 +52,23 @@ def sent_per_new_byte(root: Path) -> tuple[int, int]:
 
 
 @contextmanager
-def backups_at_work(folder: Path) -> Iterator[None]:
+def new_destination(home: Path, kind: str) -> Iterator[None]:
+    """``backup.yaml`` in a home of its own, with an empty destination: ``folder`` or ``s3``."""
+    (home / "grpo-tui").mkdir()
+    (home / "store" / "bench").mkdir(parents=True)
+    with ExitStack() as stack:
+        place: dict[str, str] = {"name": "disk", "folder": str(home / "store")}
+        if kind == "s3":
+            server = stack.enter_context(running_rclone(home / "store"))
+            for thread in os.listdir(f"/proc/{server.pid}/task"):
+                os.setpriority(os.PRIO_PROCESS, int(thread), 19)
+            place = transfers.destination_of(server, home / "key")
+        (home / "grpo-tui" / "backup.yaml").write_text(yaml.safe_dump({"destinations": [place]}))
+        yield
+
+
+@contextmanager
+def backups_at_work(folder: Path, kind: str) -> Iterator[None]:
     """Back up a large run again and again, as a backup after each save does."""
     ended = threading.Event()
     root = folder / "other"
@@ -60,13 +78,7 @@ def backups_at_work(folder: Path) -> Iterator[None]:
 
     def work() -> None:
         while not ended.is_set():
-            with tempfile.TemporaryDirectory(dir=folder) as name:
-                config, store = Path(name, "grpo-tui"), Path(name, "store")
-                config.mkdir()
-                store.mkdir()
-                (config / "backup.yaml").write_text(
-                    yaml.safe_dump({"destinations": [{"name": "disk", "folder": str(store)}]})
-                )
+            with tempfile.TemporaryDirectory(dir=folder) as name, new_destination(Path(name), kind):
                 (root / "training_runs" / "bench" / ".backup.json").unlink(missing_ok=True)
                 subprocess.run(
                     [*GRPO_TRAIN, "backup", "--training-run", "bench", "--root", str(root)],
@@ -102,13 +114,14 @@ def main() -> None:
         load = os.getloadavg()[0]
         for turn in range(TURNS):
             seen["alone"].append(step_time(root, f"alone-{turn}"))
-            with backups_at_work(folder):
-                time.sleep(2)  # its start is not what is measured
-                seen["backups"].append(step_time(root, f"backups-{turn}"))
+            for kind in ("folder", "s3"):
+                with backups_at_work(folder, kind):
+                    time.sleep(2)  # its start is not what is measured
+                    seen[f"backups to {kind}"].append(step_time(root, f"{kind}-{turn}"))
             seen["tracking"].append(step_time(root, f"tracking-{turn}", tracking__wandb="offline"))
         transfers.row(f"one more step: bytes sent per new byte ({new:,} new)", f"{sent / new:.3f}", "1.05")
         transfers.row(f"step alone, load {load:.1f}", f"{1000 * statistics.median(seen['alone']):.0f} ms")
-        for what in ("backups", "tracking"):
+        for what in ("backups to folder", "backups to s3", "tracking"):
             each = [one / alone for one, alone in zip(seen[what], seen["alone"], strict=True)]
             shown = f"{statistics.median(each):.3f} ({min(each):.2f}-{max(each):.2f})"
             transfers.row(f"step with {what} at work / alone", shown, "1.02")
