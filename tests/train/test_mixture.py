@@ -30,8 +30,8 @@ from tests.support.engine import assert_same_run, config_text, rows, run_of, tra
 from tests.support.two_processes import run_in_two
 
 TWO_LEVELS: list[dict[str, Any]] = [
-    {"name": "arithmetic", "weight": 2},
-    {"name": "arithmetic", "label": "harder", "level": 3, "correct_reward": 1.0, "rewards": ["accuracy", "format"]},
+    {"name": "arithmetic", "weight": 2, "limit": 500},
+    {"name": "arithmetic", "label": "harder", "level": 3, "limit": 500, "correct_reward": 1.0, "rewards": ["accuracy", "format"]},
 ]
 
 
@@ -159,12 +159,12 @@ def test_two_processes_draw_the_prompts_of_one(make_root: Callable[[], Path]) ->
 
 
 CURRICULUM = {
-    "curriculum__task": "arithmetic", "curriculum__threshold": 0.01, "curriculum__window": 2,
+    "curriculum__task": "arithmetic", "curriculum__threshold": 0, "curriculum__window": 2,
     "algorithm__num_iterations": 1,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("tasks", [TWO_LEVELS, {"name": "arithmetic"}], ids=["mixture", "single"])
+@pytest.mark.parametrize("tasks", [TWO_LEVELS, {"name": "arithmetic", "limit": 500}], ids=["mixture", "single"])
 def test_a_curriculum_resumes_bit_for_bit(tasks: Any, make_root: Callable[[], Path]) -> None:
     """A raise before the save, and a window that spans it."""
     torch.set_num_threads(1)
@@ -176,12 +176,16 @@ def test_a_curriculum_resumes_bit_for_bit(tasks: Any, make_root: Callable[[], Pa
     assert main(["--run-dir", str(parts.path)]) == 0
     assert_same_run(parts, whole, 6)
     for run in (whole, parts):
-        assert [row["task/arithmetic/level"] for row in rows(run)] == [1, 1, 2, 2, 3, 3]
+        logged = rows(run)
+        assert [row["task/arithmetic/level"] for row in logged] == [1, 1, 2, 2, 3, 3]
         raised = [row for row in rows(run, "events.jsonl") if row["event"] == "level_raised"]
         assert [(row["step"], row["task"], row["level"]) for row in raised] == [
             (2, "arithmetic", 2), (4, "arithmetic", 3), (6, "arithmetic", 4),
         ]  # fmt: skip
-        assert all(0.01 <= row["accuracy"] <= 1 for row in raised)
+        drawn = [row for row in rows(run, "rollouts.jsonl") if row["task"] == "arithmetic"]
+        for event in raised:
+            window = [row["correct"] for row in drawn if event["step"] - 1 <= row["step"] <= event["step"]]
+            assert event["accuracy"] == sum(window) / len(window)
     own = {row["prompt"] for row in rows(whole, "rollouts.jsonl") if row["task"] == "arithmetic" and row["step"] > 4}
     first = {row["prompt"] for row in rows(whole, "rollouts.jsonl") if row["task"] == "arithmetic" and row["step"] < 3}
     assert max(map(len, own)) > max(map(len, first))

@@ -146,8 +146,9 @@ class Curriculum(Section):
 
     task: str | None = None
     """Task of a mixture, by its label. Default: the only task."""
-    threshold: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Accuracy over the window from which the level is raised by 1. Default: no curriculum."""
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Accuracy over the window from which the level is raised by 1; 0 raises it after every window. Default: no
+    curriculum."""
     window: PositiveInt = 10
     """Number of rollout buffers at the level, all of which count."""
     max_level: Annotated[int, Field(ge=1, le=10)] = 10
