@@ -79,9 +79,7 @@ class Outcome:
 
 
 def run_evaluations(root: Path, requests: Sequence[EvalRequest], output: Output | None = None) -> list[Outcome]:
-    """Run evaluations one after the other, for a mixture one per task.
-
-    None starts if any request is invalid, none follows one that was stopped.
+    """Run evaluations in order (of a mixture one per task): none if any is invalid, none after a stopped one.
 
     Raises EvalError, RunDirError, ConfigError, PolicyError.
     """

@@ -31,7 +31,14 @@ from tests.support.two_processes import run_in_two
 
 TWO_LEVELS: list[dict[str, Any]] = [
     {"name": "arithmetic", "weight": 2, "limit": 500},
-    {"name": "arithmetic", "label": "harder", "level": 3, "limit": 500, "correct_reward": 1.0, "rewards": ["accuracy", "format"]},
+    {
+        "name": "arithmetic",
+        "label": "harder",
+        "level": 3,
+        "limit": 500,
+        "correct_reward": 1.0,
+        "rewards": ["accuracy", "format"],
+    },
 ]
 
 
