@@ -318,6 +318,7 @@ def evaluate_here(
 ) -> tuple[int, dict[str, Any]]:
     """Run an evaluation whose child is a function; returns exit code and final status."""
     monkeypatch.setattr(runner, "make_plan", lambda root, request: (plan, []))
+    monkeypatch.setattr(runner, "each_task", lambda root, request: [request])
     monkeypatch.setattr(runner.Evaluation, "_run_workers", child)
     (outcome,) = runner.run_evaluations(run.root, [EvalRequest(run.name)])
     return outcome.exit_code, read_json(Path(plan.folder) / "status.json") or {}
