@@ -246,7 +246,9 @@ async def test_more_than_twelve_marks(start: Start) -> None:
         for name in [row["run"] for row in session.client.runs if row["run"] != "run_2026-11-19_09-30-00"]:
             session.app.store.marks.toggle(name)
         await session.press("6")
-        text = await session.until_text("12 runs (A pinned)", "1 marked runs are left out: at most 12", "… ", "L run_08 ")
+        text = await session.until_text(
+            "12 runs (A pinned)", "1 marked runs are left out: at most 12", "… ", "L run_08 "
+        )
         assert max(map(len, text.splitlines())) <= 120
 
 
