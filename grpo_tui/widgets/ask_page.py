@@ -12,7 +12,7 @@ from grpo_train.run_dir.files import to_float
 from grpo_tui.model.ask import Asked, AskLog, Drawn
 from grpo_tui.model.formatting import compact_number, one_line
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette
+from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette, beside
 from grpo_tui.widgets.sources import wrapped
 
 SIDE_BY_SIDE = 70
@@ -70,10 +70,10 @@ class AskSource(PageSource):
                     lines += self._one(asked, name, sample, width, palette)
             return lines
         room = (width - 3) // 2
-        lines = _beside([[self._name(name, room, palette)] for name in names[:2]], room, palette)
+        lines = beside([[self._name(name, room, palette)] for name in names[:2]], room, palette)
         for sample in samples:
             columns = [self._one(asked, name, sample, room, palette) for name in names[:2]]
-            lines += _beside(columns, room, palette)
+            lines += beside(columns, room, palette)
         return lines
 
     @staticmethod
@@ -129,22 +129,6 @@ def _verdict(row: Mapping[str, Any], palette: Palette) -> Text:
     if row.get("truncated"):
         text.append("   ✂ truncated", style=palette["warn"])
     return text
-
-
-def _beside(columns: list[list[Text]], width: int, palette: Palette) -> list[Text]:
-    lines = []
-    for index in range(max(map(len, columns))):
-        line = Text(no_wrap=True)
-        for place, column in enumerate(columns):
-            part = column[index].copy() if index < len(column) else Text()
-            if part.style:  # append_text drops it
-                part.stylize_before(part.style)
-            part.truncate(width, overflow="ellipsis", pad=True)
-            if place:
-                line.append(" │ ", style=palette["faint"])
-            line.append_text(part)
-        lines.append(line)
-    return lines
 
 
 class AskPanel(LinesPanel):

@@ -308,3 +308,20 @@ class LinesPanel(ScrollPanel):
             "code": "secondary",
         }
         return Palette({name: colors[variable] for name, variable in names.items() if variable in colors})
+
+
+def beside(columns: list[list[Text]], width: int, palette: Palette) -> list[Text]:
+    """Columns of lines side by side, each of them ``width`` cells wide."""
+    lines = []
+    for index in range(max(map(len, columns))):
+        line = Text(no_wrap=True)
+        for place, column in enumerate(columns):
+            part = column[index].copy() if index < len(column) else Text()
+            if part.style:  # append_text drops it
+                part.stylize_before(part.style)
+            part.truncate(width, overflow="ellipsis", pad=True)
+            if place:
+                line.append(" │ ", style=palette["faint"])
+            line.append_text(part)
+        lines.append(line)
+    return lines

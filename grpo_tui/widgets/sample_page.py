@@ -17,7 +17,7 @@ from grpo_tui.model.rollout_filter import literals
 from grpo_tui.model.rollout_groups import why
 from grpo_tui.model.rollout_reader import RolloutReader
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette
+from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette, beside
 from grpo_tui.widgets.rollout_lists import advantage, figure
 from grpo_tui.widgets.sources import wrapped
 from remote.protocol.index import UNREADABLE
@@ -116,22 +116,7 @@ class _Page:
             above = [] if one_prompt else [*self.prompt(each, width), Text()]
             columns.append([*above, *self.sample(each, width, same, run)])
         head = [*self.prompt(row, self.width), Text()] if one_prompt else []
-        return [*head, *self._beside(columns, width)]
-
-    def _beside(self, columns: list[list[Text]], width: int) -> list[Text]:
-        lines = []
-        for index in range(max(map(len, columns))):
-            line = Text(no_wrap=True)
-            for place, column in enumerate(columns):
-                part = column[index].copy() if index < len(column) else Text()
-                if part.style:  # append_text drops it
-                    part.stylize_before(part.style)
-                part.truncate(width, overflow="ellipsis", pad=True)
-                if place:
-                    line.append(" │ ", style=self.palette["faint"])
-                line.append_text(part)
-            lines.append(line)
-        return lines
+        return [*head, *beside(columns, width, self.palette)]
 
     def prompt(self, row: Row, width: int) -> list[Text]:
         """The prompt; a long one is cut at its beginning."""
