@@ -95,7 +95,11 @@ def test_a_followed_log_until_ctrl_c(shell: Shell) -> None:
     eventually(lambda: shell.json("runs")[0]["step"] > 0)
     words = ["tail", "one", "train_log.jsonl", "-f", "-n", "1", "--box", "local", "--boxes", str(shell.boxes)]
     command = [sys.executable, "-m", "grpo_tui.cli", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+
+    def as_in_a_terminal() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores it for what it runs in the background
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=as_in_a_terminal) as process:
         assert process.stdout is not None
         steps = [json.loads(process.stdout.readline())["step"] for _ in range(5)]
         process.send_signal(signal.SIGINT)
