@@ -109,8 +109,8 @@ def test_two_marked_runs_are_compared(box: SshBox, size: tuple[int, int]) -> Non
         screen.wait_for("2 marked")
         box.proxy.reset()
         screen.press("6")
-        screen.wait_for("A ", "B ", "reward", timeout=60)
         if size[1] < 40:
+            screen.wait_for("2 runs (A pinned)", "at the same · configuration", timeout=60)
             screen.press("t")
         screen.wait_for("learning_rate", "1.0e-06", "5.0e-05", timeout=60)
 
