@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir import open_run, write_manifest
-from grpo_train.run_dir.files import to_json
-from tests.end_to_end.test_views import SIZES, open_app, write_run
+from grpo_train.run_dir.files import to_json, utc_from
+from tests.end_to_end.test_views import SIZES, STARTED, open_app, write_run
 from tests.support.agent import eventually
 from tests.support.ssh_box import SshBox, ssh_box
 from tests.support.terminal import Terminal
@@ -33,7 +33,7 @@ def resumable_run(root: Path, name: str) -> None:
     write_run(root, name, "1.0e-06")
     run = open_run(root, name)
     (run.path / "launch.json").write_text(
-        to_json({"time": "2026-11-22T08:30:00.000Z", "run": name, "argv": ["x"], "config_text": "frugal"})
+        to_json({"time": utc_from(STARTED + 1800), "run": name, "argv": ["x"], "config_text": "frugal"})
     )
     folder = run.training_state / "step_20"
     folder.mkdir(parents=True)

@@ -210,7 +210,7 @@ def test_a_kill_leaves_other_roots_alone(make_root: Callable[[], Path], tmp_path
 
 
 def test_the_run_is_the_same_after_every_stop(root: Path) -> None:
-    cfg = write_config(root, "stops.yaml", run__total_steps=120, run__save_every=4, **QUICK)
+    cfg = write_config(root, "stops.yaml", run__total_steps=100_000, run__save_every=4, **QUICK)
     run = run_of(root, "stops")
 
     with running(train_command(cfg, run.name), root, run_id_of(run.path)) as supervisor:
@@ -259,12 +259,13 @@ def test_the_run_is_the_same_after_every_stop(root: Path) -> None:
     assert (supervisor.returncode, state(run)) == (130, "killed")
     assert not run.stop_requested()
 
-    done = grpo_train("resume", "--training-run", run.name, root=root)
+    total = run.checkpoint("latest").step + 6
+    done = grpo_train("resume", "--training-run", run.name, "--additional-steps", 6, root=root)
     assert done.returncode == 0, done.stdout
     assert state(run) == "finished"
-    assert steps_logged(run) == list(range(1, 121))
-    straight = train_here(root, cfg, "never_stopped")
-    assert_same_run(run, straight, 120)
+    assert steps_logged(run) == list(range(1, total + 1))
+    cfg = write_config(root, "never.yaml", run__total_steps=total, run__save_every=4, **QUICK)
+    assert_same_run(run, train_here(root, cfg, "never_stopped"), total)
 
 
 # -------------------------------------------------------------------------------------------- errors and restarts

@@ -8,12 +8,13 @@ from pathlib import Path
 from tests.support.engine import grpo_train, write_config
 
 
-def test_every_step_passes(tmp_path: Path) -> None:
-    done = grpo_train("selftest", "--json", root=tmp_path, timeout=600, real=True)
+def test_every_step_passes(root: Path) -> None:
+    before = sorted(root.iterdir())
+    done = grpo_train("selftest", "--json", root=root, timeout=600, real=True)
     rows = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert [row["result"] for row in rows] == ["ok"] * 11
-    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+    assert sorted(root.iterdir()) == before, "it leaves nothing behind"
 
 
 def test_a_step_that_fails_is_named(root: Path) -> None:

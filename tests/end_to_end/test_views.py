@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from grpo_train.run_dir.files import to_json
+from grpo_train.run_dir.files import to_json, utc_from
 from tests.support.ssh_box import SshBox, ssh_box
 from tests.support.terminal import Terminal
 
 SPIKE = 140
+STARTED = time.time() - 7200
+"""A run that crashed more than a day ago no longer needs a look."""
 SIZES = [(120, 40), (80, 24)]
 
 
@@ -21,21 +24,21 @@ def write_run(root: Path, name: str, rate: str) -> None:
     folder = root / "training_runs" / name
     logs = folder / "logs"
     logs.mkdir(parents=True)
-    (folder / "launch.json").write_text(to_json({"time": "2026-11-22T08:00:00.000Z", "run": name, "argv": ["x"]}))
-    status = {"state": "crashed", "step": 200, "total_steps": 400, "updated_at": "2026-11-22T09:00:00.000Z"}
+    (folder / "launch.json").write_text(to_json({"time": utc_from(STARTED), "run": name, "argv": ["x"]}))
+    status = {"state": "crashed", "step": 200, "total_steps": 400, "updated_at": utc_from(STARTED + 3600)}
     (folder / "status.json").write_text(to_json(status))
     (folder / "config.yaml").write_text(f"model: {{backbone: tiny}}\noptimizer: {{learning_rate: {rate}}}\n")
     chance = random.Random(name)
     with (logs / "train_log.jsonl").open("w") as train_log, (logs / "rollouts.jsonl").open("w") as rollouts:
         for step in range(1, 201):
-            time = f"2026-11-22T08:{step // 60:02}:{step % 60:02}.000Z"
+            logged_at = utc_from(STARTED + step)
             norm = 9.75 if step == SPIKE else 0.3 + 0.1 * chance.random()
-            row = {"step": step, "time": time, "reward": 1 + step / 400, "grad_norm": norm, "num_tokens": step * 100}
-            train_log.write(to_json(row) + "\n")
+            row = {"step": step, "time": logged_at, "reward": 1 + step / 400, "num_tokens": step * 100}
+            train_log.write(to_json({**row, "grad_norm": norm}) + "\n")
             for sample in range(8):
                 right = sample % 2 == 0
                 row = {
-                    "step": step, "time": time, "group": sample // 4, "sample": sample % 4, "index": sample,
+                    "step": step, "time": logged_at, "group": sample // 4, "sample": sample % 4, "index": sample,
                     "reward": 2.0 if right else 0.0, "advantage": 1.0 if right else -1.0, "length": 5,
                     "rewards": {"accuracy": 2.0 if right else 0.0}, "correct": right, "formatted": True,
                     "flexible": right, "truncated": False, "reason": "right" if right else "wrong", "answer": "7",
