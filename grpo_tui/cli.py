@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ASK, _COPY, _SHELL = "grpo_tui.history.commands", "grpo_tui.shell.copying", "grpo_tui.shell.commands"
 SHELL_COMMANDS = (
-    "doctor", "runs", "show", "tail", "gpu", "sessions", "capture", "attach",
+    "boxes", "doctor", "runs", "show", "tail", "gpu", "sessions", "capture", "attach",
     "launch", "resume", "eval", "stop", "kill",
 )  # fmt: skip
 COMMANDS = {
@@ -41,8 +41,9 @@ examples:
   grpo-tui wandb runs                       what Weights & Biases has of them (wandb --help)
   grpo-tui get run_gsm8k:400 ~/models       copy weights, runs or files from a box (get --help), and to it (put --help)
 
-in a shell, without the app (docs/boxes.md; all take --box NAME and --json):
+in a shell, without the app (docs/boxes.md; they take --box NAME and --json):
   grpo-tui doctor                           check whether a box is ready, with the command that fixes what is not
+  grpo-tui boxes                            every box at a glance: live runs, free GPUs, price, idle time
   grpo-tui runs | show RUN | tail RUN       what a box has
   grpo-tui gpu | sessions | capture SESSION | attach SESSION
   grpo-tui launch CFG | resume RUN | eval RUN | stop RUN | kill RUN

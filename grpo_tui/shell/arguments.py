@@ -18,6 +18,7 @@ from remote.protocol.jobs import EvaluateRequest
 EXIT_CODES = "Exit codes: 0 done, 1 failed (the box refused or was not reached), 2 usage error, 130 ended by Ctrl-C."
 DOCTOR_CODES = "Exit codes: 0 all green, 1 something is yellow, 2 something is red, or a usage error."
 HELP = {
+    "boxes": "Show every box of boxes.yaml: its live runs, free GPUs and price, and how long it has been idle.",
     "doctor": "Check whether a box is ready, and print the command that fixes what is not.",
     "runs": "List the runs of a box, newest first.",
     "show": "Show a run: its state, error, checkpoints and evaluations.",
@@ -50,8 +51,11 @@ def parser(command: str) -> argparse.ArgumentParser:
         options.add_argument(
             "--key", default="", help="idempotency key: a repeated command with the same key is carried out once"
         )
-    add_box_options(options)
-    options.add_argument("--readonly", action="store_true", help="change nothing on the box")
+    if command == "boxes":
+        options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
+    else:
+        add_box_options(options)
+        options.add_argument("--readonly", action="store_true", help="change nothing on the box")
     options.add_argument("--json", action="store_true", help="print JSON")
     return options
 

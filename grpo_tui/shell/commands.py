@@ -28,6 +28,10 @@ def run(words: list[str]) -> int:
 
 
 def _run(command: str, arguments: argparse.Namespace) -> int:
+    if command == "boxes":
+        from grpo_tui.shell.boxes import boxes
+
+        return boxes(arguments)
     from grpo_tui.cli import choose_box
 
     box = choose_box(arguments)

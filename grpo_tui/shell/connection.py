@@ -22,14 +22,21 @@ class Connection:
     """A client whose link is up. Use it in a ``with`` statement."""
 
     def __init__(
-        self, box: Box, *, readonly: bool = False, on_event: Callable[[ClientEvent], None] | None = None
+        self,
+        box: Box,
+        *,
+        readonly: bool = False,
+        on_event: Callable[[ClientEvent], None] | None = None,
+        connect_s: float = CONNECT_S,
+        has_person: bool = True,
     ) -> None:
         """Connect; ``on_event`` gets every event, on the client's threads.
 
-        Raises RemoteError (``unreachable``) where the link is not up within CONNECT_S, besides the time that a person
-        needs to answer.
+        Raises RemoteError (``unreachable``) where the link is not up within ``connect_s``, besides the time that a
+        person needs to answer; with ``has_person=False`` a question ends it.
         """
         self.box, self._on_event, self._why = box, on_event, ""
+        self._connect_s, self._has_person = connect_s, has_person
         self._changed = threading.Condition()
         self._last: dict[type, Any] = {}
         """The newest event of each kind."""
@@ -47,20 +54,23 @@ class Connection:
 
     def _wait(self) -> str:
         """Wait for the link, and let a person answer what it asks; returns why it is not up."""
-        until = time.monotonic() + CONNECT_S
+        until = time.monotonic() + self._connect_s
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._asked or self._why or self._is_up(), until - time.monotonic())
                 question = self._asked.pop(0) if self._asked else None
                 if question is None:
-                    return "" if self._is_up() else self._why or f"no connection within {CONNECT_S:.0f} s"
+                    return "" if self._is_up() else self._why or f"no connection within {self._connect_s:.0f} s"
+            if not self._has_person:
+                asked = "its host key is not known" if isinstance(question, HostKeyAsked) else "it asks to log in"
+                return f"{asked}: connect once with  grpo-tui doctor --box {self.box.name}"
             if isinstance(question, HostKeyAsked):
                 self.client.answer_host_key(person.accept_host_key(question))
             else:
                 answer = person.answer(question)
                 if question.kind != "touch":
                     self.client.answer_question(answer)
-            until = time.monotonic() + CONNECT_S
+            until = time.monotonic() + self._connect_s
 
     def __enter__(self) -> Connection:
         return self

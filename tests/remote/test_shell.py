@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,30 @@ def test_usage_errors(shell: Shell, words: list[str], code: int, message: str) -
     assert (ended, message in shell._capsys.readouterr().err) == (code, True)
 
 
+def test_boxes_at_a_glance(shell: Shell, root: Path) -> None:
+    """Each is asked on its own: one that refuses and one that never answers cost the others nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as hole:
+        for name, port in (("hole", hole.getsockname()[1]), ("refused", 1)):
+            add_box(shell.boxes, Box(name, host="127.0.0.1", port=port, transport="paramiko", price_per_hour=2.5))
+
+        def glances() -> list[dict[str, Any]]:
+            assert cli.main(["boxes", "--json", "--boxes", str(shell.boxes)]) == 1
+            return list(json.loads(shell._capsys.readouterr().out))
+
+        assert shell("launch", str(shell.config), "--run-name", "one")[0] == 0
+        local, silent, refused = glances()
+        assert (local["problem"], local["live"], local["gpus"], local["idle_s"]) == ("", ["one"], 0, None)
+        assert "no connection within 15 s" in silent["problem"]
+        assert (refused["live"], refused["gpus"], refused["price_per_hour"]) == ([], None, 2.5)
+    assert shell("kill", "one", "--yes")[0] == 0
+    assert cli.main(["boxes", "--boxes", str(shell.boxes)]) == 1
+    out = shell._capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["local", "this", "machine", "none", "no", "GPU"] in [line[:6] for line in lines]
+    assert [line[2:] for line in lines if line[0] in ("hole", "refused")] == [["not", "reached", "$2.50"]] * 2
+    assert "\nrefused: 127.0.0.1:1" in out
+
+
 def test_a_box_without_a_gpu(shell: Shell) -> None:
     assert shell.json("gpu")["gpus"] == []
 
@@ -179,7 +204,7 @@ def test_over_ssh(
 
 
 def test_no_command_loads_the_app_or_torch() -> None:
-    code = "import sys; from grpo_tui.shell import look, change, doctor; print(sorted(sys.modules))"
+    code = "import sys; from grpo_tui.shell import boxes, look, change, doctor; print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     loaded = set(json.loads(done.stdout.replace("'", '"')))
     assert not loaded & {"torch", "textual", "paramiko", "boto3"}
