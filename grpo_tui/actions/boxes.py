@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from grpo_tui import background
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
+    from grpo_tui.shell.boxes import Glance
 
 
 async def choose_box(app: GrpoApp) -> None:
@@ -26,7 +28,7 @@ async def choose_box(app: GrpoApp) -> None:
     if all(box.name != current.name for box in boxes):
         boxes = [current, *boxes]
     agent = app.store.check_to_act_on("agent")
-    chosen = await app.show_dialog(BoxesScreen(boxes, current.name, agent))
+    chosen = await app.show_dialog(BoxesScreen(boxes, current.name, agent, _here(app)))
     if chosen == ADD:
         box = await app.show_dialog(AddBoxScreen(lambda new: add_box(file, new)))
         if box is not None:
@@ -36,6 +38,26 @@ async def choose_box(app: GrpoApp) -> None:
         await reconnect(app)
     elif chosen is not None:
         await app.use_box(next(box for box in boxes if box.name == chosen))
+
+
+def _here(app: GrpoApp) -> Glance:
+    """The current box, from what the app knows."""
+    from grpo_tui.shell.boxes import Glance
+
+    store, box = app.store, app.connection.box
+    rows, gpus = store.runs or [], store.gpus
+    live = tuple(row.name for row in rows if row.is_live)
+    ages = [age for row in rows if (age := store.age(row.updated_at)) is not None]
+    return Glance(
+        box.name,
+        box.address(),
+        box.price_at(time.time()),
+        problem="" if store.connected else store.link.detail or "not connected",
+        live=live,
+        gpus=None if gpus is None else len(gpus),
+        gpus_free=None if gpus is None else sum(not gpu.get("processes") for gpu in gpus),
+        idle_s=min(ages) if ages and not live else None,
+    )
 
 
 async def safe_to_terminate(app: GrpoApp) -> None:

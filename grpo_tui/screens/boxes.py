@@ -1,19 +1,24 @@
-"""The list of boxes: switch to another, or add one."""
+"""The list of boxes: what each says about itself, switch to another, or add one."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
 
 from textual import events
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
-from grpo_tui.model.formatting import money, padded, shortened
+from grpo_tui.model.formatting import money, one_line, padded, short_duration, shortened
 from grpo_tui.screens.dialog import Dialog
+from grpo_tui.shell.boxes import Glance, look
 from grpo_tui.widgets.excerpt import Excerpt
 from remote.boxes import Box, problem_of
 from remote.transports.choice import explain
@@ -21,6 +26,8 @@ from remote.transports.choice import explain
 WIDTH = 96
 """Maximum width of a dialog, see dialogs.tcss."""
 PRICE_WIDTH = 9
+AGAIN_S = 30.0
+"""Interval between two looks at a box while the list is open."""
 ADD = "+"
 """Result of BoxesScreen for a new box; not a valid box name."""
 
@@ -30,10 +37,15 @@ class BoxesScreen(Dialog[str]):
 
     heading = "boxes"
 
-    def __init__(self, boxes: list[Box], current: str, agent: str = "") -> None:
-        """``agent``: what the doctor of the current box says about the agent, if there is something to do."""
+    def __init__(self, boxes: list[Box], current: str, agent: str = "", here: Glance | None = None) -> None:
+        """``agent``: what the doctor of the current box says about the agent, if there is something to do; ``here``:
+        what the app knows about the current box.
+        """
         super().__init__()
         self.boxes, self.current, self.agent = boxes, current, agent
+        self.glances = {} if here is None else {current: here}
+        """What each box said last, by name."""
+        self._over = threading.Event()
 
     def compose_body(self) -> ComposeResult:
         options = [Option(self._line(box), id=box.name) for box in self.boxes]
@@ -47,11 +59,13 @@ class BoxesScreen(Dialog[str]):
         price = f"{money(now)}/h" if (now := box.price_at(time.time())) is not None else ""
         room = min(self.app.size.width, WIDTH) - 8 - len("● ") - PRICE_WIDTH
         name, address = min(20, room // 3), min(40, room - room // 3 - 3)
+        text, tone = _said(self.glances.get(box.name))
         return Content.from_markup(
-            f"{mark} [bold]$name[/] [$grpo-muted]$address[/]  $price",
+            f"{mark} [bold]$name[/] [$grpo-muted]$address[/]  $price\n  [{tone}]$text[/]",
             name=padded(shortened(box.name, name), name),
             address=padded(shortened(box.address(), address), address),
             price=price,
+            text=shortened(one_line(text), room + PRICE_WIDTH),
         )
 
     def compose_buttons(self) -> ComposeResult:
@@ -63,6 +77,28 @@ class BoxesScreen(Dialog[str]):
         names = [box.name for box in self.boxes]
         choices.highlighted = names.index(self.current) if self.current in names else 0
         choices.focus()
+        for index, box in enumerate(self.boxes):
+            if box.name != self.current:
+                # A thread of its own: one that hangs keeps neither the others nor the end of the app waiting.
+                threading.Thread(target=self._watch, args=(index, box, self.app), daemon=True).start()
+
+    def on_unmount(self) -> None:
+        self._over.set()
+
+    def _watch(self, index: int, box: Box, app: App[object]) -> None:
+        """Look at a box again and again, until the list is closed (on its own thread)."""
+        while not self._over.is_set():
+            glance = look(box)
+            with suppress(RuntimeError, CancelledError, NoMatches):  # the list or the app was closed meanwhile
+                if not self._over.is_set():
+                    app.call_from_thread(self._show, index, glance)
+            self._over.wait(AGAIN_S)
+
+    def _show(self, index: int, glance: Glance) -> None:
+        """Show what a box said."""
+        self.glances[glance.name] = glance
+        if not self._over.is_set():
+            self.query_one(OptionList).replace_option_prompt_at_index(index, self._line(self.boxes[index]))
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         box = self.boxes[event.option_index]
@@ -76,6 +112,18 @@ class BoxesScreen(Dialog[str]):
 
     def chosen(self, button: str) -> None:
         self.dismiss(ADD)
+
+
+def _said(glance: Glance | None) -> tuple[str, str]:
+    """What a box says about itself, and the tone of it."""
+    if glance is None:
+        return "asking …", "$grpo-muted"
+    if glance.problem:
+        return glance.problem.removeprefix(f"{glance.name}: "), "$error"
+    live = f"{len(glance.live)} live: {', '.join(glance.live)}" if glance.live else "no live run"
+    idle = f", idle for {short_duration(glance.idle_s)}" if glance.idle_s is not None else ""
+    gpus = f"{glance.gpus_free} of {glance.gpus} GPUs free · " if glance.gpus else ""
+    return f"{gpus}{live}{idle}", "$success" if glance.live else "$text"
 
 
 _FIELDS = (

@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 from grpo_tui.app import GrpoApp
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.options import Options
+from grpo_tui.shell.boxes import Glance
 from remote.boxes import Box
 from tests.support.patience import PATIENCE
 from tests.tui.fake import NOW, FakeClient, learning_box
@@ -101,6 +102,13 @@ def logs_of(session: Session) -> RunLogs:
     return session.app.store.logs
 
 
+GLANCES = {
+    "h200-b": Glance("h200-b", "192.0.2.11", 2.49, live=("maths", "code"), gpus=8, gpus_free=6),
+    "local": Glance("local", "this machine", None, "local: no tmux on this machine"),
+}
+"""What other boxes say about themselves."""
+
+
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Start:
     """Starts the app on a scripted box, with no configs on this machine and a clock that does not move."""
@@ -108,6 +116,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.delenv("TMUX", raising=False)  # a copy would go through the tmux around the tests
     monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
+    monkeypatch.setattr("grpo_tui.screens.boxes.look", lambda box: GLANCES.get(box.name, Glance(box.name, "", None)))
     monkeypatch.setattr(GrpoApp, "suspend", lambda self: nullcontext())  # a headless app has no terminal to hand over
 
     @asynccontextmanager

@@ -40,6 +40,7 @@ async def test_switch_and_add_boxes(start: Start, boxes_file: Path) -> None:
         await session.press("b")
         await session.until(lambda: isinstance(session.app.screen, BoxesScreen))
         await session.until_text("h200-b", "192.0.2.11", "this machine", "h200-a connects over ")
+        await session.until_text("1 live: run", "6 of 8 GPUs free · 2 live: maths, code", "no tmux on this machine")
         assert session.app.screen.query_one(OptionList).highlighted == 0
         await session.press("down", "enter")
         await session.until(lambda: len(session.clients) == 2 and first.closed)
