@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from datetime import date, datetime
 from pathlib import Path
@@ -20,12 +21,21 @@ from typing import Any, Literal
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
+from remote.box_code import read_code
 from remote.box_notify import problem_of_notify
+from remote.box_slurm import read_job_options, read_scheduler
+from remote.box_variables import read_variables
 from remote.protocol import Settings
+from remote.providers.provider import Provider, read_provider
 
 LOCAL_NAME = "local"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UMASK = re.compile(r"0?[0-7]{3}")
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    "code": read_code, "env": read_variables, "provider": read_provider, "scheduler": read_scheduler,
+    "slurm": read_job_options,
+}  # fmt: skip
+"""Keys with a reader of their own: (YAML node, file) to value. Raises BoxesError."""
 _HEADER = "# Boxes of grpo-tui. config/boxes.example.yaml documents every key.\nboxes:\n"
 
 
@@ -42,7 +52,7 @@ class Box:
     name: str
     """Short name; the host key is stored under it, so the address may change."""
     host: str = ""
-    """Address, or an alias of ``~/.ssh/config``. Empty for ``kind: local``."""
+    """Address, or an alias of ``~/.ssh/config``. Empty for ``kind: local`` and with a provider."""
     user: str = ""
     """Login name; "" = the one ``ssh`` would use."""
     port: int = 0
@@ -51,6 +61,8 @@ class Box:
     """Private key file; "" = the SSH agent, then the identity files ``ssh`` would try."""
     repo: str = ""
     """Checkout of grpo-tui on the box; its ``config/`` and ``.venv/`` are used."""
+    code: Literal["", "sync", "clone"] = ""
+    """Where its code comes from: see :attr:`remote.protocol.Settings.code`."""
     root: str = ""
     """LOCALFS_ROOT on the box; "" = the engine's own default."""
     python: str = ""
@@ -62,6 +74,8 @@ class Box:
     """Shell snippet that activates the engine's environment."""
     engine: list[str] = field(default_factory=list)
     """Command of the engine; [] = found by the agent."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables of every command started on the box, PATH included; ``$NAME`` and ``~`` are the box's. No secrets."""
     price_per_hour: float | None = None
     """Price in dollars, used for run cost."""
     prices: dict[str, float] = field(default_factory=dict)
@@ -77,8 +91,16 @@ class Box:
     """Whether a log may be a symbolic link out of the root."""
     persistent: bool = False
     """Whether the disk of the root outlives the box."""
+    scheduler: Literal["", "slurm"] = ""
+    """``slurm``: the box is a login node, and each run is a job."""
+    slurm: dict[str, Any] = field(default_factory=dict)
+    """What a job asks for, see :class:`remote.protocol.slurm.JobOptions`."""
     notify: dict[str, Any] = field(default_factory=dict)
     """``command`` and ``url`` of the notifications of runs launched here; a config's own ``notify`` wins."""
+    provider: Provider | None = None
+    """Who rents out the machine: it is found by the name of its instance (see :mod:`remote.providers`)."""
+    forward: list[str] = field(default_factory=list)
+    """``LOCAL:HOST:PORT`` of each port of this machine that leads to an address as the box reaches it."""
 
     def settings(self, *, readonly: bool = False) -> Settings:
         """The settings sent to the agent."""
@@ -105,7 +127,8 @@ class Box:
         """Address for display."""
         if self.is_local:
             return "this machine"
-        return (f"{self.user}@" if self.user else "") + self.host + (f":{self.port}" if self.port else "")
+        host = self.host or (f"{self.provider.kind}:{self.provider.instance or self.name}" if self.provider else "")
+        return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port else "")
 
 
 def default_path() -> Path:
@@ -176,14 +199,15 @@ def add_box(path: str | Path | None, box: Box) -> Path:
 
     file = Path(path) if path else default_path()
     try:
-        old = file.read_text(encoding="utf-8") if file.exists() else ""
+        written = file.read_bytes().decode() if file.exists() else ""
+        old = written.replace("\r\n", "\n")
         if any(known.name == box.name for known in parse_boxes(old, str(file))):
             raise BoxesError(f"{file}: a box named '{box.name}' already exists")
         text = _insert(old, _render(box), str(file))
         if box not in parse_boxes(text, str(file)):
             raise BoxesError(f"{file}: cannot add to this file's layout; edit it in an editor")
         file.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(file, text, mode=0o600)
+        atomic_write(file, text.replace("\n", "\r\n") if "\r\n" in written else text, mode=0o600)
     except OSError as error:
         raise BoxesError(f"{file}: cannot write: {error.strerror or error}") from error
     return file
@@ -228,7 +252,7 @@ def _box(node: Any, file: str) -> Box:
         key, where = str(key_node.value), f"{file}:{_line(key_node)}"
         if key not in known:
             raise BoxesError(f"{where}: unknown key '{key}'; {did_you_mean(key, sorted(known))}")
-        values[key] = _value(key, value_node, where)
+        values[key] = READERS[key](value_node, file) if key in READERS else _value(key, value_node, where)
     where = f"{file}:{_line(node)}"
     if "name" not in values:
         raise BoxesError(f"{where}: a box needs a 'name'")
@@ -245,8 +269,10 @@ def problem_of(box: Box) -> str:
             f"invalid box name '{box.name}'; use up to 64 letters, digits, '.', '_' and '-', "
             "starting with a letter or digit"
         )
-    if box.kind == "ssh" and not box.host:
-        return f"box '{box.name}' needs a 'host' (or 'kind: local')"
+    if box.kind == "ssh" and not box.host and box.provider is None:
+        return f"box '{box.name}' needs a 'host' (or a 'provider', or 'kind: local')"
+    if box.provider is not None and (box.host or box.is_local):
+        return f"box '{box.name}': give 'provider' alone: it finds the address"
     for key, value in (("host", box.host), ("user", box.user)):
         if value.startswith("-") or any(c.isspace() or not c.isprintable() for c in value):
             return f"box '{box.name}': invalid '{key}' {value!r}"
@@ -254,6 +280,8 @@ def problem_of(box: Box) -> str:
         return f"box '{box.name}': 'umask' must be three octal digits such as 077, not {box.umask!r}"
     if not 0 <= box.port <= 65_535:
         return f"box '{box.name}': 'port' must be between 1 and 65535, not {box.port}"
+    if box.slurm and box.scheduler != "slurm":
+        return f"box '{box.name}': 'slurm' needs 'scheduler: slurm'"
     if box.prices and box.price_per_hour is not None:
         return f"box '{box.name}': give 'price_per_hour' or 'prices', not both"
     return ""
@@ -271,6 +299,12 @@ def _value(key: str, node: Any, where: str) -> Any:
             if secret := find_secret(str(text)):
                 raise BoxesError(secret.explain(f"{where}: '{key}'"), code="secret")
     if key == "notify":
+        return value
+    if key == "forward":
+        from remote.tunnels import problem_of_forwards
+
+        if problem := problem_of_forwards(value):
+            raise BoxesError(f"{where}: 'forward' {problem}")
         return value
     if key == "engine":
         if isinstance(value, list) and all(isinstance(item, str) for item in value):

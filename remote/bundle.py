@@ -25,7 +25,7 @@ else:
     from remote.agent.serve import main
 sys.exit(main(sys.argv[1:]))
 """
-PACKAGES = ("remote/protocol", "remote/agent", "remote/index", "grpo_train/run_dir")
+PACKAGES = ("remote/protocol", "remote/agent", "remote/agent/slurm", "remote/index", "grpo_train/run_dir")
 """Carried whole, with the ``__init__.py`` of each parent."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LIBTMUX_LEFT_OUT = ("test", "pytest_plugin.py", "__pycache__")

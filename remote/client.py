@@ -86,7 +86,7 @@ class BoxClient:
         self._link = Link.CONNECTING
         self._link_detail = "not started"
         self._up = False
-        self._transport: Transport | None = None
+        self.transport: Transport | None = None  # of the connection that stands or is being opened
         self._sending_since: float | None = None
         self.reading_s = 0.0
         """Processor time that open connections have taken. Whoever grants credit may slow down a box by it."""
@@ -113,7 +113,7 @@ class BoxClient:
         self._wake()
         if self._owner.is_alive() and threading.current_thread() is not self._owner:
             self._owner.join(timeout if self._up else 0.2)
-            if self._owner.is_alive() and (transport := self._transport):
+            if self._owner.is_alive() and (transport := self.transport):
                 transport.close()  # ends a hanging connect or send
                 self._owner.join(timeout)
         self._choice.close()
@@ -203,12 +203,12 @@ class BoxClient:
             ended: Exception | None = None
             reason = ""
             try:
-                transport = self._transport = self._factory(self.box, self._answers.ask_host_key)
+                transport = self.transport = self._factory(self.box, self._answers.ask_host_key)
                 transport.open(greeting(self.box, readonly=self._readonly))
                 limit = max(self._timing.step, self._timing.lost_after)  # it is a step of opening, too
                 decoder, hello = await_hello(transport, self.box, limit, self._closing)
                 up_since = time.monotonic()
-                self._choice.connected()
+                self._choice.connected(transport.address, hello)
                 self._converse(transport, decoder, hello)
             except Unreachable as error:
                 ended = error
@@ -223,7 +223,7 @@ class BoxClient:
             if isinstance(ended, Refused):
                 ended = self._choice.after(ended)
                 reason = intake.message(str(ended))
-            self._transport = None
+            self.transport = None
             self._go_down(reason)
             if transport is not None:
                 transport.close()
@@ -375,7 +375,7 @@ class BoxClient:
         self._outbox.extend(encode_parts(frame))
 
     def _wake(self) -> None:
-        if transport := self._transport:
+        if transport := self.transport:
             transport.wake()
 
     def _emit(self, event: ClientEvent) -> None:
@@ -395,6 +395,6 @@ class BoxClient:
         while not self._closing.wait(0.25):
             now = time.monotonic()
             self._requests.expire(now)
-            since, transport = self._sending_since, self._transport
+            since, transport = self._sending_since, self.transport
             if since is not None and transport is not None and now - since > self._timing.lost_after:
                 transport.close()

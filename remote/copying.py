@@ -14,7 +14,6 @@ import hashlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,7 +90,8 @@ class Copier:
         self._timing = timing or Timing()
         self._choice = choice or TransportChoice(box, ask, lambda event: None, step_s=self._timing.step)
         self._transport: Transport | None = None
-        self._tally = _Tally(progress)
+        self._stopped = threading.Event()
+        self.tally = _Tally(progress)
 
     def __enter__(self) -> Copier:
         return self
@@ -99,6 +99,12 @@ class Copier:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._hang_up()
         self._choice.close()
+
+    def stop(self) -> None:
+        """End the copy with UserError (``stopped``); what has arrived is kept. Any thread."""
+        self._stopped.set()
+        if (transport := self._transport) is not None:
+            transport.close()
 
     # ------------------------------------------------------------------------------------------------------- copies
 
@@ -108,7 +114,7 @@ class Copier:
         A run comes as ``training_runs/RUN`` with its evaluations beside it, so that the folder is a root.
         ``steps`` (``all``, ``latest``, ``final``, ``none`` or ``10,20``): which checkpoints of it. Raises UserError.
         """
-        return self._until_done(lambda wire: self._get(wire, what, folder, steps))
+        return self.over_connections(lambda wire: self._get(wire, what, folder, steps))
 
     def put(self, source: Path, to: str = "") -> Copied:
         """Copy a file or a folder to a path below the box's root (default: ``checkpoints/NAME``). Raises UserError."""
@@ -119,7 +125,7 @@ class Copier:
         if not name or name.startswith("."):
             raise UserError(f"'{place}' is not a place below the root of {self.box.name}", code="bad_request")
         items = [replace(item, path=name + item.path.removeprefix(source.name)) for item in items]
-        return self._until_done(lambda wire: self._put(wire, source, place, name, items, left_out))
+        return self.over_connections(lambda wire: self._put(wire, source, place, name, items, left_out))
 
     def _get(self, wire: Wire, what: str, folder: Path, steps: str) -> Copied:
         wire.put(op="get", what=what, steps=steps)
@@ -138,9 +144,9 @@ class Copier:
         with _Alone(staging, folder / name):
             check_room(staging, items)
             remove_others(staging, items)
-            self._tally.begin(items)
+            self.tally.begin(items)
             put_begun(wire, staging, items)
-            receive_files(wire, staging, items, self._tally)
+            receive_files(wire, staging, items, self.tally)
             for part in parts:
                 if not os.path.lexists(staging / part):
                     (staging / part).mkdir(parents=True)  # a folder without files
@@ -153,7 +159,7 @@ class Copier:
         wire.put(op="put", to=place)
         put_items(wire, items)
         reply = wire.take()
-        self._tally.begin(items)
+        self.tally.begin(items)
         begun = take_begun(wire)
         path = message(str(reply.get("path", place)))
         if reply.get("exists"):
@@ -163,7 +169,7 @@ class Copier:
                 )
             return self._copied([path], items, left_out)
         try:
-            send_files(wire, files, begun, self._tally)
+            send_files(wire, files, begun, self.tally)
         except Ended as error:
             raise self._last_words(wire) or error from error
         return self._copied([message(str(wire.take().get("path", path)))], items, left_out)
@@ -179,23 +185,23 @@ class Copier:
             return None
 
     def _copied(self, paths: list[str], items: list[Item], left_out: list[str]) -> Copied:
-        return Copied(paths, len(items), sum(item.size for item in items), self._tally.travelled, left_out)
+        return Copied(paths, len(items), sum(item.size for item in items), self.tally.travelled, left_out)
 
     # -------------------------------------------------------------------------------------------------- connections
 
-    def _until_done(self, copy: Callable[[Wire], T]) -> T:
+    def over_connections(self, copy: Callable[[Wire], T]) -> T:
         """Copy, over as many connections as it takes. Raises UserError."""
-        self._tally = _Tally(self._progress)
-        failures = 0
+        self.tally = _Tally(self._progress)
+        failures, suspected = 0, ""
         while True:
-            before = self._tally.travelled
+            before = self.tally.travelled
             try:
                 return copy(self._connect())
             except RemoteError as error:
                 hint = f"; {message(error.hint)}" if error.hint else ""
                 raise UserError(f"{self.box.name}: {message(error.message)}{hint}", code=error.code) from error
             except Refused as error:
-                raise UserError(f"{self.box.name}: {message(str(error))}", code="unreachable") from error
+                self._refused(error)
             except ProtocolError as error:
                 raise UserError(f"{self.box.name}: {message(str(error))}", code="protocol") from error
             except OSError as error:
@@ -204,19 +210,35 @@ class Copier:
             except TryAgain:
                 continue
             except (Unreachable, Ended) as error:
-                failures = 1 if self._tally.travelled > before else failures + 1
+                refusal = error.refusal if isinstance(error, Unreachable) else None
+                if refusal is not None and str(refusal) == suspected:  # once, it may have been a damaged byte
+                    self._refused(refusal)
+                    continue
+                suspected = str(refusal or "")
+                if self._stopped.is_set():
+                    again = "what has arrived is kept: copy again to continue"
+                    raise UserError(f"{self.box.name}: the copy was stopped; {again}", code="stopped") from error
+                failures = 1 if self.tally.travelled > before else failures + 1
                 reason = message(str(error))
                 if failures >= MAX_TRIES:
                     again = "what has arrived is kept: run the command again to continue"
                     raise UserError(f"{self.box.name}: {reason}; {again}", code="unreachable") from error
                 wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (failures - 1))
                 self._say(f"{reason}; connecting again in {wait:.0f} s")
-                time.sleep(wait)
+                self._stopped.wait(wait)
             finally:
                 self._hang_up()
 
+    def _refused(self, refusal: Refused) -> None:
+        """Raise UserError, unless the other transport is to be tried."""
+        meaning = self._choice.after(refusal)
+        if isinstance(meaning, Refused):
+            raise UserError(f"{self.box.name}: {message(str(meaning))}", code="unreachable") from refusal
+
     def _connect(self) -> Wire:
         transport = self._transport = self._choice.transport(self.box, self._ask_host_key)
+        if self._stopped.is_set():
+            raise Ended("stopped")
         transport.open(greeting(self.box, readonly=self._readonly, copies=True))
         await_hello(transport, self.box, self._timing.lost_after, threading.Event())
 

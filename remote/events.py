@@ -82,6 +82,14 @@ class BoxGreeted:
 
 
 @dataclass(frozen=True)
+class MachineChanged:
+    """Another machine than the last time answers under the box's name, with a host key that is known."""
+
+    address: str
+    """Where it was reached; "" if that is not known."""
+
+
+@dataclass(frozen=True)
 class RunsReported:
     """Every run of the root, newest first, as ``RunDir.summary()`` rows."""
 
@@ -148,6 +156,7 @@ ClientEvent: TypeAlias = (
     | QuestionAsked
     | QuestionWithdrawn
     | BoxGreeted
+    | MachineChanged
     | RunsReported
     | SessionsReported
     | GpuSampled

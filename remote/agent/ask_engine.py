@@ -6,9 +6,10 @@ import json
 import os
 import selectors
 import subprocess
+import tempfile
 import time
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, running_version
@@ -22,8 +23,10 @@ MAX_ERROR = 64 << 10
 _USAGE_ERROR = 2
 
 
-def ask_engine(box: BoxContext, arguments: list[str], wait_s: float, *, root: bool = True) -> Any:
-    """What ``grpo-train ARGUMENTS --json --root ROOT`` prints as JSON, whatever its exit status; ``root``: pass that.
+def ask_engine(box: BoxContext, arguments: list[str], wait_s: float, *, root: bool = True, text: str = "") -> Any:
+    """What ``grpo-train ARGUMENTS --json --root ROOT`` prints as JSON, whatever its exit status.
+
+    ``root``: pass that; ``text``: its standard input.
 
     Raises RemoteError with the engine's own code and message where that is ``{"error": {"code", "message"}}``, else
     ``no_answer`` (too slow, too long, or no JSON), ``old_engine`` (it does not know the command), or ``no_engine``.
@@ -31,7 +34,7 @@ def ask_engine(box: BoxContext, arguments: list[str], wait_s: float, *, root: bo
     command = arguments[0]
     argv = [*find_engine(box).argv, *arguments, "--json", *(["--root", str(box.root)] if root else [])]
     try:
-        code, output, errors = _run(argv, box, wait_s)
+        code, output, errors = _run(argv, box, wait_s, text)
     except subprocess.TimeoutExpired:
         raise RemoteError("no_answer", f"grpo-train {command} did not answer within {wait_s:.0f} s") from None
     except OSError as error:
@@ -57,12 +60,15 @@ def _old_engine(box: BoxContext) -> RemoteError:
     return RemoteError("old_engine", f"{engine} is too old for this", OLDEST.upgrade_hint(str(box.repo or "")))
 
 
-def _run(argv: list[str], box: BoxContext, wait_s: float) -> tuple[int, str, str]:
+def _run(argv: list[str], box: BoxContext, wait_s: float, text: str) -> tuple[int, str, str]:
     """(exit status, stdout, stderr). Raises OSError, subprocess.TimeoutExpired; RemoteError for too much output."""
     folder = box.directory if box.directory.is_dir() else "/"
     pipe = subprocess.PIPE
     deadline = time.monotonic() + wait_s
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=folder) as process:
+    with (
+        tempfile.TemporaryFile() as given,
+        subprocess.Popen(argv, stdin=_filled(given, text), stdout=pipe, stderr=pipe, cwd=folder) as process,
+    ):
         try:
             assert process.stdout is not None
             assert process.stderr is not None
@@ -85,6 +91,13 @@ def _run(argv: list[str], box: BoxContext, wait_s: float) -> tuple[int, str, str
         finally:
             process.kill()
     return code, output.decode(errors="replace"), errors.decode(errors="replace")
+
+
+def _filled(file: IO[bytes], text: str) -> IO[bytes]:
+    """A file with a text, to be read from its beginning: a pipe would block on a command that does not read."""
+    file.write(text.encode())
+    file.seek(0)
+    return file
 
 
 def _json_in(output: str) -> Any:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from grpo_train.run_dir import open_run
 from grpo_train.run_dir.processes import start_ticks
-from grpo_train.run_dir.questions import ANSWERS, AskedQuestion, asks_folder, make_folder
+from grpo_train.run_dir.questions import ANSWERS, AskedQuestion, asks_folder, cancel, make_folder
 from grpo_train.run_dir.questions import ask as put
 from grpo_train.run_dir.sessions import session_name
 from grpo_train.run_dir.version import FORMAT
@@ -22,7 +22,16 @@ from remote.agent.jobs import end_process, option, run_in_session
 from remote.agent.once import Record, once
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
-from remote.protocol.ask import AskReply, AskRequest, CloseAskReply, CloseAskRequest, OpenAskReply, OpenAskRequest
+from remote.protocol.ask import (
+    AskReply,
+    AskRequest,
+    CancelAnswerReply,
+    CancelAnswerRequest,
+    CloseAskReply,
+    CloseAskRequest,
+    OpenAskReply,
+    OpenAskRequest,
+)
 
 
 @once
@@ -69,6 +78,17 @@ def ask(box: BoxContext, request: AskRequest, record: Record) -> AskReply:
         ),
     )  # fmt: skip
     return {"question": record.key}
+
+
+@once
+def cancel_answer(box: BoxContext, request: CancelAnswerRequest, record: Record) -> CancelAnswerReply:
+    """Stop the answer to one question. Raises RemoteError ``ask_ended`` when its process was closed."""
+    record.begin()
+    try:
+        cancel(asks_folder(box.root) / request.ask, request.question)
+    except FileNotFoundError:
+        raise RemoteError("ask_ended", "the process that answers was closed", "ask again: that starts it") from None
+    return {"question": request.question}
 
 
 @once

@@ -18,6 +18,7 @@ from grpo_train.run_dir.files import open_lock, read_json
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME
 from grpo_train.run_dir.root import make_like
 from remote.agent.context import BoxContext
+from remote.agent.take_code import take_code
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.copied_files import (
     LOCK,
@@ -32,10 +33,13 @@ from remote.protocol.copied_files import (
     staging_of,
 )
 from remote.protocol.copies import Ended, Item, Wire, put_items, take_begun, take_items
+from remote.protocol.pipes import PIPE_BYTES, widen
 
 
 def serve(box: BoxContext, source: int, sink: int, as_error: Callable[[Exception, BoxContext], RemoteError]) -> None:
     """Answer one request of a copy. Its failure is its last line."""
+    for pipe in (source, sink):
+        widen(pipe)
     wire = Wire(lambda seconds: _receive(source, seconds), lambda data: _send(sink, data))
     try:
         request = wire.take()
@@ -43,6 +47,8 @@ def serve(box: BoxContext, source: int, sink: int, as_error: Callable[[Exception
             _give(wire, box, str(request.get("what", "")), str(request.get("steps", "latest")))
         elif request.get("op") == "put":
             _take(wire, box, str(request.get("to", "")))
+        elif request.get("op") == "code":
+            take_code(wire, box)
         else:
             raise RemoteError("bad_request", f"unknown copy {request.get('op')!r}")
         wire.flush()
@@ -63,7 +69,7 @@ def _ignore(item: Item, count: int) -> None:
 
 def _receive(source: int, seconds: float) -> bytes | None:
     ready, _, _ = select.select([source], [], [], seconds)
-    return os.read(source, 1 << 18) if ready else None
+    return os.read(source, PIPE_BYTES) if ready else None
 
 
 def _send(sink: int, data: bytes) -> None:

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_train.run_dir import ROOT_VARIABLE, RunDir
+from grpo_train.run_dir.env_file import account_file
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.gpus import GpuReadError, query_gpus
 from grpo_train.run_dir.owners import account, create_command, foreign_owner, not_readable, not_writable
 from grpo_train.run_dir.root import DEFAULT_ROOT
 from grpo_train.run_dir.umask import PRIVATE
-from remote.agent import from_memory
+from remote.agent import code, from_memory
 from remote.agent.ask_engine import ask_engine
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, running_version, training_device
@@ -212,7 +213,8 @@ def _owners(box: BoxContext) -> Finding:
 
 def _secrets(box: BoxContext) -> Finding:
     """Files with secrets that other accounts can read."""
-    files = [box.directory / ".env", Path("~/.lambda_s3.env").expanduser(), Path("~/.aws/credentials").expanduser()]
+    usual = ("~/.lambda_s3.env", "~/.aws/credentials")
+    files = [box.directory / ".env", account_file(), *(Path(file).expanduser() for file in usual)]
     found = [file for file in files if file.is_file() and not foreign_owner(file)]
     exposed = [file for file in found if stat.S_IMODE(file.stat().st_mode) & 0o077]
     if not exposed:
@@ -269,11 +271,14 @@ def _tmux(box: BoxContext) -> Finding:
 
 
 def _repo(box: BoxContext) -> Finding:
+    synced = code.current(box)
     if box.repo is None:
-        return Finding("ok", "no checkout is configured for this box", "set 'repo' in boxes.yaml to use its configs")
+        return Finding(
+            "ok", "no checkout is configured for this box", "bring one: grpo-tui sync, or set 'repo' in boxes.yaml"
+        )
     if not (box.repo / "config").is_dir():
         return Finding("error", f"{box.repo} has no config directory", "correct 'repo' in boxes.yaml")
-    return Finding("ok", str(box.repo))
+    return Finding("ok", f"{box.repo}, synced: {synced}" if synced else str(box.repo))
 
 
 def _engine(box: BoxContext) -> Finding:

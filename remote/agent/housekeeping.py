@@ -14,10 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.questions import ANSWERS, asks_folder
-from remote.agent import compiled
+from remote.agent import code, compiled
 
 STAGING_AGE_S = 3_600.0
 ASK_AGE_S = 86_400.0
@@ -36,6 +38,8 @@ def start(root: Path, ended: threading.Event) -> None:
             remove_staging(root)
             remove_asks(root)
             remove_bundles(Path(sys.argv[0]))
+            with suppress(OSError, UserError):
+                code.prune(time.time())
             compiled.store()
             if ended.wait(EVERY_S):
                 return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from datetime import datetime
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, open_run, prepare_root
+from grpo_train.run_dir.code import Code
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import open_lock
 from grpo_train.run_dir.kill import (
@@ -31,11 +32,14 @@ from grpo_train.run_dir.kill import (
 from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly, start_ticks
 from grpo_train.run_dir.root import Launch, find_by_key
 from grpo_train.run_dir.sessions import session_name
+from remote.agent.code import for_session
+from remote.agent.code import record as record_code
 from remote.agent.context import BoxContext
 from remote.agent.ends import LAUNCH_LOCK, NOT_STARTED
 from remote.agent.engine import Engine, find_engine, running_version
 from remote.agent.once import Record, once
 from remote.agent.sessions import Sessions
+from remote.agent.slurm.jobs import is_slurm, job_of, kill_job, launch_job, on_a_node, stop_job
 from remote.agent.tmux_directory import socket_path
 from remote.protocol import RemoteError
 from remote.protocol.jobs import (
@@ -61,6 +65,10 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
 
     A repeated idempotency key returns its run and starts nothing (unless its session never came up).
     """
+    box, code = for_session(box, request.dry_run)
+    if is_slurm(box):
+        record_of_launch = {**_launch_record(box, request, code), "tmux": None}
+        return launch_job(box, request, record, record_of_launch, _shell_argv(request))
     name = check_name(request.run_name) if request.run_name else ""
     sessions, engine = Sessions(box), find_engine(box)
     sessions.require()
@@ -80,24 +88,25 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
             raise RemoteError(
                 "name_taken", f"a run named {name} already exists under {box.root}", "choose another name"
             )
-        _examine(box, engine)
+        examine(box, engine)
         return reply(name or datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S"), started=False)
     prepare_root(box.root)
     if find_by_key(box.root, request.idempotency_key) is None:
-        _examine(box, engine)
-    with _launch_lock(box.root):
+        examine(box, engine)
+    with launch_lock(box.root):
         run = find_by_key(box.root, request.idempotency_key)
         if run is None:
             if name:
                 sessions.make_room(session_name(name))
             record.begin()
-            run = create_run(box.root, _launch_record(box, request), name or None)
+            run = create_run(box.root, _launch_record(box, request, code), name or None)
         planned = reply(run.name, started=True)
         session = sessions.find(planned["session"])
         if _has_started(run) or (session and session["run"] == run.name):
             return {**planned, "started": False}
         if request.recall:
             raise RemoteError("not_received", f"{run.name} was created, but not started", "launch it again")
+        record_code(run, code)
         try:
             sessions.start(
                 planned["session"], planned["argv"], box.directory, box.session_environment(), run.name, record.key
@@ -115,7 +124,7 @@ def _has_started(run: RunDir) -> bool:
     return run.status_file.exists() and not (isinstance(error, dict) and error.get("code") == NOT_STARTED)
 
 
-def _examine(box: BoxContext, engine: Engine) -> None:
+def examine(box: BoxContext, engine: Engine) -> None:
     """Check that the engine runs. Raises RemoteError ``no_engine``; one that is slow to answer may still run."""
     try:
         running_version(box, engine)
@@ -124,7 +133,7 @@ def _examine(box: BoxContext, engine: Engine) -> None:
             raise
 
 
-def _launch_record(box: BoxContext, request: LaunchRequest) -> dict[str, Any]:
+def _launch_record(box: BoxContext, request: LaunchRequest, code: Code | None) -> dict[str, Any]:
     """Contents of ``launch.json``."""
     launch = Launch(
         argv=_shell_argv(request),
@@ -136,6 +145,7 @@ def _launch_record(box: BoxContext, request: LaunchRequest) -> dict[str, Any]:
         by=request.by,
         idempotency_key=request.idempotency_key or None,
         tmux=str(socket_path(box.settings.tmux_socket)),
+        code=code.to_json() if code else None,
     )
     return asdict(launch)
 
@@ -154,7 +164,7 @@ def set_options(overrides: list[str]) -> list[str]:
 
 
 @contextmanager
-def _launch_lock(root: Path) -> Iterator[None]:
+def launch_lock(root: Path) -> Iterator[None]:
     """One launch at a time: after a reconnect, a second agent may get a request that the first still works on.
 
     While it is held, a run may have no session yet (:mod:`remote.agent.ends`).
@@ -177,7 +187,10 @@ def _launch_lock(root: Path) -> Iterator[None]:
 
 @once
 def evaluate(box: BoxContext, request: EvaluateRequest, record: Record) -> JobReply:
-    """Evaluate checkpoints of a run, or one given by path, in a session ``eval_<run>``."""
+    """Evaluate checkpoints of a run, or one given by path, in a session ``eval_<run>``.
+
+    On a SLURM cluster the session waits for a job of one node, which has the options of the box and ends with it.
+    """
     arguments, run = ["eval"], request.run
     if run:
         in_older_layout = "/" not in run and (box.root / "rl_runs" / run).is_dir()
@@ -190,7 +203,10 @@ def evaluate(box: BoxContext, request: EvaluateRequest, record: Record) -> JobRe
         arguments += [] if field.name in _NOT_OPTIONS else option(request, field.name)
     label = run or check_name(request.name or Path(request.ckpt_path).name)
     record.begin()
-    return run_in_session(box, session_name(f"eval_{label}"), arguments, run, request.dry_run, record)
+    box, _ = for_session(box, request.dry_run)
+    session = session_name(f"eval_{label}")
+    node = on_a_node(box, session) if is_slurm(box) else []
+    return run_in_session(box, session, arguments, run, request.dry_run, record, node=node)
 
 
 _NOT_OPTIONS = ("run", "steps", "dry_run", "idempotency_key", "recall")
@@ -210,17 +226,19 @@ def run_in_session(
     dry_run: bool,
     record: Record,
     started_before: bool = False,
+    node: Sequence[str] = (),
 ) -> JobReply:
     """Start ENGINE ``arguments --root ROOT`` in a session, in place of a dead one of the same name.
 
-    Raises RemoteError ``session_live`` when a session of that name is alive.
+    ``node``: words before it that have another machine run it. Raises RemoteError ``session_live`` when a session of
+    that name is alive.
     """
     sessions, engine = Sessions(box), find_engine(box)
-    argv = [*engine.argv, *arguments, "--root", str(box.root)]
+    argv = [*node, *engine.argv, *arguments, "--root", str(box.root)]
     started_before = started_before or sessions.has_key(record.key)
     if not started_before:
         sessions.require_not_live(session)
-        _examine(box, engine)
+        examine(box, engine)
     if not dry_run and not started_before:
         prepare_root(box.root)
         sessions.start(session, argv, box.directory, box.session_environment(), run, record.key)
@@ -235,6 +253,8 @@ def run_in_session(
 def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
     """Ask a run to save and stop after the current step. Where a full disk takes no request, end it by SIGTERM."""
     run = open_run(box.root, request.run)
+    if (job := job_of(box, run)) is not None:
+        return stop_job(run, job, request, record)
     observed = run.observed_state()
     if record.found is not None and (not observed.is_live or started_since(run, record)):
         return {"run": run.name, "state": observed.state}  # it ended after an earlier agent asked it to stop
@@ -264,6 +284,8 @@ def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
     run = open_run(box.root, request.run)
     if started_since(run, record):
         return {"run": run.name, "state": run.observed_state().state, "left": [], "forced": False}
+    if (job := job_of(box, run)) is not None:
+        return kill_job(run, job, request, record, box.root)
     record.begin(started_at=started_at(run))
     try:
         killed = kill_run(

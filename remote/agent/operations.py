@@ -31,7 +31,21 @@ from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.run_dir.workflow_file import workflow_state
-from remote.agent import asks, backups, checkpoints, doctor, host, index, jobs, notes, resuming, weights
+from remote.agent import (
+    asks,
+    backups,
+    checkpoints,
+    doctor,
+    host,
+    index,
+    jobs,
+    notes,
+    prepare,
+    resuming,
+    shells,
+    tensorboard,
+    weights,
+)
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
 from remote.agent.report import report
@@ -271,6 +285,12 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "kill": jobs.kill,
     "open_ask": asks.open_ask,
     "ask": asks.ask,
+    "cancel_answer": asks.cancel_answer,
     "close_ask": asks.close_ask,
     "note": notes.note,
+    "place_env": prepare.place_env,
+    "set_up": prepare.set_up,
+    "open_tensorboard": tensorboard.open_tensorboard,
+    "open_shell": shells.open_shell,
+    "send_line": shells.send_line,
 }

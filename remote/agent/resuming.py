@@ -12,10 +12,13 @@ from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_by
 from grpo_train.run_dir.sessions import session_name
 from grpo_train.run_dir.workflow_file import is_workflow, workflow_state
 from remote.agent.ask_engine import ask_engine
+from remote.agent.code import for_resume, worktree
+from remote.agent.code import record as record_code
 from remote.agent.context import BoxContext
 from remote.agent.jobs import option, run_in_session, set_options, started_since
 from remote.agent.once import Record, once
 from remote.agent.sessions import Sessions
+from remote.agent.slurm.jobs import is_slurm, resume_job
 from remote.protocol import RemoteError
 from remote.protocol.jobs import PlanResumeReply, PlanResumeRequest, ResumeReply, ResumeRequest
 
@@ -27,17 +30,19 @@ PLAN_WAIT_S = 45.0
 def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeReply:
     """Resume a run from a checkpoint, in the run's session.
 
-    Raises RemoteError ``workflow_edited`` for edits of the workflow that ``request.confirmation`` does not name. A
-    repeated request has been confirmed.
+    Raises RemoteError: ``code_differs`` where the synced code is not that of the run and ``request.code`` chooses none;
+    ``workflow_edited`` for edits of the workflow that ``request.confirmation`` does not name. A repeated request has
+    been confirmed.
     """
     run = open_run(box.root, request.run)
     resumed, observed = started_since(run, record), run.observed_state()
-    repeated = resumed or Sessions(box).has_key(record.key)
+    repeated = resumed or (not is_slurm(box) and Sessions(box).has_key(record.key))
     if observed.is_live and not repeated:
         host = f" on {observed.host}" if observed.host else ""
         raise RemoteError("run_is_live", f"{run.name} is {observed.state}{host}", "stop it before you resume it")
     arguments = _arguments(run, request)
     checkpoint = run.checkpoint(str(request.from_step or "latest"))
+    code = None if repeated else for_resume(box, run, request.code)
     if not (repeated or request.dry_run) and _may_be_edited(run, request):
         plan = _plan(box, arguments)
         if plan["confirmation"] and plan["confirmation"] != request.confirmation:
@@ -45,6 +50,11 @@ def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeRep
             raise RemoteError("workflow_edited", message, "confirm the edited stages")
         arguments += ["--yes"] if plan["confirmation"] else []
     record.begin(started_at=started_at(run))
+    if code is not None and not request.dry_run:
+        box = box.at(worktree(code, run))
+        record_code(run, code)
+    if is_slurm(box):
+        return {**resume_job(box, run, arguments, request.dry_run, record, resumed), "step": checkpoint.step}
     reply = run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run, record, resumed)
     return {**reply, "step": checkpoint.step}
 

@@ -25,6 +25,7 @@ from grpo_train.run_dir.workflow_file import is_workflow, workflow_state
 from remote.agent.context import BoxContext
 from remote.agent.ends import Ends
 from remote.agent.held_out import HeldOut
+from remote.agent.slurm.states import Jobs
 from remote.agent.transfers import Transfers
 from remote.protocol import RemoteError
 from remote.protocol.rows import UNREADABLE
@@ -65,6 +66,7 @@ class RunTable:
         self._ends = Ends(box)
         self._held_out = HeldOut(box.root)
         self._transfers = Transfers(box.root)
+        self._jobs = Jobs(box) if box.settings.scheduler == "slurm" else None
 
     def rows(self) -> list[dict[str, Any]]:
         """``RunDir.summary()`` of every run, newest first, then the runs of the older layout.
@@ -74,6 +76,8 @@ class RunTable:
         Raises RemoteError when the root cannot be read.
         """
         rows, known = [], {}
+        if self._jobs is not None:
+            self._jobs.refresh()
         for path in self._folders():
             run = RunDir(path)
             signature = _signature(run)
@@ -84,7 +88,8 @@ class RunTable:
             if self._ends.settle(run, entry[1]["state"]):
                 entry = (_signature(run), _summary(run))
             known[path.name] = entry
-            rows.append((entry[1].get("launched_at") or "", path.name, entry[1]))
+            row = entry[1] if self._jobs is None else self._jobs.apply(run, entry[1])
+            rows.append((row.get("launched_at") or "", path.name, row))
         self._known = known
         rows.sort(key=lambda row: row[:2], reverse=True)
         held_out, transfers = self._held_out.results(), self._transfers.results()

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,7 @@ class Agent:
             set_umask(box.settings.umask)
         except (UserError, RuntimeError) as error:  # RuntimeError: ~USER of an unknown user
             raise ProtocolError(f"malformed settings: {error}") from error
+        os.environ.update(box.variables)  # for what the agent itself starts: the engine, tmux, git
         if frame.get("copies"):
             self.copies = box
         else:
@@ -256,14 +257,16 @@ def refuse_read_only(box: BoxContext, operation: Operation) -> None:
 
 
 def refuse_secrets(request: Any) -> None:
-    """Refuse a request with a secret in any of its texts, before anything is stored or shown in a process list.
+    """Refuse a request with a secret in a text that is not meant for one, before anything is stored or shown in a
+    process list.
 
     Raises RemoteError ``secret``.
     """
-    for name, value in asdict(request).items():
+    for item in fields(request):
+        value = None if item.metadata.get("secret") else getattr(request, item.name)
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and (secret := find_secret(text)):
-                raise RemoteError("secret", secret.explain(f"{name}, line {secret.line}"))
+                raise RemoteError("secret", secret.explain(f"{item.name}, line {secret.line}"))
 
 
 def _engine_version(box: BoxContext) -> EngineVersion:
@@ -290,8 +293,17 @@ def host_facts(box: BoxContext) -> HostFacts:
         "root": str(box.root),
         "repo": str(box.repo or ""),
         "pid": os.getpid(),
+        "machine": _machine(),
         "time": time.time(),
     }
+
+
+def _machine() -> str:
+    """Which machine this is: a hash of machine-id(5), which is not to be shown as it is."""
+    try:
+        return hashlib.sha256(b"grpo-tui " + Path("/etc/machine-id").read_bytes().strip()).hexdigest()[:16]
+    except OSError:
+        return ""
 
 
 def own_hash() -> str:

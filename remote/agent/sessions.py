@@ -114,6 +114,8 @@ class Sessions:
     ) -> None:
         """Start a detached session that executes ``argv`` and remains, dead, after it exits.
 
+        Without ``argv`` it runs the account's shell, as tmux starts it, and ends with it.
+
         A dead session of the same name is removed first. Does nothing when a request with this key has started one: an
         agent was killed, but not its tmux command. Raises RemoteError ``session_live`` when another one is alive.
         """
@@ -132,10 +134,9 @@ class Sessions:
         command = [
             *("new-session", "-d", "-s", name, "-x", "200", "-y", "50", "-c", no_format(str(directory))),
             *variables,
-            *EXECUTE,
-            *argv,
+            *([*EXECUTE, *argv] if argv else []),
         ]
-        keep = ["set-option", "-w", "-t", target, "remain-on-exit", "on"]
+        keep = ["set-option", "-w", "-t", target, "remain-on-exit", "on" if argv else "off"]
         options = {**options, OUR_OPTION: "1", ROOT_OPTION: self._root}
         marks = [word for key, value in options.items() for word in (";", "set-option", "-t", target, key, value)]
         for attempt in range(START_ATTEMPTS):  # a server that is just exiting is waited for
@@ -180,12 +181,29 @@ class Sessions:
             )
         return row
 
-    def capture(self, name: str, lines: int) -> str:
-        """The last lines of a session's screen and history. Raises RemoteError ``no_session``."""
+    def require_row(self, name: str) -> Session:
+        """The session of this name. Raises RemoteError ``no_session``."""
         row = self.find(name)
         if row is None:
             names = ", ".join(other["name"] for other in self.rows()) or "none"
             raise RemoteError("no_session", f"no tmux session '{name}' on this box (sessions: {names})")
+        return row
+
+    def require_live(self, name: str) -> Session:
+        """The live session of this name. Raises RemoteError ``no_session``."""
+        row = self.require_row(name)
+        if row["dead"]:
+            raise RemoteError("no_session", f"the command of the tmux session '{name}' has ended")
+        return row
+
+    def type_line(self, row: Session, line: str) -> None:
+        """Type a line into a session, and Enter."""
+        keys = ["send-keys", "-t", row["pane"]]
+        self._tmux(*keys, "-l", "--", no_separator(line), ";", *keys, "Enter")
+
+    def capture(self, name: str, lines: int) -> str:
+        """The last lines of a session's screen and history. Raises RemoteError ``no_session``."""
+        row = self.require_row(name)
         text = self._tmux("capture-pane", "-p", "-J", "-t", row["pane"], "-S", f"-{lines}")
         squeezed = re.sub(r"\n{4,}", "\n\n", "\n".join(text).rstrip("\n"))  # a mostly empty pane
         return "\n".join(squeezed.split("\n")[-lines:])

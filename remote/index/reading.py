@@ -63,7 +63,7 @@ def full_row(offset: int, line: bytes | None, characters: int) -> dict[str, Any]
         if isinstance(text, str):
             found[f"{name}_length"] = len(text)
             found[name] = text[max(0, len(text) - characters) :] if name == "prompt" else text[:characters]
-    for name in ("answer", "gold", "role", "reason", "time"):
+    for name in ("answer", "gold", "role", "reason", "task", "time"):
         value = row.get(name)
         is_text = isinstance(value, str) or (value is not None and name != "reason")
         found[name] = str(value)[:SHORT] if is_text else None

@@ -16,6 +16,7 @@ MAX_COUNT = 64
 """Completions of each checkpoint."""
 _ID = re.compile(r"[0-9a-f]{32}")
 AskId: TypeAlias = Annotated[str, Rule("the id of an opened process", lambda value: bool(_ID.fullmatch(value)))]
+QuestionId: TypeAlias = Annotated[str, Rule("the id of a question", lambda value: bool(_ID.fullmatch(value)))]
 Prompt: TypeAlias = Annotated[
     str, Rule(f"a question of at most {MAX_PROMPT:,} characters", lambda value: len(value) <= MAX_PROMPT)
 ]
@@ -56,6 +57,14 @@ class AskRequest(ChangeRequest):
 
 
 @dataclass(frozen=True)
+class CancelAnswerRequest(ChangeRequest):
+    """Stops the answer to one question; the process stays. An engine that does not know this answers to the end."""
+
+    ask: AskId
+    question: QuestionId
+
+
+@dataclass(frozen=True)
 class CloseAskRequest(ChangeRequest):
     """Ends the process and removes its questions and answers."""
 
@@ -72,6 +81,10 @@ class OpenAskReply(JobReply):
 class AskReply(TypedDict):
     question: str
     """Its events carry this id."""
+
+
+class CancelAnswerReply(TypedDict):
+    question: str
 
 
 class CloseAskReply(TypedDict):

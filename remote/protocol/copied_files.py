@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from remote.protocol.messages import ProtocolError, RemoteError
 LOCK = ".lock"
 RESERVE_BYTES = 64 << 20
 """Left free on a disk."""
+FLUSH_BYTES = 128 << 20
+"""Bytes after which a file is flushed while more arrive, so that the end does not wait for all of it."""
 
 Progress = Callable[[Item, int], None]
 """Called with a file and the bytes of it that travelled, or that were there."""
@@ -124,8 +127,9 @@ def _receive_file(wire: Wire, file: Path, item: Item, at: int, progress: Progres
         file.unlink()
     digest = _hash_of_start(file, at, wire.working) if at else hashlib.sha256()
     progress(item, at)
-    with file.open("r+b" if at else "xb", buffering=0) as sink:
+    with file.open("r+b" if at else "xb", buffering=0) as sink, ThreadPoolExecutor(1) as flusher:
         sink.seek(at)
+        flushed, flushes = at, list[Future[None]]()
         while "sha256" not in (line := wire.take()):
             count = line.get("bytes")
             if type(count) is not int or not 0 < count <= BLOCK or at + count > item.size:
@@ -136,8 +140,13 @@ def _receive_file(wire: Wire, file: Path, item: Item, at: int, progress: Progres
                 progress(item, len(piece))
                 while piece:
                     piece = piece[sink.write(piece) :]
+            if at - flushed >= FLUSH_BYTES:
+                flushes.append(flusher.submit(os.fsync, sink.fileno()))
+                flushed = at
         whole = at == item.size and digest.hexdigest() == line["sha256"]
         if whole:
+            for flush in flushes:  # an error is reported once only
+                flush.result()
             os.fsync(sink.fileno())
     if not whole:
         file.unlink()

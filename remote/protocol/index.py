@@ -31,7 +31,7 @@ HUGE = 1e300
 SEARCHED = {
     "numbers": ("step", "group", "sample", "reward", "advantage", "length"),
     "flags": ("correct", "formatted", "flexible", "truncated", "discarded"),
-    "texts": ("reason", "prompt", "completion", "answer", "gold", "text"),
+    "texts": ("reason", "prompt", "completion", "answer", "gold", "task", "text"),
 }
 """Fields of a search. Flags are compared with true and false; ``text`` is the prompt and the completion."""
 IGNORE_CASE = "(?ai)"

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -20,6 +20,8 @@ from remote.protocol.messages import RemoteError
 MAX_ITEMS = 10_000
 MAX_INTEGER = 2**63
 NULL = "\0"
+SECRET: Mapping[str, bool] = types.MappingProxyType({"secret": True})
+"""Metadata of a field that may hold secrets: no message shows its value."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ def read_request(kind: type, params: Any) -> Any:
         if value is None and not required:
             continue
         if not matches(value, hints[item.name]) or _has_null(value):
-            raise RemoteError("bad_request", f"'{item.name}' must be {describe(hints[item.name])}; got {value!r:.200}")
+            got = "" if item.metadata.get("secret") else f"; got {value!r:.200}"
+            raise RemoteError("bad_request", f"'{item.name}' must be {describe(hints[item.name])}{got}")
         values[item.name] = value
     return kind(**values)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from remote.protocol.code import NOW, THEN
 from remote.protocol.fields import Label, Quantity
 from remote.protocol.intake import Rule
 from remote.protocol.messages import RemoteError
@@ -12,6 +13,7 @@ from remote.protocol.messages import RemoteError
 Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
 Count: TypeAlias = Annotated[int, Rule("an integer of 1 or more", lambda value: value >= 1)]
 Fraction: TypeAlias = Annotated[float, Rule("a number above 0 and at most 1", lambda value: 0 < value <= 1)]
+Choice: TypeAlias = Annotated[str, Rule("then, now or empty", lambda value: value in ("", THEN, NOW))]
 NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
 
 
@@ -44,6 +46,8 @@ class LaunchRequest(CommandRequest):
     nproc: Count | None = None
     by: str = ""
     """Who asks, for the run's records."""
+    slurm: list[str] = field(default_factory=list)
+    """``key=value`` words that change what the job asks for, on a box with ``scheduler: slurm``."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,9 @@ class ResumeRequest(CommandRequest):
     """``section.key=value``. Version 0.1.0 of the engine knows neither this nor ``nproc``."""
     confirmation: str = ""
     """Of an edited workflow, as ``plan_resume`` returns it; the box refuses another with ``workflow_edited``."""
+    code: Choice = ""
+    """``then``: the code of the run, ``now``: what was synced last; "" is refused with ``code_differs`` where they
+    differ."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,12 @@ class KillRequest(ChangeRequest):
             raise RemoteError("bad_request", "'run' or 'session' is required")
 
 
-class JobReply(TypedDict):
+class _SlurmJob(TypedDict, total=False):
+    job: str
+    """Id of the SLURM job, on a box with ``scheduler: slurm``; its session is ""."""
+
+
+class JobReply(_SlurmJob):
     run: str
     session: str
     argv: list[str]

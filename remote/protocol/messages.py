@@ -84,10 +84,14 @@ class Settings:
     """LOCALFS_ROOT on the box; "" = the agent's default."""
     repo: str = ""
     """The checkout of grpo-tui on the box; its ``config/`` holds the configs. "" = none."""
+    code: str = ""
+    """``sync``: ``grpo-tui sync`` brings the code; ``clone``: it pulls in ``repo``; "" = ``repo``, else as ``sync``."""
     activate: str = ""
     """The user's shell snippet that activates the engine's environment."""
     engine: list[str] = field(default_factory=list)
     """Command of the engine, e.g. ["/x/.venv/bin/grpo-train"]; [] = found by the agent."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables of every command that the agent starts; ``$NAME`` and ``~`` are expanded there. No secrets."""
     tmux_socket: str = ""
     """Name of the tmux socket; "" = the default one, so that plain ``tmux attach`` works."""
     umask: str = ""
@@ -96,5 +100,9 @@ class Settings:
     """Whether a log may be a symbolic link out of the root."""
     persistent: bool = False
     """Whether the user says that the disk of the root outlives the box."""
+    scheduler: str = ""
+    """``slurm``: the box is a login node, and a run is a job; "" = a run is a tmux session."""
+    slurm: dict[str, Any] = field(default_factory=dict)
+    """What jobs ask for, see :class:`remote.protocol.slurm.JobOptions`."""
     readonly: bool = False
     """Whether the agent refuses every request that changes state. Set by the client, not by boxes.yaml."""

@@ -16,6 +16,8 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 from remote.protocol.ask import (
     AskReply,
     AskRequest,
+    CancelAnswerReply,
+    CancelAnswerRequest,
     CloseAskReply,
     CloseAskRequest,
     OpenAskReply,
@@ -95,7 +97,10 @@ from remote.protocol.logs import (
     SearchLogRequest,
     unpack_bytes,
 )
+from remote.protocol.prepare import PlaceEnvReply, PlaceEnvRequest, SetUpRequest
 from remote.protocol.report import ReportReply, ReportRequest, unpack_page
+from remote.protocol.shells import OpenShellReply, OpenShellRequest, SendLineReply, SendLineRequest
+from remote.protocol.tensorboard import OpenTensorBoardReply, OpenTensorBoardRequest
 from remote.protocol.termination import SafeToTerminateReply, SafeToTerminateRequest
 
 MAX_COMPARED = 32
@@ -309,7 +314,13 @@ OPERATIONS: dict[str, Operation] = {
         Operation("kill", KillRequest, KillReply, changes_state=True),
         Operation("open_ask", OpenAskRequest, OpenAskReply, changes_state=True),
         Operation("ask", AskRequest, AskReply, changes_state=True),
+        Operation("cancel_answer", CancelAnswerRequest, CancelAnswerReply, changes_state=True),
         Operation("close_ask", CloseAskRequest, CloseAskReply, changes_state=True),
         Operation("note", NoteRequest, NoteReply, changes_state=True),
+        Operation("place_env", PlaceEnvRequest, PlaceEnvReply, changes_state=True),
+        Operation("set_up", SetUpRequest, JobReply, changes_state=True),
+        Operation("open_tensorboard", OpenTensorBoardRequest, OpenTensorBoardReply, changes_state=True),
+        Operation("open_shell", OpenShellRequest, OpenShellReply, changes_state=True),
+        Operation("send_line", SendLineRequest, SendLineReply, changes_state=True),
     )
 }

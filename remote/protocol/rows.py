@@ -77,6 +77,8 @@ class HostFacts(TypedDict, total=False):
     root: str
     repo: str
     pid: Count
+    machine: Label
+    """16 hex digits that only this machine has, as long as it is not installed anew; "" if it has none."""
     time: Quantity
     """Seconds since the epoch on the box's clock."""
 
@@ -299,6 +301,8 @@ class SampleRow(_Sample, total=False):
     answer: str | None
     gold: str | None
     role: str | None
+    task: str | None
+    """Its task in a mixture."""
     time: str | None
     rewards: dict[str, Metric | None]
     facts: dict[str, Any]

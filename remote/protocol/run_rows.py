@@ -57,6 +57,18 @@ class Transfer(TypedDict):
     """The command that continues, for a shell on the box."""
 
 
+class SlurmJob(TypedDict):
+    """The job of a run that is in SLURM's queue."""
+
+    id: Label
+    state: Label
+    """SLURM's word, such as ``PENDING``."""
+    reason: Label
+    """Why it is pending, such as ``Priority``; "" = SLURM gives none."""
+    nodes: Label
+    requeues: Count
+
+
 class WorkflowCount(TypedDict):
     """How far a run with a workflow is."""
 
@@ -101,6 +113,7 @@ class RunSummary(_Run, total=False):
     backup: BackupState | None
     transfer: Transfer | None
     workflow: WorkflowCount | None
+    job: SlurmJob
 
 
 class _RunFacts(TypedDict):

@@ -45,6 +45,25 @@ class TryAgain(Exception):
     """Connect again at once: the user has just accepted a host key."""
 
 
+class Stream(Protocol):
+    """A connection like a socket's."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Some bytes; b"" at the end. Raises OSError."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all of ``data``. Raises OSError."""
+
+    def shutdown(self, how: int, /) -> None:
+        """End one direction, as of a socket. Raises OSError."""
+
+    def was_cut(self) -> bool:
+        """Whether its end, which ``recv`` has returned, is that of the link, and not of the other end."""
+
+    def close(self) -> None:
+        """End it. May be repeated."""
+
+
 class Transport(Protocol):
     """A two-way stream of bytes to one agent."""
 
@@ -68,6 +87,12 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close it; ``receive`` then returns b"". Any thread; may be repeated."""
+
+    def dial(self, host: str, port: int) -> Stream:
+        """A stream to an address as the box reaches it; an address that refuses ends it. Any thread.
+
+        Raises Unreachable.
+        """
 
     def describe(self) -> str:
         """The other end, for display."""

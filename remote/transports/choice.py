@@ -7,24 +7,34 @@ boxes with which ssh has no algorithm in common.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from remote.boxes import Box
+from remote.events import MachineChanged
+from remote.providers.instances import known, last_seen, located
 from remote.timing import Timing
-from remote.transports import AskHostKey, Refused, Transport, TryAgain, fallback
+from remote.transports import AskHostKey, Refused, Transport, TryAgain, fallback, machines
+from remote.transports.machines import machine_of
 from remote.transports.openssh import OpenSshTransport
 from remote.transports.openssh_questions import Announce, AskQuestion
 from remote.transports.openssh_setup import OLDEST, BoxSsh, find_program, live
 
 Kind = Literal["local", "openssh", "paramiko"]
+WSL = "Windows has no tmux: use grpo-tui inside WSL"
 
 
 def choose(box: Box) -> tuple[Kind, str]:
-    """The transport of a box and the reason. Raises Refused for ``transport: openssh`` without a usable ssh."""
+    """The transport of a box and the reason.
+
+    Raises Refused for ``transport: openssh`` without a usable ssh, and for this machine if it runs Windows.
+    """
     if box.is_local:
+        if sys.platform == "win32":
+            raise Refused(f"{WSL}, or another box")
         return "local", "this machine"
     program = find_program()
     if box.transport == "paramiko":
@@ -59,9 +69,21 @@ def attach_argv(box: Box, session: str) -> list[str]:
     """The command that attaches this terminal to a session: as the link connects, over its master."""
     from remote.transports import ssh
 
+    box = known(box)
     argv = ssh.attach_argv(box, session)
     connected = live(box)
     return list(argv) if connected is None else connected.attach(argv[-1])
+
+
+def terminal_argv(box: Box, words: list[str]) -> list[str]:
+    """The command that runs another one in this terminal on a box, as :func:`attach_argv` does.
+
+    On this machine it gets the box's variables; elsewhere the login shell sets them.
+    """
+    if box.is_local:
+        return ["env", *(f"{name}={value}" for name, value in box.env.items()), *words]
+    argv, connected = attach_argv(box, "job"), live(known(box))
+    return [*argv[:-1], shlex.join(words)] if connected is None else connected.attach(shlex.join(words))
 
 
 class TransportChoice:
@@ -87,6 +109,7 @@ class TransportChoice:
 
     def transport(self, box: Box, ask_host_key: AskHostKey) -> Transport:
         """A transport for the next connection. Raises Refused."""
+        box = located(box, lambda: self._closed)
         kind, _ = choose(box)
         if self._ssh_refused is not None:
             kind = "paramiko"
@@ -103,14 +126,23 @@ class TransportChoice:
         with self._lock:
             if self._closed:
                 raise Refused("the client is closed")
+            passphrases: dict[str, str] = {}
+            if self._ssh is not None and self._ssh.box != box:  # its instance has another address now
+                passphrases = dict(self._ssh.passphrases)
+                self._ssh.close()
+                self._ssh = None
             if self._ssh is None:
                 program = find_program()
                 assert program is not None
                 self._ssh = BoxSsh(box, program, host_keys_file=self._host_keys_file, config=self._ssh_config)
+                self._ssh.passphrases |= passphrases
         return OpenSshTransport(self._ssh, ask_host_key, self._ask, self._announce, step_s=self._step_s)
 
     def after(self, refused: Refused) -> Refused | TryAgain:
         """What a refusal means: without a common algorithm, ``auto`` tries the other transport once."""
+        if refused.code == "host_key" and (seen := last_seen(self._box)):
+            words = machines.about_instance(self._box.name, seen.name, seen.id, seen.address)
+            return Refused(f"{refused}. {words}", "host_key")
         if self._ssh_refused is not None and refused.code != "host_key":
             both, self._ssh_refused = f"{self._ssh_refused}. Over paramiko: {refused}", None
             fallback.forget(self._box)
@@ -125,8 +157,12 @@ class TransportChoice:
         fallback.forget(self._box)
         return TryAgain("connecting over ssh") if choose(self._box)[0] == "openssh" else refused
 
-    def connected(self) -> None:
-        """The link is connected: the next program starts with this transport."""
+    def connected(self, address: str, hello: dict[str, Any]) -> None:
+        """The link is connected: note the transport and the machine for the next program."""
+        seen = last_seen(self._box)
+        instance = seen.id if seen is not None else ""
+        if not self._box.is_local and machines.remember(self._box.name, address, machine_of(hello), instance):
+            self._announce(MachineChanged(address))
         if self._ssh_refused is not None and self._ssh is not None:
             fallback.remember(self._box, self._ssh.program)
 

@@ -6,20 +6,18 @@ make ssh fail, so paramiko takes over only where both have nothing to say.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 from remote.boxes import Box
 from remote.transports import Refused, Unreachable
+from remote.transports.notes import Notes
 from remote.transports.openssh_setup import BoxSsh, Configuration, Program
 from remote.transports.ssh_config import read_configuration
 
 ALGORITHMS = {"kexalgorithms": "KexAlgorithms", "hostkeyalgorithms": "HostKeyAlgorithms", "ciphers": "Ciphers"}
 ALGORITHMS |= {"macs": "MACs"}
+_notes = Notes("transports.json")
 KEPT_S = 30 * 86_400.0
 """Then ssh is tried again."""
 
@@ -53,7 +51,7 @@ def _objection(ssh: BoxSsh, configuration: Configuration) -> str:
 
 def taken_over(box: Box, program: Program) -> bool:
     """Whether paramiko connected this box, with this ssh on this machine, in the last 30 days."""
-    entry = _entries().get(box.name)
+    entry = _notes.read().get(box.name)
     if not isinstance(entry, dict) or (entry.get("address"), entry.get("ssh")) != (box.address(), program.name):
         return False
     try:
@@ -64,33 +62,11 @@ def taken_over(box: Box, program: Program) -> bool:
 
 def remember(box: Box, program: Program) -> None:
     """Store that paramiko connects this box. A disk that does not take it costs two attempts at the next start."""
-    _store(_entries() | {box.name: {"address": box.address(), "ssh": program.name, "time": time.time()}})
+    _notes.write(_notes.read() | {box.name: {"address": box.address(), "ssh": program.name, "time": time.time()}})
 
 
 def forget(box: Box) -> None:
     """Let ssh connect this box again."""
-    entries = _entries()
+    entries = _notes.read()
     if entries.pop(box.name, None) is not None:
-        _store(entries)
-
-
-def _file() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("grpo-tui")) / "transports.json"
-
-
-def _entries() -> dict[str, Any]:
-    try:
-        found = json.loads(_file().read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _store(entries: dict[str, Any]) -> None:
-    from grpo_train.run_dir.files import atomic_write
-
-    with suppress(OSError):
-        _file().parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(_file(), json.dumps(entries, indent=1) + "\n", mode=0o600)
+        _notes.write(entries)

@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 from remote.boxes import default_path
+from remote.transports.machines import changed_key
 
 
 class Verdict(Enum):
@@ -84,15 +85,12 @@ class HostKeys:
         old += "" if not old or old.endswith("\n") else "\n"
         atomic_write(self.path, f"{old}{name} {key_type} {base64.b64encode(blob).decode()}\n", mode=0o600)
 
-    def refusal(self, verdict: Verdict, entry: Entry, box: str, key_type: str, blob: bytes) -> str:
-        """Message for a refused key: the reason, and what to do."""
+    def refusal(self, verdict: Verdict, entry: Entry, box: str, key_type: str, blob: bytes, address: str = "") -> str:
+        """Message for a refused key: the reason, and what to do. ``address``: where the box was reached."""
         where = f"{self.path} line {entry.line}"
         if verdict is Verdict.CHANGED:
-            return (
-                f"the host key of '{box}' has CHANGED: {where} has {entry.key_type} {entry.fingerprint}, the box "
-                f"presents {key_type} {fingerprint(blob)}. The box was reinstalled, or this is not your box. If you "
-                f"know why the key changed, delete line {entry.line} of {self.path} and reconnect"
-            )
+            stored, presented = f"{entry.key_type} {entry.fingerprint}", f"{key_type} {fingerprint(blob)}"
+            return changed_key(box, where, stored, presented, f"delete line {entry.line} of {self.path}", address)
         return (
             f"'{box}' presents a host key of a different type than the stored one: {where} has {entry.key_type} "
             f"{entry.fingerprint}, the box presents {key_type} {fingerprint(blob)}. Compare the latter with "

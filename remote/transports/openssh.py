@@ -16,9 +16,11 @@ from contextlib import suppress
 
 from remote import bootstrap
 from remote.protocol import Flood
+from remote.protocol.pipes import PIPE_BYTES, widen
 from remote.timing import Timing
 from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
 from remote.transports.box_shell import BoxShell
+from remote.transports.openssh_dial import DialedSsh
 from remote.transports.openssh_log import Log, failure
 from remote.transports.openssh_questions import Announce, AskQuestion, LoginQuestions
 from remote.transports.openssh_setup import BoxSsh
@@ -34,6 +36,7 @@ ERRORS_S = 0.2
 """The errors of a command may arrive after its exit status."""
 MAX_ANSWER = 2**20
 POLL_S = 0.25
+DYING_S = 0.05
 
 
 class OpenSshTransport:
@@ -102,6 +105,9 @@ class OpenSshTransport:
             raise Refused(f"cannot run {self._ssh.program.path}: {error.strerror or error}") from error
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
+        assert self._process.stdout is not None
+        for stream in (self._process.stdin, self._process.stdout):
+            widen(stream.fileno())
         if self._closed:  # while it started
             self._signal(signal.SIGTERM)
 
@@ -145,7 +151,7 @@ class OpenSshTransport:
         if self._opening:
             self._deadline += self._questions.handle(ready)  # the time until an answer does not count
         if out in ready:
-            data = os.read(out, 1 << 18)
+            data = os.read(out, PIPE_BYTES)
             self.output += data
             return bool(data)
         return True
@@ -228,7 +234,7 @@ class OpenSshTransport:
                 _, writable, _ = select.select([], [stdin], [], POLL_S)
                 if writable:
                     with suppress(BlockingIOError):
-                        view = view[os.write(stdin, view[:65_536]) :]
+                        view = view[os.write(stdin, view[:PIPE_BYTES]) :]
                 self._drain()
         except (OSError, ValueError) as error:
             if self._opening and not self._closed:
@@ -264,6 +270,22 @@ class OpenSshTransport:
                 self._read_log()
             return b""
         return data or None
+
+    def dial(self, host: str, port: int) -> DialedSsh:
+        if self._process is None or self._opening or self._closed:
+            raise Unreachable(f"not connected to '{self._box.name}'")
+        return DialedSsh(self._ssh.dial(f"{host}:{port}"), self._has_ended)
+
+    def _has_ended(self) -> bool:
+        """Whether ssh, whose connection the dialed ones use, has exited, or exits within DYING_S. Any thread."""
+        process = self._process
+        if process is None or self._closed:
+            return True
+        try:
+            process.wait(DYING_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def wake(self) -> None:
         self._waker.wake()

@@ -11,6 +11,7 @@ from collections import deque
 
 from remote.allowance import MIB, Allowance
 from remote.transports import Refused, Unreachable
+from remote.transports.machines import changed_key
 from remote.transports.openssh_setup import BoxSsh
 
 KEPT = 400
@@ -129,11 +130,9 @@ def _host_key(ssh: BoxSsh, log: Log, text: str, where: str) -> Refused | None:
                 "listed, delete that line and reconnect",
                 "host_key",
             )
-        return Refused(
-            f"the host key of '{box}' has CHANGED: {place} has another {found[1]} key, {presented}. The box was "
-            "reinstalled, or this is not your box. If you know why the key changed, delete that line and reconnect",
-            "host_key",
-        )
+        shows = presented.removeprefix("the box presents ")
+        stored, fix = f"another {found[1]} key", f"delete line {number} of {file}" if number else "delete that line"
+        return Refused(changed_key(box, place, stored, shows, fix, log.address), "host_key")
     if unknown := re.search(r"^No (\S+) host key is known for (.+?)( and you have .*)?\.?$", text, re.MULTILINE):
         return Refused(
             f"the host key of {unknown[2]} is not known, and 'StrictHostKeyChecking yes' is set: "

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from remote.events import HostKeyAsked, QuestionAsked, QuestionWithdrawn
+from remote.events import HostKeyAsked, MachineChanged, QuestionAsked, QuestionWithdrawn
 from remote.transports import AskHostKey, Refused, Unreachable
 from remote.transports.openssh_setup import BoxSsh
 from remote.transports.questions import Prompt
 
 AskQuestion = Callable[[QuestionAsked], "str | None"]
 """Called on the owner thread; blocks until the user has answered (None: dismissed). A notice returns at once."""
-Announce = Callable[[QuestionWithdrawn], None]
+Announce = Callable[["QuestionWithdrawn | MachineChanged"], None]
 
 
 class LoginQuestions:

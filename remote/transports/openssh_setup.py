@@ -275,6 +275,11 @@ class BoxSsh:
         """The command that runs a remote command in this terminal, over the master if it is connected."""
         return ["ssh", "-t", *self._arguments(), "--", self.box.host, remote]
 
+    def dial(self, address: str) -> list[str]:
+        """The command that connects its input and output to ``HOST:PORT``, over the master that stands."""
+        options = ["-o", "BatchMode=yes", "-o", "LogLevel=QUIET", "-W", address]
+        return [self.program.path, *self._arguments(), *options, "--", self.box.host]
+
     def _arguments(self) -> list[str]:
         return ["-F", str(self.folder / "config"), *self._target()]
 

@@ -175,7 +175,8 @@ class SshTransport:
         if verdict is Verdict.KNOWN:
             return
         if entry is not None:
-            raise Refused(self._host_keys.refusal(verdict, entry, name, key_type, blob), "host_key")
+            address = "" if target.jumps else self.address
+            raise Refused(self._host_keys.refusal(verdict, entry, name, key_type, blob, address), "host_key")
         wire.end()  # the box would disconnect while the user decides
         where = f"{name} ({target.host}:{target.port})"
         if not self._ask(HostKeyAsked(where, key_type, fingerprint(blob))):
@@ -295,6 +296,17 @@ class SshTransport:
         except (OSError, EOFError, ValueError):
             return b""
 
+    def dial(self, host: str, port: int) -> DialedChannel:
+        from paramiko import SSHException
+
+        if self._wire is None or self._closed:
+            raise Unreachable(f"not connected to '{self._box.name}'")
+        try:
+            source = ("127.0.0.1", 0)
+            return DialedChannel(self._wire.open_channel("direct-tcpip", (host, port), source, timeout=self._step_s))
+        except (SSHException, OSError, EOFError) as error:
+            raise Unreachable(f"{self._box.name} does not reach {host}:{port}: {error}") from error
+
     def wake(self) -> None:
         self._waker.wake()
 
@@ -323,6 +335,18 @@ class SshTransport:
 
     def error_tail(self) -> str:
         return self._errors.text()
+
+
+class DialedChannel:
+    """See :class:`remote.transports.Stream`."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+        self.recv, self.sendall = channel.recv, channel.sendall
+        self.shutdown, self.close = channel.shutdown, channel.close
+
+    def was_cut(self) -> bool:
+        return not self._channel.eof_received
 
 
 def _literal(host: str) -> str:

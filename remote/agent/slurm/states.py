@@ -1,0 +1,130 @@
+"""What SLURM knows about runs: pending jobs, nodes, requeues, and ends that no supervisor could record."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grpo_train.run_dir import LIVE_STATES, RunDir, RunDirError
+from grpo_train.run_dir.kill import record_end
+from grpo_train.run_dir.safe_json import Unreadable, open_regular
+from grpo_train.run_dir.slurm_job import read_job
+from grpo_train.run_dir.status import END_STATES, REQUEUED
+from remote.agent.context import BoxContext
+from remote.agent.slurm.commands import QueuedJob, final_state, queue
+from remote.agent.slurm.script import LOG
+from remote.protocol import RemoteError
+
+EVERY_S = 2.0
+"""The queue is read this often at most: controllers are shared."""
+WAIT_S = 2.0
+"""The list of runs waits this long for the queue."""
+GONE_AFTER_S = 6.0
+"""A job that has left the queue has ended after this time: its last status may still be on its way to this host."""
+TAIL_LINES, MAX_TAIL_BYTES = 20, 8_192
+
+
+class Failure(NamedTuple):
+    """Error of a run whose job ended by itself."""
+
+    code: str
+    words: str
+
+
+FAILURES = {
+    "OUT_OF_MEMORY": Failure(code="out_of_memory", words="out of memory"),
+    "TIMEOUT": Failure(code="time_limit", words="the time limit ended it before it had saved"),
+    "DEADLINE": Failure(code="time_limit", words="its deadline ended it before it had saved"),
+    "NODE_FAIL": Failure(code="node_failed", words="its node failed"),
+    "BOOT_FAIL": Failure(code="node_failed", words="its node did not boot"),
+    "PREEMPTED": Failure(code="preempted", words="preempted, and not requeued"),
+}
+"""SLURM's word for the end of a job, and the error."""
+
+
+class Jobs:
+    """The queue, read again every few seconds; where SLURM does not answer, the last one."""
+
+    def __init__(self, box: BoxContext) -> None:
+        self._root, self._readonly = box.root, box.settings.readonly
+        self._queue: dict[str, QueuedJob] | None = None
+        """None before the first answer."""
+        self._read_at = 0.0
+        self._reading: threading.Thread | None = None
+        self._answered = False
+        self._gone: dict[str, float] = {}
+        """Runs whose job is not in the queue, and when each was first seen so."""
+
+    def refresh(self) -> None:
+        """Read the queue, unless that was done a moment ago. A controller that is slow is not waited for."""
+        if self._reading is None or not self._reading.is_alive():
+            if self._read_at and time.monotonic() - self._read_at < EVERY_S:
+                return
+            self._reading = threading.Thread(target=self._read, name="slurm-queue", daemon=True)
+            self._reading.start()
+        self._reading.join(WAIT_S)
+
+    def _read(self) -> None:
+        try:
+            self._queue, self._answered = queue(self._root), True
+        except RemoteError:
+            self._answered = False
+        self._read_at = time.monotonic()
+
+    def apply(self, run: RunDir, row: dict[str, Any]) -> dict[str, Any]:
+        """A row of the list with what SLURM knows of the run."""
+        if self._queue is None or row["state"] == "unreadable":
+            return row
+        job = self._queue.get(run.name)
+        if job is not None:
+            self._gone.pop(run.name, None)
+            return {**row, **_seen(run, row, job)}
+        if row["state"] in (*LIVE_STATES, REQUEUED, "lost") and self._answered and (job_id := read_job(run.path)):
+            since = self._gone.setdefault(run.name, time.monotonic())
+            if time.monotonic() - since > GONE_AFTER_S and not self._readonly and _record_end(run, job_id):
+                self._gone.pop(run.name, None)
+                return run.summary()
+            return {**row, "state": "starting"} if row["state"] == "lost" else row
+        return row
+
+
+def _seen(run: RunDir, row: dict[str, Any], job: QueuedJob) -> dict[str, Any]:
+    """The fields of a row that a job in the queue decides."""
+    facts = {"id": job.id, "state": job.state, "reason": job.reason, "nodes": job.nodes, "requeues": job.requeues}
+    if job.is_pending:
+        return {"job": facts, "state": "pending", "host": ""}
+    state = row["state"]
+    if state in END_STATES or state in (REQUEUED, "lost"):
+        written = (run.read_status() or {}).get("job")
+        ours = isinstance(written, dict) and (written.get("id"), written.get("requeues")) == (job.id, job.requeues)
+        state = state if ours and state != "lost" else "starting"  # the last start wrote it
+    return {"job": facts, "state": state, "host": job.nodes if state in LIVE_STATES else ""}
+
+
+def _record_end(run: RunDir, job_id: str) -> bool:
+    """Record how a job ended whose supervisor did not."""
+    word = final_state(job_id)
+    code, words = FAILURES.get(word, Failure(code="internal", words="it ended without a status"))
+    try:
+        if word == "CANCELLED":
+            return record_end(run, "killed", by="SLURM")
+        lines = _last_lines(run.logs / LOG)
+        last = f": {lines[-1]}" if lines and code == "internal" else ""
+        summary = f"{words} (job {job_id}{f', {word}' if word else ''}){last}"
+        return record_end(run, "crashed", by="SLURM", error=summary, code=code, details={"console_tail": lines})
+    except (RunDirError, OSError):  # a full disk; another process writes the status
+        return False
+
+
+def _last_lines(file: Path) -> list[str]:
+    """The last lines of a log; [] without one."""
+    try:
+        with open_regular(file) as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_TAIL_BYTES))
+            text = log.read(MAX_TAIL_BYTES).decode(errors="replace")
+    except (OSError, Unreadable):
+        return []
+    return [line for line in text.splitlines() if line.strip()][-TAIL_LINES:]
