@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_train.ask.output import FolderOutput
+from grpo_train.ask.output import AnswerCancelled, FolderOutput
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.questions import AskedQuestion, Questions
 
@@ -73,12 +73,16 @@ def _answer(line: bytes, session: Session, checkpoints: Sequence[AskedCheckpoint
     except UserError as error:
         output.error(error)
     else:
-        for checkpoint in checkpoints:
-            output.checkpoint(checkpoint.name)
-            try:
-                checkpoint.complete(question, sampling, output.text, output.answer)
-            except UserError as error:
-                output.error(error)
+        try:
+            for checkpoint in checkpoints:
+                output.check_cancelled()
+                output.checkpoint(checkpoint.name)
+                try:
+                    checkpoint.complete(question, sampling, output.text, output.answer)
+                except UserError as error:
+                    output.error(error)
+                output.flush()
+        except AnswerCancelled:
             output.flush()
     output.say("done")
     output.begin("")

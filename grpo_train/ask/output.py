@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_json
-from grpo_train.run_dir.questions import ANSWERS, append_row
+from grpo_train.run_dir.questions import ANSWERS, append_row, is_cancelled
 
 if TYPE_CHECKING:
     from grpo_train.ask.checkpoint import Answer, AskedCheckpoint
@@ -98,6 +98,10 @@ class JsonOutput(Output):
         print(to_json({"event": event, **fields}), flush=True)
 
 
+class AnswerCancelled(Exception):
+    """Whoever asked wants no more of this answer."""
+
+
 class FolderOutput(JsonOutput):
     """For the app: events in ``answers.jsonl`` of a directory, with bounded texts.
 
@@ -107,6 +111,7 @@ class FolderOutput(JsonOutput):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
+        self._folder = folder
         self._file = folder / ANSWERS
         self._id = ""
         self._pieces: dict[int, str] = {}
@@ -123,9 +128,16 @@ class FolderOutput(JsonOutput):
         super().checkpoint(name)
 
     def text(self, sample: int, text: str) -> None:
+        """Collect and write text. Raises AnswerCancelled."""
         self._pieces[sample] = self._pieces.get(sample, "") + text
         if time.monotonic() - self._flushed_at >= FLUSH_S:
             self.flush()
+            self.check_cancelled()
+
+    def check_cancelled(self) -> None:
+        """Raise AnswerCancelled once the answer to this question shall stop."""
+        if is_cancelled(self._folder, self._id):
+            raise AnswerCancelled
 
     def flush(self) -> None:
         """Write the text that was collected."""

@@ -9,10 +9,11 @@ its claim.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from grpo_train.backup.layout import CLAIM, COMPLETE, MANIFEST_NAME, PRUNING
+from grpo_train.backup.layout import CLAIM, COMPLETE, MANIFEST_NAME, PRUNING, READ_BACK
+from grpo_train.backup.read_back import Reading, remember
 from grpo_train.backup.record import StoreRecord
 from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Snapshot
 from grpo_train.backup.snapshots import StoredRun, completion_of
@@ -59,18 +60,31 @@ def release(stored: StoredRun, record: StoreRecord, save: Callable[[], None]) ->
     save()
 
 
-def commit(stored: StoredRun, snapshot: Snapshot, record: StoreRecord, save: Callable[[], None]) -> Snapshot:
-    """Write a snapshot, whose objects are all proven, under the claimed number. Raises StoreError."""
+def commit(
+    stored: StoredRun,
+    snapshot: Snapshot,
+    record: StoreRecord,
+    save: Callable[[], None],
+    read: Mapping[str, Reading],
+) -> tuple[Snapshot, float | None]:
+    """Write a snapshot, whose objects are all proven, under the claimed number. Raises StoreError.
+
+    ``read``: what was read back for it. It is remembered before the snapshot is complete: after a kill in between,
+    objects that were read would count as never read.
+
+    Returns the snapshot, and when all of it was read back (:func:`grpo_train.backup.read_back.remember`).
+    """
     home, number = stored.home, record.claimed
     snapshot = replace(snapshot, number=number)
     data = snapshot.to_json()
     if len(data) > MAX_MANIFEST_BYTES:
         raise StoreError(f"the manifest of {home.name} would have {len(data)} bytes", code="full")
     _write_proven(stored, home.snapshot(number, MANIFEST_NAME), data)
+    read_at = remember(stored, snapshot, read)
     _write_proven(stored, home.snapshot(number, COMPLETE), completion_of(data))
     record.known = number
     release(stored, record, save)
-    return snapshot
+    return snapshot, read_at
 
 
 def remove_unfinished(stored: StoredRun, record: StoreRecord) -> None:
@@ -84,7 +98,7 @@ def remove_unfinished(stored: StoredRun, record: StoreRecord) -> None:
         if home.snapshot(number, COMPLETE) in keys:
             stored.store.delete([mine])
         else:
-            stored.store.delete([home.snapshot(number, MANIFEST_NAME), mine])
+            stored.store.delete([home.snapshot(number, name) for name in (MANIFEST_NAME, READ_BACK, record.claim)])
             stored.forget(home.snapshot(number))
     record.claimed, record.claim = 0, ""
 

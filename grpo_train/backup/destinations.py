@@ -40,6 +40,7 @@ def open_destination(
     *,
     write: bool = True,
     limit: int | None = None,
+    folder_limit: int | None = None,
     transfers: int = 4,
     on_wait: OnWait | None = None,
 ) -> Destination:
@@ -47,13 +48,13 @@ def open_destination(
 
     With ``write``, the rights to list, write, read and delete are tried out, and the destination's trust is found out.
     Without, an unknown destination is trusted with nothing. ``limit`` (bytes per second) replaces that of the file;
-    ``transfers`` is the number of parts of files that are uploaded at a time. ``on_wait`` is called before a
-    request is repeated.
+    ``folder_limit`` holds for a directory without one. ``transfers`` is the number of parts of files that are uploaded
+    at a time. ``on_wait`` is called before a request is repeated.
 
     Raises DestinationError, AccessError, and StoreError when the store cannot be used.
     """
     described = find_destination(name)
-    limit = limit or described.limit
+    limit = limit or described.limit or (folder_limit if isinstance(described, Folder) else None)
     store = _open(described, RateLimit(limit) if limit else None, transfers, on_wait)
     trust = trial.trust(store, root) if write else trial.known_trust(store)
     store.trust_checksums(trust.computes_sha256)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from grpo_train.backup.commit import PRUNING_S, claim_number, commit
 from grpo_train.backup.job import OnProgress, working_on
 from grpo_train.backup.layout import ARCHIVED_RUNS, CLAIM, COMPLETE, MARK, PRUNING, Home
-from grpo_train.backup.read_back import remember
 from grpo_train.backup.record import Record, read_record
 from grpo_train.backup.snapshot import Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot
@@ -307,8 +306,7 @@ def _write(root: Path, stored: StoredRun, store_id: str, snapshot: Snapshot) -> 
     was_newest = known.known == max(stored.numbers, default=0)
     before = known.known
     claim_number(stored, known, save)
-    done = commit(stored, snapshot, known, save)
-    read_at = remember(stored, done, {})
+    done, read_at = commit(stored, snapshot, known, save, {})
     known.steps = sorted({step.digest for step in done.steps} & set(known.steps))
     if not was_newest:
         known.known = before

@@ -13,7 +13,6 @@ from grpo_train.backup.job import Job, OnProgress, working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.lineage import Lineage, find_lineage
 from grpo_train.backup.plan import Plan, planned, without
-from grpo_train.backup.read_back import remember
 from grpo_train.backup.record import Record, read_record
 from grpo_train.backup.snapshot import Omitted, Snapshot
 from grpo_train.backup.upload import TRANSFERS, Sent, send
@@ -115,13 +114,13 @@ def _stored(
         if before and _content(before) == _content(snapshot):  # all that was new could not be sent
             release(stored, known, save)
             return _result(replace(snapshot, number=before.number), sent, is_new=False)
-        done = commit(stored, snapshot, known, save)
+        done, read_at = commit(stored, snapshot, known, save, sent.read)
     except (UserError, OSError):
         with suppress(UserError, OSError):
             remove_unfinished(stored, known)
             save()
         raise
-    known.note_reading(done.number, remember(stored, done, sent.read))
+    known.note_reading(done.number, read_at)
     record.note_removed(done, to.name)
     known.describe(done, to.name, same_disk=to.trust.same_disk, time=to.store.now())
     save()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from dotenv import load_dotenv
 from typer.core import TyperGroup
 
 from grpo_train.cli import (
     backup,
+    bench,
     clean,
     data,
     destinations,
+    environment,
     evaluate,
     export,
     fit,
@@ -27,12 +27,14 @@ from grpo_train.cli import (
     platform,
     report,
     selftest,
+    tensorboard,
     tidy,
     track,
     train,
     usage,
 )
 from grpo_train.cli.output import fail
+from grpo_train.config.environment import load_environment
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
@@ -80,9 +82,11 @@ app.command(rich_help_panel="Train")(train.train)
 app.command(rich_help_panel="Train")(plan.plan)
 app.command(rich_help_panel="Train")(train.resume)
 app.command(rich_help_panel="Train")(train.stop)
+app.command(rich_help_panel="Train")(train.join)
 app.command(rich_help_panel="Train")(train.sweep)
 app.command(rich_help_panel="Train")(keeper.keeper)
 app.command(hidden=True)(train.supervise)
+app.command(hidden=True)(train.check_caches)
 app.command("eval", rich_help_panel="Evaluate")(evaluate.evaluate)
 app.command(rich_help_panel="Evaluate")(generate.generate)
 app.command(rich_help_panel="Evaluate")(evaluate.regrade)
@@ -90,13 +94,16 @@ app.command(rich_help_panel="Evaluate")(evaluate.compare)
 app.command(rich_help_panel="Inspect")(look.runs)
 app.command(rich_help_panel="Inspect")(look.show)
 app.command(rich_help_panel="Inspect")(report.report)
+app.command(rich_help_panel="Inspect")(tensorboard.tensorboard)
 app.command(rich_help_panel="Inspect", epilog=history.EPILOG)(history.history)
 app.command(rich_help_panel="Inspect")(usage.usage)
 app.command(rich_help_panel="Inspect")(track.track)
 app.command(rich_help_panel="Inspect")(look.tasks)
 app.command(rich_help_panel="Inspect")(look.device)
 app.command(rich_help_panel="Inspect")(platform.platform)
+app.command(rich_help_panel="Inspect")(environment.env)
 app.command(rich_help_panel="Inspect")(fit.fit)
+app.command(rich_help_panel="Inspect")(bench.bench)
 app.command(rich_help_panel="Inspect")(selftest.selftest)
 app.command(rich_help_panel="Back up")(backup.backup)
 app.command("backup-all", rich_help_panel="Back up")(backup.backup_all)
@@ -119,8 +126,8 @@ app.command(rich_help_panel="Create")(make.schema)
 
 
 def main() -> None:
-    """Entry point of the console script. Unset variables are read from ``.env`` in the working directory."""
-    load_dotenv(Path(".env"))
+    """Entry point of the console script."""
+    load_environment()
     try:
         set_umask()
         app()

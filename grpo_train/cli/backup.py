@@ -43,6 +43,11 @@ from grpo_train.cli.transfer import (
 from grpo_train.run_dir import RunDir, RunDirError, resolve_root
 
 
+def trains(run: RunDir) -> bool:
+    """Whether a run trains or evaluates now; not while its workflow waits for a backup."""
+    return run.observed_state().is_live and (run.read_status() or {}).get("stage") in ("train", "eval")
+
+
 def backup(
     training_run: TrainingRun,
     steps: Annotated[str, typer.Option(help="Checkpoints: all, latest, final, or steps such as 10,20.")] = "all",
@@ -67,7 +72,8 @@ def backup(
     with failing(as_json), progress_shown() as show:
         number = how_many(keep_latest, keep) if cleanup else 0
         kind, name = locate(folder, training_run)
-        destination = opened(to, folder, limit=limit, transfers=transfers)
+        is_training = kind == "training_runs" and trains(RunDir(folder / kind / name))
+        destination = opened(to, folder, limit=limit, transfers=transfers, is_training=is_training)
         options = {"steps": steps, "transfers": transfers, "dry_run": dry_run, "show": show}
         result = back_up_run(folder, kind, name, destination, **options)
         cleaned = None

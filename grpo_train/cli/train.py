@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -20,7 +21,9 @@ from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, open_run, reso
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
-from grpo_train.train.preflight import check_engine, check_start, make_run
+from grpo_train.run_dir.slurm_job import node_count
+from grpo_train.run_dir.status import being_checked
+from grpo_train.train.preflight import check_engine, check_nodes, check_offline, check_start, make_demo_model, make_run
 from grpo_train.train.schedule import extension_note
 
 if TYPE_CHECKING:
@@ -59,6 +62,37 @@ def train(
 def supervise(run: Annotated[str, typer.Argument(help="Run name or path.")], root: Root = None) -> None:
     """Supervise a run that has a directory but has not started (the command of its tmux session)."""
     raise typer.Exit(_supervise(open_run(resolve_root(root), run), show_progress=False))
+
+
+def join(
+    run: Annotated[str, typer.Argument(help="Run name or path, on the disk that the machines share.")],
+    root: Root = None,
+) -> None:
+    """Take part, with this machine's GPUs, in the training of a run of several machines.
+
+    Start the run on the first one, with run.nodes. This command waits for it and ends with it. Ctrl-C saves and stops
+    the run; a second Ctrl-C leaves now.
+    """
+    from grpo_train.supervisor.join import Member, wait_for_run
+
+    check_engine()
+    raise typer.Exit(Member(wait_for_run(resolve_root(root), run)).join())
+
+
+def check_caches(as_json: AsJson = False, root: Root = None) -> None:
+    """Check that the model and data of a launch, read as JSON from standard input, are on this disk (for nodes without
+    a network)."""
+    from grpo_train.cli.transfer import failing
+
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with failing(as_json):
+        launch = json.load(sys.stdin)
+        overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
+        config = load_config(launch["config_text"], overrides, source=launch.get("config_name") or "config")
+        folder = resolve_root(root)
+        check_offline(config, folder, folder / launch["ckpt"] if launch.get("ckpt") else None)
+    if as_json:
+        print(json.dumps({"problem": ""}))
 
 
 def resume(
@@ -113,7 +147,8 @@ def resume(
             weights = ckpt if never_saved else run.checkpoint(from_step).path
             config = check_start(config, run.root, weights, partial(print, file=sys.stderr if as_json else sys.stdout))
         else:
-            check_device(config.model.device, 1 if no_torchrun else config.run.nproc)
+            check_nodes(config)
+            check_device(config.model.device, 1 if no_torchrun else config.run.nproc // node_count(config.run.nodes))
         if spent := over_budget(config, to_float((run.read_status() or {}).get("run_seconds")) or 0.0):
             raise RunDirError(f"{run.name}: {spent}; raise the limit with --set", code="over_budget")
         planned = plan_resume(run, config, step)
@@ -245,7 +280,10 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
             )
         config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "config")
         ckpt = _starting_weights(run)
-        config = check_start(config, run.root, ckpt)
+        with being_checked(run.path):
+            if ckpt is None:
+                make_demo_model(config, run.root)
+            config = check_start(config, run.root, ckpt)
         atomic_write(run.config_file, dump_config(config))
         return Supervisor(run, config, ckpt=str(ckpt) if ckpt else None, show_progress=show_progress).run()
     except (UserError, OSError) as error:

@@ -51,14 +51,27 @@ def failing(as_json: bool) -> Iterator[None]:
         raise typer.Exit(FAILED if code in TRY_AGAIN else USAGE) from None
 
 
+BESIDE_TRAINING = 200_000_000
+"""Bytes per second to a directory while the run trains: the disk's work slows the steps down (docs/performance.md)."""
+
+
 def opened(
-    name: str | None, root: Path, *, write: bool = True, limit: str | None = None, transfers: int = 4
+    name: str | None,
+    root: Path,
+    *,
+    write: bool = True,
+    limit: str | None = None,
+    transfers: int = 4,
+    is_training: bool = False,
 ) -> Destination:
     """A destination for a command. One that writes gives way to training on this machine. Raises UserError."""
     if write:  # not a restore, which may resume the run in this process
         give_way()
     rate = parse_limit(limit) if limit else None
-    return open_destination(name, root, write=write, limit=rate, transfers=transfers, on_wait=_Waits())
+    beside = BESIDE_TRAINING if is_training else None
+    return open_destination(
+        name, root, write=write, limit=rate, folder_limit=beside, transfers=transfers, on_wait=_Waits()
+    )
 
 
 class _Waits:

@@ -92,6 +92,12 @@ class Config(Section):
                 "untruncated gradient is biased; remove it or set algorithm.rollout_correction (token_truncate, …)",
                 *truncated,
             )
+        if self.run.deterministic and self.rollout.top_p < 1:
+            raise conflict(
+                f"rollout.top_p {self.rollout.top_p:g} with run.deterministic: its cumulative sums do not repeat on a "
+                "GPU; leave one of them out (rollout.top_k repeats)",
+                *("rollout.top_p", "run.deterministic"),
+            )
         if self.algorithm.overlong_buffer >= self.rollout.max_completion_length:
             raise conflict(
                 f"algorithm.overlong_buffer {self.algorithm.overlong_buffer} must be shorter than "

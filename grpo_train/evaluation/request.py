@@ -83,7 +83,8 @@ def resolve_config(config: Config, request: EvalRequest) -> Config:
     if request.dataset_path:
         path = request.dataset_path
         task["path"] = pinned_path(path) if is_hub_path(path) else path
-    return with_changes(config, task=task, eval=from_environment["eval"] | changes)
+    curriculum = schema.Curriculum().model_dump() if "name" in task else {}  # it names a task of the run
+    return with_changes(config, task=task, eval=from_environment["eval"] | changes, curriculum=curriculum)
 
 
 def environment_overrides(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -8,8 +8,10 @@ scores. ``grpo-train fit`` measures instead.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from grpo_train.config.schema import Config
 
@@ -41,7 +43,11 @@ class Shape:
     @classmethod
     def read(cls, config_file: Path) -> Shape:
         """From a model's ``config.json``. Raises OSError, KeyError, ValueError."""
-        facts = json.loads(config_file.read_text(encoding="utf-8"))
+        return cls.of(json.loads(config_file.read_text(encoding="utf-8")))
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Shape:
+        """From the fields of a model's config. Raises KeyError, ValueError."""
         heads = int(facts["num_attention_heads"])
         return cls(
             hidden=int(facts["hidden_size"]),
@@ -53,6 +59,11 @@ class Shape:
             vocabulary=int(facts["vocab_size"]),
             is_tied=bool(facts.get("tie_word_embeddings", True)),
         )
+
+    @property
+    def cache_numbers(self) -> int:
+        """Keys and values of one token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
 
     @property
     def layer_parameters(self) -> int:
@@ -81,11 +92,13 @@ QWEN2_5 = {
 
 
 def state_bytes(shape: Shape, config: Config, dtype: str) -> float:
-    """Weights, gradients and optimizer."""
+    """Weights, gradients and optimizer, and the copy that native rollouts draw from."""
+    is_native = config.rollout.backend == "native"
     if config.model.adapter == "lora":
         trained = shape.adapter_parameters(config.model.lora_rank)
-        return shape.parameters * BYTES[dtype] + trained * (4 + 4 + ADAM_BYTES)
-    copies = BYTES[dtype] if dtype != "float32" else 0  # autocast's
+        merged = shape.layers * shape.layer_parameters if is_native else 0
+        return (shape.parameters + merged) * BYTES[dtype] + trained * (4 + 4 + ADAM_BYTES)
+    copies = (BYTES[dtype] if dtype != "float32" else 0) + (BYTES[dtype] if is_native else 0)  # the first: autocast's
     return shape.parameters * (4 + 4 + ADAM_BYTES + copies)
 
 
@@ -100,10 +113,11 @@ def rollout_bytes(shape: Shape, config: Config, dtype: str) -> float:
     """Keys and values of the completions that are generated at once, and their logits."""
     rollout = config.rollout
     rows = rollout.generation_batch_size or rollout.buffer_size * rollout.num_generations // config.run.nproc
-    # Full weights under autocast: the cache is float32, because rotary embeddings are.
-    width = BYTES[dtype] if config.model.adapter == "lora" else 4
-    per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * width * CACHE_COPIES
-    logits = shape.vocabulary * (4 + 4 + 4 + 8)
+    logits = shape.vocabulary * (4 + 4 + 4 + 4)
+    per_token: float = shape.cache_numbers * BYTES[dtype]
+    if rollout.backend == "transformers":
+        # Full weights under autocast: the cache is float32, because rotary embeddings are.
+        per_token = shape.cache_numbers * (BYTES[dtype] if config.model.adapter == "lora" else 4) * CACHE_COPIES
     return rows * (per_token * (rollout.max_prompt_length + rollout.max_completion_length) + logits)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +63,60 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Write the adapter or the full weights with the tokenizer, in peft's or Hugging Face's format."""
-        folder.mkdir(parents=True)
-        for adapter in getattr(self.model, "peft_config", {}).values():
-            # Not an absolute path, so that a moved root still works.
-            adapter.base_model_name_or_path, adapter.revision = hub_id(self.base)
-        # The default looks up the base's vocabulary, on the hub for a hub model. The vocabulary never changes here.
-        extra = {"save_embedding_layers": False} if hasattr(self.model, "peft_config") else {}
-        self.model.save_pretrained(folder, safe_serialization=True, **extra)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._name_base()
+        self.model.save_pretrained(folder, safe_serialization=True, **self._adapter_options)
         self.tokenizer.save_pretrained(folder)
+
+    def weights(self) -> dict[str, torch.Tensor] | None:
+        """The tensors of the weights' file by name, as :meth:`save` writes them; not copied.
+
+        None for a model whose weights transformers stores in another layout than it computes with.
+        """
+        if self._adapter_options:
+            from peft import get_peft_model_state_dict
+
+            return dict(get_peft_model_state_dict(self.model, **self._adapter_options))
+        if getattr(self.model, "_weight_conversions", None):
+            return None
+        first: dict[int, str] = {}  # a tied weight is saved once
+        state = self.model.state_dict()
+        return {name: value for name, value in state.items() if first.setdefault(value.data_ptr(), name) == name}
+
+    @property
+    def weights_name(self) -> str:
+        """Name of the weights' file."""
+        return "adapter_model.safetensors" if self._adapter_options else "model.safetensors"
+
+    @cached_property
+    def description(self) -> dict[str, bytes]:
+        """The files beside the weights by name, as :meth:`save` writes them: configuration and tokenizer."""
+        with tempfile.TemporaryDirectory() as folder:
+            if self._adapter_options:
+                self._name_base()
+                config = copy.copy(self.model.peft_config["default"])
+                config.inference_mode = True
+                config.save_pretrained(folder)
+            else:
+                config = copy.copy(self.model.config)
+                config.dtype = str(self.model.dtype).removeprefix("torch.")
+                config.architectures = [type(self.model).__name__]
+                config.save_pretrained(folder)
+                if self.model.can_generate():
+                    self.model.generation_config.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+    @property
+    def _adapter_options(self) -> dict[str, Any]:
+        """How peft saves an adapter. The default looks up the base's vocabulary, on the hub for a hub model; the
+        vocabulary never changes here."""
+        return {"save_embedding_layers": False} if hasattr(self.model, "peft_config") else {}
+
+    def _name_base(self) -> None:
+        """Record the base in the adapter, not by an absolute path, so that a moved root still works."""
+        for adapter in getattr(self.model, "peft_config", {}).values():
+            adapter.base_model_name_or_path, adapter.revision = hub_id(self.base)
 
 
 def pick_device(setting: str, local_rank: int = 0) -> torch.device:
@@ -90,6 +139,14 @@ def pick_device(setting: str, local_rank: int = 0) -> torch.device:
     # github.com/pytorch/pytorch/pull/155958, github.com/modelscope/FunASR/issues/3704
     torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device("cuda", local_rank)
+
+
+def use_repeating_kernels() -> None:
+    """Let only kernels run that repeat bit for bit (``run.deterministic``). Call it before the first use of the GPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # docs.pytorch.org/docs/stable/notes/randomness.html
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # faster
+    torch.backends.cuda.enable_mem_efficient_sdp(False)  # its backward pass adds in any order
 
 
 def automatic_dtype(device: torch.device) -> torch.dtype:
@@ -133,7 +190,7 @@ def load_policy(
     else:
         source = _pinned(resolve_backbone(base or settings.backbone, root))
     wants_master = trainable and settings.adapter == "none"
-    dtype = _DTYPES.get(settings.dtype) or automatic_dtype(device)
+    dtype = compute_type(settings, device)
     model, tokenizer = _load(source, torch.float32 if wants_master else dtype, settings.attention)
     if kind == "lora":
         from peft import PeftModel
@@ -146,29 +203,81 @@ def load_policy(
             reason = str(error).strip().splitlines()[0]
             raise PolicyError(f"cannot load the adapter {weights} on {source}: {reason}") from error
     elif settings.adapter == "lora" and trainable:
-        from peft import LoraConfig, get_peft_model
-
-        adapter = LoraConfig(
-            r=settings.lora_rank,
-            lora_alpha=settings.lora_alpha,
-            lora_dropout=settings.lora_dropout,
-            target_modules=settings.lora_targets,
-            task_type="CAUSAL_LM",
-        )
-        try:
-            model = get_peft_model(model, adapter)
-        except ValueError as error:
-            raise PolicyError(f"model.lora_targets {settings.lora_targets}: {str(error).splitlines()[0]}") from error
+        model = add_adapter(model, settings)
     if not trainable:
         model.requires_grad_(False)
     model.train(trainable)  # dropout and gradient checkpointing need training mode
+    # Trained weights are float32, adapters included (peft); without autocast an adapter would compute in float32.
+    autocast = dtype if trainable and dtype.itemsize == 2 else None
+    base = recorded_base(source, root)
+    return make_policy(model, tokenizer, device, base, autocast, gradient_checkpointing=gradient_checkpointing)
+
+
+def make_policy(
+    model: Any,
+    tokenizer: Any,
+    device: torch.device,
+    base: str,
+    autocast: torch.dtype | None,
+    *,
+    gradient_checkpointing: bool = False,
+) -> Policy:
+    """A policy of a loaded model, with or without an adapter, on ``device``; see :class:`Policy`."""
+    leave_casts_to_autocast(model)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
-    model.to(device)
-    # Trained weights are float32, adapters included (peft); without autocast an adapter would compute in float32.
-    autocast = dtype if trainable and dtype.itemsize == 2 else None
-    return Policy(model, tokenizer, device, recorded_base(source, root), autocast)
+    return Policy(model.to(device), tokenizer, device, base, autocast)
+
+
+def compute_type(settings: Model, device: torch.device) -> torch.dtype:
+    """The type that ``model.dtype`` names."""
+    return _DTYPES.get(settings.dtype) or automatic_dtype(device)
+
+
+def lora_config(settings: Model) -> Any:
+    """peft's config of the ``model`` section's adapter."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=settings.lora_targets,
+        task_type="CAUSAL_LM",
+    )
+
+
+def add_adapter(model: Any, settings: Model) -> Any:
+    """The model with a fresh adapter. Raises PolicyError for targets that it does not have."""
+    from peft import get_peft_model
+
+    try:
+        return get_peft_model(model, lora_config(settings))
+    except ValueError as error:
+        raise PolicyError(f"model.lora_targets {settings.lora_targets}: {str(error).splitlines()[0]}") from error
+
+
+def leave_casts_to_autocast(model: Any) -> None:
+    """Let adapters leave their input as it is under autocast, which casts it for each product anyway.
+
+    peft casts it to the float32 of the adapter's weights first: the same values, and 6 kernels more a layer. With
+    dropout, which peft then computes in float32, nothing is changed.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for module in model.modules():
+        dropouts = getattr(module, "lora_dropout", None)
+        has_none = dropouts is not None and all(isinstance(each, torch.nn.Identity) for each in dropouts.values())
+        if isinstance(module, BaseTunerLayer) and has_none:
+            module.__dict__["_cast_input_dtype"] = _cast_without_autocast
+
+
+def _cast_without_autocast(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """In place of ``BaseTunerLayer._cast_input_dtype``. Recomputed activations see the same state of autocast."""
+    if x is None or x.dtype == dtype or torch.is_autocast_enabled(x.device.type):
+        return x
+    return x.to(dtype)
 
 
 def _pinned(resolved: str) -> str:

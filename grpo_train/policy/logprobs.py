@@ -21,6 +21,7 @@ from grpo_train.policy.completion import Completion
 from grpo_train.policy.head import logps_and_entropy, logps_of_logits, logps_of_module
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.packing import ATTENTION, PackedRow, RowMap, pack
+from grpo_train.policy.transfer import Transfer
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class TokenLogprobs:
     """(B, T), of the full distribution, temperature applied."""
     mask: Tensor
     """(B, T) int64, 1 on completion tokens."""
+    computed: int = 0
+    """Tokens that went through the layers, padding not counted; a prompt that completions share counts once."""
+    predicted: int = 0
+    """Tokens that went through the head."""
 
 
 class LogprobForward:
@@ -85,13 +90,12 @@ class LogprobForward:
         device = self.policy.device
         if any(completion.ids and not completion.prompt_ids for completion in completions):
             raise ValueError("a completion of an empty prompt has no log-probability: its first token has no context")
-        lengths = torch.tensor([len(completion.ids) for completion in completions], device=device)
         count_B, width_T = len(completions), max((len(completion.ids) for completion in completions), default=0) or 1
-        mask_BT = (torch.arange(width_T, device=device) < lengths.unsqueeze(1)).long()
         if not any(completion.ids for completion in completions):
             # independent of every parameter, but backward() still runs
             zeros = torch.zeros((count_B, width_T), device=device, requires_grad=torch.is_grad_enabled())
-            return TokenLogprobs(zeros, zeros.detach() if not entropy_gradient else zeros, mask_BT)
+            mask = torch.zeros((count_B, width_T), dtype=torch.long, device=device)
+            return TokenLogprobs(zeros, zeros.detach() if not entropy_gradient else zeros, mask)
         with self.policy.autocast():
             if self.packed:
                 batch: _Padded | PackedRow = pack(completions, device, width_T, self._share_prompts)
@@ -99,10 +103,13 @@ class LogprobForward:
                 batch = _Padded(completions, self._pad_id, device, width_T)
             logps_M, entropy_M = self._tokens(batch, entropy_gradient)
         flat = logps_M.new_zeros(count_B * width_T)
+        mask = torch.zeros(len(flat), dtype=torch.long, device=device).index_fill_(0, batch.slots, 1)
         return TokenLogprobs(
             flat.index_copy(0, batch.slots, logps_M).view(count_B, width_T),
             flat.index_copy(0, batch.slots, entropy_M).view(count_B, width_T),
-            mask_BT,
+            mask.view(count_B, width_T),
+            computed=batch.tokens if isinstance(batch, _Padded) else batch.input_ids.shape[1],
+            predicted=len(batch.targets),
         )
 
     @torch.no_grad()
@@ -257,11 +264,13 @@ class _Padded:
             input_ids[row, start:end] = [*completion.prompt_ids, *completion.ids]
             attention_mask[row, start:end] = 1
         rows, columns = np.nonzero(attention_mask[:, width_P:])
-        self.input_ids = torch.from_numpy(input_ids[:, :-1].copy()).to(device)
-        self.attention_mask = torch.from_numpy(attention_mask[:, :-1].copy()).to(device)
-        self.targets = torch.from_numpy(input_ids[rows, width_P + columns]).to(device)
-        self.slots = torch.from_numpy(rows * width_T + columns).to(device)
-        self.predictors = RowMap(rows * width + width_P - 1 + columns, input_ids.shape[0] * width, device)
+        self.tokens = sum(len(c.prompt_ids) + max(0, len(c.ids) - 1) for c in completions)
+        transfer = Transfer(device)
+        inputs = (input_ids[:, :-1], attention_mask[:, :-1])
+        sent = [transfer.add(x) for x in (*inputs, input_ids[rows, width_P + columns], rows * width_T + columns)]
+        self.predictors = RowMap(rows * width + width_P - 1 + columns, input_ids.shape[0] * width, transfer)
+        transfer.send()
+        self.input_ids, self.attention_mask, self.targets, self.slots = (each.tensor for each in sent)
 
     def model_inputs(self) -> dict[str, Any]:
         position_ids = (self.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
@@ -287,13 +296,13 @@ def split_by_tokens(completions: Sequence[Completion], budget: int, max_rows: in
     return [*parts, range(start, len(completions))] if completions else []
 
 
-def pad_values(values: Sequence[Sequence[float] | Tensor], width_T: int, device: torch.device) -> Tensor:
-    """Values per completion and token as (B, T), padded with 0; float32, or float64 if any row is."""
+def pad_values(values: Sequence[Sequence[float] | Tensor], width_T: int) -> Tensor:
+    """Values per completion and token as (B, T) on the CPU, padded with 0; float32, or float64 if any row is."""
     wide = any(isinstance(row, Tensor) and row.dtype == torch.float64 for row in values)
     padded = torch.zeros((len(values), width_T), dtype=torch.float64 if wide else torch.float32)
     for i, row in enumerate(values):
         padded[i, : len(row)] = torch.as_tensor(row, dtype=padded.dtype)
-    return padded.to(device)
+    return padded
 
 
 @contextmanager

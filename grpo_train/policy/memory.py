@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -59,6 +60,43 @@ class RowLimit:
             self.rows = math.ceil(self.rows / 2)
             print(f"out of memory: {self._name} is too large; passes take {self.rows} completions now", flush=True)
             release_memory()
+
+
+class PeakMemory:
+    """Peak memory of this process since :meth:`reset`, in bytes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._before = 0
+
+    def reset(self) -> None:
+        """Begin again from what is in use now."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._before = int(torch.cuda.memory_allocated(self.device))
+            return
+        with suppress(OSError):  # a read-only /proc: the peak of the whole process remains
+            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM (proc(5))
+
+    def used(self) -> int:
+        """Allocated on the GPU, or resident in RAM."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        return resident_bytes("VmHWM")
+
+    def above(self) -> int | None:
+        """Allocated above what was in use at the reset; None on a CPU, where freed memory may stay with the process."""
+        return self.used() - self._before if self.device.type == "cuda" else None
+
+    def reserved(self) -> int | None:
+        """Taken from the GPU by torch's allocator; None on a CPU."""
+        return int(torch.cuda.max_memory_reserved(self.device)) if self.device.type == "cuda" else None
+
+
+def resident_bytes(field: str) -> int:
+    """``VmRSS`` (now) or ``VmHWM`` (peak) of this process."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    return int(lines[field].split()[0]) * 1024
 
 
 def free_bytes(device: torch.device) -> int:

@@ -9,10 +9,9 @@ Q query heads, G key/value heads, D head dimension, B completions, T padded comp
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from grpo_train.policy.completion import Completion
+from grpo_train.policy.transfer import Transfer
+from grpo_train.policy.varlen import varlen_call
 
 ATTENTION = "sdpa_packed"
 """Name of our attention in transformers: sdpa, unless a forward pass gets a packed row."""
@@ -40,16 +41,21 @@ class RowMap:
     float32. Positions where ``real`` is false are padding, with zero gradient.
     """
 
-    def __init__(self, index: np.ndarray, rows: int, device: torch.device, real: np.ndarray | None = None) -> None:
+    def __init__(self, index: np.ndarray, rows: int, transfer: Transfer, real: np.ndarray | None = None) -> None:
+        """The map can be used once the transfer is sent."""
         self.rows = rows
-        self.index = _on(index, device)
+        self._index = transfer.add(index)
         positions = np.arange(len(index)) if real is None else np.flatnonzero(real)
         unique, first = np.unique(index[positions], return_index=True)
         repeats = np.delete(positions, first)
         self._complete = len(unique) == rows
-        self._from, self._to = _on(positions[first], device), _on(unique, device)
-        self._repeats_from = _on(repeats, device) if len(repeats) else None
-        self._repeats_to = _on(index[repeats], device) if len(repeats) else None
+        self._from, self._to = transfer.add(positions[first]), transfer.add(unique)
+        self._repeats_from = transfer.add(repeats) if len(repeats) else None
+        self._repeats_to = transfer.add(index[repeats]) if len(repeats) else None
+
+    @property
+    def index(self) -> Tensor:
+        return self._index.tensor
 
     def pick(self, x: Tensor) -> Tensor:
         """(rows, …) to (len(index), …)."""
@@ -58,14 +64,14 @@ class RowMap:
 
     def put_back(self, grad: Tensor) -> Tensor:
         """Transposed map: (len(index), …) to (rows, …), summed over repeats."""
-        moved = grad.index_select(0, self._from)
+        moved = grad.index_select(0, self._from.tensor)
         if not self._complete:
-            moved = grad.new_zeros((self.rows, *grad.shape[1:])).index_copy_(0, self._to, moved)
+            moved = grad.new_zeros((self.rows, *grad.shape[1:])).index_copy_(0, self._to.tensor, moved)
         if self._repeats_from is None or self._repeats_to is None:
             return moved
         wide = moved if moved.dtype == torch.float64 else moved.float()
-        repeats = grad.index_select(0, self._repeats_from).to(wide.dtype)
-        return wide.index_add_(0, self._repeats_to, repeats).to(grad.dtype)
+        repeats = grad.index_select(0, self._repeats_from.tensor).to(wide.dtype)
+        return wide.index_add_(0, self._repeats_to.tensor, repeats).to(grad.dtype)
 
 
 class _Pick(torch.autograd.Function):
@@ -136,15 +142,21 @@ class PackedRow:
         index = np.zeros(int(widths.sum()), dtype=np.int64)
         real = np.zeros(len(index), dtype=bool)
         index[positions], real[positions] = self._tokens(order), True
-        return self._gathered(shapes, index, real)
+        transfer = Transfer(self.input_ids.device)
+        gathered = self._gathered(shapes, index, real, transfer)
+        transfer.send()
+        return gathered
 
     @cached_property
     def ragged(self) -> tuple[Gathered, Tensor, int]:
         """Concatenated sequences, their cumulative lengths (S + 1,) int32, and the greatest length."""
         lengths = self._lengths()
         index = self._tokens(np.arange(len(lengths)))
-        ends = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int32)).to(self.input_ids.device)
-        return self._gathered([(1, len(index))], index, np.ones(len(index), dtype=bool)), ends, int(lengths.max())
+        transfer = Transfer(self.input_ids.device)
+        ends = transfer.add(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
+        gathered = self._gathered([(1, len(index))], index, np.ones(len(index), dtype=bool), transfer)
+        transfer.send()
+        return gathered, ends.tensor, int(lengths.max())
 
     def band(self, length_L: int, window: int, device: torch.device) -> Tensor:
         """(L, L) bool: causal, limited to the last ``window`` tokens, the token itself included."""
@@ -164,14 +176,16 @@ class PackedRow:
         ordered = self.sequences[order]
         return _ranges(ordered[:, 0::2].ravel(), ordered[:, 1::2].ravel())
 
-    def _gathered(self, shapes: list[tuple[int, int]], index: np.ndarray, real: np.ndarray) -> Gathered:
-        count, device = self.input_ids.shape[1], self.input_ids.device
+    def _gathered(
+        self, shapes: list[tuple[int, int]], index: np.ndarray, real: np.ndarray, transfer: Transfer
+    ) -> Gathered:
+        count = self.input_ids.shape[1]
         if len(index) == count and (index == np.arange(count)).all():
             return Gathered(shapes, None, None)
         back = np.empty(count, dtype=np.int64)
         positions = np.flatnonzero(real)[::-1]  # reversed, so that the first of several copies wins
         back[index[positions]] = positions
-        return Gathered(shapes, RowMap(index, count, device, real), RowMap(back, len(index), device))
+        return Gathered(shapes, RowMap(index, count, transfer, real), RowMap(back, len(index), transfer))
 
 
 def pack(completions: Sequence[Completion], device: torch.device, width_T: int, share_prompts: bool) -> PackedRow:
@@ -211,12 +225,19 @@ def pack(completions: Sequence[Completion], device: torch.device, width_T: int, 
         if before == len(sequences):
             sequences.append((prompt_start, prompt_length, prompt_start + prompt_length, 0))
     predictors, slots, lengths = zip(*predicted, strict=True)
+    transfer = Transfer(device)
+    rows = (np.array(tokens, dtype=np.int64), _ranges(*zip(*spans, strict=True)))
+    input_ids, position_ids, target_ids, slot_ids = map(
+        transfer.add, (*rows, np.array(targets, dtype=np.int64), _ranges(slots, lengths))
+    )
+    predictor_map = RowMap(_ranges(predictors, lengths), len(tokens), transfer)
+    transfer.send()
     return PackedRow(
-        input_ids=torch.tensor([tokens], device=device),
-        position_ids=_on(_ranges(*zip(*spans, strict=True)), device).unsqueeze(0),
-        predictors=RowMap(_ranges(predictors, lengths), len(tokens), device),
-        targets=torch.tensor(targets, device=device),
-        slots=_on(_ranges(slots, lengths), device),
+        input_ids=input_ids.tensor.unsqueeze(0),
+        position_ids=position_ids.tensor.unsqueeze(0),
+        predictors=predictor_map,
+        targets=target_ids.tensor,
+        slots=slot_ids.tensor,
         sequences=np.array(sequences),
     )
 
@@ -264,7 +285,7 @@ def packed_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if device == "cuda" and dropout == 0.0 and query.dtype in (torch.float16, torch.bfloat16):
         heads = (query.shape[1], key.shape[1], query.shape[3])
-        if (call := _varlen_call(heads, scale, window is not None, query.dtype, query.device)) is not None:
+        if (call := varlen_call(heads, scale, window is not None, query.dtype, query.device)) is not None:
             packed_row.kernels.add("varlen_attn")
             return _by_varlen(call, rows, packed_row, window).unsqueeze(0), None
     packed_row.kernels.add("buckets")
@@ -299,77 +320,6 @@ def _by_varlen(call: Any, rows: list[Tensor], packed_row: PackedRow, window: int
     return result if plan.to_row is None else plan.to_row.pick(result)
 
 
-@lru_cache(maxsize=64)
-def _varlen_call(
-    heads: tuple[int, int, int], scale: float, windowed: bool, dtype: torch.dtype, device: torch.device
-) -> Any | None:
-    """torch's ``varlen_attn`` as a function of (query, key, value, ends, longest, window), for each of its signatures
-    (2.10: is_causal; 2.11: scale and window_size; 2.12: enable_gqa).
-
-    None where it is missing, or where a small probe with these heads differs from sdpa in values or gradients.
-    """
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    known = inspect.signature(varlen_attn).parameters
-    queries, groups, width_D = heads
-    repeats = queries // groups if "enable_gqa" not in known else 1
-
-    def call(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int, window: int | None) -> Tensor:
-        options: dict[str, Any] = {}
-        if "window_size" in known:
-            options["window_size"] = (-1 if window is None else window - 1, 0)
-        else:
-            options["is_causal"] = True
-        if "scale" in known:
-            options["scale"] = scale
-        if "enable_gqa" in known:
-            options["enable_gqa"] = queries != groups
-        if repeats > 1:
-            key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
-        result = varlen_attn(query, key, value, ends, ends, longest, longest, **options)
-        assert isinstance(result, Tensor)  # a pair only when weights are requested
-        return result
-
-    if (windowed and "window_size" not in known) or ("scale" not in known and abs(scale * width_D**0.5 - 1) > 1e-6):
-        return None
-    try:
-        return call if _agrees(call, heads, scale, 5 if windowed else None, dtype, device) else None
-    except (RuntimeError, TypeError, ValueError):  # unsupported heads, or an unknown signature
-        return None
-
-
-def _agrees(
-    call: Any, heads: tuple[int, int, int], scale: float, window: int | None, dtype: torch.dtype, device: torch.device
-) -> bool:
-    """Whether ``call`` matches sdpa in float32 on two sequences, in values and gradients."""
-    lengths = (9, 17)
-    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        rows = [
-            torch.sin(torch.arange(sum(lengths) * count * heads[2], device=device) * step)
-            .reshape(sum(lengths), count, heads[2])
-            .to(dtype)
-            .requires_grad_()
-            for count, step in ((heads[0], 0.7), (heads[1], 1.3), (heads[1], 2.1))
-        ]
-        ends = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=device)
-        found = call(*rows, ends, max(lengths), window)
-        row = PackedRow(ends, ends, None, ends, ends, np.empty((0, 4)))  # type: ignore[arg-type]
-        results = []
-        for query, key, value in zip(*(x.float().split(lengths) for x in rows), strict=True):
-            mask = row.band(len(query), window or len(query), device)
-            query, key, value = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
-            grouped = heads[0] != heads[1]
-            result = scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=grouped)
-            results.append(result.squeeze(0).transpose(0, 1))
-        expected = torch.cat(results)
-        weights = torch.cos(torch.arange(expected.numel(), device=device)).reshape(expected.shape)
-        by_call, by_sdpa = (torch.autograd.grad(x, rows, weights.to(x.dtype)) for x in (found, expected))
-    pairs = zip((found, *by_call), (expected, *by_sdpa), strict=True)
-    return all(bool((a.float() - b.float()).norm() <= 0.02 * b.float().norm()) for a, b in pairs)
-
-
 def _bucket(lengths: np.ndarray, call_cost: int) -> list[np.ndarray]:
     """Indices of sequences in buckets of similar length, longest first. A bucket takes the next shorter sequence while
     its padding costs less than a call, in (query, key) pairs."""
@@ -390,10 +340,6 @@ def _ranges(starts: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndar
     before = np.cumsum(counts) - counts
     ranges: np.ndarray = np.arange(counts.sum()) + np.repeat(np.asarray(starts, dtype=np.int64) - before, counts)
     return ranges
-
-
-def _on(values: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(device)
 
 
 AttentionInterface.register(ATTENTION, packed_attention)

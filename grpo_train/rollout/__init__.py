@@ -12,7 +12,15 @@ __all__ = ["Completion", "RolloutBackend", "seed_of"]
 
 
 class RolloutBackend(Protocol):
-    """Generation backend."""
+    """Generation backend of one model."""
+
+    def sync(self) -> None:
+        """Draw what follows from the weights that the model has now.
+
+        To be called after every change of the weights, before :meth:`generate`; a new backend has the weights of its
+        construction.
+        """
+        ...
 
     def generate(
         self,

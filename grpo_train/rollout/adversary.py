@@ -46,6 +46,7 @@ class Opponent:
         if not unique:
             return []
         with self._frozen(), self._policy.autocast():
+            self._backend.sync()
             completions = self._backend.generate(
                 encode(unique, self._policy.tokenizer),
                 seeds=[0] * len(unique),

@@ -10,12 +10,22 @@ from grpo_train.rollout import RolloutBackend
 
 
 def make_backend(config: Config, model: Any, tokenizer: Any, stop: Sequence[str] = ()) -> RolloutBackend:
-    """Make the backend that ``rollout.backend`` names.
+    """Make the backend that ``rollout.backend`` names; ``transformers``, with a message, for a model that native cannot
+    run.
 
     ``stop``: strings that end a completion; the completion includes the string.
     """
-    match config.rollout.backend:
-        case "transformers":
-            from grpo_train.rollout.transformers_backend import TransformersBackend  # imports torch
+    # These modules import torch.
+    if config.rollout.backend == "native":
+        from grpo_train.policy.loading import compute_type
+        from grpo_train.rollout.native.backend import NativeBackend
+        from grpo_train.rollout.native.weights import UnsupportedModelError
 
-            return TransformersBackend(model, tokenizer, stop)
+        dtype, share = compute_type(config.model, model.device), config.rollout.memory_share
+        try:
+            return NativeBackend(model, tokenizer, stop, dtype=dtype, memory_share=share)
+        except UnsupportedModelError as error:
+            print(f"rollouts by transformers, as native cannot run this model: {error}", flush=True)
+    from grpo_train.rollout.transformers_backend import TransformersBackend
+
+    return TransformersBackend(model, tokenizer, stop)

@@ -149,4 +149,5 @@ def generate(
 
 def judge_threads(config: Config) -> int:
     """Number of programs that this process runs at once."""
-    return config.sandbox.workers or max(1, len(os.sched_getaffinity(0)) // config.run.nproc)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun: processes on this machine
+    return config.sandbox.workers or max(1, len(os.sched_getaffinity(0)) // here)

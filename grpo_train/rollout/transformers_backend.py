@@ -10,7 +10,6 @@ T token budget, L leaving rows or new tokens, V vocabulary.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,21 +17,20 @@ from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import DynamicCache, TopKLogitsWarper, TopPLogitsWarper
+from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
-from transformers.generation.stopping_criteria import StopStringCriteria
 
 from grpo_train.policy.locate import PolicyError
 from grpo_train.policy.logprobs import eval_mode
-from grpo_train.policy.memory import is_out_of_memory, release_memory
 from grpo_train.rollout import Completion
+from grpo_train.rollout.draw import NO_TOKEN, Draw, Ends, uniforms
+from grpo_train.rollout.halving import Halving
 
 REFILL_FRACTION = 8
 """New rows join when an eighth of the batch is free, because joining costs an extra forward pass."""
 KEYS_AND_VALUES, STATES = "past_key_values", "cache_params"
 """Names of the cache argument. With states only (Mamba), the attention mask covers new tokens only."""
-NO_TOKEN = 2**31 - 1
-"""Placeholder before the first token; not part of any stop string."""
+OnToken = Callable[[int, int, int], None]
 
 
 @dataclass
@@ -93,19 +91,18 @@ class TransformersBackend:
     def __init__(self, model: Any, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         """``stop``: strings that end a completion; the completion includes the string."""
         self._model = model
-        # Created once: it scans the whole vocabulary.
-        self._stop = StopStringCriteria(tokenizer, list(stop)) if stop else None
-        self._recent = int(self._stop.maximum_token_len) if self._stop else 0
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._eos_ids = eos_ids(getattr(inner, "generation_config", None), tokenizer)
+        self._ends = Ends(inner, tokenizer, stop)
         self._config = inner.config
         parameters = inspect.signature(inner.forward).parameters
         takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
         self._accepted = None if takes_any else set(parameters)
         """Argument names of the model's forward; None = any."""
         self._cache_name = STATES if STATES in parameters else KEYS_AND_VALUES
-        self._max_rows: int | None = None
-        """Rows of a batch after an out-of-memory error; None before any."""
+        self._halving = Halving()
+
+    def sync(self) -> None:
+        """Nothing to do: the model itself generates."""
 
     def generate(
         self,
@@ -126,35 +123,17 @@ class TransformersBackend:
         Raises PolicyError if a single row does not fit.
         """
         completions: dict[int, Completion] = {}
-        draw = _Draw(temperature, top_p, top_k, on_token)
+        draw = Draw(temperature, top_p, top_k)
+
+        def flow(indices: list[int], size: int) -> Iterator[tuple[int, Completion]]:
+            return self._flow(prompts, seeds, indices, size, max_completion_length, draw, on_token)
+
         with _evaluating(self._model):
-            for index, completion in self._halving(prompts, seeds, batch_size, max_completion_length, draw):
+            for index, completion in self._halving.run(len(prompts), batch_size, flow):
                 completions[index] = completion
-                if on_done is not None:  # outside of _halving, so that its own out-of-memory error is not retried
+                if on_done is not None:  # here, so that its own out-of-memory error is not retried
                     on_done(index, completion)
         return [completions[index] for index in range(len(prompts))]
-
-    def _halving(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], batch_size: int, budget: int, draw: _Draw
-    ) -> Iterator[tuple[int, Completion]]:
-        """Each completion as it ends; the batch is halved when memory runs out."""
-        missing = dict.fromkeys(range(len(prompts)))
-        while missing:
-            size = min(len(missing), batch_size or len(missing), self._max_rows or len(missing))
-            try:
-                for index, completion in self._flow(prompts, seeds, list(missing), size, budget, draw):
-                    del missing[index]
-                    yield index, completion
-                return
-            except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
-                if not is_out_of_memory(error):
-                    raise
-                if size == 1:
-                    raise PolicyError("one completion does not fit into memory; lower max_completion_length") from error
-            # Outside of the handler: the traceback references the batch's tensors.
-            self._max_rows = math.ceil(size / 2)
-            print(f"out of memory: continuing with {self._max_rows} completions at once", flush=True)
-            release_memory()
 
     def _flow(
         self,
@@ -163,14 +142,14 @@ class TransformersBackend:
         indices: Sequence[int],
         size: int,
         budget: int,
-        draw: _Draw,
+        draw: Draw,
+        on_token: OnToken | None,
     ) -> Iterator[tuple[int, Completion]]:
         """The completions ``indices``, at most ``size`` at once, each when it ends."""
         device = self._model.device
-        uniform_NT = _uniforms([seeds[index] for index in indices], budget).to(device) if draw.is_random else None
+        uniform_NT = uniforms([seeds[index] for index in indices], budget).to(device) if draw.is_random else None
         drawn_NT = torch.empty((len(indices), budget), dtype=torch.long, device=device)
         logp_NT = torch.empty((len(indices), budget), device=device) if draw.is_random else None
-        eos_E = torch.tensor(self._eos_ids, dtype=torch.long, device=device)
 
         def advance(rows: _Rows, logits_BV: torch.Tensor) -> list[tuple[int, Completion]]:
             """Add one token to each row; rows that end leave and are returned."""
@@ -179,18 +158,17 @@ class TransformersBackend:
             drawn_NT[at] = token_B
             if logp_NT is not None and logp_B is not None:
                 logp_NT[at] = logp_B
-            if draw.on_token is not None:
+            if on_token is not None:
                 for row, token in enumerate(token_B.tolist()):
-                    draw.on_token(indices[rows.indices[row]], rows.counts[row], token)
+                    on_token(indices[rows.indices[row]], rows.counts[row], token)
             rows.counts = [count + 1 for count in rows.counts]
             rows.count_B = rows.count_B + 1
             rows.token_B1 = token_B.unsqueeze(1)
             rows.position_B1 = rows.position_B1 + 1
             rows.mask_BW = pad(rows.mask_BW, (0, 1), value=1)
-            ended_B = (token_B.unsqueeze(1) == eos_E).any(dim=1)
-            if self._stop is not None:
+            if self._ends.recent:
                 rows.recent_BR = torch.cat([rows.recent_BR[:, 1:], rows.token_B1], dim=1)
-                ended_B |= self._stop(rows.recent_BR, None)
+            ended_B = self._ends(token_B, rows.recent_BR)
             nan_B = (logits_BV[:, 0] if logp_B is None else logp_B).isnan()
             has_ended, has_nan = torch.stack([ended_B, nan_B]).tolist()  # one transfer: it waits for the device
             if any(has_nan):
@@ -257,7 +235,7 @@ class TransformersBackend:
             token_B1=input_UL[unique_B, -1:],
             mask_BW=mask_UL[unique_B],
             position_B1=position_UL[unique_B, -1:],
-            recent_BR=torch.full((len(indices), self._recent), NO_TOKEN, dtype=torch.long, device=device),
+            recent_BR=torch.full((len(indices), self._ends.recent), NO_TOKEN, dtype=torch.long, device=device),
             cache=cache,
         )
         return rows, logits_BV
@@ -277,42 +255,6 @@ class TransformersBackend:
         return logits
 
 
-@dataclass(frozen=True)
-class _Draw:
-    """Sampling of the next token. A checkpoint's generation_config is ignored."""
-
-    temperature: float
-    top_p: float = 1.0
-    top_k: int = 0
-    on_token: Callable[[int, int, int], None] | None = None
-
-    @property
-    def is_random(self) -> bool:
-        return self.temperature > 0
-
-    def __call__(
-        self, logits_BV: torch.Tensor, uniform_B: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The next token of each row, and its log-probability under the sampling distribution.
-
-        Without ``uniform_B`` the token is the likeliest one, without log-probability; otherwise it is drawn by
-        inverting the cumulative distribution at ``uniform_B``.
-        """
-        if uniform_B is None:
-            return logits_BV.argmax(dim=-1), None
-        scores_BV = logits_BV.float() / self.temperature
-        if self.top_k:
-            scores_BV = TopKLogitsWarper(self.top_k)(None, scores_BV)
-        if self.top_p < 1:
-            scores_BV = TopPLogitsWarper(self.top_p)(None, scores_BV)
-        logp_BV = scores_BV.log_softmax(dim=-1)
-        cumulative_BV = logp_BV.exp().cumsum(dim=-1, dtype=torch.float64)
-        # right=True: a token of probability 0 is never drawn.
-        target_B1 = uniform_B.unsqueeze(1) * cumulative_BV[:, -1:]
-        token_B1 = torch.searchsorted(cumulative_BV, target_B1, right=True).clamp(max=logits_BV.shape[-1] - 1)
-        return token_B1.squeeze(1), logp_BV.gather(1, token_B1).squeeze(1)
-
-
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
     """Disable dropout, gradient checkpointing and gradients; afterwards each module has its previous mode.
@@ -329,13 +271,6 @@ def _evaluating(model: Any) -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-def eos_ids(generation_config: Any, tokenizer: Any) -> list[int]:
-    """Token ids that end a completion: the tokenizer's and the model's (Gemma's and Llama's ends of turn)."""
-    of_model = getattr(generation_config, "eos_token_id", None)
-    tokens = [tokenizer.eos_token_id, *(of_model if isinstance(of_model, list) else [of_model])]
-    return list(dict.fromkeys(int(token) for token in tokens if token is not None))
-
-
 def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-aligned prompts (B, L) and their mask (B, L)."""
     width = max(map(len, prompts))
@@ -345,9 +280,3 @@ def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tupl
         ids[row, width - len(prompt) :] = torch.tensor(prompt)
         mask[row, width - len(prompt) :] = 1
     return ids.to(device), mask.to(device)
-
-
-def _uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
-    """Uniform random numbers in [0, 1), (B, count) float64: row b depends only on seed b."""
-    generators = (torch.Generator().manual_seed(seed) for seed in seeds)
-    return torch.stack([torch.rand(count, dtype=torch.float64, generator=generator) for generator in generators])

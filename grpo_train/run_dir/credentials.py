@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_DOT_ENV = ".env in the engine's working directory on the box"
+_DOT_ENV = ".env on the box (grpo-tui env put)"
 _HUGGING_FACE = ("a Hugging Face token", f"run 'hf auth login' on the box, or set HF_TOKEN in {_DOT_ENV}")
 _WANDB = ("a W&B API key", f"run 'wandb login' on the box, or set WANDB_API_KEY in {_DOT_ENV}")
 _AWS = ("an AWS access key", "put it into ~/.aws/credentials on the box")
@@ -75,6 +75,15 @@ class Secret:
 def find_secret(text: str) -> Secret | None:
     """The first secret in a config's text, an override or a shell snippet."""
     return next(_secrets(text), None)
+
+
+def find_token(text: str) -> Secret | None:
+    """The first secret of any text, judged by its look alone: names mean little in code."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, kind in _TOKENS:
+            if re.search(pattern, line):
+                return Secret(number, "", *kind)
+    return None
 
 
 def _secrets(text: str) -> Iterator[Secret]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 STATES = {
+    "pending": ("○", "pending", "rest"),
     "starting": ("◌", "starting", "live"),
     "running": ("●", "running", "live"),
     "stopping": ("◍", "stopping", "busy"),
     "evaluating": ("◆", "evaluating", "busy"),
     "stalled": ("◐", "stalled", "bad"),
+    "requeued": ("↺", "requeued", "rest"),
     "stopped": ("■", "stopped", "rest"),
     "finished": ("✔", "finished", "good"),
     "crashed": ("✖", "crashed", "bad"),

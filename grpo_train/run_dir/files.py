@@ -97,7 +97,8 @@ def atomic_write(path: Path, data: str | bytes, mode: int = 0o666) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     payload = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # \udcff is JSON, too
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # Windows would change line ends
+        descriptor = os.open(temporary, flags, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(payload)
             file.flush()
@@ -118,7 +119,7 @@ def open_for_writing(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPE
     On a shared root, another account may have put something else there. Raises OSError naming the file: a symbolic link
     could lead to any file of this account, and a pipe would have to be waited for. Directories on the way may be links.
     """
-    for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
+    for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, flag, 0)
     try:
         descriptor = os.open(path, flags, mode)

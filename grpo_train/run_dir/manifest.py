@@ -10,15 +10,18 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.files import atomic_write, read_json
+from grpo_train.run_dir.signs import sign_of_life
 
 MANIFEST = "MANIFEST.json"
 STEP_NAME = re.compile(r"step_([0-9]{1,18})")
+PIECE = 2**26
+"""Bytes that are hashed and written at once."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,59 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
-def write_manifest(folder: Path, **facts: Any) -> None:
-    """Write ``MANIFEST.json``, the last file of a checkpoint: size and SHA-256 of every file below ``folder``."""
+class HashedFile:
+    """A new file that is hashed while it is written, and durable once closed.
+
+    A context manager: an error leaves a partial file. Raises OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def __enter__(self) -> HashedFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._file:
+            if kind is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                sign_of_life("save")
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append to the file; returns the number of bytes. Shows progress to the watchdog."""
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), PIECE):
+            piece = view[start : start + PIECE]
+            self._digest.update(piece)
+            self._file.write(piece)
+            if len(piece) == PIECE:
+                sign_of_life("save")
+        self._size += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """For writers that expect it."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The file's entry in a manifest."""
+        return {"size": self._size, "sha256": self._digest.hexdigest()}
+
+
+def write_manifest(folder: Path, known: Mapping[str, Mapping[str, Any]] | None = None, **facts: Any) -> None:
+    """Write ``MANIFEST.json``, the last file of a checkpoint: size and SHA-256 of every file below ``folder``.
+
+    Files that are not among the ``known`` (:attr:`HashedFile.facts` by relative path) are read.
+    """
+    known = known or {}
+    names = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file())
     files = {
-        str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
+        name: known.get(name) or {"size": (folder / name).stat().st_size, "sha256": sha256(folder / name)}
+        for name in names
+        if Path(name).name != MANIFEST
     }
     atomic_write(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=1) + "\n")
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 RUN_ID_VARIABLE = "GRPO_RUN_ID"
 PARENT_VARIABLE = "GRPO_PARENT_PID"
+NODE_VARIABLE = "GRPO_NODE"
+"""``MEETING.HOST`` on a machine that takes part in a run of another one, for its failure reports."""
 
 
 @dataclass(frozen=True)

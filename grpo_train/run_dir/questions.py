@@ -1,7 +1,8 @@
 """The directory through which a process is asked: questions go in, events come out. Standard library only.
 
 ``questions.jsonl`` is appended to by whoever asks, ``answers.jsonl`` by ``grpo-train generate --folder``. A question is
-neither in a command line nor on a terminal, and an answer outlives the connection of whoever asked.
+neither in a command line nor on a terminal, and an answer outlives the connection of whoever asked. An empty file
+``cancelled-ID`` stops the answer to a question.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_json
 
 QUESTIONS, ANSWERS = "questions.jsonl", "answers.jsonl"
+CANCELLED = "cancelled-"
 FOLDER = ".asks"
 MAX_QUESTIONS_BYTES = 1 << 24
 """Of a directory; more are refused."""
@@ -90,6 +92,16 @@ def ask(folder: Path, question: AskedQuestion) -> None:
         raise BadQuestion("this process was asked too much; close the view and open it again")
     if f'"id": {json.dumps(question.id)}'.encode() not in file.read_bytes():
         append_row(file, asdict(question))
+
+
+def cancel(folder: Path, id: str) -> None:
+    """Let the answer to a question stop. Raises FileNotFoundError where the directory was removed."""
+    os.close(os.open(folder / f"{CANCELLED}{id}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def is_cancelled(folder: Path, id: str) -> bool:
+    """Whether the answer to a question shall stop."""
+    return id.isalnum() and os.path.exists(folder / f"{CANCELLED}{id}")
 
 
 class Questions:

@@ -102,6 +102,8 @@ class Launch:
     """Socket of the tmux server with the supervisor's session; None without a session."""
     sweep: str | None = None
     """The sweep that trains it."""
+    code: dict[str, str] | None = None
+    """The :class:`grpo_train.run_dir.code.Code` of a launch on a box that it was synced to."""
 
 
 def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -> RunDir:

@@ -45,10 +45,11 @@ from grpo_train.run_dir.safe_json import (
     read_bytes,
     read_object,
 )
-from grpo_train.run_dir.status import ObservedState, RunDirError, has_rebooted, is_fresh, observe
+from grpo_train.run_dir.slurm_job import PREEMPTED
+from grpo_train.run_dir.status import ObservedState, RunDirError, observe_run
 
 WATCHDOG = "watchdog"
-"""Requests a stop of a run that hangs, to restart it: a request of anybody else replaces this one."""
+"""Requests a stop of a run that hangs, to restart it: a request of anybody else replaces this one, and PREEMPTED."""
 SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl")
 
 
@@ -115,7 +116,7 @@ class RunDir:
         (``not_ours``) for a run of another account.
         """
         self.stop_file.parent.mkdir(exist_ok=True)
-        if not self.stop_file.exists() or (read_json(self.stop_file) or {}).get("by") == WATCHDOG:
+        if not self.stop_file.exists() or (read_json(self.stop_file) or {}).get("by") in (WATCHDOG, PREEMPTED):
             try:
                 atomic_write(self.stop_file, to_json({"time": utc_now(), "by": by}) + "\n")
                 self.log_event("stop_asked", by=by)
@@ -219,7 +220,7 @@ class RunDir:
 
     def observed_state(self) -> ObservedState:
         status = self.read_status()
-        return _observe(status, self.read_launch() if status is None else {})
+        return observe_run(self.path, status, self.read_launch() if status is None else {})
 
     def events(self, *, strict: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
         """Rows of ``events.jsonl`` as :func:`read_jsonl`; a file over MAX_FILE_BYTES has none."""
@@ -356,7 +357,7 @@ class RunDir:
             sweep = fields.text(launch, "sweep")
         with fields.of(self.status_file):
             fields.text(status, "state"), fields.text(status, "host")
-            observed = _observe(given, launch)
+            observed = observe_run(self.path, given, launch)
             return {
                 "run": self.name,
                 "identity": who.identity or None,
@@ -383,13 +384,6 @@ class RunDir:
                 "note": read_note(self.path),
                 "backup": backup_state(self.path, fields.integer(last, "step") or 0, self.events()),
             }
-
-
-def _observe(status: dict[str, Any] | None, launch: Mapping[str, Any]) -> ObservedState:
-    """The state in a status; without one, a run is starting for a while after its launch."""
-    if status is not None:
-        return observe(status)
-    return ObservedState("starting" if is_fresh(launch.get("time")) and not has_rebooted(launch) else "lost")
 
 
 def _step_of(row: Mapping[str, Any]) -> float:

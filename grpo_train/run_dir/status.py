@@ -8,20 +8,27 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.commit import commit_of
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, utc_now
+from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, touch, utc_now
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
 from grpo_train.run_dir.version import FORMAT, VERSION
 
-LIVE_STATES = frozenset({"starting", "running", "stopping", "evaluating", "stalled"})
+LIVE_STATES = frozenset({"starting", "running", "stopping", "evaluating", "stalled", "pending"})
+"""``pending`` is never written: a scheduler knows it."""
 END_STATES = frozenset({"stopped", "finished", "crashed", "killed"})
+REQUEUED = "requeued"
+"""A job that has saved and waits for its next start: it neither runs nor has it ended."""
+CHECKED_FILE = Path("control", "checked")
+"""Touched while the launch of a run is checked."""
 FRESH_S = 60.0
 """A live state of another host counts while ``updated_at`` is younger than this."""
 
@@ -37,7 +44,7 @@ class ObservedState:
     """State of a run as seen from this host."""
 
     state: str
-    """One of LIVE_STATES, END_STATES, or ``lost``."""
+    """One of LIVE_STATES, END_STATES, ``requeued`` or ``lost``."""
     host: str = ""
     """Host of a live run, if it is not this one."""
 
@@ -61,6 +68,42 @@ def observe(status: Mapping[str, Any]) -> ObservedState:
     if has_rebooted(status):
         return ObservedState("lost")
     return ObservedState(state, host) if is_fresh(status.get("updated_at")) else ObservedState("lost")
+
+
+def observe_run(run: Path, status: Mapping[str, Any] | None, launch: Mapping[str, Any]) -> ObservedState:
+    """State of a run. Without a status it starts: for a while after its launch, and during :func:`being_checked`."""
+    if status is not None:
+        return observe(status)
+    if has_rebooted(launch):
+        return ObservedState("lost")
+    try:
+        checked_s = time.time() - (run / CHECKED_FILE).stat().st_mtime
+    except OSError:
+        checked_s = FRESH_S
+    return ObservedState("starting" if checked_s < FRESH_S or is_fresh(launch.get("time")) else "lost")
+
+
+@contextmanager
+def being_checked(run: Path) -> Iterator[None]:
+    """Show a run as starting while its launch is checked: that may take minutes (a download, a model that is made)."""
+    ended, file = threading.Event(), run / CHECKED_FILE
+
+    def show() -> None:
+        while not ended.is_set():
+            with suppress(OSError):
+                touch(file)
+                os.utime(file)
+            ended.wait(FRESH_S / 6)
+
+    thread = threading.Thread(target=show, name="being checked", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 def has_rebooted(written: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDir
@@ -18,21 +19,39 @@ def clear_reports(run: RunDir) -> None:
         stale.unlink(missing_ok=True)
 
 
+def has_failed_elsewhere(run: RunDir, meeting: str) -> bool:
+    """Whether another machine has reported a failure in a meeting (``error_WHAT.MEETING.HOST.json``)."""
+    return any((run.path / "control").glob(f"error_*.{meeting}.*.json"))
+
+
 def failure(
-    run: RunDir, pid: int, exit_code: int, nproc: int, console_tail: list[str], process: str = "training process"
+    run: RunDir,
+    pid: int,
+    exit_code: int,
+    nproc: int,
+    console_tail: list[str],
+    process: str = "training process",
+    meeting: str = "",
 ) -> dict[str, Any]:
     """Error of a failed stage: rank and signal, or the exception, with the last console lines.
 
     ``process`` names it in the message. ``pid`` and ``exit_code`` are those of the process that the supervisor started.
+    ``meeting``: that of several machines; they may still write reports of an earlier one.
     """
-    control = run.path / "control"
-    failures = (read_json(control / "error_torchrun.json") or {}).get("failures", [])
+
+    def files(of: str) -> list[Path]:
+        found = sorted((run.path / "control").glob(f"{of}*.json"))
+        return [file for file in found if not meeting or file.name.count(".") == 1 or f".{meeting}." in file.name]
+
+    reported = [read_json(file) or {} for file in files("error_torchrun")]
+    failures = [failure for report in reported for failure in report.get("failures", [])]
     if nproc == 1 and exit_code < 0:
         failures = [{"rank": 0, "pid": pid, "exit_code": exit_code, "signal": signal.Signals(-exit_code).name}]
     # A rank killed by a signal is the cause. Ranks that failed in a collective afterwards, or got torchrun's
     # SIGTERM, are not.
     killed = [f for f in failures if f["exit_code"] < 0 and f["signal"] != "SIGTERM"]
-    reports = [report for path in control.glob("error_rank*.json") if (report := read_json(path))]
+    written = [*files("error_node"), *files("error_rank")]
+    reports = [report for path in written if (report := read_json(path))]
     error: dict[str, Any] = {
         "code": "internal",
         "rank": None,
@@ -54,7 +73,8 @@ def failure(
             "traceback": first["traceback"][-MAX_TRACEBACK:],
             "code": first.get("code", "internal"),
         }
-        error["summary"] = f"rank {first['rank']}: {first['message']}" if nproc > 1 else first["message"]
+        has_rank = nproc > 1 and first["rank"] is not None
+        error["summary"] = f"rank {first['rank']}: {first['message']}" if has_rank else first["message"]
     else:
         error["summary"] = f"the {process} ended with exit code {exit_code}"
     error["summary"] = error["summary"][:MAX_LINE]

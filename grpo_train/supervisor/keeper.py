@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_train.config import ConfigError, load_config
+from grpo_train.config.environment import without_files
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import ROOT_VARIABLE, RunDir, list_runs
 from grpo_train.run_dir.errors import UserError
@@ -135,7 +136,9 @@ def _tmux_of(run: RunDir) -> list[str]:
 
 
 def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=TMUX_S, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TMUX_S, stdin=subprocess.DEVNULL, env=without_files()
+    )
 
 
 def _has_live_session(tmux: list[str], run: RunDir) -> bool:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from grpo_train.config.environment import without_files
 from grpo_train.run_dir.files import atomic_write
 from grpo_train.run_dir.sessions import root_mark
 from grpo_train.supervisor.keeper import KeeperError
@@ -19,7 +20,7 @@ EVERY_MINUTES = 2
 PREFIXES = ("HF_", "TRANSFORMERS_", "CUDA_", "NCCL_", "XDG_CACHE")
 NAMES = ("PATH", "LD_LIBRARY_PATH", "TMUX_TMPDIR", "LANG", "PYTHONPATH")
 SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
-"""A unit is readable to others: what may be secret comes from ``.env`` where the run was started."""
+"""A unit is readable to others: what may be secret comes from ``.env``, which each job reads itself."""
 
 
 def install(root: Path) -> list[str]:
@@ -31,14 +32,14 @@ def install(root: Path) -> list[str]:
         folder = _unit_folder()
         folder.mkdir(parents=True, exist_ok=True)
         name = unit_name(root)
-        for suffix, text in (("service", service(root, os.environ)), ("timer", timer())):
+        for suffix, text in (("service", service(root, without_files())), ("timer", timer())):
             atomic_write(folder / f"{name}.{suffix}", text)
         _run("systemctl", "--user", "daemon-reload")
         _run("systemctl", "--user", "enable", "--now", f"{name}.timer")
         done = f"installed {folder / name}.timer: runs at boot and every {EVERY_MINUTES} minutes"
         return [done, *_linger()]
     if shutil.which("crontab"):
-        _write_crontab([*_crontab_of_others(root), *cron_lines(root, os.environ)])
+        _write_crontab([*_crontab_of_others(root), *cron_lines(root, without_files())])
         return ["installed in your crontab (crontab -l): runs at boot and every 2 minutes"]
     raise KeeperError(
         "neither a systemd user instance nor crontab is available; have your box run this at boot: "

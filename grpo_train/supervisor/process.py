@@ -19,9 +19,10 @@ from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import read_json, read_jsonl, to_float
 from grpo_train.run_dir.processes import kill_all, reap_orphans, run_id_of
 from grpo_train.run_dir.run import WATCHDOG
-from grpo_train.supervisor.failure import MAX_LINE, clear_reports, failure
+from grpo_train.supervisor.failure import MAX_LINE, clear_reports, failure, has_failed_elsewhere
 from grpo_train.supervisor.journal import Journal
 from grpo_train.supervisor.notify import Notifier
+from grpo_train.supervisor.slurm_stage import end_other_nodes, is_shielded, shielded
 from grpo_train.supervisor.stacks import in_words, show_stacks
 from grpo_train.supervisor.stages import Stage, stage_environment
 from grpo_train.supervisor.stop_requests import StopRequests
@@ -68,24 +69,26 @@ class StageRunner:
         self._watchdog = Watchdog(run, config.run.stall_timeout)
         self._run, self._config, self._journal, self._stops = run, config, journal, stops
         self._nproc, self._threads = nproc, threads
+        self._meeting = ""
         self._stopping = False
         """Whether this stage was asked to stop. The trainer removes the request once it has saved."""
 
-    def run(self, stage: Stage, command: list[str]) -> Outcome:
-        """Run one stage to its end."""
+    def run(self, stage: Stage, command: list[str], meeting: str = "") -> Outcome:
+        """Run one stage to its end. ``meeting``: the id of that of several machines."""
         run, journal = self._run, self._journal
         if self._stops.killing:
             return Outcome("killed")
         if self._stops.stop_requested:
             run.clear_stop()
             return Outcome("stopped")
+        self._meeting = meeting
         clear_reports(run)
         journal.tail.clear()
         events_before = run.events_file.stat().st_size if run.events_file.exists() else 0
         journal.write(state=_first_state(stage), stage=stage.kind)
         try:
             child = subprocess.Popen(
-                command,
+                shielded(command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -136,7 +139,7 @@ class StageRunner:
         process = {"train": "training process", "eval": "evaluation"}.get(stage.kind, stage.kind)
         tail = list(self._journal.tail)
         nproc = self._nproc if stage.kind == "train" else 1
-        error = failure(self._run, child.pid, child.returncode, nproc, tail, process)
+        error = failure(self._run, child.pid, child.returncode, nproc, tail, process, self._meeting)
         if stage.kind in ("train", "eval"):
             self._journal.event("crashed", stage=stage.kind, error=error)
         return Outcome("crashed", error)
@@ -176,10 +179,13 @@ class StageRunner:
                     journal.terminal.update(step, self._config.run.total_steps, seconds)
             if stops.killing or (self._stopping and stage.kind != "train"):
                 term_at = min(term_at, now)
+            if term_at == math.inf and self._meeting and has_failed_elsewhere(self._run, self._meeting):
+                term_at = now + KILL_GRACE_S  # this machine's processes may wait for the others
             if now >= term_at and kill_at == math.inf:
                 child.terminate()
-                kill_at = now + KILL_GRACE_S
+                kill_at = now + (0.0 if is_shielded() else KILL_GRACE_S)
             if now >= kill_at:
+                end_other_nodes()
                 child.kill()
                 kill_all(run_id_of(self._run.path))
                 give_up_at = min(give_up_at, now + GIVE_UP_S)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-RETRIED_CODES = frozenset(
-    {"internal", "io", "disk_full", "read_only", "reward_raised", "reward_timeout", "stalled", "unreachable"}
-)
+RETRIED_CODES = frozenset({
+    "internal", "io", "disk_full", "read_only", "reward_raised", "reward_timeout", "stalled", "unreachable",
+    "nodes_missing",
+})  # fmt: skip
 """Errors that another attempt may not have. Every other code is of a config, data, model or checkpoint as it is."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from grpo_train.run_dir.slurm_job import is_earlier_attempt
 from grpo_train.supervisor.workflow import StageRow, confirmation_of, edits, remaining
 
 
@@ -50,7 +51,7 @@ def require_work(run: RunDir, step: int, total: int, *, stages_left: bool) -> No
 def refuse_live(run: RunDir) -> None:
     """Raise RunDirError (``run_is_live``) if the run or any of its processes is live."""
     observed = run.observed_state()
-    if observed.is_live:
+    if observed.is_live and not is_earlier_attempt(run.read_status() or {}):
         where = f" on {observed.host}" if observed.host else ""
         raise RunDirError(
             f"{run.name} is {observed.state}{where}; stop it first (grpo-train stop --training-run {run.name})",

@@ -11,7 +11,13 @@ from grpo_train.config.sections.workflow import WorkflowStage
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, run_id_of
 from grpo_train.run_dir.signs import SIGNS_VARIABLE
+from grpo_train.run_dir.slurm_job import node_count
+from grpo_train.supervisor.nodes import Meeting
+from grpo_train.supervisor.slurm_stage import on_each_node, rendezvous
 from grpo_train.supervisor.watchdog import signs_file
+
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The second is the older name."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,8 @@ class Stage:
             return f"{what}{f' on {self.dataset}' if self.dataset else ''}{settings}"
         return f"{'back up' if self.kind == 'backup' else 'clean up'} at step {self.until}{settings}"
 
-    def command(self, run: RunDir, nproc: int, ckpt: str | None) -> list[str]:
-        """Command line of the stage."""
+    def command(self, run: RunDir, nproc: int, ckpt: str | None, meeting: Meeting | None = None) -> list[str]:
+        """Command line of the stage. ``meeting``: the other machines that take part, outside of SLURM."""
         python = [sys.executable, "-m"]
         if self.kind == "eval":
             steps = [] if "--steps" in self.options else ["--steps", str(self.until)]
@@ -51,20 +57,32 @@ class Stage:
         if self.kind != "train":
             where = ["--training-run", run.name, "--root", str(run.root)]
             return [*python, "grpo_train.cli", self.kind, *where, *self.options]
-        train = ["grpo_train.train", "--run-dir", str(run.path), "--until", str(self.until)]
-        if ckpt:
-            train += ["--ckpt", ckpt]
-        if nproc == 1:
+        train = ["grpo_train.train", "--run-dir", str(run.path), *self.train_options(ckpt)]
+        nodes = node_count()
+        if meeting is not None:
+            return torchrun_command(run, meeting.torchrun(0), meeting.processes, train)
+        if nproc == nodes == 1:
             return [*python, *train]
-        report = str(run.path / "control" / "error_torchrun.json")
-        torchrun = [
-            "grpo_train.train.torchrun",
-            report,
-            "--standalone",
-            f"--nproc_per_node={nproc}",
-            "--max-restarts=0",
-        ]
-        return [*python, *torchrun, "-m", *train]
+        options = rendezvous() if nodes > 1 else ["--standalone"]
+        return [*(on_each_node(nodes) if nodes > 1 else []), *torchrun_command(run, options, nproc // nodes, train)]
+
+    def train_options(self, ckpt: str | None) -> list[str]:
+        """Options of a training process, after the run directory."""
+        return ["--until", str(self.until), *(["--ckpt", ckpt] if ckpt else [])]
+
+
+def torchrun_command(run: RunDir, options: list[str], processes: int, train: list[str]) -> list[str]:
+    """torchrun on one machine, with a failure report; ``train`` is a module and its arguments."""
+    report = str(run.path / "control" / "error_torchrun.json")
+    torchrun = [
+        "-m",
+        "grpo_train.train.torchrun",
+        report,
+        *options,
+        f"--nproc_per_node={processes}",
+        "--max-restarts=0",
+    ]
+    return [sys.executable, *torchrun, "-m", *train]
 
 
 def all_stages(config: Config, total: int | None = None) -> list[Stage]:
@@ -131,24 +149,37 @@ def _expanded(entry: WorkflowStage, step: int, config: Config) -> list[Stage]:
     return [Stage("train", step)]
 
 
-def thread_count(nproc: int) -> int:
-    """Threads of each training process: ``OMP_NUM_THREADS`` if set, else an equal share of the cores."""
+def thread_count(nproc: int, nodes: int) -> int:
+    """Threads of each of ``nproc`` processes on ``nodes`` machines: ``OMP_NUM_THREADS`` if set, else an equal share of
+    this machine's cores."""
     requested = os.environ.get("OMP_NUM_THREADS", "")
     if requested.isdigit() and int(requested) > 0:
         return int(requested)
-    return max(1, len(os.sched_getaffinity(0)) // nproc)
+    return max(1, len(os.sched_getaffinity(0)) * nodes // nproc)
 
 
 def stage_environment(run: RunDir, threads: int) -> dict[str, str]:
-    """Environment of a stage: run ID, fixed thread count, passive OpenMP waiting, unbuffered output."""
+    """Environment of a stage: :func:`compute_environment`, run ID, unbuffered output."""
     return {
-        **os.environ,
+        **compute_environment(threads),
         RUN_ID_VARIABLE: run_id_of(run.path),
         PARENT_VARIABLE: str(os.getpid()),
         "LOCALFS_ROOT": str(run.root),
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "passive",
         SIGNS_VARIABLE: str(signs_file(run)),
         "PYTHONUNBUFFERED": "1",
+    }
+
+
+def compute_environment(threads: int) -> dict[str, str]:
+    """Environment of a process that computes: fixed thread count, passive OpenMP waiting.
+
+    GPU memory grows in place (``expandable_segments``, less fragmentation) unless the user configures the allocator.
+    """
+    given = any(name in os.environ for name in ALLOCATOR_VARIABLES)
+    return {
+        **({} if given else {ALLOCATOR_VARIABLES[0]: "expandable_segments:True"}),
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "passive",
         "TOKENIZERS_PARALLELISM": "false",
     }

@@ -16,9 +16,12 @@ from typing import Any
 
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError
+from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import to_float, utc_now
 from grpo_train.run_dir.processes import become_subreaper, kill_all, run_id_of
+from grpo_train.run_dir.slurm_job import REQUEUE_EXIT, job_fields, node_count
 from grpo_train.supervisor.journal import Journal
+from grpo_train.supervisor.nodes import announced, count_joined
 from grpo_train.supervisor.notify import Notifier
 from grpo_train.supervisor.process import HEARTBEAT_S, Outcome, StageRunner
 from grpo_train.supervisor.progress_line import ProgressLine
@@ -59,7 +62,8 @@ class Supervisor:
         """
         self._run, self._config, self._ckpt = run, config, ckpt
         self._nproc = config.run.nproc if torchrun else 1
-        self._threads = thread_count(self._nproc)
+        self._nodes = node_count(config.run.nodes) if torchrun else 1
+        self._threads = thread_count(self._nproc, self._nodes)
         self._journal = Journal(run, ProgressLine(show_progress))
         self._stops = StopRequests(run, self._journal)
         self._notifier = Notifier(run, config.notify)
@@ -99,12 +103,15 @@ class Supervisor:
             total_steps=config.run.total_steps,
             nproc=self._nproc,
             threads=self._threads,
+            job=job_fields(),
         )
         with track_run(self._run, config, journal.say):
             with sample_gpus(self._run, config.tracking.gpu_interval), self._backups.beside():
                 outcome = self._run_stages()
             code = self._end(outcome)
-        if outcome.kind != "killed":
+        if (
+            outcome.kind != "killed" and code != REQUEUE_EXIT
+        ):  # SLURM does not wait for a backup; the next start makes it
             self._backups.last()
         return code
 
@@ -131,7 +138,7 @@ class Supervisor:
                 return Outcome("stopped")
             began = time.monotonic()
             with self._backups.paused() if stage.kind in ("backup", "cleanup") else nullcontext():
-                outcome = self._stages.run(stage, stage.command(self._run, self._nproc, self._ckpt))
+                outcome = self._run_stage(stage)
             if outcome.kind == "crashed" and not self._try_again(stage, outcome.error or {}):
                 if stage.kind == "train":
                     return outcome
@@ -144,6 +151,24 @@ class Supervisor:
             elif outcome.kind != "crashed":
                 return outcome
         return Outcome("done")
+
+    def _run_stage(self, stage: Stage) -> Outcome:
+        run = self._run
+        if stage.kind != "train" or self._nodes == node_count():
+            return self._stages.run(stage, stage.command(run, self._nproc, self._ckpt))
+        join = f"on each other one: grpo-train join {run.name} --root {run.root}"
+        try:
+            with announced(run, self._config, stage.train_options(self._ckpt)) as meeting:
+                self._journal.say(f"training on {self._nodes} machines that meet at {meeting.endpoint}; {join}")
+                command = stage.command(run, self._nproc, self._ckpt, meeting)
+                outcome = self._stages.run(stage, command, meeting.id)
+                joined, error = count_joined(run, meeting), outcome.error or {}
+                if error.get("code") == "internal" and error.get("rank") is None and joined < self._nodes:
+                    summary = f"{joined} of {self._nodes} machines took part; {join}"
+                    return outcome._replace(error={**error, "code": "nodes_missing", "summary": summary})
+                return outcome
+        except (RunDirError, OSError) as error:
+            return Outcome("crashed", {"code": code_of(error), "summary": str(error)})
 
     def _try_again(self, stage: Stage, error: dict[str, Any]) -> bool:
         """Whether a failed stage is to be run again; waits before."""
@@ -235,8 +260,10 @@ class Supervisor:
     def _end(self, outcome: Outcome) -> int:
         journal, error = self._journal, outcome.error
         state = "finished" if outcome.kind == "done" else outcome.kind
+        if state == "stopped" and self._stops.requeue_requested:
+            state = "requeued"
         left = kill_all(run_id_of(self._run.path))
-        code = {"finished": 0, "stopped": 0, "killed": 130}.get(state, 1)
+        code = {"finished": 0, "stopped": 0, "killed": 130, "requeued": REQUEUE_EXIT}.get(state, 1)
         if state in ("killed", "finished"):
             journal.event(state)
         self._run.clear_stop()

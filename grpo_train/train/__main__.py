@@ -4,7 +4,10 @@ import os
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # before transformers is imported
 
-from grpo_train.train.worker import main
+from grpo_train.config.environment import load_environment
 
 if __name__ == "__main__":
+    load_environment()
+    from grpo_train.train.worker import main  # the libraries read HF_HOME and others when they are imported
+
     raise SystemExit(main())

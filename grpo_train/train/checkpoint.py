@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import adapter_of
+from grpo_train.policy.weights_file import write_safetensors
 from grpo_train.run_dir import Checkpoint, RunDir, remove_tree, write_manifest
 from grpo_train.run_dir.errors import UserError, code_of
-from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, utc_now
+from grpo_train.run_dir.files import fsync_path, read_json, utc_now
+from grpo_train.run_dir.manifest import HashedFile
 from grpo_train.run_dir.removal import hidden_name, remove_leftovers
-from grpo_train.run_dir.signs import sign_of_life
 from grpo_train.train.distributed import World
+from grpo_train.train.generators import generator_states, restore_generators
 
 FORMAT = 1
 MIN_FREE_BYTES = 2**20
@@ -41,8 +42,22 @@ class CheckpointError(UserError):
     code = "bad_checkpoint"
 
 
-def save_checkpoint(
-    run: RunDir,
+@dataclass
+class Snapshot:
+    """What one checkpoint holds. Rank 0's; other ranks have none."""
+
+    step: int
+    is_final: bool
+    """Whether this is the run's last step, which ``step_final`` points to."""
+    info: dict[str, Any]
+    """Content of ``training_info.json``."""
+    weights: Mapping[str, torch.Tensor] | None
+    """See :meth:`Policy.weights`."""
+    state: dict[str, Any]
+    """Content of the other files by name, without suffix: tensors and plain values in dicts, lists and tuples."""
+
+
+def take_snapshot(
     step: int,
     policy: Policy,
     optimizer: torch.optim.Optimizer,
@@ -52,51 +67,63 @@ def save_checkpoint(
     info: dict[str, Any],
     is_final: bool,
     extra: Mapping[str, Any] | None = None,
-) -> None:
-    """Write ``training_state/step_N`` and move the symlinks.
-
-    Every rank calls it; rank 0 writes, with the random generators of all ranks. A damaged ``step_N`` in the way moves
-    to ``superseded/``.
+) -> Snapshot | None:
+    """Collect what :func:`write_checkpoint` writes, not copied: the next step changes it. Every rank calls it.
 
     Args:
-        info: content of ``training_info.json``.
-        is_final: whether this is the run's last step, which ``step_final`` points to.
+        info: content of ``training_info.json`` but for format, step, time and world size.
         extra: more state by file name, read by :func:`load_extra`: tensors and plain values in dicts, lists and tuples.
 
-    Raises CheckpointError if the files cannot be written (partial ones are removed), and for an ``extra`` that could
-    not be loaded again.
+    Returns None on other ranks than rank 0. Raises CheckpointError for an ``extra`` that could not be loaded again.
     """
     extra = extra or {}
     for name, value in extra.items():
         _check_extra(name, value)
     states = world.gather(generator_states())
     if not world.is_main:
-        world.broadcast(None)
-        return
-    target = run.training_state / f"step_{step}"
-    staging = run.training_state / hidden_name(step)
+        return None
+    return Snapshot(
+        step,
+        is_final,
+        {"format": FORMAT, "step": step, "time": utc_now(), "world_size": world.size, **info},
+        policy.weights(),
+        {
+            "optimizer": optimizer.state_dict(),
+            "scheduler": scheduler.state_dict(),
+            "rng": {f"rank_{rank}": state for rank, state in enumerate(states)},
+            **extra,
+        },
+    )
+
+
+def write_checkpoint(run: RunDir, snapshot: Snapshot, policy: Policy) -> None:
+    """Write ``training_state/step_N`` and move the symlinks. A damaged ``step_N`` in the way moves to ``superseded/``.
+
+    Each file is hashed while it is written, and none is read. Raises CheckpointError if one cannot be written; partial
+    ones are removed.
+    """
+    target = run.training_state / f"step_{snapshot.step}"
+    staging = run.training_state / hidden_name(snapshot.step)
     try:
-        staging.mkdir(parents=True)
-        policy.save(staging / "model")
-        torch.save(optimizer.state_dict(), staging / "optimizer.pt")
-        torch.save(scheduler.state_dict(), staging / "scheduler.pt")
-        torch.save({f"rank_{rank}": state for rank, state in enumerate(states)}, staging / "rng.pt")
-        for name, value in extra.items():
-            torch.save(value, staging / f"{name}.pt")
-        training_info = {"format": FORMAT, "step": step, "time": utc_now(), "world_size": world.size, **info}
-        atomic_write(staging / "training_info.json", json.dumps(training_info, indent=1) + "\n")
-        for path in staging.rglob("*"):
-            fsync_path(path)
-            sign_of_life("save")
-        write_manifest(staging, format=FORMAT, step=step)
+        (staging / "model").mkdir(parents=True)
+        written = _write_model(staging / "model", snapshot, policy)
+        for name, value in snapshot.state.items():
+            with HashedFile(staging / f"{name}.pt") as file:
+                torch.save(value, file)  # type: ignore[arg-type]  # it needs no more than write()
+            written[f"{name}.pt"] = file.facts
+        with HashedFile(staging / "training_info.json") as file:
+            file.write((json.dumps(snapshot.info, indent=1) + "\n").encode())
+        written["training_info.json"] = file.facts
+        fsync_path(staging / "model")
+        write_manifest(staging, written, format=FORMAT, step=snapshot.step)
         fsync_path(staging)
         if target.exists():
             run.set_aside([target])
         staging.rename(target)
         fsync_path(run.training_state)
-        run.point("step_latest", step)
-        if is_final:
-            run.point("step_final", step)
+        run.point("step_latest", snapshot.step)
+        if snapshot.is_final:
+            run.point("step_final", snapshot.step)
     except (OSError, RuntimeError, SafetensorError) as error:
         code = _write_error_code(error, run.training_state)
         remove_tree(staging)
@@ -106,8 +133,25 @@ def save_checkpoint(
             "writable), then resume from the latest checkpoint",
             code=code,
         ) from error
-    world.broadcast(None)
     remove_leftovers(run)
+
+
+def _write_model(folder: Path, snapshot: Snapshot, policy: Policy) -> dict[str, dict[str, Any]]:
+    """Write weights, configuration and tokenizer; returns the manifest's facts of each file."""
+    if snapshot.weights is None:
+        policy.save(folder)
+        for path in folder.rglob("*"):
+            fsync_path(path)
+        return {}
+    written = {}
+    for name, content in policy.description.items():
+        with HashedFile(folder / name) as file:
+            file.write(content)
+        written[f"model/{name}"] = file.facts
+    with HashedFile(folder / policy.weights_name) as file:
+        write_safetensors(file, snapshot.weights)
+    written[f"model/{policy.weights_name}"] = file.facts
+    return written
 
 
 def load_extra(checkpoint: Checkpoint, name: str) -> Any | None:
@@ -127,7 +171,10 @@ def load_training_state(
     path = checkpoint.path
     info = read_json(path / "training_info.json") or {}
     device = next(iter(optimizer.param_groups[0]["params"])).device
-    optimizer.load_state_dict(torch.load(path / "optimizer.pt", weights_only=True, map_location=device))
+    # A GPU's is mapped: its ranks read the file from the disk once. A CPU's would keep the mapping.
+    is_mapped = device.type != "cpu"
+    saved = torch.load(path / "optimizer.pt", weights_only=True, map_location=device, mmap=is_mapped)
+    optimizer.load_state_dict(saved)
     scheduler.load_state_dict(torch.load(path / "scheduler.pt", weights_only=True))
     if info.get("world_size") == world.size:
         restore_generators(torch.load(path / "rng.pt", weights_only=True)[f"rank_{world.rank}"])
@@ -142,49 +189,6 @@ def check_adapter(checkpoint: Checkpoint, adapter: str) -> None:
             f"checkpoint {checkpoint.path} holds {'a LoRA adapter' if saved == 'lora' else 'full weights'}, but "
             f"model.adapter is '{adapter}'; set model.adapter: {saved}"
         )
-
-
-def seed_everything(seed: int, rank: int, step: int = 0) -> None:
-    """Seed every random generator of this process, differently for each rank and starting step."""
-    mixed = seed * 100_003 + rank + step * 1_000_003
-    random.seed(mixed)
-    np.random.seed(mixed % 2**32)
-    torch.manual_seed(mixed)
-
-
-def generator_states() -> dict[str, Any]:
-    """States of all random generators of this process, as tensors and plain values."""
-    python = random.getstate()
-    numpy_state = np.random.get_state(legacy=False)
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
-        "python": [python[0], list(python[1]), python[2]],
-        "numpy": {
-            "key": torch.from_numpy(numpy_state["state"]["key"].astype(np.int64)),
-            "pos": int(numpy_state["state"]["pos"]),
-            "has_gauss": int(numpy_state["has_gauss"]),
-            "gauss": float(numpy_state["gauss"]),
-        },
-    }
-
-
-def restore_generators(states: dict[str, Any]) -> None:
-    """Restore the states returned by :func:`generator_states`."""
-    torch.set_rng_state(states["torch"].cpu())
-    if states["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"].cpu())
-    version, state, gauss = states["python"]
-    random.setstate((version, tuple(state), gauss))
-    saved = states["numpy"]
-    np.random.set_state(
-        {
-            "bit_generator": "MT19937",
-            "state": {"key": saved["key"].numpy().astype(np.uint32), "pos": saved["pos"]},
-            "has_gauss": saved["has_gauss"],
-            "gauss": saved["gauss"],
-        }
-    )
 
 
 def _check_extra(name: str, value: Any) -> None:

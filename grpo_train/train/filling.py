@@ -50,7 +50,8 @@ class Choice:
 def fill_buffer(
     state: TrainingState, buffer_index: int, my_groups: Sequence[int], config: Config, world: World
 ) -> Filled:
-    """Generate and judge the groups of a buffer. Every rank calls it."""
+    """Generate and judge the groups of a buffer with the policy's weights. Every rank calls it."""
+    state.backend.sync()
     if config.rollout.filter_groups:
         return _fill_filtered(state, buffer_index, my_groups, config, world)
     prompts = state.source.at(buffer_index, config.rollout.buffer_size)

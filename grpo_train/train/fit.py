@@ -21,7 +21,7 @@ from grpo_train.config import load_config, with_changes
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy, load_policy, pick_device
 from grpo_train.policy.logprobs import LogprobForward
-from grpo_train.policy.memory import free_bytes, is_out_of_memory, release_memory
+from grpo_train.policy.memory import PeakMemory, free_bytes, is_out_of_memory, release_memory, resident_bytes
 from grpo_train.rollout import Completion
 from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.distributed import World
@@ -108,35 +108,26 @@ def _largest(
 
 
 class _Meter:
-    """Peak memory of a piece of work, in bytes: allocated on the GPU, or resident in RAM."""
+    """Peak memory of a piece of work, in bytes: reserved on the GPU, or resident in RAM."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device, self._peak = device, PeakMemory(device)
         if device.type == "cuda":
             self.total = int(torch.cuda.mem_get_info(device)[1])
         else:
-            self.total = free_bytes(device) + self._resident("VmRSS")
+            self.total = free_bytes(device) + resident_bytes("VmRSS")
 
     def peak(self, work: Callable[[], None]) -> int | None:
         """None where the work ran out of memory."""
         release_memory()
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        else:
-            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM (proc(5))
+        self._peak.reset()
         try:
             work()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return None
-        if self.device.type == "cuda":
-            return int(torch.cuda.max_memory_reserved(self.device))
-        return self._resident("VmHWM")
-
-    def _resident(self, field: str) -> int:
-        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
-        return int(lines[field].split()[0]) * 1024
+        return self._peak.reserved() or self._peak.used()
 
 
 def _longest(policy: Policy, config: Config, rows: int) -> list[Completion]:

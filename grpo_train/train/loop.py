@@ -89,24 +89,31 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
         state.update_noise_scale([norm for _, norms, _ in parts for norm in norms], grad_norm)
         rows_per_pass = min(rows for _, _, rows in parts)
         log.write(step, [part for part, _, _ in parts], grad_norm, learning_rate, rows_per_pass, clock)
+        state.saver.check()
 
         is_stop = bool(world.broadcast(run.stop_requested()))
         if is_stop or step == until or step % config.run.save_every == 0:
-            seconds = state.save(step, is_final=step == config.run.total_steps)
-            log.saved(step, seconds)
+            is_final = step == config.run.total_steps
+            log.waited(state.save(step, is_final=is_final, then=partial(_saved, run, config, log, step)))
             saved = step
-            if world.is_main:
-                keep_last, keep_every = config.run.keep_last, config.run.keep_every
-                only = config.backup.every_save
-                prune_checkpoints(run, keep_last=keep_last, keep_every=keep_every, only_backed_up=only)
         if is_stop:
+            state.saver.wait()
             if world.is_main:
                 run.clear_stop()
             log.stopped(step)
             break
+    state.saver.wait()
+    world.broadcast(None)  # other ranks wait for rank 0's last save
     state.gradients.close()
     log.close()
     return saved
+
+
+def _saved(run: RunDir, config: Config, log: StepLog, step: int, seconds: float) -> None:
+    """Log a checkpoint that is complete, and remove those that it replaces."""
+    log.saved(step, seconds)
+    keep_last, keep_every = config.run.keep_last, config.run.keep_every
+    prune_checkpoints(run, keep_last=keep_last, keep_every=keep_every, only_backed_up=config.backup.every_save)
 
 
 def _attempt_gradients(

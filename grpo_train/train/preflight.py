@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config import load_config, read_config_text, schema, with_changes
-from grpo_train.config.schema import Config
+from grpo_train.config.schema import BACKBONES, Config
 from grpo_train.platforms.choices import resolve
 from grpo_train.platforms.facts import read_machine
 from grpo_train.platforms.hub_models import check_hub_model
@@ -31,6 +32,7 @@ from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
+from grpo_train.run_dir.slurm_job import node_count
 from grpo_train.tasks import Mixture, TaskDefaults, load_task, refuse_unused
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
@@ -48,6 +50,19 @@ def check_engine() -> None:
             "torch is not installed in this environment; install the engine: make setup in a checkout, or "
             "pip install 'grpo-tui[train]'",
             code="no_engine",
+        )
+
+
+def check_nodes(config: Config) -> None:
+    """Raise PolicyError if processes cannot be spread evenly over the machines."""
+    nproc, nodes, job = config.run.nproc, config.run.nodes, node_count()
+    if job > 1 and nodes not in (1, job):
+        raise PolicyError(f"run.nodes is {nodes}, but the job has {job} nodes; leave run.nodes out", code="bad_config")
+    if nproc % max(nodes, job):
+        machines = f"but the job has {job} nodes" if job > 1 else f"but run.nodes is {nodes}"
+        raise PolicyError(
+            f"run.nproc is {nproc}, {machines}: it must be a multiple of {max(nodes, job)} (processes in all)",
+            code="bad_config",
         )
 
 
@@ -83,7 +98,8 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
     """
     check_engine()
     check_wandb(config.tracking.wandb)
-    check_device(config.model.device, config.run.nproc)
+    check_nodes(config)
+    check_device(config.model.device, config.run.nproc // node_count(config.run.nodes))
     config, choices = resolve(config, read_machine(), root)
     for choice in choices:
         say(f"{choice.key}: auto -> {choice.value} ({choice.reason})")
@@ -116,6 +132,42 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
     if backbone:
         check_hub_model(backbone)  # last: it may wait for the network
     return config
+
+
+def make_demo_model(config: Config, root: Path) -> None:
+    """Make the tiny model of the demo where a launch needs it: about a minute, in a process of its own.
+
+    It is warm-started on addition, so other tasks get the message that names the command. Raises PolicyError.
+    """
+    place = root / BACKBONES["tiny"]
+    if config.model.backbone != "tiny" or config.task.name != "addition" or (place / "config.json").is_file():
+        return
+    check_engine()
+    print(f"grpo-train: making the tiny model of the demo in {place} (about a minute, once)", flush=True)
+    command = [sys.executable, "-m", "grpo_train.cli", "tiny-model", "--out", str(place)]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if status := subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
+        raise PolicyError(f"the tiny model could not be made (exit status {status}); see above, or run it: {command}")
+
+
+def check_offline(config: Config, root: Path, ckpt: Path | None) -> None:
+    """Check, without the network and without a GPU, that model, weights and data are on this disk.
+
+    The caller has set ``HF_HUB_OFFLINE``. Raises PolicyError, TaskError.
+    """
+    check_engine()
+    weights = check_weights(ckpt, config.model.adapter) if ckpt else None
+    if weights is not None:
+        check_files(weights)
+    if (weights is None or adapter_of(weights) == "lora") and config.model.backbone != "auto":
+        backbone = resolve_backbone(config.model.backbone, root)
+        check_files(Path(backbone))
+        check_hub_model(backbone)
+    config = with_changes(config, task=_each_part(config.task, partial(_absolute, root=root)))
+    task = load_task(config.task, config.sandbox)
+    refuse_unused(config.task, config.eval.datasets)
+    load_rewards(task, config)
+    task.size("train")
 
 
 def _each_part(task: schema.Task, changes: Callable[[schema.Task], dict[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from grpo_train.algorithm import GradientNoiseScale, RoleBaselines
 from grpo_train.config.schema import Config
-from grpo_train.policy.loading import load_policy, pick_device
+from grpo_train.policy.loading import load_policy, pick_device, use_repeating_kernels
 from grpo_train.policy.locate import at_commit, base_of_checkpoint, check_weights, resolve_backbone, weight_hash
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.policy.memory import RowLimit
@@ -36,17 +36,18 @@ from grpo_train.train.checkpoint import (
     check_adapter,
     load_extra,
     load_training_state,
-    save_checkpoint,
-    seed_everything,
+    take_snapshot,
 )
 from grpo_train.train.curriculum import Curriculum, Raised
 from grpo_train.train.distributed import World
+from grpo_train.train.generators import seed_everything
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.optimizer import apply_settings, make_optimizer
 from grpo_train.train.pass_rates import PassRateFilter, load_filters
 from grpo_train.train.reference import Reference, load_reference
 from grpo_train.train.resume import check_position, config_changes, library_versions
 from grpo_train.train.samples import ScoredSample
+from grpo_train.train.saver import CheckpointSaver
 
 PROBES = "probes"
 """File name (without suffix) of the noise scale's averages in a checkpoint."""
@@ -67,6 +68,8 @@ class TrainingState:
         Raises RunDirError, CheckpointError, PolicyError, TaskError.
         """
         self._run, self._config, self._world = run, config, world
+        if config.run.deterministic:
+            use_repeating_kernels()
         seed_everything(config.run.seed, 0)  # the same on every rank: new adapters must start equal
         latest: Checkpoint | None = world.from_main(run.resume_point)
         weights = latest.path / "model" if latest else check_weights(ckpt, config.model.adapter) if ckpt else None
@@ -87,6 +90,7 @@ class TrainingState:
             gradient_checkpointing=config.train.gradient_checkpointing,
         )
         self.optimizer, self.scheduler = make_optimizer(self.policy, config.optimizer, config.run.total_steps)
+        self.saver = CheckpointSaver(run, self.policy)
         self.gradients = GradientSum(self.policy.trainable())
         self.forward = LogprobForward(
             self.policy,
@@ -107,6 +111,7 @@ class TrainingState:
         is_self_play = isinstance(self.task, SelfPlayTask)
         self.baselines = RoleBaselines(config.algorithm.role_baseline_decay) if is_self_play else None
         """Self-play: each role's usual reward."""
+        self.backend = make_backend(config, self.policy.model, self.policy.tokenizer, self.task.stop)
         self.collector = self._make_collector(rewards, start)
         self.filters: dict[str, PassRateFilter] = world.from_main(lambda: load_filters(run, config))
         """``task.pass_rate`` by the label of its task."""
@@ -160,7 +165,7 @@ class TrainingState:
 
     def _make_collector(self, rewards: Rewards, start: Reference | None) -> Collector:
         task, policy, config = self.task, self.policy, self._config
-        backend = make_backend(config, policy.model, policy.tokenizer, task.stop)
+        backend = self.backend
         if isinstance(task, SelfPlayTask):
             return SelfPlay(task, rewards, backend, policy.tokenizer, config)
         if isinstance(task, AdversarialTask):
@@ -236,10 +241,10 @@ class TrainingState:
             "versions": library_versions(),
         }
 
-    def save(self, step: int, *, is_final: bool) -> float:
-        """Write ``training_state/step_N``; returns the seconds it took. Every rank calls it.
+    def save(self, step: int, *, is_final: bool, then: Callable[[float], None]) -> float:
+        """Save ``training_state/step_N`` beside training; returns the seconds that training waited.
 
-        Raises CheckpointError if it cannot be written.
+        Every rank calls it. See :meth:`CheckpointSaver.save`.
         """
         start = time.perf_counter()
         extra: dict[str, Any] = {}
@@ -256,8 +261,7 @@ class TrainingState:
             extra[curricula.FILE] = self.curriculum.state_dict()
         if self.buffer is not None and step % self._config.steps_per_buffer:
             extra[buffers.FILE] = buffers.to_state(self.buffer, self._world, self._config)
-        save_checkpoint(
-            self._run,
+        snapshot = take_snapshot(
             step,
             self.policy,
             self.optimizer,
@@ -267,4 +271,6 @@ class TrainingState:
             is_final=is_final,
             extra=extra,
         )
+        if snapshot is not None:
+            self.saver.save(snapshot, then)
         return time.perf_counter() - start

@@ -18,6 +18,7 @@ from grpo_train.train.distributed import World
 from grpo_train.train.health import health
 from grpo_train.train.log_rows import console_line, discarded_rows, rollout_rows
 from grpo_train.train.samples import Discarded, ScoredSample
+from grpo_train.train.speed import StepSpeed
 from grpo_train.train.state import TrainingState
 from grpo_train.train.token_metrics import TokenSums, token_metrics
 
@@ -54,7 +55,9 @@ class StepLog:
         self._logs: RunLogs | None = None
         if world.is_main:
             self._logs = RunLogs(run, tensorboard=config.tracking.tensorboard, purge_step=state.step + 1)
+            self._speed = StepSpeed(state.policy)
         self._rollouts: list[dict[str, Any]] = []
+        self._drawn = 0
         self._save_seconds = 0.0
 
     def add_rollouts(
@@ -69,6 +72,7 @@ class StepLog:
         if self._logs is None:
             return
         self._rollouts = rollout_rows(step, samples, rewards, advantages)
+        self._drawn = sum(sample.length for sample in [*samples, *(each.sample for each in discarded)])
         if discarded:
             self._rollouts += discarded_rows(step, discarded, self._config.algorithm)
 
@@ -100,24 +104,25 @@ class StepLog:
             **(state.noise_scale.metrics(config.rollout.num_generations) if state.noise_scale else {}),
             "num_tokens": state.num_tokens,
             "epoch": state.source.epoch(buffers, config.rollout.buffer_size, state.extra_prompts),
-            "memory/peak_gib": _peak_gib(state.policy.device),
+            **self._speed.metrics(sums, self._drawn, clock.laps),
             "memory/rows_per_pass": rows_per_pass,
             **clock.laps,
-            "time/save": self._save_seconds,  # the save after the previous step
+            "time/save": self._save_seconds,  # waited for the save after the previous step
             "time/step": clock.total() + self._save_seconds,
         }
         row["health"] = health(row, config, state.noise_scale)
         self._logs.step(row, self._rollouts, {"step": step, **ratios})
-        self._rollouts, self._save_seconds = [], 0.0
+        self._rollouts, self._drawn, self._save_seconds = [], 0, 0.0
         print(console_line(row, config.run.total_steps), flush=True)
 
-    def saved(self, step: int, seconds: float) -> None:
-        """Log a save."""
+    def waited(self, seconds: float) -> None:
+        """Add to the next step what training waited for a save."""
         self._save_seconds = seconds
-        if not self._world.is_main:
-            return
+
+    def saved(self, step: int, seconds: float) -> None:
+        """Log a complete checkpoint and the seconds since its save began. Any thread of rank 0 may call it."""
         self._run.log_event("saved", step=step, checkpoint=f"step_{step}", seconds=round(seconds, 3))
-        print(f"saved training_state/step_{step} ({seconds:.1f} s)", flush=True)
+        print(f"saved training_state/step_{step} ({seconds:.1f} s)\n", end="", flush=True)
 
     def raised(self, step: int, raised: Raised | None) -> None:
         """Log the level that a buffer raised."""
@@ -136,12 +141,3 @@ class StepLog:
     def close(self) -> None:
         if self._logs is not None:
             self._logs.close()
-
-
-def _peak_gib(device: torch.device) -> float:
-    """Peak memory of this process: allocated on the GPU, or resident in RAM."""
-    if device.type == "cuda":
-        return round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
-    import resource
-
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3)

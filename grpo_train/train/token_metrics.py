@@ -28,6 +28,10 @@ class TokenSums:
     """Likewise: the trainer's before the buffer's first update minus the sampler's."""
     weights: list[torch.Tensor] = field(default_factory=list)
     """Likewise: importance weights of the rollout correction; empty without one."""
+    computed: int = 0
+    """Tokens that went through the layers."""
+    predicted: int = 0
+    """Tokens that went through the head."""
     _pending: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
     @torch.no_grad()
@@ -46,11 +50,12 @@ class TokenSums:
         padded = [tokens.logps.detach() - piece.rollout_logps, piece.old_logps - piece.rollout_logps]
         if piece.weights is not None:
             padded.append(piece.weights.expand(loss.mask.shape))
+        self.computed, self.predicted = self.computed + tokens.computed, self.predicted + tokens.predicted
         self._pending.append((torch.stack([value.double() for value in sums]), loss.mask, *padded))
 
     def collect(self) -> TokenSums:
         """The step's sums on the CPU, without padding."""
-        done = TokenSums()
+        done = TokenSums(computed=self.computed, predicted=self.predicted)
         for sums, mask, *padded in self._pending:
             done.sums = done.sums + sums.cpu()
             counted = mask.cpu().bool()

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from grpo_train.algorithm import PolicyLoss, policy_loss, rollout_correction
 from grpo_train.config.schema import Config
 from grpo_train.policy.logprobs import LogprobForward, TokenLogprobs, pad_values, split_by_tokens
+from grpo_train.policy.transfer import Moved, Transfer
 from grpo_train.train.buffer import RolloutBuffer
 
 
@@ -25,8 +27,9 @@ def microbatches(buffer: RolloutBuffer, update: int, config: Config, max_rows: i
     """
     part = buffer.part(update, config.algorithm.updates_per_buffer)
     size = config.microbatch_size * config.rollout.num_generations
+    takes_part = _taking_part(buffer, config)
     for first in range(part.start, part.stop, size):
-        rows = [i for i in range(first, first + size) if _takes_part(buffer, i, config)]
+        rows = [i for i in range(first, first + size) if takes_part[i]]
         pieces = split_by_tokens([buffer.completions[i] for i in rows], config.train.token_budget, max_rows)
         yield [[rows[i] for i in piece] for piece in pieces]
 
@@ -51,19 +54,26 @@ class Piece:
 
 def make_piece(buffer: RolloutBuffer, rows: Sequence[int], tokens: TokenLogprobs, config: Config) -> Piece:
     """Pad what the loss needs of the completions ``rows``, whose log-probabilities are ``tokens``."""
-    device, width_T = tokens.logps.device, tokens.logps.shape[1]
-    mask = tokens.mask * buffer.counted[rows].to(device).unsqueeze(1)
-    rollout_logps = pad_values([buffer.completions[i].logps for i in rows], width_T, device)
-    if buffer.old_logps:
-        old_logps = pad_values([buffer.old_logps[i] for i in rows], width_T, device)
-    else:
-        old_logps = tokens.logps.detach()  # strictly on-policy: the old policy is the current one
+    width_T, transfer = tokens.logps.shape[1], Transfer(tokens.logps.device)
+
+    def padded(logps: Sequence[Sequence[float] | torch.Tensor]) -> Moved:
+        return transfer.add(pad_values(logps, width_T))
+
+    counted, advantages = (transfer.add(values[rows]) for values in (buffer.counted, buffer.advantages))
+    sampled = padded([buffer.completions[i].logps for i in rows])
+    old = padded([buffer.old_logps[i] for i in rows]) if buffer.old_logps else None
+    reference = padded([buffer.ref_logps[i] for i in rows]) if buffer.ref_logps else None
+    transfer.send()
+    rollout_logps = sampled.tensor
+    # strictly on-policy: the old policy is the current one
+    old_logps = old.tensor if old is not None else tokens.logps.detach()
+    mask = tokens.mask * counted.tensor.unsqueeze(1)
     return Piece(
-        advantages=buffer.advantages[rows].to(device),
+        advantages=advantages.tensor,
         mask=mask,
         rollout_logps=rollout_logps,
         old_logps=old_logps,
-        ref_logps=pad_values([buffer.ref_logps[i] for i in rows], width_T, device) if buffer.ref_logps else None,
+        ref_logps=reference.tensor if reference is not None else None,
         weights=rollout_correction(
             old_logps,
             rollout_logps,
@@ -105,15 +115,19 @@ def score_old_policy(
 
     A pass takes at most ``max_rows`` completions.
     """
-    rows = [i for i in range(len(buffer.completions)) if _takes_part(buffer, i, config)]
+    rows = np.flatnonzero(_taking_part(buffer, config)).tolist()
     scored = forward.score([buffer.completions[i] for i in rows], max_rows)
     by_row = dict(zip(rows, scored, strict=True))
     return [by_row.get(i, torch.zeros(len(c.ids))) for i, c in enumerate(buffer.completions)]
 
 
-def _takes_part(buffer: RolloutBuffer, i: int, config: Config) -> bool:
-    """False for a completion whose gradient is exactly zero: it is counted but not computed."""
+def _taking_part(buffer: RolloutBuffer, config: Config) -> np.ndarray:
+    """(B,) bool: False for a completion whose gradient is exactly zero: it is counted but not computed."""
+    has_tokens = np.array([len(completion.ids) > 0 for completion in buffer.completions], dtype=bool)
     if not config.train.skip_zero_advantages:
-        return len(buffer.completions[i].ids) > 0
-    moves = bool(buffer.advantages[i] != 0) or config.algorithm.beta > 0 or config.algorithm.entropy_coef > 0
-    return moves and bool(buffer.counted[i]) and len(buffer.completions[i].ids) > 0
+        return has_tokens
+    moves = buffer.advantages.numpy() != 0
+    if config.algorithm.beta > 0 or config.algorithm.entropy_coef > 0:
+        moves = np.ones_like(moves)
+    takes_part: np.ndarray = has_tokens & buffer.counted.numpy() & moves
+    return takes_part

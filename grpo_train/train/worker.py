@@ -20,7 +20,7 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, StatusWriter, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, utc_now
-from grpo_train.run_dir.processes import PARENT_VARIABLE, die_with_parent
+from grpo_train.run_dir.processes import NODE_VARIABLE, PARENT_VARIABLE, die_with_parent
 from grpo_train.run_dir.signs import show_stacks_on_request
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.train.distributed import World
@@ -147,6 +147,7 @@ def _make_run(options: argparse.Namespace, nproc: int) -> RunDir:
 def _write_report(run: RunDir, report: dict[str, Any]) -> None:
     """Leave the failure report where the supervisor finds it."""
     try:
-        atomic_write(run.path / "control" / f"error_rank{report['rank']}.json", json.dumps(report) + "\n")
+        node = f".{name}" if (name := os.environ.get(NODE_VARIABLE)) else ""
+        atomic_write(run.path / "control" / f"error_rank{report['rank']}{node}.json", json.dumps(report) + "\n")
     except OSError:
         pass  # the console has it too

@@ -115,12 +115,12 @@ def per_budget(mask: torch.Tensor, counts: Counts) -> torch.Tensor:
     """1 / (N L): completions of the step times the generation budget."""
     if not counts.max_completion_length:
         raise ValueError("this loss divides by the generation budget; pass max_completion_length")
-    return mask.new_tensor(1 / (counts.completions * counts.max_completion_length))
+    return mask.new_full((), 1 / (counts.completions * counts.max_completion_length))
 
 
 def per_token(mask: torch.Tensor, counts: Counts) -> torch.Tensor:
     """1 / (completion tokens of the step): equal weight per token."""
-    return mask.new_tensor(1 / max(counts.tokens, 1))
+    return mask.new_full((), 1 / max(counts.tokens, 1))
 
 
 def per_completion(mask: torch.Tensor, counts: Counts) -> torch.Tensor:

@@ -50,8 +50,13 @@ class Model(Section):
 class Rollout(Section):
     """Generation of completions for training."""
 
-    backend: Literal["transformers"] = "transformers"
-    """Generation backend."""
+    backend: Literal["native", "transformers"] = "native"
+    """Generation backend. ``native`` draws from a copy of the weights in the compute type, adapter merged in, with
+    slots for keys and values. ``transformers`` generates with the trained model itself; models that native cannot run
+    (sliding windows, states) use it, too, with a message."""
+    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """native: share of the free memory, at the start of a rollout, for keys and values. Completions that have no room
+    wait for one that ends."""
     buffer_size: PositiveInt = 32
     """Prompts per rollout buffer, over all processes."""
     num_generations: Annotated[int, Field(ge=2)] = 8
@@ -76,4 +81,4 @@ class Rollout(Section):
     """Sample from the k most likely tokens; 0 = all. Requires algorithm.rollout_correction."""
     generation_batch_size: NonNegativeInt = 0
     """Completions that a process generates at once; a finished one makes room for the next. 0 = its whole share of the
-    buffer. Halved, with a message, when memory runs out."""
+    buffer. When memory runs out, transformers halves it, with a message."""

@@ -33,7 +33,7 @@ class Notify(Section):
         if url and not _REFERENCE.fullmatch(url):
             raise conflict(  # the value is not shown
                 "notify.url: expected the name of a variable, such as $NOTIFY_URL, because a webhook's address is a "
-                "secret; set the variable in .env in the engine's working directory on the box",
+                "secret; set the variable in .env on the box (grpo-tui env put)",
                 "notify.url",
             )
         return url

@@ -22,6 +22,9 @@ class Run(Section):
     """Also evaluate the starting model before the first step."""
     seed: NonNegativeInt = 0
     """Seed of data order, sampling and new weights."""
+    deterministic: bool = False
+    """Use only kernels that repeat bit for bit on a GPU, which are slower, so that two runs of a config are equal. On a
+    CPU they are in any case. Not measured on a GPU."""
     max_restarts: NonNegativeInt = 0
     """Maximum number of restarts after crashes, each from the latest checkpoint. The count is reset after save_every
     steps of progress. An error of the config, the data or a checkpoint, and the same exception twice at the same step,
@@ -36,7 +39,10 @@ class Run(Section):
     """Let the keeper of this machine (``grpo-train keeper --install``) resume the run after a reboot, or when its
     supervisor was killed."""
     nproc: PositiveInt = 1
-    """Number of processes on this machine, one per GPU."""
+    """Number of processes, one per GPU, on all machines together."""
+    nodes: PositiveInt = 1
+    """Number of machines that train together, with a run directory on a disk that all see. On each machine but the
+    first, run ``grpo-train join RUN``. In a SLURM job: the job's nodes."""
     keep_last: NonNegativeInt = 0
     """Keep only the newest N checkpoints, step_final and checkpoints being evaluated; 0 = keep all. With
     backup.every_save, only checkpoints that are in the backup are removed."""

@@ -26,8 +26,11 @@ from typing import Any
 SERVE = str(Path(__file__).with_name("serve.py"))
 START_SECONDS = 60.0
 """Time limit of a start, imports included."""
-PATIENCE = 3.0
-"""Wall-clock limit of an answer as a multiple of the CPU limit: a helper may have to wait for a core."""
+PATIENCE = 10.0
+"""Wall-clock limit of an answer as a multiple of the CPU limit: a helper may have to wait for a core.
+
+Only a process that is stopped or swapped out reaches it: one that computes reaches the CPU limit first.
+"""
 
 GRADER_FAILURES = ("grader_timeout", "grader_error")
 """Reasons of an answer that could not be judged; they are counted separately from wrong answers."""

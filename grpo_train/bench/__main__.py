@@ -1,0 +1,125 @@
+"""``python -m grpo_train.bench CONFIG SCRATCH [--against NAMES] [--rows N,…] [--length N]``: print one JSON object.
+
+``grpo-train bench`` resolves the config, runs this process and shows the result. Not measured on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from grpo_train.bench.against import against_generate, against_trl
+from grpo_train.bench.floors import Figure
+from grpo_train.bench.measure import (
+    REPEATS,
+    Trainer,
+    machine_rates,
+    rollout_figures,
+    save_figure,
+    train_figure,
+)
+from grpo_train.bench.subject import make_subject, shape_of
+from grpo_train.config import load_config
+from grpo_train.config.schema import Config
+from grpo_train.platforms.memory import state_bytes, training_bytes
+from grpo_train.policy.loading import compute_type, device_name, pick_device
+from grpo_train.run_dir.errors import UserError
+
+
+def bench(
+    config: Config, scratch: Path, rows: list[int], length: int, against: list[str], repeats: int = REPEATS
+) -> dict[str, Any]:
+    """All measurements; ``rows`` and ``length`` are those of the rollouts. Files go below ``scratch``.
+
+    Raises PolicyError, RunDirError, CheckpointError, OSError.
+    """
+    device = pick_device(config.model.device)
+    dtype = compute_type(config.model, device)
+    shape, subject = shape_of(config.model.backbone), make_subject(config)
+    _say("measuring the machine")
+    rates = machine_rates(device, dtype, scratch)
+    step_prompts = subject.prompts(config.rollout.buffer_size)
+    trainer = Trainer(subject.policy(device), config, step_prompts)
+    compared: dict[str, dict[str, Any]] = {}
+    figures: list[Figure] = []
+    for count in rows:
+        _say(f"generating {count} completions at once")
+        prompts = [list(ids) for ids in subject.tokenizer(subject.prompts(count, seed=1))["input_ids"]]
+        figures += rollout_figures(trainer, prompts, shape, rates, length)
+        if "generate" in against:
+            # Rollouts have several completions of each prompt, which ours reads once.
+            groups = prompts[: max(1, count // config.rollout.num_generations)]
+            repeated = [prompt for prompt in groups for _ in range(count // len(groups))]
+            compared[f"generate, {len(repeated)} rows"] = against_generate(trainer, repeated, length, repeats)
+    _say("training")
+    trainer.step()
+    steps = [trainer.step() for _ in range(repeats)]
+    figures.append(train_figure(trainer, steps, rates))
+    if "trl" in against:
+        _say("training with TRL, in turns")
+        compared["trl"] = against_trl(subject, trainer, step_prompts, repeats)
+    _say("saving")
+    save, waited = save_figure(trainer, rates, scratch)
+    figures.append(save)
+    name = str(dtype).removeprefix("torch.")
+    prompts_per_pass = max(1, trainer.rows.rows // config.rollout.num_generations)
+    split = {part: median(getattr(step, part) for step in steps) for part in ("rollout", "gradient", "optimizer")}
+    trainer.close()
+    return {
+        "device": device_name(device),
+        "dtype": name,
+        "versions": {package: version(package) for package in ("torch", "transformers", "peft")},
+        "threads": torch.get_num_threads(),
+        "model": config.model.backbone,
+        "adapter": config.model.adapter,
+        "prompt_length": config.rollout.max_prompt_length,
+        "rates": asdict(rates),
+        "figures": [{**asdict(figure), "share": figure.share} for figure in figures],
+        "step": {**split, "save": save.seconds, "save_wait": waited},
+        "memory": {
+            "peak_bytes": max(step.peak_bytes for step in steps),
+            "above_bytes": max((step.above_bytes for step in steps if step.above_bytes), default=None),
+            "state_bytes": state_bytes(shape, config, name),
+            "estimate_bytes": training_bytes(shape, config, name, prompts_per_pass),
+        },
+        "against": compared,
+        "microbatch_size": prompts_per_pass,
+    }
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config", type=Path)
+    parser.add_argument("scratch", type=Path)
+    parser.add_argument("--against", default="")
+    parser.add_argument("--rows", default="1")
+    parser.add_argument("--length", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    options = parser.parse_args()
+    config = load_config(options.config.read_text(encoding="utf-8"), source=str(options.config))
+    rows = [int(count) for count in options.rows.split(",")]
+    against = [name for name in options.against.split(",") if name]
+    warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, caused by peft and TRL
+    try:
+        found = bench(config, options.scratch, rows, options.length, against, options.repeats)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

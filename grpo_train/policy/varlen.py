@@ -1,0 +1,85 @@
+"""torch's attention kernel for sequences of different lengths, where it works."""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@lru_cache(maxsize=64)
+def varlen_call(
+    heads: tuple[int, int, int], scale: float, windowed: bool, dtype: torch.dtype, device: torch.device
+) -> Any | None:
+    """torch's ``varlen_attn`` as a function of (query, key, value, ends, longest, window), for each of its signatures
+    (2.10: is_causal; 2.11: scale and window_size; 2.12: enable_gqa).
+
+    None where it is missing, where only kernels that repeat may run (its backward pass adds in any order), or where a
+    small probe with these heads differs from sdpa in values or gradients.
+    """
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    known = inspect.signature(varlen_attn).parameters
+    queries, groups, width_D = heads
+    repeats = queries // groups if "enable_gqa" not in known else 1
+
+    def call(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int, window: int | None) -> Tensor:
+        options: dict[str, Any] = {}
+        if "window_size" in known:
+            options["window_size"] = (-1 if window is None else window - 1, 0)
+        else:
+            options["is_causal"] = True
+        if "scale" in known:
+            options["scale"] = scale
+        if "enable_gqa" in known:
+            options["enable_gqa"] = queries != groups
+        if repeats > 1:
+            key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+        result = varlen_attn(query, key, value, ends, ends, longest, longest, **options)
+        assert isinstance(result, Tensor)  # a pair only when weights are requested
+        return result
+
+    lacks_scale = "scale" not in known and abs(scale * width_D**0.5 - 1) > 1e-6
+    if lacks_scale or (windowed and "window_size" not in known) or torch.are_deterministic_algorithms_enabled():
+        return None
+    try:
+        return call if _agrees(call, heads, scale, 5 if windowed else None, dtype, device) else None
+    except (RuntimeError, TypeError, ValueError):  # unsupported heads, or an unknown signature
+        return None
+
+
+def _agrees(
+    call: Any, heads: tuple[int, int, int], scale: float, window: int | None, dtype: torch.dtype, device: torch.device
+) -> bool:
+    """Whether ``call`` matches sdpa in float32 on two sequences, in values and gradients."""
+    lengths = (9, 17)
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        rows = [
+            torch.sin(torch.arange(sum(lengths) * count * heads[2], device=device) * step)
+            .reshape(sum(lengths), count, heads[2])
+            .to(dtype)
+            .requires_grad_()
+            for count, step in ((heads[0], 0.7), (heads[1], 1.3), (heads[1], 2.1))
+        ]
+        ends = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=device)
+        found = call(*rows, ends, max(lengths), window)
+        results = []
+        for query, key, value in zip(*(x.float().split(lengths) for x in rows), strict=True):
+            mask = torch.ones((len(query), len(query)), dtype=torch.bool, device=device).tril()
+            mask = mask if window is None else mask.triu(1 - window)
+            query, key, value = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
+            grouped = heads[0] != heads[1]
+            result = scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=grouped)
+            results.append(result.squeeze(0).transpose(0, 1))
+        expected = torch.cat(results)
+        weights = torch.cos(torch.arange(expected.numel(), device=device)).reshape(expected.shape)
+        by_call, by_sdpa = (torch.autograd.grad(x, rows, weights.to(x.dtype)) for x in (found, expected))
+    pairs = zip((found, *by_call), (expected, *by_sdpa), strict=True)
+    return all(bool((a.float() - b.float()).norm() <= 0.02 * b.float().norm()) for a, b in pairs)

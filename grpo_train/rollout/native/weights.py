@@ -1,0 +1,133 @@
+"""The copy of a model that completions are drawn from: its adapter merged in, rounded once to the compute type.
+
+An adapter that is merged into its base and taken out again in place leaves rounding errors that add up (1,000 times in
+bfloat16: two thirds of a weight, github.com/huggingface/trl/issues/6688). Here the base is only read.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft.tuners.lora.layer import Linear as LoraLinear
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+from torch import Tensor
+
+from grpo_train.rollout.native.slots import ATTENTION, Prompts, Slots, Step
+
+
+class UnsupportedModelError(Exception):
+    """The native backend cannot run this model; the message gives the reason."""
+
+
+@dataclass(frozen=True)
+class _Own:
+    """A weight that the copy does not share with the policy."""
+
+    target: Tensor
+    source: Tensor
+    adapter: Any
+    """peft's layer; None for a weight without an adapter."""
+
+
+class FrozenCopy:
+    """A transformers model like the policy's, without adapter, gradients and dropout.
+
+    It shares the weights that are never trained and have the compute type already. The others have storage of their
+    own, which :meth:`sync` writes in place, so that addresses never change.
+    """
+
+    def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
+        """Copy ``model``, with or without a LoRA adapter.
+
+        ``dtype``: compute type; None = that of the model's embedding. Raises UnsupportedModelError.
+        """
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        dtype = dtype or base.get_input_embeddings().weight.dtype
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            self.model = type(base)._from_config(deepcopy(base.config), attn_implementation=ATTENTION, dtype=dtype)
+        self.model.generation_config = base.generation_config
+        self._own: list[_Own] = []
+        self._fill(base, dtype)
+        self.model.requires_grad_(False).eval()
+        self.device: torch.device = self.model.device
+        # transformers passes a 4-D mask on and builds no other; our attention ignores it.
+        self._unused = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
+        self.sync()
+
+    def logits(self, slots: Slots, work: Prompts | Step, ids: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:
+        """Logits of a forward pass that writes and reads ``slots``.
+
+        Args:
+            ids, positions: (1, N) for prompts, (B, 1) for a step.
+            keep: ``logits_to_keep`` of transformers: indices in the row, or the number of last tokens.
+        """
+        slots.work = work
+        logits: Tensor = self.model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=self._unused,
+            use_cache=False,
+            logits_to_keep=keep,
+            slots=slots,
+        ).logits
+        return logits
+
+    @torch.no_grad()
+    def sync(self) -> None:
+        """Take over the policy's weights: W = round(W_base + s·B·A), summed in float32 (float64 for float64)."""
+        for each in self._own:
+            merged = each.source
+            if each.adapter is not None and not each.adapter.disable_adapters:
+                merged = each.source.to(torch.promote_types(each.source.dtype, torch.float32))
+                for name in each.adapter.active_adapters:
+                    if name in each.adapter.lora_A:
+                        merged = merged + each.adapter.get_delta_weight(name).to(merged.dtype)
+            each.target.copy_(merged)
+
+    def _fill(self, base: Any, dtype: torch.dtype) -> None:
+        """Replace the copy's empty weights and buffers."""
+        adapters = _adapters(base)
+        copies: dict[int, Tensor] = {}
+        named = base.named_parameters(remove_duplicate=False)
+        sources = {name.replace(".base_layer.", "."): weight for name, weight in named}
+        for name, _ in list(self.model.named_parameters(remove_duplicate=False)):
+            source, adapter = sources[name], adapters.get(name)
+            if adapter is None and source.dtype == dtype and not source.requires_grad:
+                weight: Tensor = source.detach()
+            elif adapter is None and id(source) in copies:  # tied weights
+                weight = copies[id(source)]
+            else:
+                weight = torch.empty_like(source, dtype=dtype, requires_grad=False)
+                self._own.append(_Own(weight, source, adapter))
+                if adapter is None:
+                    copies[id(source)] = weight
+            _set(self.model, name, torch.nn.Parameter(weight, requires_grad=False))
+        modules = dict(base.named_modules())
+        for name, module in self.model.named_modules():
+            original = modules.get(name)
+            for key, value in [*module._buffers.items(), *vars(module).items()]:
+                if isinstance(value, Tensor) and value.is_meta:
+                    setattr(module, key, getattr(original, key).detach().clone())
+
+
+def _adapters(base: Any) -> dict[str, Any]:
+    """peft's layers by the name of the weight that they change."""
+    found: dict[str, Any] = {}
+    for name, module in base.named_modules():
+        if isinstance(module, AuxiliaryTrainingWrapper):
+            raise UnsupportedModelError(f"{name} is trained beside the adapter")
+        if not isinstance(module, BaseTunerLayer):
+            continue
+        if not isinstance(module, LoraLinear) or module.lora_variant or any(module.lora_bias.values()):
+            raise UnsupportedModelError(f"{name} has an adapter other than LoRA of a linear layer")
+        found[f"{name}.weight"] = module
+    return found
+
+
+def _set(model: Any, name: str, weight: torch.nn.Parameter) -> None:
+    parent, _, key = name.rpartition(".")
+    setattr(model.get_submodule(parent), key, weight)
