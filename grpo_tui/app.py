@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import inspect
 import os
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -16,18 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from textual import events
-from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.app import App, SystemCommand
 from textual.message import Message
 from textual.notifications import Notify
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from grpo_tui import background, clipboard, toasts, unanswered
+from grpo_tui.actions import tunnels
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.reasons import READONLY
 from grpo_tui.announcements import EndWatch, Pace, end_notice, job_done, job_failed
 from grpo_tui.attach import RunForeground, call_in_foreground
+from grpo_tui.copies import Copies
 from grpo_tui.history.writer import HistoryWriter
 from grpo_tui.model.answer_cache import AnswerCache
 from grpo_tui.model.box_history import BoxHistory
@@ -89,11 +90,12 @@ class GrpoApp(App[None]):
         self.options = options
         self.actions = with_keymap(options.keymap)
         self._make_client = make_client or partial(make_box_client, readonly=options.readonly)
-        self._run_foreground, self._now = run_foreground, now
+        self.run_foreground, self._now = run_foreground, now
         self._make_model_command = make_model_command
         self._held_keys: list[events.Key] | None = None
         self.pulse = Pulse()
         self.unanswered = unanswered.UnansweredRequests()
+        self.copies = Copies(self)
         for theme in THEMES:
             self.register_theme(theme)
         self.preferences = Preferences.load(options.fresh)
@@ -198,6 +200,7 @@ class GrpoApp(App[None]):
             background.withdraw_question(self)
         elif isinstance(event, BoxGreeted):
             self.work("doctor", partial(background.examine, self))
+            self.work("forwards", partial(tunnels.open_forwards, self))
             self.work("unanswered requests", partial(unanswered.ask_again, self))
 
     def tick(self) -> None:
@@ -380,21 +383,3 @@ class GrpoApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         return importlib.import_module("grpo_tui.commands").commands(self)
-
-    def run_in_terminal(self, argv: list[str], note: str) -> tuple[int, str]:
-        """Hand the terminal to a command: (exit status, why it could not be started).
-
-        Synchronous, and no exception leaves the ``with`` block: either would leave the terminal broken.
-        """
-        problem, code = "", 0
-        try:
-            with self.suspend():
-                try:
-                    print(f"\n{' '.join(argv)}\n{note}\n", file=sys.__stdout__, flush=True)
-                    code = self._run_foreground(argv)
-                except BaseException as error:
-                    problem = str(error) or type(error).__name__
-        except SuspendNotSupported:
-            problem = "this terminal cannot be suspended"
-        self.refresh(layout=True)
-        return code, problem

@@ -35,6 +35,14 @@ def plan(box: Box, session: str, environment: Mapping[str, str] = os.environ) ->
     return Handover(argv, f"{keys} d", note)
 
 
+def plan_job(box: Box, job: str) -> Handover:
+    """How to open a shell in a SLURM job (``job 12``), beside the run."""
+    from remote.transports.choice import terminal_argv
+
+    argv = terminal_argv(box, ["srun", f"--jobid={job.removeprefix('job ')}", "--overlap", "--pty", "bash"])
+    return Handover(argv, "exit", "a shell on the job's first node; it has the GPUs of the job")
+
+
 def attach_command(box: Box, session: str) -> list[str]:
     """``tmux attach`` on this machine, or through ``ssh -t`` on a remote box."""
     from remote.transports.choice import attach_argv
@@ -63,7 +71,8 @@ def call_in_foreground(argv: list[str]) -> int:
     Ctrl+C and Ctrl+\\ reach every process of the terminal; here they end the command alone, as in ``system(3)``.
     """
     # Handlers instead of SIG_IGN, which the command would inherit.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]  # Windows has one
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     try:
         return subprocess.call(argv)
     finally:

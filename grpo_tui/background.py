@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.checkpoints import checkpoint_views
 from grpo_tui.model.formatting import one_line
@@ -138,7 +139,10 @@ async def read_stores(app: GrpoApp) -> None:
 
 
 async def examine(app: GrpoApp) -> None:
-    """Run the box's doctor, which names what is missing."""
+    """Run the box's doctor, which names what is missing; before, say that another machine answers."""
+    if app.store.is_other_machine:
+        app.store.is_other_machine = False
+        app.show_error(f"{app.store.box}: another machine", OTHER_MACHINE, OTHER_MACHINE_HINT)
     try:
         app.store.examined(await app.request("doctor", timeout=60.0))
     except RemoteError:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _ASK, _COPY, _SHELL = "grpo_tui.history.commands", "grpo_tui.shell.copying", "grpo_tui.shell.commands"
 SHELL_COMMANDS = (
-    "boxes", "doctor", "runs", "show", "tail", "gpu", "sessions", "capture", "attach",
-    "launch", "resume", "eval", "stop", "kill",
+    "boxes", "instances", "doctor", "up", "env", "sync", "runs", "show", "tail", "tensorboard", "gpu", "sessions",
+    "capture", "attach", "launch", "resume", "eval", "stop", "kill",
 )  # fmt: skip
 COMMANDS = {
     "history": _ASK, "cost": _ASK, "wandb": "grpo_tui.history.wandb", "get": _COPY, "put": _COPY,
@@ -43,8 +43,13 @@ examples:
 
 in a shell, without the app (docs/boxes.md; they take --box NAME and --json):
   grpo-tui doctor                           check whether a box is ready, with the command that fixes what is not
+  grpo-tui up                               from a bare box to the first step: code, engine, launch of the demo (or CFG)
+  grpo-tui sync                             bring the commit of this checkout to a box
+  grpo-tui env put | env setup              put a .env with secrets on a box; set up its engine
   grpo-tui boxes                            every box at a glance: live runs, free GPUs, price, idle time
+  grpo-tui instances                        what the providers of boxes.yaml rent out to you: state, address, price
   grpo-tui runs | show RUN | tail RUN       what a box has
+  grpo-tui tensorboard RUN                  its curves in TensorBoard, on a port of this machine
   grpo-tui gpu | sessions | capture SESSION | attach SESSION
   grpo-tui launch CFG | resume RUN | eval RUN | stop RUN | kill RUN
 
@@ -138,7 +143,7 @@ def reload_box(box: Box, arguments: argparse.Namespace) -> Box:
 def _overridden(box: Box, host: str | None, root: str | None) -> Box:
     """A box with what the command line and the environment override."""
     if host and not box.is_local:
-        box = replace(box, host=host)
+        box = replace(box, host=host, provider=None)
     if root:
         box = replace(box, root=str(Path(root).expanduser().absolute()) if box.is_local else root)
     if box.is_local and not box.tmux_socket:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from textual.app import SystemCommand
 
 from grpo_tui import downloads, report
+from grpo_tui.actions import copies, reasons, tunnels
 from grpo_tui.actions.action import key_label
 
 if TYPE_CHECKING:
@@ -29,12 +30,24 @@ def commands(app: GrpoApp) -> Iterator[SystemCommand]:
         text = text.replace("[", r"\[")  # Textual reads it as markup
         title = f"{action.label}: {action.help}"  # the palette searches titles alone
         yield SystemCommand(title, text, lambda name=action.id: app.run_worker(app.action_act(name)))
+    yield SystemCommand("tunnels: List the tunnels to the box", "open, copy or end one", partial(_list_tunnels, app))
+    if not (why := reasons.readonly(situation)):
+        why = "the next launch trains with it; running jobs keep theirs"
+        yield SystemCommand("sync: Bring the code of this machine's checkout to the box", why, partial(_sync, app))
     title = "report: Save a report of the run, or of the marked runs, as one HTML file"
     yield SystemCommand(title, "made by the box, kept in the downloads folder", partial(report.start, app))
     yield SystemCommand("theme", "Choose the color theme", app.action_change_theme)
     other, why = ("braille", "finer") if app.preferences.in_blocks else ("blocks", "for a font without braille")
     yield SystemCommand(f"charts: {other}", f"Draw charts in {other}: {why}", partial(_draw_charts_in, app, other))
     yield SystemCommand("screenshot", "Save a screenshot (SVG)", partial(_save_screenshot, app))
+
+
+def _list_tunnels(app: GrpoApp) -> None:
+    app.work("tunnels", partial(tunnels.show, app))
+
+
+def _sync(app: GrpoApp) -> None:
+    app.work("sync", partial(copies.sync, app))
 
 
 def _draw_charts_in(app: GrpoApp, characters: str) -> None:

@@ -55,6 +55,10 @@ def model_exists(root: Path) -> bool:
 
 def engine_problem() -> str:
     """Why this environment cannot run the engine, with the command that adds it; "" if it can."""
+    if sys.platform == "win32":
+        from remote.transports.choice import WSL
+
+        return f"--demo trains on this machine, but {WSL}"
     if find_spec("torch") is not None:
         return ""
     return f"--demo needs the training engine (torch), which is not installed here; run: {install_command()}"

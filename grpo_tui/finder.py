@@ -98,7 +98,7 @@ class Finder(Provider):
     def _other_boxes(self) -> Iterator[Find]:
         for box in self._boxes:
             go = partial(self.grpo.work, "action boxes", partial(self.grpo.use_box, box))
-            yield Find(f"box {box.name}", box.host or "this machine", go)
+            yield Find(f"box {box.name}", box.address(), go)
 
 
 def go_to_run(app: GrpoApp, name: str) -> None:

@@ -42,6 +42,10 @@ OUTCOMES = {
     "stop": "{run}: stop requested",
     "kill": "{run} killed",
     "note": "note on {run} saved",
+    "set_up": "setup of the engine started",
+    "open_tensorboard": "TensorBoard of {run} started",
+    "open_shell": "a shell was opened",
+    "send_line": "line sent to {run}",
 }
 """What is said of a request whose answer had been lost. Those of the Ask screen are missing: they end with it."""
 

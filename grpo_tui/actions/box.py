@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grpo_tui.actions.runs import attach_to
+from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
@@ -48,3 +49,45 @@ async def attach(app: GrpoApp) -> None:
         await attach_to(app, session)
     else:
         app.warn("this box has no tmux session")
+
+
+async def set_up(app: GrpoApp) -> None:
+    """Install the engine of the box's checkout, or what is missing of it, in a tmux session."""
+    try:
+        reply = await app.request("set_up")
+    except RemoteError as error:
+        app.show_error("cannot set up the engine", error.message, error.hint)
+        return
+    started = "started" if reply["started"] else "is running"
+    app.receipt(
+        f"setup of the engine {started}", f"in tmux session {reply['session']}; {app.key('attach_session')} attaches"
+    )
+
+
+async def open_shell(app: GrpoApp) -> None:
+    """Open a shell on the box in a new tmux session, and attach to it."""
+    try:
+        session = (await app.request("open_shell"))["session"]
+    except RemoteError as error:
+        app.show_error("cannot open a shell", error.message, error.hint)
+        return
+    await attach_to(app, session)
+
+
+async def send_line(app: GrpoApp) -> None:
+    """Send a line to the session under the cursor (asks first)."""
+    from grpo_tui.screens.send_line import LineScreen, confirm_line
+
+    session = app.views.box.session
+    if not session:
+        app.warn("this box has no tmux session")
+        return
+    line = await app.show_dialog(LineScreen(session))
+    if not line or not await app.show_dialog(confirm_line(app.store.box, session, line)):
+        return
+    try:
+        await app.request("send_line", session=session, line=line)
+    except RemoteError as error:
+        app.show_error(f"not sent to {session}", error.message, error.hint)
+    else:
+        app.receipt(f"sent to {session}", line)

@@ -7,10 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 from grpo_tui import background
+from remote.events import Link
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
-    from grpo_tui.shell.boxes import Glance
+    from grpo_tui.fleet.glance import Glance
+    from grpo_tui.model.store import Store
 
 
 async def choose_box(app: GrpoApp) -> None:
@@ -28,7 +30,7 @@ async def choose_box(app: GrpoApp) -> None:
     if all(box.name != current.name for box in boxes):
         boxes = [current, *boxes]
     agent = app.store.check_to_act_on("agent")
-    chosen = await app.show_dialog(BoxesScreen(boxes, current.name, agent, _here(app)))
+    chosen = await app.show_dialog(BoxesScreen(boxes, current.name, lambda: _here(app), agent))
     if chosen == ADD:
         box = await app.show_dialog(AddBoxScreen(lambda new: add_box(file, new)))
         if box is not None:
@@ -42,7 +44,7 @@ async def choose_box(app: GrpoApp) -> None:
 
 def _here(app: GrpoApp) -> Glance:
     """The current box, from what the app knows."""
-    from grpo_tui.shell.boxes import Glance
+    from grpo_tui.fleet.glance import Glance
 
     store, box = app.store, app.connection.box
     rows, gpus = store.runs or [], store.gpus
@@ -57,7 +59,15 @@ def _here(app: GrpoApp) -> Glance:
         gpus=None if gpus is None else len(gpus),
         gpus_free=None if gpus is None else sum(not gpu.get("processes") for gpu in gpus),
         idle_s=min(ages) if ages and not live else None,
+        age_s=_age_of_the_link(store),
     )
+
+
+def _age_of_the_link(store: Store) -> float | None:
+    """Seconds since the current box was last heard; None if it never was."""
+    if not store.ever_connected:
+        return None
+    return 0.0 if store.link.state is Link.CONNECTED else store.now() - store.link_since
 
 
 async def safe_to_terminate(app: GrpoApp) -> None:

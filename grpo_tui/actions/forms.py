@@ -11,6 +11,7 @@ from grpo_train.run_dir.errors import UserError
 from grpo_tui.actions import marked
 from grpo_tui.model.workflow import workflow_parts
 from remote.protocol import RemoteError
+from remote.protocol.slurm import JobOptions
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
@@ -28,8 +29,9 @@ async def launch(app: GrpoApp) -> None:
     configs = await _configs(app)
     runs = [row.name for row in app.store.runs or ()]
     preferred = demo.CONFIG if app.options.demo else FIRST_CONFIG
-    notify = app.connection.box.notify
-    form = LaunchScreen(app.request, app.store.box, configs, runs, preferred, notify)
+    box = app.connection.box
+    job = JobOptions().changed(box.slurm) if box.scheduler else None
+    form = LaunchScreen(app.request, app.store.box, configs, runs, preferred, box.notify, job)
     reply = await app.show_dialog(form)
     if reply is not None:
         run = str(reply.get("run", ""))
@@ -118,4 +120,5 @@ async def _complete_steps(app: GrpoApp, run: str) -> list[int]:
 
 def _receipt(app: GrpoApp, title: str, reply: dict[str, Any]) -> None:
     session = reply.get("session")
-    app.receipt(title, f"in tmux session {session}" if session else "")
+    job = f"as SLURM job {reply['job']}" if reply.get("job") else ""
+    app.receipt(title, f"in tmux session {session}" if session else job)

@@ -17,9 +17,7 @@ def disconnected(situation: Situation) -> str:
 
 
 def not_writable(situation: Situation) -> str:
-    if situation.readonly:
-        return READONLY
-    return "" if situation.store.connected else DISCONNECTED
+    return readonly(situation) or disconnected(situation)
 
 
 def _not_writable_run(situation: Situation) -> str:
@@ -92,6 +90,16 @@ def not_backupable(situation: Situation) -> str:
     return f"{run.name} is {work}" if work else ""
 
 
+def not_copyable(situation: Situation) -> str:
+    if (run := situation.run) is None:
+        return NO_RUN
+    return "" if run.layout == "run" else OLDER
+
+
+def readonly(situation: Situation) -> str:
+    return READONLY if situation.readonly else ""
+
+
 def not_verifiable(situation: Situation) -> str:
     if (reason := not_backupable(situation)) or (run := situation.run) is None:
         return reason
@@ -113,6 +121,8 @@ def not_attachable(situation: Situation) -> str:
         return NO_RUN
     if not situation.store.connected:
         return DISCONNECTED
+    if run.job is not None:
+        return f"{run.name} is pending: its job has no node yet" if run.state == "pending" else ""
     if situation.store.sessions_of(run.name):
         return ""
     if run.is_live:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from grpo_tui import attach as tmux
 from grpo_tui import background
 from grpo_tui.actions import marked
+from remote.boxes import Box
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -133,25 +136,48 @@ async def _send_kill(app: GrpoApp, target: str, **params: str) -> None:
 
 
 async def attach(app: GrpoApp) -> None:
-    """Attach to the tmux session of the run; detach to return here."""
+    """Attach to the run's tmux session, or open a shell in its job; detach to return."""
     row = app.store.run
-    if sessions := app.store.sessions_of(row.name) if row else []:
+    if row is not None and row.job is not None:
+        await attach_to(app, f"job {row.job.id}", tmux.plan_job)
+    elif sessions := app.store.sessions_of(row.name) if row else []:
         await attach_to(app, sessions[0])
 
 
-async def attach_to(app: GrpoApp, session: str) -> None:
-    """Attach to a tmux session; detach to return here."""
+async def attach_to(app: GrpoApp, session: str, plan: Callable[[Box, str], tmux.Handover] = tmux.plan) -> None:
+    """Attach to a tmux session, or to what else ``plan`` makes of a name; detach to return here."""
     from grpo_tui.screens.dialog import AttachScreen
 
     try:
-        handover = await asyncio.to_thread(tmux.plan, app.connection.box, session)
+        handover = await asyncio.to_thread(plan, app.connection.box, session)
     except Exception as error:  # no OpenSSH, an alias that does not resolve, …
         app.show_error("cannot attach", str(error))
         return
     screen = AttachScreen(session, app.store.box, shlex.join(handover.argv), handover.detach, handover.note)
     if await app.show_dialog(screen):
-        code, problem = app.run_in_terminal(handover.argv, f"to return: {handover.detach}")
+        code, problem = run_in_terminal(app, handover.argv, f"to return: {handover.detach}")
         if problem:
             app.show_error("cannot attach", problem)
         elif code:
-            app.warn(f"tmux exited with code {code}", title=f"attach to {session}")
+            app.warn(f"the command exited with code {code}", title=f"attach to {session}")
+
+
+def run_in_terminal(app: GrpoApp, argv: list[str], note: str) -> tuple[int, str]:
+    """Hand the terminal to a command: (exit status, why it could not be started).
+
+    Synchronous, and no exception leaves the ``with`` block: either would leave the terminal broken.
+    """
+    from textual.app import SuspendNotSupported
+
+    problem, code = "", 0
+    try:
+        with app.suspend():
+            try:
+                print(f"\n{' '.join(argv)}\n{note}\n", file=sys.__stdout__, flush=True)
+                code = app.run_foreground(argv)
+            except BaseException as error:
+                problem = str(error) or type(error).__name__
+    except SuspendNotSupported:
+        problem = "this terminal cannot be suspended"
+    app.refresh(layout=True)
+    return code, problem

@@ -21,6 +21,7 @@ from remote.protocol.jobs import LaunchRequest
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config
+    from remote.protocol.slurm import JobOptions
 
 PATH = "path"
 """Choice of the starting weights: a path typed by the user."""
@@ -55,9 +56,12 @@ class LaunchScreen(RequestScreen):
         runs: list[str],
         preferred: str,
         notify: Mapping[str, Any] = MappingProxyType({}),
+        job: JobOptions | None = None,
     ) -> None:
+        """``job``: what a job of this box asks for; None on a box without a scheduler."""
         super().__init__(request, f"launch a run on {box}")
         self.configs, self.runs, self.preferred, self.notify_by = configs, runs, preferred, notify
+        self.job = job
         self._text_loaded = asyncio.Event()
         self._loading: tuple[ConfigChoice | None, object] = (None, object())
         self.tasks = TaskNames(request)
@@ -78,6 +82,8 @@ class LaunchScreen(RequestScreen):
         yield from text_field("", "ckpt-path", "adapter or model directory on the box, absolute or under its root")
         yield from text_field("processes", "nproc", "from the config (run.nproc)", type="integer")
         yield from text_field("overrides", "overrides", "run.total_steps=20 train.microbatch_size=4")
+        if self.job is not None:
+            yield from text_field("job", "job", "changes for this run: time=2:00:00 gpus=4")
         yield from text_field("run name", "run-name", "default: the time, e.g. run_2026-11-21_12-34-56")
 
     def on_mount(self) -> None:
@@ -167,6 +173,7 @@ class LaunchScreen(RequestScreen):
         if ckpt == PATH and not self.value("ckpt-path"):
             raise FieldError("start from: enter a directory on the box")
         overrides = self.overrides()
+        self._job()
         return LaunchRequest(
             config_text=text,
             config_name=f"config/{choice.name}",
@@ -174,7 +181,18 @@ class LaunchScreen(RequestScreen):
             nproc=self.count("nproc", "processes"),
             overrides=[*overrides, *notify_overrides(self.notify_by, text, overrides)],
             run_name=self.value("run-name"),
+            slurm=self._job_words(),
         )
+
+    def _job_words(self) -> list[str]:
+        return self.value("job").split() if self.job is not None else []
+
+    def _job(self) -> JobOptions | None:
+        """What the job would ask for. Raises FieldError."""
+        try:
+            return self.job.with_words(self._job_words()) if self.job is not None else None
+        except ValueError as error:
+            raise FieldError(f"job: {error}") from error
 
     def as_shown(self, request: Request, reply: dict[str, Any]) -> Request:
         assert isinstance(request, LaunchRequest)
@@ -196,7 +214,9 @@ class LaunchScreen(RequestScreen):
             reply = await self.request("check_weights", path=request.ckpt)
             if reply.get("problem"):
                 raise FieldError(f"start from: {request.ckpt}: {reply['problem']}")
-        return summary_of(config)
+        job = self._job()
+        asked = f" · job: {' '.join(job.words()) or 'defaults of the cluster'}" if job is not None else ""
+        return summary_of(config) + asked
 
 
 def summary_of(config: Config) -> str:

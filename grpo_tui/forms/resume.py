@@ -12,6 +12,7 @@ from textual.widgets import Select
 from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, parameters, text_field
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.tasks import RequestFunction
+from grpo_tui.screens.code_differs import CodeDiffersScreen
 from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
 from remote.protocol import RemoteError
 from remote.protocol.jobs import ResumeRequest
@@ -82,18 +83,25 @@ class ResumeScreen(RequestScreen):
         return summary
 
     async def deliver(self, request: Request) -> dict[str, Any] | None:
-        """Ask the user to confirm an edited workflow, once, and then send the confirmation along."""
+        """Ask which code to take where it differs, and to confirm an edited workflow, once; the answers go along."""
         assert isinstance(request, ResumeRequest)
-        if self._confirmed is not None and replace(self._confirmed, confirmation="") == request:
+        if self._confirmed is not None and replace(self._confirmed, confirmation="", code="") == request:
             request = self._confirmed
         while True:
             try:
                 return await super().deliver(request)
             except RemoteError as error:
-                if error.code != "workflow_edited":
+                if error.code not in ("workflow_edited", "code_differs"):
                     raise
+                differs = error.message if error.code == "code_differs" else ""
+            if differs:
+                chosen = await self.app.push_screen_wait(CodeDiffersScreen(differs, self.box))
+                if chosen is None:
+                    return None
+                request = replace(request, code=chosen)
+                continue
             self._confirmed = None
-            asked = parameters(replace(request, confirmation=""), dry_run=False)
+            asked = parameters(replace(request, confirmation="", code=""), dry_run=False)
             asked.pop("dry_run")
             plan = await self.request("plan_resume", timeout=60.0, **asked)
             if not await self.app.push_screen_wait(WorkflowEditsScreen(plan, self.box)):

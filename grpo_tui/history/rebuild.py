@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_train.history.database import Database
 from grpo_train.history.news import news_of, read_root
 from grpo_train.run_dir.errors import UserError
 from grpo_tui.history.stores import rebuild_box_stores
 from grpo_tui.history.writer import mark
+from grpo_tui.shell.connection import REPLY_S, Connection
 from remote.boxes import Box
-from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, QuestionAsked
 from remote.protocol import RemoteError
 
-CONNECT_S = 40.0
+if TYPE_CHECKING:
+    from remote.client import BoxClient
+
 AT_ONCE = 4
 """Runs that are asked about at the same time."""
 BATCH = 50
 """Runs that are written at once."""
-REPLY_S = 120.0
 
 
 def rebuild_root(database: Database, root: Path, box: str) -> list[str]:
@@ -41,23 +41,27 @@ def rebuild_box(database: Database, box: Box, say: Callable[[str], None]) -> tup
 
     Raises UserError where the box cannot be reached: nothing is asked of a person.
     """
-    client = _Connected(box)
+    try:
+        connection = Connection(box, has_person=False)
+    except RemoteError as error:
+        raise UserError(error.message, code=error.code) from error
+    client = connection.client
     try:
         database.box_heard(box.name, box.root, box.dated_prices(), time.time())
-        rows: list[dict[str, Any]] = client.request("list_runs").result()["runs"]
-        facts = client.request("box_facts").result()
+        rows: list[dict[str, Any]] = connection.request("list_runs")["runs"]
+        facts = connection.request("box_facts")
         if (uptime := facts.get("uptime_s")) is not None:
             database.box_up(box.name, (time.time() - uptime, time.time()))
         count, problems = _read_runs(database, box, client, [row for row in rows if row.get("identity")], say)
-        return count, problems + rebuild_box_stores(database, client.ask, say)
+        return count, problems + rebuild_box_stores(database, connection.request, say)
     except RemoteError as error:
         raise UserError(f"{box.name}: {error.message}", code=error.code) from error
     finally:
-        client.close()
+        connection.close()
 
 
 def _read_runs(
-    database: Database, box: Box, client: _Connected, rows: Iterable[dict[str, Any]], say: Callable[[str], None]
+    database: Database, box: Box, client: BoxClient, rows: Iterable[dict[str, Any]], say: Callable[[str], None]
 ) -> tuple[int, list[str]]:
     count, problems, batch = 0, [], []
     asked: deque[tuple[str, Future[dict[str, Any]], Future[dict[str, Any]]]] = deque()
@@ -66,7 +70,9 @@ def _read_runs(
     while waiting or asked:
         while waiting and len(asked) < AT_ONCE:
             run = waiting.popleft()
-            asked.append((run, client.request("show_run", run=run), client.request("metrics", run=run)))
+            asked.append(
+                (run, client.request("show_run", REPLY_S, run=run), client.request("metrics", REPLY_S, run=run))
+            )
         run, shown, measured = asked.popleft()
         try:
             answer = shown.result()
@@ -103,37 +109,3 @@ def _metrics(asked: Future[dict[str, Any]]) -> list[dict[str, Any]] | None:
     except RemoteError:
         return None
     return list(reply["metrics"]) if reply["state"] == "whole" else None
-
-
-class _Connected:
-    """A client whose link stands. Raises UserError when it does not within CONNECT_S, or asks for a person."""
-
-    def __init__(self, box: Box) -> None:
-        from remote.client import BoxClient
-
-        self._box, self._said, self._why = box, threading.Event(), ""
-        self._client = BoxClient(box, self._take)
-        self._client.start()
-        if not self._said.wait(CONNECT_S) or self._why:
-            self._client.close()
-            raise UserError(f"{box.name}: {self._why or 'not reached'}", code="unreachable")
-
-    def request(self, op: str, **params: Any) -> Future[dict[str, Any]]:
-        return self._client.request(op, REPLY_S, **params)
-
-    def ask(self, op: str, wait_s: float, **params: Any) -> dict[str, Any]:
-        """The reply to a request. Raises RemoteError."""
-        return self._client.request(op, wait_s, **params).result()
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _take(self, event: ClientEvent) -> None:
-        if isinstance(event, LinkChanged) and event.state is Link.CONNECTED:
-            self._said.set()
-        elif isinstance(event, LinkChanged) and event.state in (Link.LOST, Link.REFUSED):
-            self._why = self._why or event.detail
-            self._said.set()
-        elif isinstance(event, (HostKeyAsked, QuestionAsked)):
-            self._why = f"asks for a person: connect once with  grpo-tui --box {self._box.name}"
-            self._said.set()

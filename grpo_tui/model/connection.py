@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_tui.model.inbox import Inbox, LogEvent
 from grpo_tui.model.run_logs import LOGS, TAIL_BYTES, TAILED, log_path
 from grpo_tui.model.store import Store
+from grpo_tui.model.tunnels import BoxTunnels
 from remote.boxes import Box
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived
 from remote.protocol import RemoteError
@@ -48,6 +49,7 @@ class Connection:
         self.inbox = Inbox(wake, self._consumed)
         self._make_client = make_client
         self.client: BoxClient | None = None
+        self.tunnels = BoxTunnels()
         self._followed: str | None = None
         self._follows: dict[int, str] = {}
         self._listeners: dict[int, Callable[[LogEvent], None]] = {}
@@ -72,6 +74,7 @@ class Connection:
     def close(self) -> None:
         """Close the link without waiting for it. Runs are not affected."""
         self._closed = True
+        self.tunnels.close()
         if self.client is not None:
             threading.Thread(target=self.client.close, daemon=True).start()
 

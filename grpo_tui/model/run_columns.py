@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_train.run_dir.display import STATES, state_label
+from grpo_train.run_dir.display import STATES
 from grpo_tui.model import progress
 from grpo_tui.model.formatting import (
     compact_number,
@@ -16,6 +16,7 @@ from grpo_tui.model.formatting import (
     one_line,
     short_age,
     short_duration,
+    shortened,
 )
 from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import SHORT, base_name
@@ -130,7 +131,7 @@ KNOWN = {
     for column in (
         Column("name", "name", 0, lambda c, r: r.name, lambda c, r: r.name.lower(), is_left=True),
         Column(
-            "state", "state", 4, lambda c, r: state_label(r.shown_state, r.host)[1][:TEXT_WIDTH], _state_order,
+            "state", "state", 4, lambda c, r: shortened(r.label[1], TEXT_WIDTH), _state_order,
             is_left=True,
         ),
         Column("step", "step", 0, _steps, lambda c, r: progress.step_of(c.store, r)),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir import LIVE_STATES
+from grpo_train.run_dir.display import state_label
 from grpo_train.run_dir.files import parse_time, to_float
 from grpo_tui.model.transfers import Transfer
 from remote.protocol.rows import UNREADABLE
@@ -31,6 +32,15 @@ class BackupState(NamedTuple):
     """Training steps that it lacks."""
     time: float
     """When it was made, by the store's clock."""
+
+
+class SlurmJob(NamedTuple):
+    """The job of a run in SLURM's queue."""
+
+    id: str
+    reason: str
+    """Why it is pending."""
+    requeues: int
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,8 @@ class RunRow:
     """Why it stopped by itself, or what failed in a workflow that is finished."""
     backup: BackupState | None = None
     transfer: Transfer | None = None
+    job: SlurmJob | None = None
+    """None also for a job that has ended."""
     has_workflow: bool = False
     """Whether its stages are more than training and scheduled evaluations."""
 
@@ -75,6 +87,16 @@ class RunRow:
     def shown_state(self) -> str:
         """Its state for people: a run that was asked to stop is stopping, whatever it writes until it has ended."""
         return "stopping" if self.stop_requested and self.state in ("starting", "running") else self.state
+
+    @property
+    def label(self) -> tuple[str, str, str]:
+        """Glyph, words and tone of the state: ``running on node1 requeued 2×``, ``pending (Priority)``."""
+        glyph, word, tone = state_label(self.shown_state, self.host)
+        if self.job and self.state == "pending" and self.job.reason:
+            word += f" ({self.job.reason})"
+        if self.job and self.job.requeues:
+            word += f" requeued {self.job.requeues}×"
+        return glyph, word, tone
 
     @property
     def is_live(self) -> bool:
@@ -124,6 +146,7 @@ class RunRow:
             if backup
             else None,
             transfer=Transfer.from_row(transfer) if transfer else None,
+            job=SlurmJob(job["id"], job["reason"], int(job["requeues"])) if (job := row.get("job")) else None,
             has_workflow=bool(row.get("workflow")),
         )
 

@@ -31,6 +31,7 @@ from remote.events import (
     LinkChanged,
     LogArrived,
     LogRotated,
+    MachineChanged,
     RunsReported,
     SessionsReported,
     TopicFailed,
@@ -72,6 +73,8 @@ class Store:
         """Time of the last link event: ``retry_in_s`` counts from it."""
         self.ever_connected = False
         self.host: dict[str, Any] | None = None
+        self.is_other_machine = False
+        """Whether it was another machine the last time, and the user was not told yet."""
         self.engine = UNKNOWN
         self._clock = BoxClock(now)
         self.checks: list[dict[str, Any]] = []
@@ -135,6 +138,8 @@ class Store:
             if (box_time := event.host.get("time")) is not None:
                 self._clock.measured(self.now() - box_time)
             self._changed("link")
+        elif isinstance(event, MachineChanged):
+            self.is_other_machine = True
         elif isinstance(event, ClockMeasured):
             self._clock.measured(event.skew_s)
             self._changed("link")
@@ -318,11 +323,12 @@ class Store:
         return self._live
 
     def sessions_of(self, run: str) -> list[str]:
-        """Names of the live tmux sessions of a run, the training session first."""
+        """Names of the live tmux sessions of a run, the training session first; not the one that answers questions."""
+        asked = session_name(f"ask_{run}")
         names = [
             session["name"]
             for session in self.sessions
-            if not session.get("dead") and (session.get("run") or session["name"]) == run
+            if not session.get("dead") and (session.get("run") or session["name"]) == run and session["name"] != asked
         ]
         return sorted(names, key=lambda name: name != session_name(run))
 

@@ -68,6 +68,8 @@ class AskScreen(Dialog[None]):
         self._form: Form | None = None
         """The last question."""
         self._is_sending = False
+        self._stopping = ""
+        """Id of the question whose answer was asked to stop."""
         self._problem = ""
         self._said: list[tuple[str, str]] = []
         """Lines below the answers, with their tones."""
@@ -101,7 +103,7 @@ class AskScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         self.query_one("#prompt").focus()
-        keys = f"enter asks · two checkpoints: {self._step},0 · ↑ ↓ scroll · esc ends it"
+        keys = f"enter asks · esc stops, then ends · two checkpoints: {self._step},0 · ↑ ↓ scroll"
         self.query_one("#keys-here", Static).update(Content.from_markup("[$grpo-muted]$keys[/]", keys=keys))
         self._tick()
         self.set_interval(TICK_S, self._tick)
@@ -118,12 +120,18 @@ class AskScreen(Dialog[None]):
         state = {
             "starting": f"starting {seconds}",
             "loading": f"loading {seconds}",
-            "ready": f"{log.device} · {'answering' if log.answering else 'ready'}",
+            "ready": f"{log.device} · {self._work()}",
             "failed": "✖ failed",
             "ended": "■ ended",
         }[log.state]
         link = "" if self.grpo.store.connected else " · link lost: it reads on when it is back"
         return Content(f"{names} · {state} · {self._session}{link}")
+
+    def _work(self) -> str:
+        answering = self.answers.answering
+        if answering is None:
+            return "ready"
+        return "stopping the answer" if answering.id == self._stopping else "answering"
 
     # tick ------------------------------------------------------------------------------------------------
 
@@ -284,9 +292,21 @@ class AskScreen(Dialog[None]):
                 pass
 
     def action_cancel(self) -> None:
+        """Stop the answer that is being drawn; without one, or pressed again, end the process."""
+        answering = self.answers.answering if self.answers.state == "ready" else None
+        if self._ask and answering is not None and answering.id != self._stopping:
+            self._stopping = answering.id
+            self.grpo.work("ask: stop the answer", partial(self._stop_answer, answering.id))
+            return
         if self._ask:
             self.grpo.work(f"close {self._ask}", partial(self._close, CLOSE_S))
         self.dismiss(None)
+
+    async def _stop_answer(self, question: str) -> None:
+        try:
+            await self.grpo.request("cancel_answer", ask=self._ask, question=question)
+        except RemoteError as error:
+            self._show_problem(error.message)
 
     async def before_quit(self) -> None:
         """End the process before the program quits."""

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
-from contextlib import suppress
 
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
-from textual.css.query import NoMatches
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
-from grpo_tui.model.formatting import money, one_line, padded, short_duration, shortened
+from grpo_tui.fleet.glance import Glance
+from grpo_tui.fleet.watch import Fleet, priced_and_placed
+from grpo_tui.model.formatting import money, one_line, padded, short_age, short_duration, shortened
 from grpo_tui.screens.dialog import Dialog
-from grpo_tui.shell.boxes import Glance, look
 from grpo_tui.widgets.excerpt import Excerpt
 from remote.boxes import Box, problem_of
 from remote.transports.choice import explain
 
 WIDTH = 96
 """Maximum width of a dialog, see dialogs.tcss."""
+FRAME_WIDTH = 11
+"""Of the border, the paddings and a scrollbar."""
 PRICE_WIDTH = 9
-AGAIN_S = 30.0
-"""Interval between two looks at a box while the list is open."""
+AGE_WIDTH = 8
+START_S = 0.1
+"""Then the list is shown: ten boxes that connect would delay it."""
+BEAT_S = 0.5
+"""Interval at which what the boxes say is shown."""
 ADD = "+"
 """Result of BoxesScreen for a new box; not a valid box name."""
 
@@ -37,35 +39,44 @@ class BoxesScreen(Dialog[str]):
 
     heading = "boxes"
 
-    def __init__(self, boxes: list[Box], current: str, agent: str = "", here: Glance | None = None) -> None:
-        """``agent``: what the doctor of the current box says about the agent, if there is something to do; ``here``:
-        what the app knows about the current box.
+    def __init__(self, boxes: list[Box], current: str, here: Callable[[], Glance], agent: str = "") -> None:
+        """``here``: what the app knows about the current box now; ``agent``: what the doctor of the current box says
+        about the agent, if there is something to do.
         """
         super().__init__()
-        self.boxes, self.current, self.agent = boxes, current, agent
-        self.glances = {} if here is None else {current: here}
-        """What each box said last, by name."""
-        self._over = threading.Event()
+        self.boxes, self.current, self.here, self.agent = boxes, current, here, agent
+        self._fleet = Fleet(boxes, current)
+        self._lines: list[Content] = []
+        """What is shown."""
+
+    def _glance(self, name: str) -> Glance | None:
+        return self.here() if name == self.current else self._fleet.glance(name)
 
     def compose_body(self) -> ComposeResult:
-        options = [Option(self._line(box), id=box.name) for box in self.boxes]
+        self._lines = [self._line(box) for box in self.boxes]
+        options = [Option(line, id=box.name) for line, box in zip(self._lines, self.boxes, strict=True)]
         yield OptionList(*options, id="choices")
         note = "enter: switch · runs on other boxes continue"
         yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=note), classes="message")
         yield Static("", id="transport", classes="message")
 
     def _line(self, box: Box) -> Content:
+        glance = self._glance(box.name)
         mark = "[$success]●[/]" if box.name == self.current else " "
-        price = f"{money(now)}/h" if (now := box.price_at(time.time())) is not None else ""
-        room = min(self.app.size.width, WIDTH) - 8 - len("● ") - PRICE_WIDTH
+        dollars, place, state = priced_and_placed(box, time.time())
+        price = f"{money(dollars)}/h" if dollars is not None else ""
+        room = min(self.app.size.width, WIDTH) - FRAME_WIDTH - len("● ") - PRICE_WIDTH
         name, address = min(20, room // 3), min(40, room - room // 3 - 3)
-        text, tone = _said(self.glances.get(box.name))
+        text, tone = _said(glance)
+        text = f"{state} · {text}" if state and state not in text else text
+        width = room + PRICE_WIDTH - AGE_WIDTH
         return Content.from_markup(
-            f"{mark} [bold]$name[/] [$grpo-muted]$address[/]  $price\n  [{tone}]$text[/]",
+            f"{mark} [bold]$name[/] [$grpo-muted]$address[/]  $price\n  [{tone}]$text[/][$grpo-muted]$age[/]",
             name=padded(shortened(box.name, name), name),
-            address=padded(shortened(box.address(), address), address),
+            address=padded(shortened(place, address), address),
             price=price,
-            text=shortened(one_line(text), room + PRICE_WIDTH),
+            text=padded(shortened(one_line(text), width), width),
+            age=_age(glance).rjust(AGE_WIDTH),
         )
 
     def compose_buttons(self) -> ComposeResult:
@@ -77,28 +88,20 @@ class BoxesScreen(Dialog[str]):
         names = [box.name for box in self.boxes]
         choices.highlighted = names.index(self.current) if self.current in names else 0
         choices.focus()
-        for index, box in enumerate(self.boxes):
-            if box.name != self.current:
-                # A thread of its own: one that hangs keeps neither the others nor the end of the app waiting.
-                threading.Thread(target=self._watch, args=(index, box, self.app), daemon=True).start()
+        self.set_timer(START_S, self._fleet.start)
+        self.set_interval(BEAT_S, self._show)
 
     def on_unmount(self) -> None:
-        self._over.set()
+        self._fleet.close()
 
-    def _watch(self, index: int, box: Box, app: App[object]) -> None:
-        """Look at a box again and again, until the list is closed (on its own thread)."""
-        while not self._over.is_set():
-            glance = look(box)
-            with suppress(RuntimeError, CancelledError, NoMatches):  # the list or the app was closed meanwhile
-                if not self._over.is_set():
-                    app.call_from_thread(self._show, index, glance)
-            self._over.wait(AGAIN_S)
-
-    def _show(self, index: int, glance: Glance) -> None:
-        """Show what a box said."""
-        self.glances[glance.name] = glance
-        if not self._over.is_set():
-            self.query_one(OptionList).replace_option_prompt_at_index(index, self._line(self.boxes[index]))
+    def _show(self) -> None:
+        """Show what the boxes say now."""
+        choices = self.query_one(OptionList)
+        for index, box in enumerate(self.boxes):
+            line, shown = self._line(box), self._lines[index]
+            if (line.plain, line.spans) != (shown.plain, shown.spans):
+                self._lines[index] = line
+                choices.replace_option_prompt_at_index(index, line)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         box = self.boxes[event.option_index]
@@ -116,14 +119,23 @@ class BoxesScreen(Dialog[str]):
 
 def _said(glance: Glance | None) -> tuple[str, str]:
     """What a box says about itself, and the tone of it."""
-    if glance is None:
+    if glance is None or (glance.age_s is None and not glance.problem):
         return "asking …", "$grpo-muted"
-    if glance.problem:
-        return glance.problem.removeprefix(f"{glance.name}: "), "$error"
+    if glance.age_s is None:
+        return glance.problem, "$error"
     live = f"{len(glance.live)} live: {', '.join(glance.live)}" if glance.live else "no live run"
     idle = f", idle for {short_duration(glance.idle_s)}" if glance.idle_s is not None else ""
     gpus = f"{glance.gpus_free} of {glance.gpus} GPUs free · " if glance.gpus else ""
+    if glance.problem:
+        return f"{live} · {glance.problem}", "$warning"
     return f"{gpus}{live}{idle}", "$success" if glance.live else "$text"
+
+
+def _age(glance: Glance | None) -> str:
+    """How old it is what a box says; a box whose link is up reports changes at once."""
+    if glance is None or glance.age_s is None:
+        return ""
+    return f"{short_age(glance.age_s)} ago" if glance.age_s >= 1 else "now"
 
 
 _FIELDS = (

@@ -204,9 +204,9 @@ class AttachScreen(Question):
 
     def compose_below(self) -> ComposeResult:
         yield Static(Content.from_markup("To return: [bold $accent]$detach[/]", detach=self.detach), classes="message")
-        yield Static(
-            Content.from_markup("[$grpo-muted]Ctrl+C there stops the run after the current step.[/]"), classes="message"
-        )
+        if self.detach != "exit":  # a shell of one's own
+            warning = "[$grpo-muted]Ctrl+C there stops the run after the current step.[/]"
+            yield Static(Content.from_markup(warning), classes="message")
         if self.note:
             yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=self.note), classes="message")
 

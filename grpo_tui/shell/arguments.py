@@ -12,6 +12,7 @@ from grpo_train.run_dir.configs import config_folder, list_configs, read_config
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_tui.shell.options import add_box_options
+from remote.protocol.code import NOW, THEN
 from remote.protocol.intake import hints_of
 from remote.protocol.jobs import EvaluateRequest
 
@@ -19,13 +20,18 @@ EXIT_CODES = "Exit codes: 0 done, 1 failed (the box refused or was not reached),
 DOCTOR_CODES = "Exit codes: 0 all green, 1 something is yellow, 2 something is red, or a usage error."
 HELP = {
     "boxes": "Show every box of boxes.yaml: its live runs, free GPUs and price, and how long it has been idle.",
+    "instances": "List the instances of the providers in boxes.yaml: type, region, state, address and price.",
     "doctor": "Check whether a box is ready, and print the command that fixes what is not.",
+    "env": "Put a .env with secrets on a box, where every job reads it, or set up the engine of its checkout.",
+    "up": "From a bare box to the first step: bring the code of your checkout, set the engine up, launch a config.",
+    "sync": "Bring the commit of your checkout to a box: the next launch trains with it, running jobs keep theirs.",
     "runs": "List the runs of a box, newest first.",
     "show": "Show a run: its state, error, checkpoints and evaluations.",
     "tail": "Print the end of a log of a run.",
     "gpu": "Show the GPUs of a box and what runs on them.",
     "sessions": "List the tmux sessions of a box.",
     "capture": "Print the last lines of a tmux session.",
+    "tensorboard": "Show a run in TensorBoard on this machine, until Ctrl-C.",
     "attach": "Attach this terminal to a tmux session, or to that of a run.",
     "launch": "Launch a run of a config of this machine.",
     "resume": "Resume a run from one of its checkpoints.",
@@ -33,7 +39,7 @@ HELP = {
     "stop": "Stop a run after its current step, saved.",
     "kill": "Kill a run or an evaluation now, without saving.",
 }
-CHANGES = ("launch", "resume", "eval", "stop", "kill")
+CHANGES = ("up", "launch", "resume", "eval", "stop", "kill")
 _NOT_OPTIONS = ("run", "steps", "ckpt_path", "dry_run", "idempotency_key", "recall")
 """Fields of an evaluation's request that are not options of the same name."""
 
@@ -51,7 +57,7 @@ def parser(command: str) -> argparse.ArgumentParser:
         options.add_argument(
             "--key", default="", help="idempotency key: a repeated command with the same key is carried out once"
         )
-    if command == "boxes":
+    if command in ("boxes", "instances"):
         options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
     else:
         add_box_options(options)
@@ -105,8 +111,36 @@ def _doctor(options: argparse.ArgumentParser) -> None:
     _set(options)
 
 
+def _env(options: argparse.ArgumentParser) -> None:
+    options.add_argument("action", choices=("put", "setup"), help="put: send FILE; setup: install what is missing")
+    options.add_argument("file", metavar="FILE", nargs="?", default="", help="put: file of variables (default: .env)")
+    _dry_run(options)
+
+
+def _up(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "cfg", metavar="CFG", nargs="?", default="demo", help="config file, or the name of an example (default: demo)"
+    )
+    _sync(options)
+    _launch_options(options)
+
+
+def _sync(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--with-changes", action="store_true", help="take along what is not committed, as a patch that each run keeps"
+    )
+
+
 def _run(options: argparse.ArgumentParser) -> None:
     options.add_argument("run", metavar="RUN", help="name of the run")
+
+
+def _tensorboard(options: argparse.ArgumentParser) -> None:
+    _run(options)
+    options.add_argument(
+        "--port", type=int, metavar="N", help="port of this machine (default: 16007, or the next free)"
+    )
+    options.add_argument("--open", action="store_true", help="open it in the browser")
 
 
 def _tail(options: argparse.ArgumentParser) -> None:
@@ -127,11 +161,17 @@ def _capture(options: argparse.ArgumentParser) -> None:
 
 def _launch(options: argparse.ArgumentParser) -> None:
     options.add_argument("cfg", metavar="CFG", help="config file of this machine, or the name of an example config")
+    _launch_options(options)
+    _dry_run(options)
+
+
+def _launch_options(options: argparse.ArgumentParser) -> None:
     options.add_argument("--ckpt", default="", metavar="DIR", help="starting weights on the box")
     options.add_argument("--run-name", default="", metavar="NAME", help="name of the run (default: the time)")
     _count(options, "--nproc", "number of processes (default: run.nproc)")
+    words = "what the job asks for, in place of 'slurm' in boxes.yaml (repeatable), such as time=2:00:00"
+    options.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help=words)
     _set(options)
-    _dry_run(options)
 
 
 def _resume(options: argparse.ArgumentParser) -> None:
@@ -139,6 +179,9 @@ def _resume(options: argparse.ArgumentParser) -> None:
     options.add_argument("--from-step", default="latest", metavar="STEP", help="a step, or latest (default)")
     _count(options, "--additional-steps", "number of additional steps")
     _count(options, "--nproc", "number of processes")
+    options.add_argument(
+        "--code", default="", choices=(THEN, NOW), help="where the synced code differs: that of the run, or the synced"
+    )
     _set(options)
     _dry_run(options)
 
@@ -167,6 +210,7 @@ def _kill(options: argparse.ArgumentParser) -> None:
 
 
 _OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "doctor": _doctor, "show": _run, "tail": _tail, "capture": _capture, "attach": _session, "launch": _launch,
-    "resume": _resume, "eval": _eval, "stop": _run, "kill": _kill,
+    "doctor": _doctor, "env": _env, "up": _up, "sync": _sync,
+    "show": _run, "tail": _tail, "tensorboard": _tensorboard, "capture": _capture, "attach": _session,
+    "launch": _launch, "resume": _resume, "eval": _eval, "stop": _run, "kill": _kill,
 }  # fmt: skip

@@ -25,17 +25,28 @@ FAILED, INTERRUPTED = 1, 130
 
 def launch(box: Box, arguments: argparse.Namespace) -> int:
     """Launch a run."""
+    return _change(box, arguments, "launch", launch_params(box, arguments))
+
+
+def launch_params(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a launch. Raises UserError for a config that is not valid."""
     name, text, overrides = config_of(arguments)
     overrides += notify_overrides(box.notify, text, overrides)
     params = {"config_text": text, "config_name": name, "overrides": overrides, "by": requester()}
     options = {"ckpt": arguments.ckpt, "run_name": arguments.run_name, "nproc": arguments.nproc}
-    return _change(box, arguments, "launch", {**params, **options})
+    return set_fields({**params, **options, "slurm": arguments.slurm})
+
+
+def set_fields(params: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a request that are set."""
+    return {name: value for name, value in params.items() if value not in (None, "", [])}
 
 
 def resume(box: Box, arguments: argparse.Namespace) -> int:
     """Resume a run."""
     counts = {"additional_steps": arguments.additional_steps, "nproc": arguments.nproc}
     params = {"run": arguments.run, "from_step": arguments.from_step, "overrides": arguments.set or [], **counts}
+    params["code"] = arguments.code
     return _change(box, arguments, "resume", params)
 
 
@@ -72,7 +83,7 @@ def _change(box: Box, arguments: argparse.Namespace, op: str, params: dict[str, 
     key = arguments.key or secrets.token_hex(12)
     if getattr(arguments, "dry_run", False):
         params = {**params, "dry_run": True}
-    params = {name: value for name, value in params.items() if value not in (None, "", [])}
+    params = set_fields(params)
     repeat = f"to learn what happened, repeat the command with  --key {key}  (it is carried out at most once)"
     with Connection(box, readonly=arguments.readonly) as connection:
         try:
@@ -103,6 +114,8 @@ def _outcome(op: str, params: dict[str, Any], reply: dict[str, Any], box: Box) -
         done += ": it stops after its current step and saves"
     elif reply.get("started") is False:
         done += " before, by a command with this key"
+    elif job := reply.get("job"):
+        done += f" as job {job}"
     elif session := reply.get("session") if op != "kill" else "":
         done += f" in tmux session {session}"
     return done + (f" ({reply['note']})" if reply.get("note") else "")

@@ -32,6 +32,10 @@ def _run(command: str, arguments: argparse.Namespace) -> int:
         from grpo_tui.shell.boxes import boxes
 
         return boxes(arguments)
+    if command == "instances":
+        from grpo_tui.shell.instances import instances
+
+        return instances(arguments)
     from grpo_tui.cli import choose_box
 
     box = choose_box(arguments)
@@ -39,6 +43,22 @@ def _run(command: str, arguments: argparse.Namespace) -> int:
         from grpo_tui.shell.doctor import doctor
 
         return doctor(box, arguments)
+    if command == "env":
+        from grpo_tui.shell.environment import environment
+
+        return environment(box, arguments)
+    if command == "sync":
+        from grpo_tui.shell.sync import sync
+
+        return sync(box, arguments)
+    if command == "up":
+        from grpo_tui.shell.up import up
+
+        return up(box, arguments)
+    if command == "tensorboard":
+        from grpo_tui.shell.tensorboard import tensorboard
+
+        return tensorboard(box, arguments)
     from grpo_tui.shell import change, look
 
     commands = change.COMMANDS if command in CHANGES else look.COMMANDS

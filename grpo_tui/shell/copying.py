@@ -17,7 +17,8 @@ from grpo_tui.model.formatting import byte_size
 from grpo_tui.shell.options import add_box_options, exit_code
 
 if TYPE_CHECKING:
-    from remote.copying import Copied, Progress
+    from remote.boxes import Box
+    from remote.copying import Copied, Copier, Progress
 
 _GET = """\
 examples:
@@ -85,18 +86,27 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 def _copy(command: str, arguments: argparse.Namespace) -> Copied:
     from grpo_tui.cli import choose_box
-    from grpo_tui.shell.person import accept_host_key, answer
-    from remote.copying import Copier
 
-    box = choose_box(arguments)
-    with (
-        _shown(f"{command} {box.name}") as progress,
-        Copier(box, ask_host_key=accept_host_key, ask=answer, progress=progress, say=_say) as copier,
-    ):
+    with copying(choose_box(arguments), command) as copier:
         if command == "get":
             folder = Path(arguments.folder).expanduser().absolute()
             return copier.get(arguments.what, folder, arguments.steps)
         return copier.put(Path(arguments.source), arguments.to)
+
+
+@contextmanager
+def copying(box: Box, command: str, *, readonly: bool = False) -> Iterator[Copier]:
+    """A copier that asks and shows its progress in the terminal."""
+    from grpo_tui.shell.person import accept_host_key, answer
+    from remote.copying import Copier
+
+    with (
+        _shown(f"{command} {box.name}") as progress,
+        Copier(
+            box, ask_host_key=accept_host_key, ask=answer, progress=progress, say=_say, readonly=readonly
+        ) as copier,
+    ):  # fmt: skip
+        yield copier
 
 
 def _say(text: str) -> None:

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
 from grpo_tui.shell.arguments import config_of
 from grpo_tui.shell.connection import Connection
 from remote.boxes import Box
-from remote.events import BoxGreeted, ClockMeasured, LinkChanged
+from remote.events import BoxGreeted, ClockMeasured, LinkChanged, MachineChanged
 from remote.protocol import RemoteError
 from remote.transports import Refused
 from remote.transports.choice import choose
@@ -51,6 +52,7 @@ def examine(box: Box, config_text: str = "", overrides: list[str] | None = None)
     with connection:
         yield _transport(box, connection)
         yield _algorithms(connection.event(BoxGreeted, 0.0))
+        yield _machine(connection)
         try:
             reply = connection.request("doctor", DOCTOR_S, config_text=config_text, overrides=overrides or [])
         except RemoteError as error:
@@ -90,6 +92,14 @@ def _algorithms(greeted: BoxGreeted | None) -> dict[str, Any]:
     return _here(
         "algorithms", "warning", detail, hint, "sudo apt-get install -y --only-upgrade openssh-server", where="box"
     )
+
+
+def _machine(connection: Connection) -> dict[str, Any]:
+    changed = connection.event(MachineChanged, 0.0)
+    if changed is None:
+        return _here("machine", "ok", "the same as the last time")
+    where = f" ({changed.address})" if changed.address else ""
+    return _here("machine", "warning", f"{OTHER_MACHINE}{where}", OTHER_MACHINE_HINT)
 
 
 def _clock(connection: Connection) -> dict[str, Any]:

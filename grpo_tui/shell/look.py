@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from grpo_train.run_dir.display import state_label
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.sessions import session_name
 from grpo_tui.attach import attach_command, call_in_foreground
 from grpo_tui.history.tables import print_table
+from grpo_tui.model.run_row import RunRow
 from grpo_tui.shell.connection import Connection
 from remote.boxes import Box
 from remote.events import ClientEvent, GpuSampled, LogArrived, LogFailed, LogRotated, TopicFailed
@@ -39,7 +39,7 @@ def runs(box: Box, arguments: argparse.Namespace) -> int:
 
 
 def _run_cells(row: dict[str, Any]) -> list[str]:
-    state = state_label(str(row.get("state") or ""), str(row.get("host") or ""))[1]
+    state = RunRow.from_summary(row).label[1]
     return [str(row["run"]), state, _progress(row), _number(row.get("reward")), str(row.get("device") or "")]
 
 

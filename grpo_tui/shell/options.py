@@ -6,7 +6,7 @@ import argparse
 
 USAGE_ERRORS = frozenset(
     (
-        "bad_config", "bad_request", "bad_name", "no_run", "no_checkpoint", "no_file", "exists",
+        "bad_config", "provider_key", "bad_request", "bad_name", "no_run", "no_checkpoint", "no_file", "exists",
         "no_config", "no_log", "no_session", "no_terminal", "not_confirmed", "secret",
     )
 )  # fmt: skip

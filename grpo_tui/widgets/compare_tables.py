@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 from textual.content import Content
 
-from grpo_train.run_dir.display import state_label
 from grpo_tui.charts import RUN_LOOKS
 from grpo_tui.model.compare import Compared, Comparison
 from grpo_tui.model.compare_facts import Accuracy, differ, differing
@@ -130,7 +129,7 @@ class StandingSource(CompareSource):
     def _state(run: Compared, palette: Palette) -> Text:
         if run.row is None:
             return Text("–")
-        glyph, word, tone = state_label(run.row.shown_state, run.row.host)
+        glyph, word, tone = run.row.label
         return Text(f"{glyph} {word}", style=palette[tone] if tone in ("good", "bad", "warn") else "")
 
     def _errors(self, width: int, palette: Palette) -> list[Text]:

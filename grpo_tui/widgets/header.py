@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from textual.content import Content
 
 from grpo_train.history.cost import dollars
-from grpo_train.run_dir.display import duration, state_label
+from grpo_train.run_dir.display import duration
 from grpo_tui.model import progress
 from grpo_tui.model.formatting import byte_size, money, one_line, shortened
 from grpo_tui.model.store import Store
@@ -66,6 +66,8 @@ class HeaderBar(Line):
         """Each with its rank: the highest leaves first."""
         if self.readonly:
             told.append((0, part(("read-only", "$warning"))))
+        if (copy := cast("GrpoApp", self.app).copies.at_work) is not None:
+            told.append((0, part((copy.progress.label(), "$primary"))))
         light, room = self._light(room)
         if not light.plain and (live := len(store.live_runs())) > 1:
             told.append((4, part((f"{live} runs live", MUTED))))
@@ -104,7 +106,7 @@ class HeaderBar(Line):
         store, row = self.store, self.store.run
         if row is None:
             return part(" ", ("·" if store.runs is None else "no run selected", MUTED))
-        glyph, word, tone = state_label(row.shown_state, row.host)
+        glyph, word, tone = row.label
         if row.is_live and not store.connected:
             word, tone = f"{word} when last seen", "rest"
         name = shortened(row.name, max(16, width // 2 - 8))

@@ -194,6 +194,8 @@ class _Page:
         entries += [
             (name, "yes" if row[name] else "no") for name in ("formatted", "flexible") if row.get(name) is not None
         ]
+        if row.get("task"):
+            entries.append(("task", one_line(str(row["task"]))))
         if row.get("role"):
             entries.append(("role", one_line(str(row["role"]))))
         facts = row.get("facts") or {}

@@ -1,0 +1,78 @@
+"""Actions that copy between this machine and the box."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from grpo_train.run_dir.errors import UserError
+from remote.protocol import RemoteError
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+    from grpo_tui.copies import BoxCopy
+    from grpo_tui.model.copies import Get, Put, Sync
+
+
+async def get(app: GrpoApp) -> None:
+    """Copy the run, or weights of a checkpoint, to this machine."""
+    from grpo_tui.forms.copies import GetForm
+
+    if (copy := app.copies.at_work) is not None:
+        await _show(app, copy)
+        return
+    run = app.store.selected
+    if run is None:
+        return
+    try:
+        app.store.show(run, await app.request("show_run", run=run))
+    except RemoteError as error:
+        app.show_error(f"cannot read {run}", error.message, error.hint)
+        return
+    await _start(app, await app.show_dialog(GetForm(run, app.store.complete_steps())))
+
+
+async def put(app: GrpoApp) -> None:
+    """Copy a file or folder of this machine to the box."""
+    from grpo_tui.forms.copies import PutForm
+
+    if (copy := app.copies.at_work) is not None:
+        await _show(app, copy)
+        return
+    await _start(app, await app.show_dialog(PutForm(app.store.box)))
+
+
+async def sync(app: GrpoApp) -> None:
+    """Bring the commit of the checkout here to the box, and the changes if the user wants them."""
+    from grpo_tui.model.copies import Sync
+    from grpo_tui.screens.uncommitted import UncommittedScreen
+    from remote.checkout import find_checkout
+    from remote.protocol.code import CLONE
+
+    if (copy := app.copies.at_work) is not None:
+        await _show(app, copy)
+        return
+    if app.connection.box.code == CLONE:
+        await _start(app, Sync(None))
+        return
+    try:
+        checkout = await asyncio.to_thread(find_checkout)
+    except UserError as error:
+        app.show_error("no code to sync", str(error))
+        return
+    if checkout.changes and not await app.show_dialog(UncommittedScreen(checkout, app.store.box)):
+        return
+    await _start(app, Sync(checkout.folder, bool(checkout.changes)))
+
+
+async def _start(app: GrpoApp, request: Get | Put | Sync | None) -> None:
+    if request is not None:
+        await _show(app, app.copies.start(app.connection.box, request))
+
+
+async def _show(app: GrpoApp, copy: BoxCopy) -> None:
+    """Show a copy; a person may hide it, stop it, or let one that failed continue."""
+    from grpo_tui.screens.copying import CopyScreen
+
+    while await app.show_dialog(CopyScreen(copy)):
+        copy = app.copies.start(copy.box, copy.request)

@@ -1,0 +1,1 @@
+"""Many boxes at once: what each says about itself, on a connection of its own. No Textual."""

@@ -1,0 +1,114 @@
+"""Copies between this machine and a box: what was requested, and how far it is. No Textual."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_tui.model.formatting import byte_size, short_duration
+
+RATE_S = 5.0
+"""The rate is that of the last seconds."""
+
+
+@dataclass(frozen=True)
+class Get:
+    """Copy a run, or the weights of one of its checkpoints, to this machine. See :meth:`remote.copying.Copier.get`."""
+
+    what: str
+    """``RUN``, or ``RUN:STEP`` for weights."""
+    folder: Path
+    steps: str = "latest"
+
+    def title(self) -> str:
+        """Such as ``weights of run_a, step 40``."""
+        run, _, step = self.what.partition(":")
+        return f"weights of {run}, step {step}" if step else run
+
+    def between(self, box: str) -> str:
+        return f"from {box} to {self.folder}"
+
+
+@dataclass(frozen=True)
+class Put:
+    """Copy a file or directory to the box. See :meth:`remote.copying.Copier.put`."""
+
+    source: Path
+    to: str
+
+    def title(self) -> str:
+        return self.source.name
+
+    def between(self, box: str) -> str:
+        return f"from {self.source.parent} to {self.to} on {box}"
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Bring the code of this machine to the box. See :func:`remote.code_sync.sync`."""
+
+    source: Path | None
+    """The checkout; None where the box pulls."""
+    with_changes: bool = False
+
+    def title(self) -> str:
+        return "code"
+
+    def between(self, box: str) -> str:
+        return f"from {self.source} to {box}" if self.source else f"git pull on {box}"
+
+
+class CopyProgress:
+    """Bytes, rate and time left. The thread of the copy calls :meth:`take`, any other one reads."""
+
+    def __init__(self, is_get: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._mark, self._clock = "↓" if is_get else "↑", clock
+        self.done = self.total = 0
+        """Bytes that are there, and of all."""
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def take(self, done: int, total: int) -> None:
+        """Bytes arrived. After a reconnection they are counted from 0 again."""
+        now = self._clock()
+        if done < self.done:
+            self._samples.clear()
+        self.done, self.total = done, total
+        if not self._samples or now - self._samples[-1][0] >= RATE_S / 50:
+            self._samples.append((now, done))
+        while now - self._samples[0][0] > RATE_S:
+            self._samples.popleft()
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        return self.done / self.total if self.total else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second; 0 = not known."""
+        try:
+            began, done = self._samples[0]
+        except IndexError:
+            return 0.0
+        seconds = self._clock() - began
+        return max(0, self.done - done) / seconds if seconds > 0 else 0.0
+
+    def _pace(self) -> list[str]:
+        left = short_duration((self.total - self.done) / self.rate) if self.rate else ""
+        return [f"{byte_size(self.rate)}/s", left] if left else []
+
+    def label(self) -> str:
+        """``↓ 42% 12 MB/s 3m``."""
+        return " ".join([f"{self._mark} {self.share:.0%}" if self.total else f"{self._mark} …", *self._pace()])
+
+    def line(self) -> str:
+        """``4.2 GB of 10 GB · 12 MB/s · 8m left``."""
+        if not self.total:
+            return "connecting …"
+        pace = self._pace()
+        return " · ".join(
+            [f"{byte_size(self.done)} of {byte_size(self.total)}", *pace[:1], *(f"{left} left" for left in pace[1:])]
+        )
