@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -38,6 +37,8 @@ def usual_umask() -> None:
 @pytest.fixture(scope="session")
 def tiny_model(request: pytest.FixtureRequest) -> Path:
     """A tiny model whose sampled answers are sometimes correct, kept in pytest's cache."""
+    import fcntl  # Windows has none
+
     from grpo_train.tiny.model import WarmStart, make_tiny_model
 
     warm_start = WarmStart(steps=120, batch_size=48)
@@ -83,7 +84,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that read the official files through ``gsm8k_dir``."""
+    """Mark the tests that read the official files through ``gsm8k_dir``, and begin with the longest of the last files.
+
+    A worker that gets a long file when the others have nothing left makes them wait for minutes.
+    """
+    items.sort(key=lambda item: item.path.name != "test_every_action.py")
     for item in items:
         if "gsm8k_dir" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.official_data)

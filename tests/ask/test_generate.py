@@ -19,7 +19,7 @@ from grpo_train.ask.questions import lines_of
 from grpo_train.ask.session import Session, open_session
 from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.questions import ANSWERS, QUESTIONS, AskedQuestion, append_row, make_folder
+from grpo_train.run_dir.questions import ANSWERS, QUESTIONS, AskedQuestion, append_row, cancel, make_folder
 from grpo_train.run_dir.questions import ask as put
 from tests.support.engine import REPOSITORY, environment, grpo_train, train_here, write_config
 from tests.support.patience import PATIENCE
@@ -184,6 +184,30 @@ def test_a_folder_of_questions_is_answered(run: RunDir, tmp_path: Path) -> None:
     assert "no problem 1000000" in problems["b"]
     assert [each.get("id") for each in named(events, "done")] == ["a", "b", None, "d", "e", None], "no half line"
     assert named(events, "question")[-1]["question"] == "12+30"
+
+
+def test_a_cancelled_answer_leaves_the_process(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    make_folder(asked)
+    for id in ("a", "b", "c"):
+        put(asked, AskedQuestion(id, prompt="12+30"))
+    cancel(asked, "a")  # before it began
+    text = FolderOutput.text
+
+    def cancelled_after_the_first_text(output: FolderOutput, sample: int, piece: str) -> None:
+        if output._id == "b":
+            cancel(asked, "b")
+        text(output, sample, piece)
+
+    monkeypatch.setattr("grpo_train.ask.output.FLUSH_S", 0.0)
+    monkeypatch.setattr(FolderOutput, "text", cancelled_after_the_first_text)
+    events = answered(asked, lambda: folder.serve(asked, lambda: opened(run), idle_s=0.3))
+    assert [each["id"] for each in named(events, "done")] == ["a", "b", "c"]
+    assert [each["id"] for each in named(events, "completion")] == ["c", "c"], "both checkpoints of the last one"
+    assert {(each["id"], each["checkpoint"]) for each in named(events, "text") if each["id"] != "c"} == {
+        ("b", "step_0")
+    }
+    assert events[-1]["code"] == "idle"
 
 
 def test_what_ends_a_process_is_its_last_event(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

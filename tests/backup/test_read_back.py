@@ -171,3 +171,22 @@ def test_cleanup_reads_what_was_read(run: RunDir, disk: Destination) -> None:
     assert unread_keys(run, disk) == set()
     assert clean_up(run, disk).removed == ()
     assert (run.training_state / "step_10").is_dir()
+
+
+def test_a_backup_that_is_ended_as_soon_as_it_counts_is_known_to_be_read(
+    run: RunDir, disk: Destination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the one in the background is when a run ends."""
+
+    def ended(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    grow(run, 30)
+    with monkeypatch.context() as patch:
+        patch.setattr("grpo_train.backup.commit.release", ended)
+        with pytest.raises(KeyboardInterrupt):
+            backup(run, disk)
+    assert unread_keys(run, disk) == set()
+    train_to(run, 31)
+    backup(run, disk)
+    assert unread_keys(run, disk) == set()

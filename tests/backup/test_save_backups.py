@@ -11,8 +11,10 @@ import pytest
 
 from grpo_train.backup.destinations import open_destination
 from grpo_train.backup.terminate import safe_to_terminate
+from grpo_train.cli.backup import trains
+from grpo_train.cli.transfer import BESIDE_TRAINING, opened
 from grpo_train.config import load_config
-from grpo_train.run_dir import RunDir
+from grpo_train.run_dir import RunDir, StatusWriter
 from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.files import read_json
 from grpo_train.supervisor.journal import Journal
@@ -59,6 +61,22 @@ def test_each_save_is_backed_up(run: RunDir, disk: Path) -> None:
     to = open_destination(None, run.root, write=False)
     assert {step.step for step in newest(run, to).steps} == {10, 20}
     assert "backup_failed" not in events(run)
+
+
+@pytest.mark.parametrize(("state", "stage", "is_slow"), [
+    ("running", "train", True), ("evaluating", "eval", True), ("running", "backup", False), ("finished", "", False),
+])  # fmt: skip
+def test_a_directory_is_filled_slowly_while_the_run_trains(
+    run: RunDir, disk: Path, state: str, stage: str, is_slow: bool
+) -> None:
+    """But not while its workflow waits for the backup, and not against a limit that the user has set."""
+    with closing(StatusWriter(run.path)) as status:
+        status.update(state=state, stage=stage)
+        assert trains(run) is is_slow
+    write_destinations({"name": "disk", "folder": str(disk)})
+    assert opened(None, run.root, is_training=is_slow).limit == (BESIDE_TRAINING if is_slow else None)
+    write_destinations({"name": "disk", "folder": str(disk), "limit": "1G"})
+    assert opened(None, run.root, is_training=is_slow).limit == 1 << 30
 
 
 def test_trouble_is_an_event_and_a_state(run: RunDir, disk: Path) -> None:

@@ -24,7 +24,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from grpo_train.run_dir import RunDir
+from grpo_train.run_dir import RunDir, StatusWriter
 from grpo_train.tiny.model import make_tiny_model
 from tests.bench import backup as transfers
 from tests.support.backups import backup, folder_destination
@@ -69,15 +69,17 @@ def new_destination(home: Path, kind: str) -> Iterator[None]:
 
 @contextmanager
 def backups_at_work(folder: Path, kind: str) -> Iterator[None]:
-    """Back up a large run again and again, as a backup after each save does."""
+    """Back up a large run, which says that it trains, again and again, as a backup after each save does."""
     ended = threading.Event()
     root = folder / "other"
     if not root.exists():
         transfers.GIB = 0.5
         transfers.make_run(root)
+    status = StatusWriter(root / "training_runs" / "bench")
 
     def work() -> None:
         while not ended.is_set():
+            status.update(state="running", stage="train")
             with tempfile.TemporaryDirectory(dir=folder) as name, new_destination(Path(name), kind):
                 (root / "training_runs" / "bench" / ".backup.json").unlink(missing_ok=True)
                 subprocess.run(
@@ -95,6 +97,7 @@ def backups_at_work(folder: Path, kind: str) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+        status.close()
 
 
 def step_time(root: Path, name: str, **changes: Any) -> float:

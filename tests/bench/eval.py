@@ -46,10 +46,11 @@ def make_model() -> tuple[Any, Any]:
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
     class CountsDown(Qwen2ForCausalLM):
-        def forward(self, input_ids: Any, **inputs: Any) -> Any:
-            found = super().forward(input_ids=input_ids, **inputs)
-            next_B = (input_ids[:, -1] - 1).clamp(min=FIRST)
-            found.logits[:, -1] += 1e4 * torch.nn.functional.one_hot(next_B, found.logits.shape[-1])
+        def forward(self, input_ids: Any, logits_to_keep: Any = 0, **inputs: Any) -> Any:
+            found = super().forward(input_ids=input_ids, logits_to_keep=logits_to_keep, **inputs)
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            next_BK = (input_ids[:, kept] - 1).clamp(min=FIRST)
+            found.logits += 1e4 * torch.nn.functional.one_hot(next_BK, found.logits.shape[-1])
             return found
 
     torch.manual_seed(0)

@@ -194,6 +194,14 @@ def test_documented_presets_keep_their_sizes() -> None:
         assert (config.rollout.num_generations, config.train.tf_micro_batch) == (8, 32)
 
 
+def test_repeating_kernels_have_no_top_p() -> None:
+    with pytest.raises(ConfigError, match=r"rollout.top_p 0.9 with run.deterministic"):
+        load_config(
+            "run: {deterministic: true}\nrollout: {top_p: 0.9}\nalgorithm: {rollout_correction: token_truncate}\n",
+            source="c.yaml",
+        )
+
+
 def test_conflicts_are_located_at_the_given_key() -> None:
     text = "algorithm:\n  epsilon: 0.3\n  delta: 1.1\n"
     with pytest.raises(ConfigError, match=r"c.yaml, line 3: algorithm.delta 1.1 must be above 1 \+ epsilon_high"):

@@ -16,7 +16,9 @@ from grpo_train.run_dir import RunDir, list_evaluations
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from tests.support.engine import (
     GRPO_TRAIN,
+    SHORT_GRACE,
     assert_same_run,
+    at_start,
     events,
     grpo_train,
     rows,
@@ -139,7 +141,7 @@ def test_sigkill_of_a_worker_and_a_supervisor(root: Path) -> None:
     """The killed worker is named; without its supervisor the run is lost; no process is left, and the run resumes."""
     cfg = write_config(root, "long.yaml", run__total_steps=5000, **QUICK)
     run = run_of(root, "kills")
-    with running(train_command(cfg, run.name, "--nproc", "2"), root, run_id_of(run.path)) as supervisor:
+    with running(train_command(cfg, run.name, "--nproc", "2"), root, run_id_of(run.path), real=True) as supervisor:
         wait_for(lambda: state(run) == "running", "the run to start")
         wait_for_steps(run, 2)
         workers = {rank_of(pid): pid for pid in find_by_run_id(run_id_of(run.path)) if rank_of(pid) is not None}
@@ -209,7 +211,7 @@ def test_a_kill_leaves_other_roots_alone(make_root: Callable[[], Path], tmp_path
 # ----------------------------------------------------------------------------------------------- the stop ladder
 
 
-def test_the_run_is_the_same_after_every_stop(root: Path) -> None:
+def test_the_run_is_the_same_after_every_stop(root: Path, tmp_path: Path) -> None:
     cfg = write_config(root, "stops.yaml", run__total_steps=100_000, run__save_every=4, **QUICK)
     run = run_of(root, "stops")
 
@@ -231,7 +233,8 @@ def test_the_run_is_the_same_after_every_stop(root: Path) -> None:
     assert (supervisor.returncode, state(run)) == (0, "stopped")
     assert run.checkpoint("latest").step == steps_logged(run)[-1]
 
-    with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
+    short = at_start(tmp_path / "short", SHORT_GRACE)
+    with running(resume_command(run.name), root, run_id_of(run.path), **short) as supervisor:
         wait_for_steps(run, 1)
         (trainer,) = [pid for pid in find_by_run_id(run_id_of(run.path)) if pid != supervisor.pid]
         os.kill(trainer, signal.SIGSTOP)  # a step that hangs
@@ -290,11 +293,10 @@ if any("grpo_train.train" in argument for argument in sys.orig_argv):
 
 def with_bug(folder: Path, *, steps: int, once: bool) -> dict[str, str]:
     """Environment in which the grader raises after ``steps`` steps, always or only once."""
-    folder.mkdir()
     fuse = folder / "fuse"
+    variables = at_start(folder, BUG.format(steps=steps, fuse=str(fuse), once=once))
     fuse.touch()
-    (folder / "sitecustomize.py").write_text(BUG.format(steps=steps, fuse=str(fuse), once=once))
-    return {"PYTHONPATH": str(folder)}
+    return variables
 
 
 def test_a_crash_restarts_from_the_latest_step(root: Path, tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 """Models and datasets from a hub: the real clients over HTTP, with a local server behind HF_ENDPOINT.
 
-Every command is a fresh process, as the clients read the hub's address when they are imported.
+Every command imports the clients anew, as they read the hub's address then.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_json, read_jsonl
 from tests.support.data import data_file
 from tests.support.engine import (
-    GRPO_TRAIN,
     REPOSITORY,
     environment,
     rows,
@@ -28,7 +26,9 @@ from tests.support.engine import (
     weights_hash,
     write_config,
 )
+from tests.support.forked import run_forked
 from tests.support.hub import commit_of, publish_dataset, serve_hub
+from tests.support.patience import PATIENCE
 
 NOBODY = "http://127.0.0.1:9"
 """A hub that is down."""
@@ -63,8 +63,8 @@ def command(endpoint: str, tmp_path: Path) -> Command:
 
     def run(*arguments: object, status: int = 0, **extra: str) -> str:
         variables = environment(tmp_path, **{"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), **extra})
-        words = [*GRPO_TRAIN, *map(str, arguments)]
-        done = subprocess.run(words, env=variables, cwd=REPOSITORY, capture_output=True, text=True, timeout=250)
+        words = ["grpo_train.cli", *map(str, arguments)]
+        done = run_forked(words, variables, REPOSITORY, PATIENCE * 120, only_torch=True)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 

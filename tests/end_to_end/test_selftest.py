@@ -10,7 +10,7 @@ from tests.support.engine import grpo_train, write_config
 
 def test_every_step_passes(root: Path) -> None:
     before = sorted(root.iterdir())
-    done = grpo_train("selftest", "--json", root=root, timeout=600, real=True)
+    done = grpo_train("selftest", "--json", root=root, timeout=600)
     rows = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert [row["result"] for row in rows] == ["ok"] * 11

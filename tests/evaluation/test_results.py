@@ -13,7 +13,7 @@ from grpo_train.evaluation.report import step as step_files
 from grpo_train.evaluation.report.compare import compare_runs, compare_steps
 from grpo_train.evaluation.request import EvalError
 from grpo_train.evaluation.workers import single_turn
-from grpo_train.rollout.transformers_backend import TransformersBackend
+from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_json, read_jsonl
 from grpo_train.tasks.addition import AdditionTask
@@ -159,7 +159,7 @@ def test_tensorboard_scalars(tmp_path: Path) -> None:
 def test_out_of_memory_halves_the_batch(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    original = TransformersBackend._flow
+    original = NativeBackend._flow
     sizes: list[int] = []
 
     def flow(self: Any, prompts: Any, seeds: Any, numbers: Any, size: int, *settings: Any) -> Any:
@@ -168,7 +168,7 @@ def test_out_of_memory_halves_the_batch(run: RunDir, monkeypatch: pytest.MonkeyP
             raise torch.OutOfMemoryError("CUDA out of memory")
         return original(self, prompts, seeds, numbers, size, *settings)
 
-    monkeypatch.setattr(TransformersBackend, "_flow", flow)
+    monkeypatch.setattr(NativeBackend, "_flow", flow)
     assert evaluate_here(run.root, "trained", steps="2", **{**SAMPLED, "batch_size": 5}) == 0
     assert sizes == [5, 3, 2, 2]
 

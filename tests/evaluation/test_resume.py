@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from grpo_train.evaluation.workers import worker
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_json
 from grpo_train.tasks.addition import AdditionTask
-from tests.support.engine import GRPO_TRAIN, environment, grpo_train, wait_for
+from tests.support.engine import REPOSITORY, environment, grpo_train, wait_for
 from tests.support.evaluating import (
     SAMPLED,
     copy_of,
@@ -34,6 +33,7 @@ from tests.support.evaluating import (
     record_generated,
     step_of,
 )
+from tests.support.forked import Fork
 
 
 def test_a_kill_at_any_write_changes_no_byte(trained: RunDir, whole: dict[str, bytes], tmp_path: Path) -> None:
@@ -72,14 +72,7 @@ def test_sigkill_at_a_random_sample(run: RunDir, whole: dict[str, bytes]) -> Non
     seen = 0
     for low in (1, 9):
         wanted = random.randint(low, low + 7)
-        process = subprocess.Popen(
-            [*GRPO_TRAIN, *command],
-            env=environment(run.root),
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        process = Fork(["grpo_train.cli", *command], environment(run.root), REPOSITORY)
         files = partial_of(run).path
         lines = lambda: sum(file.read_bytes().count(b"\n") for file in files.glob("completions.*"))  # noqa: B023, E731
         try:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.engine import resume_here, rows, steps_logged, train_here, write_config
+from grpo_train.run_dir import RunDir
+from tests.support.engine import assert_same_run, resume_here, rows, steps_logged, train_here, write_config
 
 
 @pytest.mark.parametrize("adapter", ["none", "lora"])
@@ -22,8 +23,28 @@ def test_training_and_resume(root: Path, adapter: str, dtype: str) -> None:
     assert torch.cuda.max_memory_allocated() > 0
     for row in rows(run):
         assert float(row["grad_norm"]) >= 0
+        assert row["memory/reserved_gib"] >= row["memory/peak_gib"] > 0
         assert float(row["ess/token"]) > (0.999 if dtype == "float32" else 0.9)
     straight = train_here(root, cfg, "straight")
     first, again = rows(run)[0], rows(straight)[0]
     assert first["reward"] == again["reward"]
     assert first["grad_norm"] == pytest.approx(again["grad_norm"], rel=0.05)
+
+
+def seconds_of(run: RunDir) -> float:
+    """Of all steps but the first."""
+    return sum(float(value) for row in rows(run)[1:] for key, value in row.items() if key.startswith("time/"))
+
+
+def test_kernels_that_repeat(root: Path) -> None:
+    """Two runs are equal bit for bit; how much slower they are than a third one."""
+    cfg = write_config(root, "repeats.yaml", run__deterministic=True, model__dtype="bfloat16")
+    try:
+        first, again = train_here(root, cfg, "one"), train_here(root, cfg, "two")
+        assert_same_run(first, again, 6)
+        slow = seconds_of(again)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(True)
+    free = train_here(root, write_config(root, "free.yaml", model__dtype="bfloat16"), "free")
+    print(f"with repeating kernels {slow / seconds_of(free):.2f} times as long")

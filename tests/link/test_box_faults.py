@@ -158,7 +158,7 @@ def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pyte
     monkeypatch.setattr("remote.agent.ends.GONE_AFTER_S", 0.0)
     settings = {"root": str(root), "engine": box.engine, "tmux_socket": box.tmux_socket}
     context, request = BoxContext.from_settings(settings), LaunchRequest("obedient", run_name="r", idempotency_key="k")
-    context = dataclasses.replace(context, repo=None)
+    context = dataclasses.replace(context, given_repo=None)
     with monkeypatch.context() as patch:
         patch.setattr(Sessions, "start", lambda *_: None)
         jobs.launch(context, request)
@@ -168,7 +168,7 @@ def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pyte
     elsewhere = BoxContext.from_settings({**settings, "tmux_socket": "another"})  # never had such a session
     table, other = RunTable(context), RunTable(elsewhere)
     assert [row["state"] for row in table.rows()] == ["starting"]
-    with jobs._launch_lock(root):  # a launch is in progress
+    with jobs.launch_lock(root):  # a launch is in progress
         assert [row["state"] for row in table.rows()] == ["starting"]
     assert [row["state"] for row in other.rows()] == ["starting"]
     (row,) = table.rows()

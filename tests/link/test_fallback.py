@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from remote.boxes import Box
+from remote.copying import Copier
 from remote.events import HostKeyAsked, Link, LinkChanged
 from remote.transports import fallback
-from remote.transports.choice import choose, explain
+from remote.transports.choice import TransportChoice, choose, explain
 from remote.transports.openssh_setup import find_program
 from tests.support.agent import connected, eventually
 from tests.support.ssh_cases import CONNECT
@@ -72,6 +73,17 @@ def test_paramiko_takes_over_and_is_remembered(place: Lab) -> None:
     assert refusals_of(server) == 2, "ssh is not tried again"
     assert choose(replace(box, transport="openssh"))[0] == "openssh"
     assert choose(replace(box, host="elsewhere"))[0] == "openssh"
+
+
+def test_copies_use_it_too(place: Lab) -> None:
+    server, box = place.server(ONLY_PARAMIKO, known=False), box_of(place)
+    (place.folder / "root" / "here").mkdir(parents=True)
+    (place.folder / "root" / "here" / "file").write_text("content")
+    settings = options(place, place.config(server))
+    choice = TransportChoice(box, lambda question: None, lambda event: None, **settings)
+    with Copier(box, ask_host_key=lambda question: True, choice=choice) as copier:
+        copier.get("here/file", place.folder)
+    assert (place.folder / "file").read_text() == "content"
 
 
 def test_a_remembered_choice_ends_when_it_fails(place: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
 """Planted secrets and one session over a real sshd: no one else sees them. And requests with one are refused.
 
-The session: connect with a key whose passphrase is typed and a code that PAM asks for, doctor, a refused config and a
-refused override in the launch form, launch, attach, stop, evaluate, quit; then, with the key in an SSH agent, a crash
-of the app. A secret may be where the user put it, in the environment of the processes that the user started with it,
-and, a proxy's password, in the environment of the user's own jobs.
+The session: find the box by the API key of its provider, connect with a key whose passphrase is typed and a code that
+PAM asks for, doctor, a refused config and a refused override in the launch form, launch, attach, stop, evaluate, quit;
+then, with the key in an SSH agent, replace the box's ``.env`` by the laptop's, and crash the app. A secret may be where
+the user put it, in the environment of the processes that the user started with it, and, a proxy's password, in the
+environment of the user's own jobs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.run_dir.helpers import make_checkpoint
 from tests.support.agent import RawAgent, eventually
 from tests.support.canaries import EncryptedKey, ProcessWatch, app_command, canary, ssh_agent, write_private
 from tests.support.engine import grpo_train
+from tests.support.lambda_api import LambdaApi, instance
 from tests.support.ssh_box import SshBox, answer_question, confirm, connect, ssh_box
 from tests.support.ssh_lab import TWO_FACTORS, pam_secret
 from tests.support.terminal import Terminal
@@ -84,18 +86,21 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
         "box proxy password": canary(),
         "config": canary("hf_"),
         "override": canary(),
+        "laptop .env": canary("hf_"),
+        "box .env": canary("hf_"),
     }
     root = folder / "localfs"
     root.mkdir()
     key = EncryptedKey(folder, planted["key passphrase"])
     proxy = "http://me:{}@127.0.0.1:9"
     login = {"HF_TOKEN": planted["box environment"], "HTTPS_PROXY": proxy.format(planted["box proxy password"])}
-    settings = {"engine": [str(FAKE_ENGINE)], "key": str(key.path)}
+    settings: dict[str, Any] = {"engine": [str(FAKE_ENGINE)], "key": str(key.path), "host": ""}
     server = {"extra": TWO_FACTORS, "files": pam_secret(folder, planted["code of a second factor"])} if ROOT else {}
     code = [("Password:", planted["code of a second factor"])] if ROOT else []
     with (
         ssh_agent(folder) as agent,
-        ssh_box(folder, root, settings, login, **server) as box,
+        LambdaApi(folder) as api,
+        ssh_box(folder, root, {**settings, **_provider(api, planted)}, login, **server) as box,
         ProcessWatch(planted) as watch,
     ):
         laptop, home = folder / "laptop", folder / "sshd" / "home"
@@ -103,6 +108,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
             authorized.write(Path(f"{key.path}.pub").read_text())
         write_private(laptop / ".netrc", f"machine example.com login me password {planted['laptop .netrc']}\n")
         write_private(laptop / ".git-credentials", f"https://me:{planted['laptop git credential']}@github.com\n")
+        write_private(home / ".grpo" / ".env", f"HF_TOKEN={planted['box .env']}\n")
         write_private(home / ".cache/huggingface/token", planted["box HF token file"])
         write_private(home / ".netrc", f"machine api.wandb.ai login user password {planted['box .netrc of W&B']}\n")
         aws = f"[default]\naws_secret_access_key = {planted['box AWS credentials']}\n"
@@ -115,6 +121,8 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
             "SSH_AUTH_SOCK": agent,
             "HF_TOKEN": planted["laptop environment"],
             "HTTPS_PROXY": proxy.format(planted["laptop proxy password"]),
+            "NO_PROXY": "localhost",
+            "SSL_CERT_FILE": str(api.certificate),
         }
         protocol = folder / "protocol"
         words = [str(app_command(folder, variables, protocol)), "--boxes", str(box.boxes_file), "--box", "h200"]
@@ -130,12 +138,29 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
             screen.wait_for("Pane is dead")
             evidence.screens["session"] = screen.history()
         key.add_to(agent)
+        own = write_private(laptop / "own.env", f"HF_TOKEN={planted['laptop .env']}\n")
+        put = [str(app_command(folder, variables, folder / "put"))]
+        put += ["env", "put", str(own), "--boxes", str(box.boxes_file), "--box", "h200"]
+        with Terminal(put, box.environment) as screen:
+            for question, answer in code:
+                screen.wait_for(question, timeout=30)
+                screen.paste(answer)
+                screen.press("Enter")
+            screen.wait_for("replaced: HF_TOKEN", timeout=30)
+            evidence.screens["put"] = screen.history()
+        app_command(folder, variables, protocol)
         with Terminal(words, box.environment) as screen:
             for question, answer in code:
                 answer_question(screen, question, answer)
             screen.wait_for("grpo-tui │ h200", "stopped", " ms", timeout=30)  # the list may be a kept one
             _crash(screen, evidence)
         yield evidence
+
+
+def _provider(api: LambdaApi, planted: dict[str, str]) -> dict[str, Any]:
+    planted["provider key"] = api.key
+    api.instances = [instance("h200", "127.0.0.1")]
+    return {"provider": {"kind": "lambda", "key_file": str(api.key_file), "url": api.url}}
 
 
 def _launch(screen: Terminal, evidence: Evidence) -> None:
@@ -232,7 +257,7 @@ def _ask_tmux(box: SshBox) -> dict[str, str]:
 def test_command_lines_show_no_secret(evidence: Evidence) -> None:
     assert not evidence.watch.shown
     commands = "\n".join(evidence.watch.commands)
-    for seen in ("serve", "supervise", "eval --training-run", "attach-session", "new-session"):
+    for seen in ("serve", "supervise", "eval --training-run", "attach-session", "new-session", "env put"):
         assert seen in commands, "the watch saw the session"
 
 
@@ -270,17 +295,23 @@ def test_the_link_carries_no_secret(evidence: Evidence) -> None:
     for seen in (b'"launch"', b'"doctor"', b'"evaluate"', b'"stop"', b'"runs"'):
         assert seen in sent, "the recording holds the session"
     assert not evidence.found_in(sent)
+    put = (evidence.folder / "put").read_bytes()
+    assert put.count(evidence.planted["laptop .env"].encode()) == 1, "once, in the request that places it"
+    assert evidence.found_in(put) == ["laptop .env"]
 
 
 def test_files_of_the_laptop_hold_no_secret(evidence: Evidence) -> None:
     laptop = evidence.folder / "laptop"
     assert (laptop / "config" / "grpo-tui" / "known_hosts").exists()
-    assert not evidence.found_below(laptop, laptop / ".netrc", laptop / ".git-credentials")
+    assert not evidence.found_below(laptop, laptop / ".netrc", laptop / ".git-credentials", laptop / "own.env")
 
 
 def test_files_of_the_login_hold_no_secret(evidence: Evidence) -> None:
     home = evidence.folder / "sshd" / "home"
-    planted = (home / ".netrc", home / ".cache/huggingface/token", home / ".aws/credentials")
+    placed = home / ".grpo" / ".env"
+    assert evidence.found_in(placed.read_bytes()) == ["laptop .env"]
+    assert placed.stat().st_mode & 0o777 == 0o600
+    planted = (placed, home / ".netrc", home / ".cache/huggingface/token", home / ".aws/credentials")
     assert list(home.glob(".grpo/agent/*.pyz"))
     assert not evidence.found_below(home, *planted)
 
@@ -293,6 +324,7 @@ def test_the_crash_report_shows_no_secret(evidence: Evidence) -> None:
 
 def test_answers_are_not_shown(evidence: Evidence) -> None:
     assert not evidence.found_in(evidence.screens["session"], "override")
+    assert not evidence.found_in(evidence.screens["put"])
 
 
 def test_the_refusal_of_a_config_names_its_line(evidence: Evidence) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
@@ -29,7 +30,7 @@ from transformers import (
 )
 
 from grpo_train.policy import head, packing
-from grpo_train.policy.loading import Policy
+from grpo_train.policy.loading import Policy, leave_casts_to_autocast
 from grpo_train.policy.logprobs import LogprobForward, TokenLogprobs, pad_values, split_by_tokens
 from grpo_train.rollout import Completion
 from tests.policy.test_head import Largest
@@ -214,6 +215,34 @@ def test_bfloat16_is_close(autocast: bool) -> None:
             assert torch.isfinite(grad).all()
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_adapters_leave_casts_to_autocast(checkpointing: bool) -> None:
+    """The same bits by fewer kernels."""
+
+    class Casts(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func is torch.ops.aten._to_copy.default
+            return func(*args, **(kwargs or {}))
+
+    policy, completions = policy_of(lora(), torch.float32, torch.bfloat16), completions_of()
+    if checkpointing:
+        policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        policy.model.enable_input_require_grads()
+    seen = []
+    for _ in range(2):
+        with Casts() as casts:
+            found = forward_of(policy)(completions)
+            grads = gradients(policy, total(found))
+        seen.append((found.logps, grads, casts.count))
+        leave_casts_to_autocast(policy.model)
+    (logps, grads, casts), (fewer_logps, fewer_grads, fewer_casts) = seen
+    assert torch.equal(logps, fewer_logps)
+    assert all(torch.equal(grads[name], fewer_grads[name]) for name in grads)
+    assert fewer_casts < casts
+
+
 def test_gradient_checkpointing_changes_nothing() -> None:
     policy, completions = policy_of(qwen2(**QWEN_WINDOW)), completions_of()
     expected = gradients(policy, total(forward_of(policy)(completions)))
@@ -361,7 +390,7 @@ def test_scores_are_log_probabilities_in_order(budget: int, batch_size: int) -> 
     expected = forward_of(policy)(completions).logps
     scores = forward_of(policy, token_budget=budget).score(completions, batch_size)
     assert [len(s) for s in scores] == [len(c.ids) for c in completions]
-    assert (pad_values(scores, expected.shape[1], torch.device("cpu")) - expected).abs().max() <= 1e-12
+    assert (pad_values(scores, expected.shape[1]) - expected).abs().max() <= 1e-12
 
 
 def test_splitting_keeps_order_and_budget() -> None:
@@ -379,11 +408,10 @@ def test_splitting_keeps_order_and_budget() -> None:
 
 
 def test_padding_values() -> None:
-    device = torch.device("cpu")
-    padded = pad_values([(0.5, 1.5), (), torch.tensor([2.0])], 2, device)
+    padded = pad_values([(0.5, 1.5), (), torch.tensor([2.0])], 2)
     assert padded.tolist() == [[0.5, 1.5], [0.0, 0.0], [2.0, 0.0]]
     assert padded.dtype == torch.float32
-    assert pad_values([torch.tensor([0.1], dtype=torch.float64)], 1, device).dtype == torch.float64
+    assert pad_values([torch.tensor([0.1], dtype=torch.float64)], 1).dtype == torch.float64
 
 
 def test_loaded_adapter_is_packed(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from grpo_train.policy import packing
 from grpo_train.policy.packing import RowMap, pack, packed_attention
+from grpo_train.policy.transfer import Transfer
+from grpo_train.policy.varlen import varlen_call
 from grpo_train.rollout import Completion
 
 CPU = torch.device("cpu")
@@ -30,9 +32,9 @@ def one_thread() -> None:
 
 @pytest.fixture
 def fresh_probe() -> Iterator[None]:
-    packing._varlen_call.cache_clear()
+    varlen_call.cache_clear()
     yield
-    packing._varlen_call.cache_clear()
+    varlen_call.cache_clear()
 
 
 def completions_of(lengths: list[tuple[int, int]] = LENGTHS, *, times: int = 1) -> list[Completion]:
@@ -61,7 +63,9 @@ def one_by_one(query: Tensor, key: Tensor, value: Tensor, row: packing.PackedRow
 def test_row_map_matches_plain_indexing() -> None:
     for index in ([2, 0, 3, 1], [0, 0, 2, 0, 2], [3, 1]):
         x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
-        rows = RowMap(np.array(index), 4, CPU)
+        transfer = Transfer(CPU)
+        rows = RowMap(np.array(index), 4, transfer)
+        transfer.send()
         weights = torch.randn(len(index), 3, 2, dtype=torch.float64)
         assert torch.equal(rows.pick(x), x[index])
         (found,) = torch.autograd.grad((rows.pick(x) * weights).sum(), x)
@@ -182,7 +186,7 @@ def test_varlen_kernel_matches_single_sequences(
     monkeypatch: pytest.MonkeyPatch, version: Callable[..., Tensor], times: int, window: int | None
 ) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", version)
-    call = packing._varlen_call((4, 2, 8), 0.3, window is not None, torch.bfloat16, CPU)
+    call = varlen_call((4, 2, 8), 0.3, window is not None, torch.bfloat16, CPU)
     assert call is not None
     row = pack(completions_of(times=times), CPU, 60, True)
 
@@ -196,9 +200,9 @@ def test_varlen_kernel_matches_single_sequences(
 @pytest.mark.usefixtures("fresh_probe")
 def test_oldest_varlen_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", as_in_2_10)
-    assert packing._varlen_call((4, 2, 16), 0.25, False, torch.bfloat16, CPU)
-    assert packing._varlen_call((4, 2, 16), 0.3, False, torch.bfloat16, CPU) is None
-    assert packing._varlen_call((4, 2, 16), 0.25, True, torch.bfloat16, CPU) is None
+    assert varlen_call((4, 2, 16), 0.25, False, torch.bfloat16, CPU)
+    assert varlen_call((4, 2, 16), 0.3, False, torch.bfloat16, CPU) is None
+    assert varlen_call((4, 2, 16), 0.25, True, torch.bfloat16, CPU) is None
 
 
 @pytest.mark.parametrize("fault", ["wrong", "refuses"])
@@ -210,4 +214,4 @@ def test_wrong_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch, fault: str) -
         return stand_in(q, k, v, torch.tensor([0, len(q)]), scale=scale, window=window_size, grouped=enable_gqa)
 
     monkeypatch.setattr(varlen, "varlen_attn", faulty)
-    assert packing._varlen_call((4, 2, 16), 0.25, False, torch.bfloat16, CPU) is None
+    assert varlen_call((4, 2, 16), 0.25, False, torch.bfloat16, CPU) is None

@@ -16,7 +16,8 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "boxes.example.yaml"
 
 def test_the_example_is_valid_and_local_is_added() -> None:
     found = load_boxes(EXAMPLE)
-    assert [box.name for box in found] == ["h200-a", "h100-conda", "workstation", "lab", "local"]
+    names = ["h200-a", "h100-conda", "workstation", "lab", "h100-lambda", "cluster", "local"]
+    assert [box.name for box in found] == names
     assert found[0].price_per_hour == 2.49
     assert found[2].engine == ["/opt/grpo/bin/grpo-train"]
     assert found[-1].is_local
@@ -142,3 +143,45 @@ def test_secrets_in_command_lines_are_refused(line: str) -> None:
 def test_a_snippet_may_refer_to_a_secret() -> None:
     text = "boxes:\n  - name: a\n    host: b\n    activate: export HF_TOKEN=$(cat ~/.hf_token) && . ~/.secrets\n"
     assert parse_boxes(text)[0].activate.startswith("export HF_TOKEN")
+
+
+def env_of(text: str) -> dict[str, str]:
+    return parse_boxes(f"boxes:\n  - name: a\n    host: b\n    env:\n      OK: 1\n      {text}\n", "b.yaml")[0].env
+
+
+def test_variables_are_kept_as_written(tmp_path: Path) -> None:
+    wanted = {"OK": "1", "HF_HUB_OFFLINE": "true", "PATH": "~/bin:$PATH", "TOKENIZERS_PARALLELISM": "0", "E": ""}
+    found = env_of('HF_HUB_OFFLINE: true\n      PATH: ~/bin:$PATH\n      TOKENIZERS_PARALLELISM: 0\n      E: ""')
+    assert found == wanted
+    add_box(tmp_path / "boxes.yaml", Box("a", host="h", env=wanted))
+    assert load_boxes(tmp_path / "boxes.yaml")[0].env == wanted
+    assert Box("a", env=wanted).settings().env == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "reason"),
+    [
+        ("HF_TOKEN: qqqq", "secret", "put it in .env"),
+        ("WANDB_API_KEY: qqqq", "secret", "put it in .env"),
+        ("MY_SECRET_WORD: qqqq", "secret", "put it in .env"),
+        ("password: qqqq", "secret", "put it in .env"),
+        ("HTTPS_PROXY: http://me:qqqq@proxy:3128", "secret", "put it in .env"),
+        ("2X: qqqq", "bad_config", "not a variable's name"),
+        ("OK: qqqq", "bad_config", "duplicate variable 'OK'"),
+        ("LOCALFS_ROOT: /qqqq", "bad_config", "set 'root'"),
+        ("X: [qqqq]", "bad_config", "must be a string"),
+        ("X:", "bad_config", "must be a string"),
+        (r'X: "qqqq\n"', "bad_config", "one line"),
+    ],
+)
+def test_variables_that_are_refused(text: str, code: str, reason: str) -> None:
+    with pytest.raises(BoxesError) as caught:
+        env_of(text)
+    assert (caught.value.code, str(caught.value).startswith("b.yaml:6: 'env': ")) == (code, True)
+    assert reason in str(caught.value)
+    assert "qqqq" not in str(caught.value)
+
+
+def test_variables_are_a_mapping() -> None:
+    with pytest.raises(BoxesError, match=r"b\.yaml:4: 'env': expected variables"):
+        parse_boxes("boxes:\n  - name: a\n    host: b\n    env: [X=1]\n", "b.yaml")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import random
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,12 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
 from remote.boxes import Box
 from remote.copying import Copier
-from remote.protocol import ProtocolError, RemoteError
-from remote.protocol.copied_files import receive_files
+from remote.protocol import ProtocolError, RemoteError, copied_files
+from remote.protocol.copied_files import receive_files, send_files
 from remote.protocol.copies import Ended, Item, Wire, check_path, put_items, take_items
+from remote.transports.choice import TransportChoice
 from tests.support.proxy import ChaosProxy, Fault
-from tests.support.sshd import Sshd
+from tests.support.sshd import Sshd, make_key
 
 
 @pytest.fixture(params=["local", "openssh", "paramiko"])
@@ -181,6 +184,62 @@ class TestFaults:
         assert done.travelled < 5_500_000
         assert _tree(place) == _tree(source)
 
+    @pytest.mark.parametrize("transport", ["local", "openssh", "paramiko"])
+    def test_a_stopped_copy_continues(self, transport: str, root: Path, sshd: Sshd, tmp_path: Path) -> None:
+        box = _box(transport, root, sshd, sshd.port)
+        source = _weights(tmp_path / "start", 8_000_000)
+
+        def stop(done: int, total: int) -> None:
+            if done > 4_000_000:
+                thread = threading.Thread(target=copy.stop)
+                thread.start()
+                thread.join()
+
+        with pytest.raises(UserError, match="was stopped") as error, copier(box, progress=stop) as copy:
+            copy.put(source)
+        assert error.value.code == "stopped"
+        with copier(box) as again:
+            done = again.put(source)
+        assert 0 < done.travelled < 7_500_000  # what was under way is sent again
+        assert _tree(root / "checkpoints" / "start") == _tree(source)
+
+    def test_a_failed_flush_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The system reports it once, to the flush in the middle of a file."""
+        flush, flushed = os.fsync, []
+
+        def fsync(descriptor: int) -> None:
+            flushed.append(descriptor)
+            if len(flushed) == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            flush(descriptor)
+
+        source = tmp_path / "source"
+        source.write_bytes(random.Random(1).randbytes(3 << 20))
+        monkeypatch.setattr(copied_files, "FLUSH_BYTES", 1 << 20)
+        monkeypatch.setattr(copied_files.os, "fsync", fsync)
+        item = Item("file", source.stat().st_size)
+        with _wires() as (near, far):
+
+            def send() -> None:
+                with suppress(Ended, OSError):  # the receiver is gone
+                    send_files(far, [(item, source)], {}, lambda item, count: None)
+
+            sending = threading.Thread(target=send)
+            sending.start()
+            with pytest.raises(OSError, match="Input/output error"):
+                receive_files(near, tmp_path / "there", [item], lambda item, count: None)
+            sending.join()
+
+    def test_stopped_before_it_is_connected(self, root: Path, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            box = Box("silent", host="127.0.0.1", port=silent.getsockname()[1], root=str(root))
+            with copier(box) as copy:
+                timer = threading.Timer(0.3, copy.stop)
+                timer.start()
+                with pytest.raises(UserError) as error:
+                    copy.get("run_a", tmp_path)
+        assert error.value.code == "stopped"
+
     def test_other_bytes_begin_anew(self, box: Box, root: Path, tmp_path: Path) -> None:
         source = _weights(tmp_path / "start", 100_000)
         begun = root / "checkpoints" / ".start.part" / "start"
@@ -212,6 +271,21 @@ class TestFaults:
 
 
 class TestRefusals:
+    @pytest.mark.parametrize("transport", ["openssh", "paramiko"])
+    def test_another_host_key(self, transport: str, root: Path, sshd: Sshd, tmp_path: Path) -> None:
+        """A box that was rented again under its name: said after a second look, with the way out."""
+        box, file = _box(transport, root, sshd, sshd.port), tmp_path / "known_hosts"
+        other = make_key(tmp_path / "other").with_suffix(".pub").read_text()
+        file.write_text(f"{box.name} {other}")
+        said: list[str] = []
+        choice = TransportChoice(box, lambda question: None, lambda event: None, host_keys_file=file)
+        with (
+            pytest.raises(UserError, match=f"delete line 1 of {file}"),
+            copier(box, choice=choice, say=said.append) as made,
+        ):
+            made.get("some/file", tmp_path)
+        assert len(said) <= 1
+
     @pytest.mark.parametrize("to", ["../start", "/etc/start", ".", "checkpoints/.hidden", "out/start"])
     def test_places_outside_of_the_root(self, box: Box, root: Path, tmp_path: Path, to: str) -> None:
         (root / "out").symlink_to(tmp_path)

@@ -33,11 +33,29 @@ def test_which_operations_change_state() -> None:
         "kill",
         "open_ask",
         "ask",
+        "cancel_answer",
         "close_ask",
         "note",
+        "place_env",
+        "set_up",
+        "open_tensorboard",
+        "open_shell",
+        "send_line",
     }
     dry = {name for name in changing if not OPERATIONS[name].changes({"dry_run": True})}
-    assert dry == changing - {"stop", "kill", "ask", "close_ask", "note"}  # which have no dry run
+    without = {
+        "stop",
+        "kill",
+        "ask",
+        "cancel_answer",
+        "close_ask",
+        "note",
+        "place_env",
+        "open_tensorboard",
+        "open_shell",
+        "send_line",
+    }
+    assert dry == changing - without
 
 
 @pytest.mark.parametrize(
@@ -56,6 +74,8 @@ def test_which_operations_change_state() -> None:
         ("evaluate", {"run": "x", "temperature": float("nan")}, "'temperature'"),
         ("kill", {}, "'run' or 'session' is required"),
         ("stop", {"run": ""}, "'run'"),
+        ("send_line", {"session": "x", "line": "a\nb"}, "'line' must be 1 to 2,000 printable characters"),
+        ("send_line", {"session": "x", "line": ""}, "'line'"),
         ("back_up", {"run": ""}, "'run'"),
         ("stop", [], "'params' must be an object"),
         ("open_ask", {"run": "x", "steps": [1, 2, 3]}, "'steps' must be a list of 1 or 2 steps"),

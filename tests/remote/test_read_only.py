@@ -27,8 +27,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "kill": {"run": "one"},
     "open_ask": {"run": "one", "steps": [2]},
     "ask": {"ask": "0" * 32, "prompt": "1 + 1"},
+    "cancel_answer": {"ask": "0" * 32, "question": "0" * 32},
     "close_ask": {"ask": "0" * 32},
     "note": {"run": "one", "text": "x"},
+    "place_env": {"text": "A=1"},
+    "set_up": {},
+    "open_tensorboard": {"run": "one"},
+    "open_shell": {},
+    "send_line": {"session": "one", "line": "ls"},
 }
 """Valid parameters of every operation that changes state."""
 

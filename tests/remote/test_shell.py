@@ -161,7 +161,7 @@ def test_a_box_without_a_gpu(shell: Shell) -> None:
 def test_doctor_has_three_exit_codes(shell: Shell, box: Box, root: Path, tmp_path: Path) -> None:
     ready = shell.json("doctor")
     assert (ready["level"], {check["level"] for check in ready["checks"]}) == ("ok", {"ok"})
-    assert {"transport", "algorithms", "clock", "roots", "owners", "secrets", "device"} <= {
+    assert {"transport", "algorithms", "machine", "clock", "roots", "owners", "secrets", "device"} <= {
         check["name"] for check in ready["checks"]
     }
     (root / ".env").write_text("WANDB_API_KEY=x\n")

@@ -17,8 +17,8 @@ import pytest
 from remote import bootstrap
 from remote.boxes import Box
 from remote.bundle import build
-from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged
-from remote.transports import Refused
+from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged, MachineChanged
+from remote.transports import Refused, machines
 from remote.transports.host_keys import HostKeys, Verdict
 from remote.transports.ssh import SshTransport, attach_argv
 from remote.transports.ssh_config import parse_jump, resolve
@@ -107,6 +107,39 @@ def test_a_changed_key_is_refused(tmp_path: Path, own_sshd: Sshd) -> None:
     for part in ("CHANGED", f"{file} line 2", before, own_sshd.fingerprint(), "delete line 2"):
         assert part in message
     assert file.read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize("transport", ["paramiko", "openssh"])
+def test_another_key_at_the_same_address_and_at_another(
+    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rented again at the same address, or an address that is somebody else's now: two messages."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    file = tmp_path / "hosts"
+    with Sshd(tmp_path, extra="ListenAddress 127.0.0.2\n") as sshd:
+        trust(file, sshd, "h200")
+        box = box_of(sshd, transport=transport)
+        with connected(box, host_keys_file=file) as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+        sshd.new_host_key()
+        same = refusal(box, file)
+        assert "has CHANGED at the same address (127.0.0.1)" in same
+        moved = refusal(dataclasses.replace(box, host="127.0.0.2"), file)
+        for part in ("ANOTHER MACHINE", "it was at 127.0.0.1, and 127.0.0.2 presents", sshd.fingerprint()):
+            assert part in moved
+        for message in (same, moved):
+            assert f"delete line 1 of {file}" in message
+
+
+def test_another_machine_with_a_known_key(own_sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copied disk: the host key is the stored one, the machine is not."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    trust(tmp_path / "hosts", own_sshd, "h200")
+    machines.remember("h200", "127.0.0.1", "of another machine")
+    for changed in (["127.0.0.1"], []):
+        with connected(box_of(own_sshd), host_keys_file=tmp_path / "hosts") as (_, recorder):
+            recorder.wait_for(BoxGreeted)
+        assert [event.address for event in recorder.events if isinstance(event, MachineChanged)] == changed
 
 
 def test_a_key_of_another_type_is_not_a_changed_key(tmp_path: Path, own_sshd: Sshd) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, math_verifier
+from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, math_verifier, pool
 
 
 @pytest.fixture
 def helpers() -> Iterator[Helpers]:
-    made = Helpers(math_verifier.__file__, seconds=0.7)
+    made = Helpers(math_verifier.__file__)
     yield made
     made.close()
 
@@ -27,12 +27,14 @@ def test_dead_helper_is_replaced(helpers: Helpers) -> None:
     assert helpers.ask(question) is True
 
 
-def test_stopped_helper_is_killed(helpers: Helpers) -> None:
+def test_stopped_helper_is_killed(helpers: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
     helpers.ask({"gold": "x", "answer": "x"})
     [helper] = helpers._idle
     os.kill(helper._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(pool, "PATIENCE", 0.5)
     with pytest.raises(HelperTimeout):
         helpers.ask({"gold": "x", "answer": "x"})
+    monkeypatch.undo()
     assert helper._process.returncode == -signal.SIGKILL
     assert helpers.ask({"gold": "x", "answer": "x"}) is True
 
@@ -50,7 +52,7 @@ def test_helper_exits_with_its_parent(helpers: Helpers) -> None:
     [helper] = helpers._idle
     assert helper._process.stdin is not None
     helper._process.stdin.close()  # what the kernel does when the trainer is killed
-    assert helper._process.wait(timeout=10) == 0
+    assert helper._process.wait(timeout=60) == 0
 
 
 def test_missing_script_is_an_error() -> None:

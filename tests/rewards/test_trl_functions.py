@@ -243,3 +243,35 @@ def test_a_failure_does_not_end_the_functions(own: str) -> None:
 def test_other_signatures_are_errors(own: str) -> None:
     with pytest.raises(TaskError, match=r"'three' takes \(first, second, third\); expected \(attempt, verdict\) or"):
         loaded(f"{own}:three")
+
+
+def test_a_checkpoint_and_a_reward_of_ours_train_in_trl(tiny_model: Path, tmp_path: Path) -> None:
+    """As docs/scaling.md says: the saved model loads as it is, and a reward is a plain function."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    from grpo_train.rewards.functions import tag_count
+    from grpo_train.run_dir import create_run
+    from tests.support.saving import make_trainer
+
+    run = create_run(tmp_path / "root", {}, "one")
+    make_trainer(tiny_model, "none").save(run, 1)
+    seen: list[str] = []
+
+    def tags(completions: list[str], **kwargs: Any) -> list[float]:
+        seen.extend(completions)
+        return [tag_count(text) for text in completions]
+
+    trainer = GRPOTrainer(
+        str(run.training_state / "step_1" / "model"),
+        reward_funcs=tags,  # type: ignore[arg-type]
+        train_dataset=Dataset.from_dict({"prompt": ["1 + 1 =", "2 + 3 ="]}),
+        args=GRPOConfig(
+            output_dir=str(tmp_path / "trl"), max_steps=1, per_device_train_batch_size=4, num_generations=2,
+            max_completion_length=8, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none",
+            save_strategy="no", disable_tqdm=True,
+        ),
+    )  # fmt: skip
+    trainer.train()
+    assert len(seen) == 4
+    assert trainer.state.global_step == 1

@@ -115,7 +115,7 @@ def test_slow_tasks_are_judged_during_generation() -> None:
     judging = threading.Event()
 
     def between() -> None:
-        assert judging.wait(10), "the first is judged before the second exists"
+        assert judging.wait(60), "the first is judged before the second exists"
 
     task = Even(slow=True, judged=lambda attempt: judging.set())
     assert len(collected(task, config_of(), Counting(between), [0, 1])) == 6
@@ -233,7 +233,7 @@ def test_two_ranks_share_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def gather(self: World, value: Any) -> list[Any]:
         values[self.rank] = value
-        barrier.wait(10)
+        barrier.wait(60)
         return list(values)
 
     monkeypatch.setattr(World, "gather", gather)

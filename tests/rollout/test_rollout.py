@@ -46,7 +46,7 @@ def test_recorded_logprobs_equal_the_trainers(policy: Policy, temperature: float
     for first in range(0, len(completions), 8):
         batch = completions[first : first + 8]
         tokens = forward(batch)
-        sampled = pad_values([c.logps for c in batch], tokens.logps.shape[1], policy.device)
+        sampled = pad_values([c.logps for c in batch], tokens.logps.shape[1]).to(policy.device)
         assert_close(tokens.logps.detach(), sampled, atol=2e-5, rtol=1e-5)
         assert ((tokens.entropy >= -1e-6) & (tokens.entropy <= 6.3)).all()
 

@@ -63,7 +63,7 @@ def test_kill_all_ends_only_the_run(run_id: str) -> None:
     try:
         assert sorted(find_by_run_id(run_id)) == sorted(child.pid for child in mine)
         assert kill_all(run_id) == []
-        assert [child.wait(timeout=10) for child in mine] == [-signal.SIGKILL] * 2
+        assert [child.wait(timeout=60) for child in mine] == [-signal.SIGKILL] * 2
         assert other.poll() is None
         assert find_by_run_id(run_id) == []
     finally:

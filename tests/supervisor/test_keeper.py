@@ -18,6 +18,7 @@ from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from grpo_train.supervisor import keeper_unit
 from grpo_train.supervisor.keeper import ATTEMPTS, keep
 from grpo_train.supervisor.workflow import workflow_file
+from tests.support.canaries import canary, write_private
 from tests.support.engine import (
     GRPO_TRAIN,
     assert_same_run,
@@ -84,7 +85,12 @@ def planted(root: Path, name: str, **status: Any) -> RunDir:
     return run
 
 
-def test_a_rebooted_run_is_resumed_in_its_session(root: Path, tmux: Path) -> None:
+def test_a_rebooted_run_is_resumed_in_its_session(
+    root: Path, tmux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    secret = canary()
+    write_private(tmp_path / ".grpo" / ".env", f"KEEPER_SECRET={secret}\n")
     run = interrupted(root, "night.1")
     assert run.observed_state().state == "lost"
     done = grpo_train("keeper", "--once", root=root, real=True)
@@ -94,6 +100,8 @@ def test_a_rebooted_run_is_resumed_in_its_session(root: Path, tmux: Path) -> Non
         ["tmux", "list-panes", "-a", "-F", "#{session_name} #{@grpo_run} #{@grpo}"], capture_output=True, text=True
     )
     assert shown.stdout == "night_1 night.1 1\n"
+    server = subprocess.run(["tmux", "show-environment", "-g"], capture_output=True, text=True, check=True).stdout
+    assert ("HOME=" in server, secret in server) == (True, False), "jobs read .env themselves"
     again = grpo_train("keeper", "--once", root=root, real=True)
     assert "resumed" not in again.stdout, "its session is alive"
     wait_for(lambda: (run.read_status() or {}).get("state") == "finished", "the end of the run", timeout=300)

@@ -56,14 +56,14 @@ def test_plan_with_initial_evaluation_and_datasets() -> None:
 
 def test_thread_count_is_set_or_a_share_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert thread_count(2) == 3
+    assert thread_count(2, 1) == 3
     for invalid in ("", "0", "many"):
         monkeypatch.setenv("OMP_NUM_THREADS", invalid)
-        assert thread_count(1) == len(os.sched_getaffinity(0))
-        assert thread_count(10_000) == 1
+        assert thread_count(1, 1) == len(os.sched_getaffinity(0))
+        assert thread_count(10_000, 1) == 1
 
 
-def test_stage_environment(tmp_path: Path) -> None:
+def test_stage_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = create_run(tmp_path, {}, "one")
     environment = stage_environment(run, 2)
     expected = {
@@ -71,6 +71,12 @@ def test_stage_environment(tmp_path: Path) -> None:
         "OMP_WAIT_POLICY": "passive", "GRPO_PARENT_PID": str(os.getpid()),
     }  # fmt: skip
     assert expected.items() <= environment.items()
+    assert environment["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        with monkeypatch.context() as users:
+            users.setenv(name, "backend:native")
+            given = {key: value for key, value in stage_environment(run, 2).items() if "ALLOC" in key}
+            assert given == {name: "backend:native"}
 
 
 def test_run_has_one_supervisor(tmp_path: Path) -> None:

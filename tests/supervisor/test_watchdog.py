@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,10 @@ from grpo_train.run_dir.signs import SIGNS_VARIABLE, downloading, sign_of_life
 from grpo_train.supervisor.watchdog import FIRST_S, Watchdog, signs_file
 from tests.support.engine import (
     GRPO_TRAIN,
+    SHORT_GRACE,
+    Running,
     assert_same_run,
+    at_start,
     rows,
     run_of,
     running,
@@ -68,14 +70,21 @@ def ranks(run: RunDir) -> list[int]:
 
 
 @contextmanager
-def hung(root: Path, run: RunDir, cfg: Path) -> Iterator[subprocess.Popen[str]]:
+def started(root: Path, run: RunDir, cfg: Path) -> Iterator[Running]:
+    short = at_start(root / "short", SHORT_GRACE)
+    with running(train(root, run, cfg), root, run_id_of(run.path), **short) as supervisor:
+        yield supervisor
+
+
+@contextmanager
+def hung(root: Path, run: RunDir, cfg: Path) -> Iterator[Running]:
     """A training run whose second step is logged."""
-    with running(train(root, run, cfg), root, run_id_of(run.path)) as supervisor:
+    with started(root, run, cfg) as supervisor:
         wait_for(lambda: len(steps_logged(run)) >= 2 or supervisor.poll() is not None, "two steps", timeout=300)
         yield supervisor
 
 
-def recovered(run: RunDir, supervisor: subprocess.Popen[str]) -> tuple[str, dict[str, Any]]:
+def recovered(run: RunDir, supervisor: Running) -> tuple[str, dict[str, Any]]:
     """Console and the event of the hang of a run that has finished after one restart."""
     output, _ = supervisor.communicate(timeout=600)
     status = run.read_status() or {}
@@ -106,7 +115,7 @@ def test_a_deadlocked_reward_shows_its_stack(root: Path) -> None:
     (root / "own.py").write_text(DEADLOCK.format(folder=str(root)))
     cfg = write_config(root, **HANGS, task__rewards=[f"{root / 'own.py'}:reward"])
     run = run_of(root, "blocked")
-    with running(train(root, run, cfg), root, run_id_of(run.path)) as supervisor:
+    with started(root, run, cfg) as supervisor:
         console, _ = recovered(run, supervisor)
     stack = console.partition("its stacks:")[2]
     assert f'File "{root / "own.py"}"' in stack

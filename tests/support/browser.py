@@ -65,6 +65,10 @@ class Browser:
         os.close(self._out)
         self._profile.cleanup()
 
+    def visit(self, url: str) -> None:
+        """Open a page of a server."""
+        self._call("Page.navigate", url=url)
+
     def open(self, page: Path, width: int = 1200, scheme: str = "light") -> None:
         """Open a file in a window of a width, in the ``light`` or ``dark`` scheme; returns when it is loaded."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)

@@ -46,7 +46,7 @@ def ssh_agent(folder: Path) -> Iterator[str]:
         yield str(socket)
     finally:
         agent.terminate()
-        agent.wait(10)
+        agent.wait(60)
 
 
 class EncryptedKey:

@@ -18,7 +18,7 @@ import yaml
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import find_by_run_id
-from tests.support.forked import run_forked
+from tests.support.forked import Fork, run_forked
 from tests.support.patience import PATIENCE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -114,19 +114,29 @@ def time_grpo_train(*arguments: object, timeout: float = 1800) -> float:
     return time.monotonic() - began
 
 
+Running = Fork | subprocess.Popen[str]
+
+
 @contextmanager
-def running(command: list[str], root: Path, run_id: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command in the background; kills what is left of it and of the run at the end."""
-    process = subprocess.Popen(
-        command,
-        env=environment(root, **extra),
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def running(command: list[str], root: Path, run_id: str, *, real: bool = False, **extra: str) -> Iterator[Running]:
+    """Run a command in the background, a module of this project as a fork unless it must be a ``real`` process.
+
+    Kills what is left of it and of the run at the end.
+    """
+    process: Running
+    if command[:2] == GRPO_TRAIN[:2] and not real:
+        process = Fork(command[2:], environment(root, **extra), REPOSITORY)
+    else:
+        process = subprocess.Popen(
+            command,
+            env=environment(root, **extra),
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
     try:
         yield process
     finally:
@@ -135,6 +145,17 @@ def running(command: list[str], root: Path, run_id: str, **extra: str) -> Iterat
         for pid in find_by_run_id(run_id):
             os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=30)
+
+
+def at_start(folder: Path, code: str) -> dict[str, str]:
+    """Environment in which every Python process runs ``code`` first; makes ``folder``."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": str(folder)}
+
+
+SHORT_GRACE = "from grpo_train.supervisor import process\nprocess.KILL_GRACE_S = process.STOP_GRACE_S = 1.0"
+"""For :func:`at_start`: the supervisor's waits for processes that do not react."""
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
@@ -173,7 +194,7 @@ def weights_hash(run: RunDir, step: int) -> str:
 
 def without_time(row: dict[str, Any]) -> str:
     """A log row without times and memory: what a second run of the same step must repeat."""
-    return json.dumps({k: v for k, v in row.items() if not k.startswith(("time", "memory/"))}, sort_keys=True)
+    return json.dumps({k: v for k, v in row.items() if not k.startswith(("time", "memory/", "perf/"))}, sort_keys=True)
 
 
 def assert_same_run(one: RunDir, other: RunDir, step: int) -> None:

@@ -1,11 +1,12 @@
 """``python -m grpo_train.…`` without the seconds of importing torch: forks of a server that has it loaded.
 
-For tests of the effects of a command. A fork keeps the server's environment in /proc, so a test of startup, of signals
-or of finding a run's processes uses real processes (``grpo_train(..., real=True)``).
+A fork shows its own arguments and environment in /proc, so that it is found, signaled and named as a real process is.
+Only a test of startup itself needs a real one (``grpo_train(..., real=True)``).
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import runpy
@@ -13,7 +14,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,19 +37,88 @@ PRELOADED = [
     "grpo_train.evaluation.workers.single_turn",
     "tests.support.two_processes",
 ]
+TORCH = [
+    "torch.distributed.run",
+    "torch.distributed.elastic.multiprocessing.api",
+    "torch.distributed.tensor",
+    "torch._dynamo.convert_frame",
+    "torch._inductor.utils",
+    "pandas",
+    "pyarrow.parquet",
+    "PIL.Image",
+    "tests.support.forked",
+]
+"""Nothing that reads the hub's address when it is imported."""
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(PRELOADED)
+_torch_server = forkserver.ForkServer()
+_torch_server.set_forkserver_preload(TORCH)
+_server_path = tuple(sys.path)
+_choosing = threading.Lock()
+ROOM = 32_768
+"""Bytes of a server's environment that its forks write theirs into."""
+
+
+class Fork:
+    """``python -m ARGUMENTS`` in the background, in a session of its own; used as a ``Popen`` with one output."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+        self._output, output = CONTEXT.Pipe(duplex=False)
+        target = (list(arguments), dict(environment), str(folder), output)
+        self._process = CONTEXT.Process(target=_background, args=target)
+        with _server():
+            self._process.start()
+        output.close()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code or, negative, the signal that ended it; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """Output until the last process that has it open ends."""
+        deadline = time.monotonic() + (1e6 if timeout is None else timeout)
+        output = b""
+        while not self._output.closed and wait([self._output], deadline - time.monotonic()):
+            chunk = os.read(self._output.fileno(), 65_536)
+            output += chunk
+            if not chunk:
+                self._output.close()
+        self.wait(max(deadline - time.monotonic(), 0.1))
+        return output.decode(), None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def run_forked(
-    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: float
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: float, *, only_torch: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m ARGUMENTS`` in ``folder``; modules of this project that it starts are forked, too."""
+    """``python -m ARGUMENTS`` in ``folder``; modules of this project that it starts are forked, too.
+
+    With ``only_torch`` it imports the libraries of the hub itself, which read their settings then.
+    """
     with tempfile.TemporaryDirectory() as captured:
         out, error = Path(captured) / "out", Path(captured) / "error"
         target = (list(arguments), dict(environment), str(folder), str(out), str(error))
         process = CONTEXT.Process(target=_command, args=target)
-        process.start()
+        with _server(only_torch):
+            process.start()
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
@@ -53,11 +128,41 @@ def run_forked(
         return subprocess.CompletedProcess(list(arguments), process.exitcode, *texts)
 
 
+@contextmanager
+def _server(only_torch: bool = False) -> Iterator[None]:
+    """The server that forks the next process, started with room for the environment of its forks."""
+    server = _torch_server if only_torch else forkserver._forkserver  # type: ignore[attr-defined]
+    with _choosing:  # the environment and the function are those of the whole process
+        usual = forkserver.connect_to_new_process
+        os.environ["ROOM"] = "." * ROOM
+        try:
+            server.ensure_running()
+        finally:
+            del os.environ["ROOM"]
+        forkserver.connect_to_new_process = server.connect_to_new_process
+        try:
+            yield
+        finally:
+            forkserver.connect_to_new_process = usual
+
+
+def _background(arguments: list[str], environment: dict[str, str], folder: str, output: Connection) -> None:
+    os.setsid()
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    output.close()
+    _start(arguments, environment, folder)
+
+
 def _command(arguments: list[str], environment: dict[str, str], folder: str, out: str, error: str) -> None:
     for descriptor, file in ((1, out), (2, error)):
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, descriptor)
         os.close(opened)
+    _start(arguments, environment, folder)
+
+
+def _start(arguments: list[str], environment: dict[str, str], folder: str) -> NoReturn:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -66,19 +171,40 @@ def _command(arguments: list[str], environment: dict[str, str], folder: str, out
     _become(["-m", *arguments], environment)
 
 
+def _show(words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Write arguments and environment where /proc reads them: into the strings that the server was started with."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    arguments_at, arguments_end, environment_at, environment_end = map(int, fields[45:49])  # man 5 proc: 48 to 51
+    texts = (words, [f"{name}={value}" for name, value in environment.items()])
+    places = ((arguments_at, arguments_end), (environment_at, environment_end))
+    for strings, (start, end) in zip(texts, places, strict=True):
+        shown = b"".join(os.fsencode(string) + b"\0" for string in strings)
+        room = end - start - 1
+        ctypes.memset(start, 0, room)
+        ctypes.memmove(start, shown, min(len(shown), room))
+
+
 def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Turn this process into ``python WORDS``, except for the imports."""
     os.environ.clear()
     os.environ.update(environment)
+    _show([sys.executable, *words], environment)
     for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(name, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     words = list(words)[1:] if words[0] == "-u" else list(words)
     sys.argv = [words[1], *words[2:]]
+    sys.orig_argv = [sys.executable, *words]
     code: Any = 0
     try:
+        for entry in filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)):
+            if entry not in _server_path:
+                sys.path.insert(1, entry)
+                if (customize := Path(entry, "sitecustomize.py")).exists():
+                    runpy.run_path(str(customize))
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         code = ended.code

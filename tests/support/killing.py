@@ -5,13 +5,15 @@ Sees the calls made by Python, and torch.save; :mod:`tests.support.tracing` also
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from grpo_train.run_dir.manifest import HashedFile
 
 CALLS = [(os, name) for name in ("open", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "rmdir", "close")]
 
@@ -59,12 +61,11 @@ def _patch(step: Callable[[str, Callable[[], Any]], Any]) -> None:
         setattr(module, name, lambda *a, _call=original, _name=name, **k: step(_name, lambda: _call(*a, **k)))
     save = torch.save
 
-    def half_then_whole(value: Any, path: Path) -> None:
-        def half() -> None:
-            save(value, path)
-            os.truncate(path, Path(path).stat().st_size // 2)
-
-        step("torch.save", half)
-        step("torch.save", lambda: save(value, path))
+    def half_then_whole(value: Any, file: HashedFile) -> None:
+        content = io.BytesIO()
+        save(value, content)
+        whole = content.getbuffer()
+        for part in (whole[: len(whole) // 2], whole[len(whole) // 2 :]):
+            step("torch.save", lambda part=part: file.write(part))  # type: ignore[misc]
 
     torch.save = half_then_whole

@@ -92,7 +92,7 @@ class Machine(Sshd):
             return
         self._process = None
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
         eventually(lambda: not Path(f"/proc/{init}").exists())  # the last of the namespace
 
     def power_on(self) -> None:

@@ -14,7 +14,7 @@ from grpo_train.config.schema import Model
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.run_dir import RunDir, problem_of, write_manifest
 from grpo_train.run_dir.files import atomic_symlink
-from grpo_train.train.checkpoint import save_checkpoint
+from grpo_train.train.checkpoint import Snapshot, take_snapshot, write_checkpoint
 from grpo_train.train.distributed import World
 
 EXTRA: dict[str, Any] = {
@@ -28,28 +28,37 @@ EXTRA: dict[str, Any] = {
 class Trainer:
     """Everything a checkpoint holds."""
 
+    adapter: str
     policy: Policy
     optimizer: torch.optim.Optimizer
     scheduler: Any
 
     def save(self, run: RunDir, step: int, final: bool = False, extra: Mapping[str, Any] | None = None) -> None:
-        """Save without training."""
+        """Save without training, on this thread."""
+        write_checkpoint(run, self.snapshot(step, final, extra), self.policy)
+
+    def snapshot(self, step: int, final: bool = False, extra: Mapping[str, Any] | None = None) -> Snapshot:
+        """What a save writes."""
         info = {"num_tokens": step}
-        save_checkpoint(
-            run, step, self.policy, self.optimizer, self.scheduler, World(), info=info, is_final=final, extra=extra
+        taken = take_snapshot(
+            step, self.policy, self.optimizer, self.scheduler, World(), info=info, is_final=final, extra=extra
         )
+        assert taken is not None
+        return taken
 
 
 def make_trainer(model: Path, adapter: str, weights: Path | None = None) -> Trainer:
-    """A trainer of a tiny model's full weights or a LoRA adapter, after one optimizer step, which fills its state."""
+    """A trainer of a tiny model's full weights or a LoRA adapter, after one optimizer step, which fills its state;
+    of saved weights, before it."""
     torch.set_num_threads(1)
     settings = Model(backbone=str(model), adapter=adapter, lora_rank=4, lora_alpha=8)  # type: ignore[arg-type]
     policy = load_policy(settings, Path("/"), torch.device("cpu"), weights=weights)
     optimizer = torch.optim.AdamW(policy.trainable(), lr=1e-4)
-    for parameter in policy.trainable():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return Trainer(policy, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0))
+    if weights is None:
+        for parameter in policy.trainable():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    return Trainer(adapter, policy, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0))
 
 
 def whole(run: RunDir) -> list[int]:

@@ -15,7 +15,7 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, QuestionAsked
 from remote.timing import Timing
-from tests.support.agent import Recorder
+from tests.support.agent import Recorder, eventually
 from tests.support.network import add_link_local, own_network
 from tests.support.sshd import Sshd, make_key
 
@@ -218,11 +218,19 @@ class Lab:
 
     def close(self) -> None:
         for agent in self._agents:
-            agent.terminate()
-            agent.wait(10)
+            agent.kill()  # a master of OpenSSH may sleep through a SIGTERM that comes just before its poll()
+            agent.wait(60)
         for server in self._servers:
             server.stop()
+        # The agent of a connection that ended early may still write below its home directory.
+        eventually(lambda: not any(map(self._is_of_a_server, Path("/proc").glob("[0-9]*/environ"))), 30)
         self._network.close()
+
+    def _is_of_a_server(self, environment: Path) -> bool:
+        try:
+            return any(f"HOME={server.home}\0".encode() in environment.read_bytes() for server in self._servers)
+        except OSError:  # it has ended
+            return False
 
 
 _WORDS = {"password": "password", "passphrase": "passphrase", "prompt": "Password"}

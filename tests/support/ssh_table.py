@@ -46,7 +46,7 @@ NOT_TESTED = """
 | FIDO keys (`ed25519-sk`, "touch your key") | not tested |
 | Home directories on NFS | not tested |
 | Laptops with macOS | not tested |
-| Laptops with Windows | not tested; paramiko |
+| Laptops with Windows | not tested there; paramiko ([boxes.md](boxes.md#laptops-with-windows-and-macos)) |
 | GSSAPI, PKCS#11 | not tested |
 """
 _UNSTABLE = (

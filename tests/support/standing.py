@@ -223,7 +223,7 @@ class Standing:
         """End the laptop; its agents then end."""
         assert self.laptop.stdin is not None
         self.laptop.stdin.close()
-        self.laptop.wait(20)
+        self.laptop.wait(60)
         left = time.monotonic()
         while agents(self.home):
             assert time.monotonic() - left < AGENT_OUTLIVES_S, f"{self.name}: an agent is left"

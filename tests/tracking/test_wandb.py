@@ -44,7 +44,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[WandbSer
 
 
 def tracked(run: RunDir, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = grpo_train("track", "--training-run", run.name, *words, root=run.root, real=True)
+    done = grpo_train("track", "--training-run", run.name, *words, root=run.root)
     assert done.returncode == code, done.stderr
     return done
 
@@ -217,7 +217,7 @@ def test_the_supervisor_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pyte
 
 def trained(root: Path, name: str) -> RunDir:
     cfg = write_config(root, f"{name}.yaml", run__total_steps=2, tracking__wandb="online", tracking__tensorboard=False)
-    done = grpo_train("train", "--cfg", cfg, "--run-name", name, root=root, real=True)
+    done = grpo_train("train", "--cfg", cfg, "--run-name", name, root=root)
     assert done.returncode == 0, done.stderr
     assert KEY not in done.stdout + done.stderr
     return RunDir(root / "training_runs" / name)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from grpo_train.rollout import Completion
-from grpo_train.rollout.transformers_backend import TransformersBackend
+from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.run_dir import RunDir
 from grpo_train.train import loop as training
 from grpo_train.train.token_metrics import TokenSums
@@ -98,9 +98,9 @@ def recorded(request: pytest.FixtureRequest, make_root: Callable[[], Path]) -> R
         "task__limit": LIMIT,
         "optimizer__warmup_steps": 0,
     }
-    noise, buffers, generate = torch.Generator().manual_seed(5), [], TransformersBackend.generate
+    noise, buffers, generate = torch.Generator().manual_seed(5), [], NativeBackend.generate
 
-    def perturbed(self: TransformersBackend, *arguments: Any, **named: Any) -> list[Completion]:
+    def perturbed(self: NativeBackend, *arguments: Any, **named: Any) -> list[Completion]:
         completions = []
         for one in generate(self, *arguments, **named):
             logps = torch.tensor(one.logps) + 0.1 * torch.randn(len(one.ids), generator=noise)
@@ -109,7 +109,7 @@ def recorded(request: pytest.FixtureRequest, make_root: Callable[[], Path]) -> R
         return completions
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransformersBackend, "generate", perturbed)
+        patch.setattr(NativeBackend, "generate", perturbed)
         run = train_here(root, write_config(root, **{**options, **changes}), "recorded")
     assert len(buffers) == 2
     return Recorded(run, changes, buffers)

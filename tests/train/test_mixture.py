@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from grpo_train.config import load_config
 from grpo_train.config.loading import ConfigError, changed_keys, dump_config
 from grpo_train.evaluation.plan import each_task, make_plan
-from grpo_train.evaluation.request import EvalError, EvalRequest
+from grpo_train.evaluation.request import EvalError, EvalRequest, resolve_config
 from grpo_train.rewards.types import TaskError
 from grpo_train.supervisor.resume import prepare_resume
 from grpo_train.supervisor.stages import all_stages
@@ -120,6 +120,22 @@ def test_each_task_of_a_mixture_is_evaluated() -> None:
     config = load_config(text_of(TWO_LEVELS, run__eval_every=3, run__total_steps=3))
     refuse_unused(config.task, ["harder"])
     assert [stage.dataset for stage in all_stages(config) if stage.kind == "eval"] == ["arithmetic", "harder"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "dataset"),
+    [
+        (TWO_LEVELS, "arithmetic"),
+        (TWO_LEVELS, "harder"),
+        (TWO_LEVELS, "addition"),
+        ({"name": "arithmetic"}, "addition"),
+    ],
+)
+def test_an_evaluation_has_no_curriculum(tasks: Any, dataset: str) -> None:
+    """It names a task of the run, which an evaluation of another one lacks."""
+    config = load_config(text_of(tasks, **CURRICULUM))
+    evaluated = resolve_config(config, EvalRequest(None, dataset=dataset))
+    assert evaluated.task.name == ("arithmetic" if dataset == "harder" else dataset)
 
 
 def test_mixtures_log_each_task_and_resume_bit_for_bit(make_root: Callable[[], Path]) -> None:

@@ -13,12 +13,15 @@ from safetensors.torch import load_file
 
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, RunDirError
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import FORMAT
 from grpo_train.supervisor.resume import prepare_resume
+from grpo_train.train.preflight import check_offline
 from grpo_train.train.worker import main
 from tests.support.engine import (
     DAMAGES,
     assert_same_run,
+    config_text,
     damage,
     events,
     resume_here,
@@ -203,3 +206,15 @@ def test_unmatched_lora_targets_are_an_error(root: Path, capfd: pytest.CaptureFi
     error = capfd.readouterr().err
     assert "error: model.lora_targets ['nothing_like_this']" in error
     assert "Traceback" not in error
+
+
+def test_a_launch_for_nodes_without_a_network_checks_the_caches(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    check_offline(load_config(config_text()), root, None)
+    for changes, code in (
+        ({"model__backbone": "nobody/no-such-model"}, "no_model"),
+        ({"task__name": "data", "task__path": "nowhere.jsonl"}, "bad_task"),
+    ):
+        with pytest.raises(UserError) as caught:
+            check_offline(load_config(config_text(**changes)), root, None)
+        assert caught.value.code == code

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from grpo_train.config import load_config
@@ -38,6 +39,20 @@ def halves(straight: RunDir) -> RunDir:
     assert (run.read_status() or {})["state"] == "stopped"
     resume_here(run)
     return run
+
+
+def test_kernels_that_repeat_change_nothing_on_a_cpu(straight: RunDir) -> None:
+    document = yaml.safe_load((straight.root / "small.yaml").read_text())
+    document["run"]["deterministic"] = True
+    cfg = straight.root / "repeats.yaml"
+    cfg.write_text(yaml.safe_dump(document))
+    try:
+        run = train_here(straight.root, cfg, "repeats", "--until", "3")
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(True)
+    assert_same_run(straight, run, 3)
 
 
 def test_resume_is_bit_exact(straight: RunDir, halves: RunDir) -> None:
@@ -138,6 +153,10 @@ def test_log_rows_have_the_keys_of_the_contract(straight: RunDir) -> None:
         assert not [key for key in keys if key not in row]
         assert row["mismatch/kl"] < 1e-9
         assert row["ess/token"] == pytest.approx(1, abs=1e-6)
+        assert row["perf/decode_tokens_per_s"] > 0
+        assert row["perf/mfu"] > 0
+        assert row["memory/peak_gib"] > 0
+        assert "memory/reserved_gib" not in row, "only CUDA reserves memory"
     assert [row["learning_rate"] for row in rows(straight)] == pytest.approx([1e-4, 2e-4, *[3e-4] * 4])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
@@ -14,9 +14,9 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from grpo_tui.app import GrpoApp
+from grpo_tui.fleet.glance import Glance
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.options import Options
-from grpo_tui.shell.boxes import Glance
 from remote.boxes import Box
 from tests.support.patience import PATIENCE
 from tests.tui.fake import NOW, FakeClient, learning_box
@@ -103,10 +103,26 @@ def logs_of(session: Session) -> RunLogs:
 
 
 GLANCES = {
-    "h200-b": Glance("h200-b", "192.0.2.11", 2.49, live=("maths", "code"), gpus=8, gpus_free=6),
-    "local": Glance("local", "this machine", None, "local: no tmux on this machine"),
+    "h200-b": Glance("h200-b", "192.0.2.11", 2.49, live=("maths", "code"), gpus=8, gpus_free=6, age_s=0.0),
+    "local": Glance("local", "this machine", None, problem="no tmux on this machine"),
 }
 """What other boxes say about themselves."""
+
+
+class ScriptedFleet:
+    """Boxes that say what GLANCES has, without a connection."""
+
+    def __init__(self, boxes: Iterable[Box], current: str) -> None:
+        self.names = [box.name for box in boxes]
+
+    def start(self) -> None:
+        pass
+
+    def glance(self, name: str) -> Glance | None:
+        return GLANCES.get(name)
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -116,7 +132,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.delenv("TMUX", raising=False)  # a copy would go through the tmux around the tests
     monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
-    monkeypatch.setattr("grpo_tui.screens.boxes.look", lambda box: GLANCES.get(box.name, Glance(box.name, "", None)))
+    monkeypatch.setattr("grpo_tui.screens.boxes.Fleet", ScriptedFleet)
     monkeypatch.setattr(GrpoApp, "suspend", lambda self: nullcontext())  # a headless app has no terminal to hand over
 
     @asynccontextmanager

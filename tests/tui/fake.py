@@ -205,6 +205,7 @@ class FakeClient:
 
     reading_s = 0.0
     """It has no thread that reads."""
+    transport = None
 
     def __init__(self, box: Box, on_event: Any) -> None:
         self.box, self.on_event = box, on_event

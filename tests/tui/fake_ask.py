@@ -27,7 +27,7 @@ def _ask(client: Any, params: dict[str, Any]) -> dict[str, Any]:
     return {"question": f"{len(client.asked_for('ask')):032x}"}
 
 
-ASK_ANSWERS: dict[str, Any] = {"open_ask": _open, "ask": _ask, "close_ask": {"left": []}}
+ASK_ANSWERS: dict[str, Any] = {"open_ask": _open, "ask": _ask, "cancel_answer": {}, "close_ask": {"left": []}}
 
 
 def question_id(number: int) -> str:

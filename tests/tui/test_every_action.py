@@ -105,7 +105,14 @@ async def test_the_palette_runs_each_action(start: Start, ran: list[str], view: 
             assert (f"not available: {reason}" if reason else "key: ") in command.help.replace("\\[", "["), action.id
             command.callback()
             await does(session, ran, action, "palette")
-        assert {title.partition(":")[0] for title in commands} == {"theme", "charts", "screenshot", "report"}
+        assert {title.partition(":")[0] for title in commands} == {
+            "theme",
+            "charts",
+            "screenshot",
+            "report",
+            "tunnels",
+            "sync",
+        }
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from grpo_train.sandbox import isolation, probe, run_program, run_tests
 from grpo_train.sandbox.canary import canary_hits
 from grpo_train.sandbox.child import WALL_PER_CPU, process_mark
 from grpo_train.sandbox.layers import NAMESPACES
-from grpo_train.sandbox.workspace import CANARY_FILE, workspace
+from grpo_train.sandbox.workspace import CANARY_FILE, MAX_CLEANERS, workspace
 from tests.sandbox.hostile import escapes, honest, resources, verdicts
 from tests.sandbox.hostile.program import HONEST, TESTS, Program
 from tests.support.patience import PATIENCE
@@ -118,9 +119,14 @@ def _contents(slot: Path) -> list[str]:
         return [f"{slot}: {error}"]
 
 
-def descriptors() -> int:
-    """Number of open descriptors of this process."""
-    return len(os.listdir("/proc/self/fd"))
+def descriptors() -> tuple[int, int]:
+    """Numbers of open descriptors of this process: rulesets of slots, and others."""
+    names = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the descriptor of this listing is closed
+            names.append(os.readlink(f"/proc/self/fd/{number}"))
+    rulesets = sum("landlock" in name for name in names)
+    return rulesets, len(names) - rulesets
 
 
 def run_corpus(programs: Sequence[Program], threads: int) -> list[str]:
@@ -128,14 +134,21 @@ def run_corpus(programs: Sequence[Program], threads: int) -> list[str]:
     run_tests(HONEST, TESTS)  # create everything that is created once
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda _: run_tests(HONEST, TESTS), range(threads)))
-        before = descriptors()
+        _, before = descriptors()
         problems = [problem for found in pool.map(problems_of, programs) for problem in found]
         if run_tests(HONEST, TESTS).reason != "ok":
             problems.append("an honest program fails afterwards")
-        # each thread may have opened one more slot with its ruleset
-        if descriptors() > before + threads:
-            problems.append(f"{descriptors() - before} additional open descriptors")
-    return problems + [f"left behind: {leftover}" for leftover in left_behind()]
+        problems += [f"left behind: {leftover}" for leftover in left_behind()]
+        deadline = time.monotonic() + CLEANUP_SECONDS
+        while descriptors()[1] > before and time.monotonic() < deadline:  # a cleaner still has a directory open
+            time.sleep(0.1)
+        rulesets, others = descriptors()
+        if others > before:
+            problems.append(f"{others - before} additional open descriptors")
+        # programs run in one slot a thread, and cleaners empty some more
+        if rulesets > threads + MAX_CLEANERS:
+            problems.append(f"{rulesets} rulesets are open")
+    return problems
 
 
 def main() -> None:

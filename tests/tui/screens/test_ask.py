@@ -90,6 +90,31 @@ async def test_the_process_ends_with_the_screen(start: Start) -> None:
         assert len(session.client.asked_for("close_ask")) == 2, "nothing was started"
 
 
+async def test_escape_stops_the_answer_first(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await asking(session, "1+1")
+        say(session, *ready("step_30"), question(FIRST, "1+1"), piece(FIRST, "step_30", 0, "one and"))
+        await session.until_text("cuda:0 · answering")
+        await session.press("escape")
+        await session.until_text("stopping the answer")
+        (params,) = session.client.asked_for("cancel_answer")
+        assert without_key(params) == {"ask": ASK_ID, "question": FIRST}
+        say(session, {"event": "done", "id": FIRST})
+        await session.until_text("cuda:0 · ready", "cut off")
+        assert not session.client.asked_for("close_ask"), "the model stays loaded"
+        await session.press("escape")
+        await session.until(lambda: bool(session.client.asked_for("close_ask")))
+
+
+async def test_a_second_escape_does_not_wait(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await asking(session, "1+1")
+        say(session, *ready("step_30"), question(FIRST, "1+1"))
+        await session.until_text("cuda:0 · answering")
+        await session.press("escape", "escape")
+        await session.until(lambda: bool(session.client.asked_for("close_ask")))
+
+
 async def test_quitting_ends_the_process(start: Start) -> None:
     async with start(wait="87/200") as session:
         await asking(session, "1+1")

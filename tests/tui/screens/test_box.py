@@ -6,14 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from textual.screen import ModalScreen
 
 from grpo_tui.screens.box import BoxScreen
 from grpo_tui.screens.dialog import AttachScreen
+from grpo_tui.screens.send_line import LineScreen
 from grpo_tui.screens.spare import SpareScreen
 from grpo_tui.widgets.box_charts import GpuChart
 from remote.events import Link, LinkChanged
 from remote.protocol import OPERATIONS, RemoteError
-from tests.tui.conftest import BOX, Session, Start, opened
+from tests.tui.conftest import BOX, Session, Start, fill, opened
 from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, at, jsonl, learning_box
 
 IDLE = {**GPUS[0], "index": 1, "utilization_percent": 0.0, "memory_used_mib": 3.0, "power_w": 78.0, "processes": []}
@@ -234,3 +236,49 @@ async def test_every_size(start: Start, size: tuple[int, int], gpus: int) -> Non
         assert len([chart for chart in screen.query(GpuChart) if chart.display]) == gpus
         assert all(chart.size.height >= 3 for chart in screen.query(GpuChart) if chart.display)
         assert screen.query_one("#middle").display is (size[1] > 20)
+
+
+async def test_the_engine_is_set_up_in_a_session(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        client = session.client
+        client.answers["set_up"] = {"run": "", "session": "setup", "argv": ["bash"], "engine": "", "started": True}
+        await box(session)
+        await session.press("S")
+        await session.until_text("setup of the engine started", "in tmux session setup; a attaches")
+
+        def refuse(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+            raise RemoteError("no_repo", "no checkout is configured for this box", "set 'repo' in boxes.yaml")
+
+        client.answers["set_up"] = refuse
+        await session.press("S")
+        await session.until_text("cannot set up the engine", "no checkout is configured", "set 'repo' in boxes.yaml")
+
+
+async def test_a_shell_is_opened_and_attached_to(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        session.client.answers["open_shell"] = {"session": "shell_2"}
+        await box(session)
+        await session.press("n")
+        await session.until(lambda: isinstance(session.app.screen, AttachScreen))
+        await session.until_text("Terminal of shell_2")
+
+
+async def test_a_line_is_sent_after_a_confirmation(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        client = session.client
+        client.answers["send_line"] = {"session": RUN}
+        await box(session)
+        name = session.app.views.box.session
+        for confirms in (False, True):
+            await opened(session, "i", LineScreen)
+            fill(session, "answer", "nvidia-smi [1]")
+            await session.press("enter")
+            await session.until_text(
+                "send this line?", f"session  {name}", "box      h200-a", "line     nvidia-smi [1]"
+            )
+            await session.focus("#yes" if confirms else "#cancel")
+            await session.press("enter")
+            await session.until(lambda: not isinstance(session.app.screen, ModalScreen))
+        await session.until(lambda: f"sent to {name}" in session.notifications())
+        sent = [params for op, params in client.asked if op == "send_line"]
+        assert [(params["session"], params["line"]) for params in sent] == [(name, "nvidia-smi [1]")]

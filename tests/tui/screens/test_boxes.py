@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from textual.widgets import Input, OptionList
 
 from grpo_tui.screens.boxes import AddBoxScreen, BoxesScreen
 from grpo_tui.screens.dialog import HostKeyScreen
-from remote.events import HostKeyAsked
-from tests.tui.conftest import Start
+from remote.events import BoxGreeted, HostKeyAsked, MachineChanged
+from tests.tui.conftest import GLANCES, Start
 from tests.tui.fake import FakeClient
 
 
@@ -32,6 +34,18 @@ async def test_an_agent_in_memory_is_explained(start: Start, boxes_file: Path) -
         await session.until_text("The agent runs from memory", "No space left", "set it")
         await session.press("down")
         await session.until(lambda: "The agent" not in session.text())
+
+
+async def test_a_row_has_the_age_of_what_it_says(
+    start: Start, boxes_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start(wait="87/200", boxes_file=boxes_file) as session:
+        await session.press("b")
+        text = await session.until_text("6 of 8 GPUs free · 2 live: maths, code", "no tmux on this machine")
+        assert text.count(" now ") == 2, "the current box and h200-b"
+        lost = replace(GLANCES["h200-b"], problem="no answer for 16 s", age_s=16.0)
+        monkeypatch.setitem(GLANCES, "h200-b", lost)
+        await session.until_text("2 live: maths, code · no answer for 16 s", "16s ago")
 
 
 async def test_switch_and_add_boxes(start: Start, boxes_file: Path) -> None:
@@ -60,3 +74,13 @@ async def test_switch_and_add_boxes(start: Start, boxes_file: Path) -> None:
         await session.until(lambda: len(session.clients) == 3)
         await session.until_text("third", "$1.99/h")
         assert "192.0.2.99" in boxes_file.read_text()
+
+
+async def test_another_machine_is_named_once(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        session.client.on_event(MachineChanged("192.0.2.10"))
+        session.client.on_event(BoxGreeted("agent", session.client.greeting))
+        await session.until_text("h200-a: another machine", "its disk is a copy")
+        await session.press("enter")
+        session.client.on_event(BoxGreeted("agent", session.client.greeting))
+        await session.until(lambda: "another machine" not in session.text())

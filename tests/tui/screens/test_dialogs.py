@@ -8,13 +8,21 @@ import pytest
 from textual.screen import Screen
 from textual.widgets import Button
 
+from grpo_tui.fleet.glance import Glance
+from grpo_tui.forms.copies import GetForm, PutForm
+from grpo_tui.model.tunnels import BoxTunnels
 from grpo_tui.screens.boxes import AddBoxScreen, BoxesScreen
+from grpo_tui.screens.code_differs import CodeDiffersScreen
 from grpo_tui.screens.demo_setup import DemoSetupScreen
 from grpo_tui.screens.dialog import AttachScreen, ConfirmScreen, HostKeyScreen, MessageScreen
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.screens.question import QuestionScreen
+from grpo_tui.screens.send_line import LineScreen
+from grpo_tui.screens.tunnels import TunnelsScreen
+from grpo_tui.screens.uncommitted import UncommittedScreen
 from grpo_tui.widgets.excerpt import Excerpt
 from remote.boxes import Box
+from remote.checkout import Checkout
 from remote.events import Link, LinkChanged, QuestionAsked, TopicFailed
 from tests.tui.conftest import Session, Start, opened
 from tests.tui.fake import FakeClient, learning_box
@@ -35,7 +43,13 @@ def all_dialogs() -> list[tuple[Screen, str]]:
         (AttachScreen(NAME, "h200-a", f"ssh -t {NAME} {LONG}", "ctrl+b d", "a note"), "To return: ctrl+b d"),
         (HostKeyScreen("h200-a", "ssh-ed25519", "SHA256:" + "x" * 43), "SHA256:" + "x" * 43),
         (QuestionScreen("h200-a", QuestionAsked(f"{LONG}\nPassword:", False, "password")), "not stored"),
-        (BoxesScreen(BOXES, "h200-a"), "$2.49/h"),
+        (BoxesScreen(BOXES, "h200-a", lambda: Glance("h200-a", "192.0.2.10", 2.49)), "$2.49/h"),
+        (GetForm(NAME, [10, 20]), "weights of step 20"),
+        (PutForm("h200-a"), "checkpoints/NAME"),
+        (LineScreen(NAME), "followed by Enter"),
+        (TunnelsScreen("h200-a", BoxTunnels()), "no tunnel is open"),
+        (CodeDiffersScreen(f"the code of {NAME} differs: 1a then, 2b now", "h200-a"), "run_a-name"),
+        (UncommittedScreen(Checkout(Path("/x"), "1a" * 20, "x", [f" M {NAME}"] * 99), "h200-a"), "with changes"),
         (AddBoxScreen(lambda box: box), "short name, used with --box"),
         (DemoSetupScreen(Path("/x"), ["sleep", "9"]), "starting grpo-train"),
         (HelpScreen((), None, "home"), ""),  # type: ignore[arg-type]
@@ -161,11 +175,11 @@ async def test_readonly_is_on_the_screen(start: Start) -> None:
 
 
 async def test_keys_on_the_screen_are_the_users(start: Start) -> None:
-    keymap = {"boxes": "Z", "resume": "U", "launch": "N"}
+    keymap = {"boxes": "Z", "resume": "X", "launch": "N"}
 
     async with start(keymap=keymap, wait="87/200") as session:
         await session.press("down", "down")
-        await session.until_text("press U to resume")
+        await session.until_text("press X to resume")
         session.client.on_event(LinkChanged(Link.REFUSED, "no"))
         await session.until_text("Z choose or change the box")
     async with start(lambda client: None, keymap=keymap) as session:

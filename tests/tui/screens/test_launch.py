@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.text import Text
 from textual.widgets import Button, Input, Select, TextArea
@@ -7,7 +9,7 @@ from textual.widgets import Button, Input, Select, TextArea
 from grpo_tui.forms.launch import LaunchScreen
 from grpo_tui.screens.home import HomeScreen
 from remote.protocol import RemoteError
-from tests.tui.conftest import Start, fill, opened, problem
+from tests.tui.conftest import BOX, Start, fill, opened, problem
 from tests.tui.fake import RUN, FakeClient, knowing_box, learning_box
 
 
@@ -86,6 +88,23 @@ async def test_overrides_are_split_like_in_a_shell(start: Start) -> None:
         session.app.screen.query_one("#overrides", Input).value = "'task.path=/my data' run.total_steps=9"
         await session.until_text("9 steps of 32 prompts")
         assert session.client.asked_for("launch")[-1]["overrides"] == ["task.path=/my data", "run.total_steps=9"]
+
+
+async def test_what_a_job_asks_for_is_shown_and_changed(start: Start) -> None:
+    box = replace(BOX, scheduler="slurm", slurm={"partition": "gpu", "gpus": 8, "options": ["--exclusive"]})
+    async with start(box=box, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        await session.until_text(
+            "· job:", "partition=gpu gpus=8 options=--exclusive", "changes for this run: time=2:00:00 gpus=4"
+        )
+        fill(session, "job", "gpus=many")
+        await session.until(lambda: "job: 'gpus' must be an integer" in problem(session))
+        fill(session, "job", "gpus=4 time=2:00:00")
+        await session.until_text("partition=gpu time=2:00:00 gpus=4 options=--exclusive")
+        await session.focus("#go")
+        await session.press("enter")
+        await session.until(lambda: not isinstance(session.app.screen, LaunchScreen))
+        assert session.client.asked_for("launch")[-1]["slurm"] == ["gpus=4", "time=2:00:00"]
 
 
 async def test_form_scrolls_on_tiny_screens(start: Start) -> None:

@@ -6,6 +6,7 @@ import pytest
 from textual.widgets import Input, Select
 
 from grpo_tui.forms.resume import ResumeScreen
+from grpo_tui.screens.code_differs import CodeDiffersScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
 from remote.intake import reply
@@ -123,6 +124,26 @@ async def test_an_edited_workflow_is_confirmed(start: Start, size: tuple[int, in
         sent = [params for params in session.client.asked_for("resume") if not params.get("dry_run")]
         assert [params.get("confirmation") for params in sent] == [None, None, "c0ffee"]
         assert {params["run"] for params in session.client.asked_for("plan_resume")} == {run}
+
+
+@pytest.mark.parametrize(("keys", "chosen"), [(["enter"], "then"), (["right", "enter"], "now"), (["escape"], None)])
+async def test_code_that_differs_is_chosen(start: Start, keys: list[str], chosen: str | None) -> None:
+    def script(client: FakeClient) -> None:
+        def resume(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+            if not params.get("dry_run") and not params.get("code"):
+                raise RemoteError("code_differs", "the code of r differs: 1a then, 2b now", "resume it with --code")
+            return DEFAULT_ANSWERS["resume"](client, params)
+
+        learning_box(client).answers["resume"] = resume
+
+    async with start(script, wait="reward") as session:
+        await send_resume(session)
+        await session.until(lambda: isinstance(session.app.screen, CodeDiffersScreen))
+        await session.until_text("the code of r differs: 1a then, 2b now", "A resume can take either")
+        await session.press(*keys)
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen if chosen else ResumeScreen))
+        sent = [params for params in session.client.asked_for("resume") if not params.get("dry_run")]
+        assert [params.get("code") for params in sent] == ([None, chosen] if chosen else [None])
 
 
 async def test_an_unanswered_resume_does_not_ask_twice(start: Start) -> None:

@@ -265,6 +265,22 @@ async def test_a_box_that_refuses(start: Start) -> None:
         await session.until_text("were not", "no folder accepts the index", "9 indexed")
 
 
+async def test_the_tasks_of_a_mixture(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        rows = [
+            {"step": 3, "group": group, "task": task, "sample": 0, "reward": 1.0, "prompt": "p", "completion": task * 2}
+            for group, task in enumerate(("sums", "comparison"))
+        ]
+        client.files[LOG] = jsonl(rows)
+
+    async with start(script, wait="87/200") as session:
+        await rollouts(session)
+        await session.until_text("task sums")
+        await session.press("slash", *"task:compar", "enter")
+        await session.until_text("task comparison")
+
+
 async def test_a_hostile_log(start: Start) -> None:
     def script(client: FakeClient) -> None:
         learning_box(client)

@@ -77,6 +77,7 @@ async def test_attach_names_the_detach_keys(start: Start, monkeypatch: pytest.Mo
     monkeypatch.delenv("TMUX", raising=False)
     monkeypatch.setattr("grpo_tui.attach.tmux_prefix", lambda socket: "C-a")
     async with start(wait="87/200", box=Box("local", kind="local", tmux_socket="jobs")) as session:
+        await session.until(lambda: session.app.store.sessions_of(RUN))
         await session.press("a")
         await session.until(lambda: isinstance(session.app.screen, AttachScreen))
         await session.until_text("ctrl+a d", RUN)
@@ -91,6 +92,7 @@ async def test_failed_attach_keeps_the_app_running(start: Start) -> None:
         raise FileNotFoundError("no tmux here")
 
     async with start(wait="87/200", box=Box("local", kind="local"), foreground=explode) as session:
+        await session.until(lambda: session.app.store.sessions_of(RUN))
         await session.press("a")
         await session.until(lambda: isinstance(session.app.screen, AttachScreen))
         await session.press("enter")

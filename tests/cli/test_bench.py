@@ -1,0 +1,88 @@
+"""``grpo-train bench``: what it measures, beside which floors. Figures of speed are not tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_train.bench.floors import Figure, Rates, decode_floor, prefill_floor
+from grpo_train.cli import bench as command
+from grpo_train.platforms.memory import QWEN2_5
+from tests.support.engine import grpo_train
+
+H200 = Rates(copy=4.3e12, products=7.8e14, disk=1e9)
+SHORT = ("rollout.buffer_size=4", "rollout.num_generations=4", "rollout.max_completion_length=8")
+
+
+def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = [option for change in SHORT for option in ("--set", change)]
+    done = grpo_train(
+        "bench",
+        "--json",
+        "--against",
+        "generate,trl",
+        "--repeats",
+        "1",
+        "--set",
+        "model.device=cpu",
+        *changes,
+        root=root,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(figure["name"], figure["rows"]) for figure in found["figures"]] == [
+        ("prefill", 1), ("decode", 1), ("prefill", 8), ("decode", 8), ("prefill", 16), ("decode", 16), ("train", 0),
+        ("save", 0),
+    ]  # fmt: skip
+    assert all(figure["seconds"] > 0 and figure["floor_seconds"] > 0 for figure in found["figures"])
+    # Four prompts of 64 tokens, read once, and 16 completions of 8 tokens, whose last predicts nothing.
+    train = found["figures"][6]
+    assert train["amount"] == 4 * 64 + 16 * 7
+    assert set(found["against"]) == {"generate, 1 rows", "generate, 8 rows", "generate, 16 rows", "trl"}
+    assert all(each["ratio"] > 0 for each in found["against"].values())
+    assert found["config"] == {"model.backbone": "tiny", "model.dtype": "float32"}
+    assert 0 < found["step"]["save_wait"] < found["step"]["save"]
+    assert not list(root.glob(".bench-*"))
+    assert not (root / "training_runs").exists(), "the run that is saved is not in the root"
+
+    command._show(found)
+    text = capsys.readouterr().out
+    assert "train (share = MFU)" in text
+    assert "backbone: tiny" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--against", "generate,vllm"], "--against vllm: choose from generate, trl"),
+        (["--model", "qwen"], "--model qwen: choose from auto, tiny, qwen2_5_05"),
+        (["--set", "rollout.length=1"], "rollout.length"),
+    ],
+)
+def test_bad_options_are_named(root: Path, options: list[str], message: str) -> None:
+    done = grpo_train("bench", *options, root=root)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_floor_of_decoding() -> None:
+    """256 rows of Qwen2.5-1.5B in bfloat16, 320 tokens each, on an H200: bound by products, not by bandwidth."""
+    shape = QWEN2_5["qwen2_5_15"]
+    floor, bandwidth = decode_floor(shape, H200, 256, 320, 2)
+    weights, cache, products = 3.08e9 / 4.3e12, 256 * 320 * 28_672 / 4.3e12, 2 * 1.54e9 * 256 / 7.8e14
+    assert bandwidth == pytest.approx(weights + cache, rel=0.01)
+    assert floor == pytest.approx(products + cache, rel=0.01)
+    few, by_bandwidth = decode_floor(shape, H200, 8, 320, 2)
+    assert few == by_bandwidth
+
+
+def test_floor_of_reading_prompts() -> None:
+    shape = QWEN2_5["qwen2_5_15"]
+    assert prefill_floor(shape, H200, 1, 16, 2) == pytest.approx(3.08e9 / 4.3e12, rel=0.01)
+    assert prefill_floor(shape, H200, 32, 8_192, 2) == pytest.approx(2 * 1.31e9 * 8_192 / 7.8e14, rel=0.01)
+
+
+def test_share_of_the_floor() -> None:
+    assert Figure("decode", 1, 100, "tokens", seconds=2.0, floor_seconds=0.5).share == 0.25

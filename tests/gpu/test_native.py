@@ -1,0 +1,76 @@
+"""Native rollouts on CUDA: tokens of the transformers backend, no waiting between looks, memory. Never run on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpo_train.policy.logprobs import LogprobForward, pad_values
+from grpo_train.policy.memory import free_bytes
+from grpo_train.rollout.native.backend import NativeBackend
+from grpo_train.rollout.native.decoding import Decoding
+from grpo_train.rollout.transformers_backend import TransformersBackend
+from tests.gpu.test_invariance import on_gpu
+
+OPTIONS: dict[str, Any] = {"seeds": range(64), "max_completion_length": 48, "temperature": 1.0}
+
+
+def prompts_of(tokenizer: Any) -> list[list[int]]:
+    found: list[list[int]] = tokenizer([f"{a}+{b}=" for a in range(10, 18) for b in range(20, 28)])["input_ids"]
+    return found
+
+
+def test_samples_equal_those_of_transformers(make_root: Callable[[], Path]) -> None:
+    policy = on_gpu(make_root(), "float32")
+    prompts = prompts_of(policy.tokenizer)
+    native, reference = (kind(policy.model, policy.tokenizer) for kind in (NativeBackend, TransformersBackend))
+    mine, theirs = (backend.generate(prompts, batch_size=24, **OPTIONS) for backend in (native, reference))
+    different = sum(one.ids != other.ids for one, other in zip(mine, theirs, strict=True))
+    print(f"{different} of 64 completions differ in float32")
+    assert different <= 2
+
+
+def test_logprobs_in_bfloat16(make_root: Callable[[], Path]) -> None:
+    policy = on_gpu(make_root(), "bfloat16")
+    found = NativeBackend(policy.model, policy.tokenizer).generate(prompts_of(policy.tokenizer), **OPTIONS)
+    with torch.no_grad():
+        tokens = LogprobForward(policy, temperature=1.0)(found)
+    sampled = pad_values([one.logps for one in found], tokens.logps.shape[1]).to(policy.device)
+    ratio = (tokens.logps - sampled)[tokens.mask.bool()].double()
+    kl = float((ratio.exp() - 1 - ratio).mean())
+    print(f"mismatch KL {kl:.1e}, aim 2e-3")
+    assert kl < 0.02
+
+
+def test_the_host_waits_only_at_looks(make_root: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = on_gpu(make_root(), "bfloat16")
+    backend = NativeBackend(policy.model, policy.tokenizer)
+    prompts = prompts_of(policy.tokenizer)
+    backend.generate(prompts, batch_size=24, **OPTIONS)
+    step = Decoding._step
+
+    def without_waiting(self: Decoding, column: int) -> None:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step(self, column)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(Decoding, "_step", without_waiting)
+    assert len(backend.generate(prompts, batch_size=24, **OPTIONS)) == 64
+
+
+def test_slots_fit_into_the_free_memory(make_root: Callable[[], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    policy = on_gpu(make_root(), "bfloat16")
+    backend = NativeBackend(policy.model, policy.tokenizer)
+    free = free_bytes(policy.device)
+    ballast = torch.empty(max(0, free - 2**30), dtype=torch.uint8, device=policy.device)
+    prompts = prompts_of(policy.tokenizer) * 64
+    found = backend.generate(prompts, **{**OPTIONS, "seeds": range(len(prompts))})
+    del ballast
+    assert len(found) == len(prompts)
+    assert "out of memory" not in capsys.readouterr().out

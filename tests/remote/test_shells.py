@@ -1,0 +1,81 @@
+"""Sessions as terminals on a local box: a new shell, and lines typed into it, in real tmux sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote.agent.once import Record
+from remote.agent.shells import send_line
+from remote.boxes import Box
+from remote.client import BoxClient
+from remote.protocol import RemoteError
+from remote.protocol.shells import SendLineRequest
+from tests.support.agent import PATIENT, connected, eventually
+
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def ask(box: Box) -> Iterator[Ask]:
+    with connected(box, timing=PATIENT) as (client, _):
+        yield lambda op, **params: answer(client, op, **params)
+
+
+def answer(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
+    return client.request(op, 40, **params).result(45)
+
+
+def test_a_shell_is_opened_once(ask: Ask, root: Path) -> None:
+    assert ask("open_shell", idempotency_key="a") == {"session": "shell"}
+    assert ask("open_shell", idempotency_key="a") == {"session": "shell"}, "a repeat"
+    assert ask("open_shell", idempotency_key="b") == {"session": "shell_2"}
+    ask("send_line", session="shell", line="echo root=$LOCALFS_ROOT")
+    eventually(lambda: f"root={root}" in ask("capture_pane", session="shell")["text"])
+    ask("send_line", session="shell", line="exit")
+    eventually(lambda: [row["name"] for row in ask("list_sessions")["sessions"]] == ["shell_2"])
+    assert ask("open_shell", idempotency_key="c") == {"session": "shell"}, "its name is free again"
+
+
+@pytest.mark.parametrize("text", ["-x; y;", "#{session_name} #(id) $((1+1))", "Enter C-c 'quoted' \"ü\"", "tail;"])
+def test_a_line_arrives_as_it_is(ask: Ask, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "typed"
+    ask("open_shell")
+    ask("send_line", session="shell", line=f"cat > {file}")
+    eventually(file.exists)
+    ask("send_line", session="shell", line=text)
+    eventually(lambda: file.read_text() == f"{text}\n")
+
+
+def test_a_repeated_line_is_typed_once(ask: Ask, root: Path, tmp_path: Path) -> None:
+    (root / "training_runs").mkdir()  # has the records of requests
+    file = tmp_path / "typed"
+    ask("open_shell")
+    for _ in range(2):
+        ask("send_line", session="shell", line=f"echo x >> {file}", idempotency_key="one")
+    ask("send_line", session="shell", line=f"echo y >> {file}", idempotency_key="two")
+    eventually(lambda: file.exists() and file.read_text().endswith("y\n"))
+    assert file.read_text() == "x\ny\n"
+
+
+@pytest.mark.parametrize(
+    ("session", "line", "code"),
+    [("nope", "ls", "no_session"), ("shell", "export HF_TOKEN=hf_" + "a1B2" * 9, "secret")],
+)
+def test_what_is_not_sent(ask: Ask, session: str, line: str, code: str) -> None:
+    ask("open_shell")
+    with pytest.raises(RemoteError) as error:
+        ask("send_line", session=session, line=line)
+    assert error.value.code == code
+    assert "hf_" not in error.value.message
+
+
+def test_a_line_that_may_have_arrived_is_not_typed_again() -> None:
+    record = Record("key")
+    record.found = {}  # an agent began, and was killed
+    with pytest.raises(RemoteError) as error:
+        send_line.__wrapped__(None, SendLineRequest("shell", "rm x"), record)  # type: ignore[attr-defined]
+    assert error.value.code == "not_known"

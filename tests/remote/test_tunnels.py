@@ -1,0 +1,191 @@
+"""Tunnels over every transport: bytes, ends, refusals, lost links, and what is left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from grpo_train.run_dir.errors import UserError
+from remote.boxes import Box
+from remote.client import BoxClient
+from remote.events import ClientEvent, HostKeyAsked, Link
+from remote.tunnels import Tunnel, read_forward
+from tests.support.agent import eventually
+from tests.support.proxy import ChaosProxy
+from tests.support.sshd import Sshd
+
+
+class Service:
+    """A service of the box: answers ``N\\n`` with N bytes and their SHA-256, then closes; counts open connections."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.open = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.open += 1
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, connection.makefile("rb") as lines:
+                if line := lines.readline():
+                    data = random.Random(int(line)).randbytes(int(line))
+                    connection.sendall(data + hashlib.sha256(data).digest())
+        except OSError:
+            pass
+        finally:
+            self.open -= 1
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+def ask(tunnel: Tunnel, count: int) -> bool:
+    """Whether a request through a tunnel is answered; one that ended early got an error, or nothing at all."""
+    try:
+        with socket.create_connection(("127.0.0.1", tunnel.local_port), 20) as connection:
+            connection.sendall(f"{count}\n".encode())
+            connection.shutdown(socket.SHUT_WR)
+            with connection.makefile("rb") as answer:
+                data = answer.read()
+    except OSError:
+        return False
+    if data:
+        assert len(data) == count + 32, "half an answer looks whole"
+        assert hashlib.sha256(data[:count]).digest() == data[count:]
+    return bool(data)
+
+
+def children() -> set[int]:
+    """Processes that this one started and that have not ended."""
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    yield service
+    service.close()
+
+
+def box_of(transport: str, root: Path, sshd: Sshd, port: int) -> Box:
+    if transport == "local":
+        return Box("local", kind="local", root=str(root))
+    return Box(
+        f"h200-{port}", host="127.0.0.1", port=port, user=sshd.user, key=str(sshd.user_key), transport=transport,
+        root=str(root),
+    )  # fmt: skip
+
+
+@contextmanager
+def up(box: Box) -> Iterator[BoxClient]:
+    def accept(event: ClientEvent) -> None:
+        if isinstance(event, HostKeyAsked):
+            client.answer_host_key(True)
+
+    client = BoxClient(box, accept)
+    client.start()
+    try:
+        eventually(lambda: client.link is Link.CONNECTED)
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.fixture(params=["local", "openssh", "paramiko"])
+def client(request: pytest.FixtureRequest, root: Path, sshd: Sshd) -> Iterator[BoxClient]:
+    with up(box_of(request.param, root, sshd, sshd.port)) as client:
+        yield client
+
+
+def test_many_at_once(client: BoxClient, service: Service) -> None:
+    before = children()
+    with Tunnel(client, "127.0.0.1", service.port, local_port=16_007) as tunnel:
+        assert ask(tunnel, 3_000_000)
+        found: list[bool] = []
+        threads = [threading.Thread(target=lambda: found.append(ask(tunnel, 100_000))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [True] * 6
+        eventually(lambda: tunnel.connections == 0)
+    eventually(lambda: children() == before)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", tunnel.local_port), 5)
+
+
+def test_an_address_that_refuses_ends_the_connection(client: BoxClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Tunnel(client, "127.0.0.1", port, local_port=16_007) as tunnel:
+        assert not ask(tunnel, 1)
+        eventually(lambda: tunnel.connections == 0)
+
+
+def test_closing_ends_connections(client: BoxClient, service: Service) -> None:
+    with Tunnel(client, "127.0.0.1", service.port, local_port=16_007, holds=True) as tunnel:
+        eventually(lambda: service.open == 1)  # the one that is held
+        with socket.create_connection(("127.0.0.1", tunnel.local_port), 5) as idle:
+            eventually(lambda: service.open == 2)
+            tunnel.close()
+            assert idle.recv(1) == b""
+    eventually(lambda: service.open == 0)
+
+
+@pytest.mark.parametrize("transport", ["openssh", "paramiko"])
+def test_the_port_stays_over_a_lost_link(transport: str, root: Path, sshd: Sshd, service: Service) -> None:
+    with (
+        ChaosProxy(sshd.port) as proxy,
+        up(box_of(transport, root, sshd, proxy.port)) as client,
+        Tunnel(client, "127.0.0.1", service.port, local_port=16_007, holds=True) as tunnel,
+    ):
+        eventually(lambda: service.open == 1)
+        for _ in range(2):
+            assert ask(tunnel, 10_000)
+            proxy.reset()
+            eventually(lambda: client.link is not Link.CONNECTED)
+            eventually(lambda: client.link is Link.CONNECTED, 60)
+            eventually(lambda: ask(tunnel, 10_000), 60)
+        eventually(lambda: service.open == 1)
+    eventually(lambda: service.open == 0)
+
+
+def test_a_taken_port(client: BoxClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} of this machine is taken") as error:
+            Tunnel(client, "127.0.0.1", 1, local_port=port, exact=True)
+        assert error.value.code == "port_taken"
+        with Tunnel(client, "127.0.0.1", 1, local_port=port) as tunnel:
+            assert port < tunnel.local_port < port + 50
+            assert tunnel.local == f"127.0.0.1:{tunnel.local_port}"
+
+
+@pytest.mark.parametrize("text", ["", "1:2", "0:h:1", "70000:h:1", "1:h:70000", "1:-o:2", "a:h:1", "1:h h:2", "1::2"])
+def test_forwards_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="must be LOCAL:HOST:PORT"):
+        read_forward(text)
+
+
+def test_forwards() -> None:
+    assert read_forward("8888:127.0.0.1:9999") == (8888, "127.0.0.1", 9999)
+    assert read_forward("1:[fe80::1]:2") == (1, "fe80::1", 2)
+    assert read_forward("8080:node-1.cluster:80") == (8080, "node-1.cluster", 80)
