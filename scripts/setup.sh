@@ -2,7 +2,8 @@
 # Create .venv and install what is missing: uv, tmux, OpenSSH, for tests also Chromium. Rerunning it is safe.
 #
 #   setup.sh                   development: laptop, engine, test tools
-#   setup.sh --box             a GPU box: the engine alone, with the torch build that fits the GPU's driver
+#   setup.sh --box             a GPU box: the engine alone, with the torch build that fits the GPU's driver. Where nothing
+#                              has changed since the last time, it does nothing; rm .venv/.setup-box-done repeats it
 #   setup.sh --programs-only   tmux, OpenSSH and Chromium alone
 #
 # What it cannot install it names, with the command that does.
@@ -15,6 +16,25 @@ apt_root() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 apt_get() {
     apt-get install -y -qq "$@" >/dev/null 2>&1 || { apt-get update -qq >/dev/null && apt-get install -y -qq "$@" >/dev/null; }
 }
+
+# --- a box that is set up, and one whose driver no build of torch can use ------------------------------------------
+older() { [ "$1" != "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+driver=""
+if [ "${1:-}" = --box ]; then
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) ||
+        driver=$(cat /sys/module/nvidia/version 2>/dev/null) || driver=""
+    [[ $driver =~ ^[0-9.]+$ ]] || driver=""
+    done_file=.venv/.setup-box-done
+    wanted=$({ sha256sum pyproject.toml setup.py scripts/setup.sh 2>/dev/null || true; echo "driver $driver"; } | sha256sum)
+    if [ -x .venv/bin/grpo-train ] && [ "$(cat $done_file 2>/dev/null)" = "$wanted" ] && command -v tmux >/dev/null; then
+        say "ready (nothing has changed since it was set up)"
+        exit 0
+    fi
+    # The oldest drivers of CUDA 12 and 13; torch 2.8 and newer has no build for an older CUDA.
+    if [ -n "$driver" ] && older "$driver" 525.60.13; then
+        die "driver $driver is too old: every CUDA build of torch needs 525.60.13 or newer; update the driver. Nothing was installed"
+    fi
+fi
 
 # --- programs: tmux (sessions); for development also OpenSSH's client and server (attach, the tests' box), faketime --
 missing=()
@@ -35,6 +55,14 @@ if [ ${#missing[@]} -gt 0 ]; then
         die "missing ${missing[*]}: run  sudo apt-get install -y ${missing[*]}  and try again"
     else
         die "missing ${missing[*]}: install them with this system's package manager and try again"
+    fi
+fi
+# A cluster for the tests of SLURM, which are skipped without one.
+if [ "${1:-}" != --box ] && [ "$(uname)" = Linux ] && ! command -v slurmctld >/dev/null && [ ! -x /usr/sbin/slurmctld ]; then
+    if apt_root && say "installing slurm-wlm" && DEBIAN_FRONTEND=noninteractive apt_get --no-install-recommends slurm-wlm munge; then
+        :
+    else
+        say "no SLURM: its tests are skipped; run  sudo apt-get install -y --no-install-recommends slurm-wlm munge"
     fi
 fi
 # A browser for the tests that open a report, which are skipped without one.
@@ -72,7 +100,7 @@ if ! uv=$(command -v uv); then
 fi
 
 # --- the environment ---------------------------------------------------------------------------------------------
-[ -x .venv/bin/python ] || "$uv" venv -q --python "$python" .venv
+[ -x .venv/bin/python ] || "$uv" venv -q --allow-existing --python "$python" .venv
 if [ "${1:-}" = --box ]; then
     # torch first, from the index that has a build for this driver. --no-config: exclude-newer would hide PyTorch's
     # wheels, which carry no upload date.
@@ -82,10 +110,22 @@ if [ "${1:-}" = --box ]; then
     if [ -e /dev/nvidia0 ] && ! .venv/bin/python -c "$usable" 2>/dev/null; then
         replace=(--reinstall-package torch)  # an installed build that cannot use the GPU
     fi
-    "$uv" pip install -q --python .venv/bin/python --no-config --torch-backend=auto "${replace[@]}" torch ||
+    if ! "$uv" pip install -q --python .venv/bin/python --no-config --torch-backend=auto "${replace[@]}" torch; then
         say "PyTorch's index is not reachable: using the default build"
+        if [ -n "$driver" ] && older "$driver" 580.65.06; then
+            cuda=$("$uv" pip install --dry-run --python .venv/bin/python -e '.[train]' 2>&1 |
+                sed -n 's/^ *+ nvidia-cuda-runtime\(-cu[0-9]*\)\?==\([0-9]*\).*/\2/p' | head -n 1)
+            [ "${cuda:-0}" -lt 13 ] ||
+                die "driver $driver is too old for the default build of torch (CUDA $cuda), which needs 580.65.06 or newer: make download.pytorch.org reachable, or update the driver. Torch was not installed"
+        fi
+    fi
     say "installing the engine"
     "$uv" pip install -q --python .venv/bin/python -e '.[train]'
+    if [ ! -e /dev/nvidia0 ] || .venv/bin/python -c "$usable"; then
+        printf '%s\n' "$wanted" >$done_file
+    else
+        say "torch cannot use the GPU: .venv/bin/grpo-train device says why"
+    fi
 else
     say "installing grpo-tui with its extras into .venv (several minutes the first time: torch is large)"
     "$uv" pip install -q --python .venv/bin/python -e '.[train]' --group dev
