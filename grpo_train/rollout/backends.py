@@ -21,9 +21,12 @@ def make_backend(config: Config, model: Any, tokenizer: Any, stop: Sequence[str]
         from grpo_train.rollout.native.backend import NativeBackend
         from grpo_train.rollout.native.weights import UnsupportedModelError
 
-        dtype, share = compute_type(config.model, model.device), config.rollout.memory_share
+        settings = config.rollout
         try:
-            return NativeBackend(model, tokenizer, stop, dtype=dtype, memory_share=share)
+            return NativeBackend(
+                model, tokenizer, stop, dtype=compute_type(config.model, model.device),
+                memory_share=settings.memory_share, cuda_graphs=settings.cuda_graphs,
+            )  # fmt: skip
         except UnsupportedModelError as error:
             print(f"rollouts by transformers, as native cannot run this model: {error}", flush=True)
     from grpo_train.rollout.transformers_backend import TransformersBackend

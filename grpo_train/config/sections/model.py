@@ -57,6 +57,9 @@ class Rollout(Section):
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """native: share of the free memory, at the start of a rollout, for keys and values. Completions that have no room
     wait for one that ends."""
+    cuda_graphs: bool = True
+    """native: launch the kernels of a decoding step together, as a CUDA graph, after a trial. ``false`` launches each
+    by itself, which is slower, for debugging."""
     buffer_size: PositiveInt = 32
     """Prompts per rollout buffer, over all processes."""
     num_generations: Annotated[int, Field(ge=2)] = 8

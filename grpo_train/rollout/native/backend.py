@@ -14,7 +14,8 @@ from grpo_train.policy.memory import free_bytes, is_out_of_memory
 from grpo_train.rollout.draw import Draw, Ends
 from grpo_train.rollout.halving import Halving
 from grpo_train.rollout.native.decoding import Decoding, OnToken, read_prompts
-from grpo_train.rollout.native.slots import ATTENTION, Slots, step_of
+from grpo_train.rollout.native.graphs import Record, StepGraphs, cuda_recorder
+from grpo_train.rollout.native.slots import ATTENTION, Range, Slots, step_of
 from grpo_train.rollout.native.weights import FrozenCopy, UnsupportedModelError
 
 LOOK_EVERY = {"cuda": 8, "cpu": 1}
@@ -23,6 +24,8 @@ LENGTH_STEP = 64
 """Granularity of the length of slots."""
 LOGIT_BYTES = 4 * 4
 """Per vocabulary entry of one row: logits in float32, scaled, as log-probabilities, as probabilities."""
+TRIAL_TOKENS = 32
+"""Tokens of each completion of the trial of CUDA graphs."""
 TOLERANCE = {2: 0.1, 4: 1e-3, 8: 1e-9}
 """Norm of the difference of logits from the reference's, relative to them, by bytes of the compute type: in
 bfloat16, each of some 60 sums of a deep model rounds by up to 2^-8."""
@@ -43,6 +46,7 @@ class NativeBackend:
         dtype: torch.dtype | None = None,
         memory_share: float = 0.8,
         look_every: int = 0,
+        cuda_graphs: bool = True,
     ) -> None:
         """Copy ``model``'s weights, and compare the copy's logits with transformers' own attention.
 
@@ -51,6 +55,7 @@ class NativeBackend:
             dtype: compute type; None = that of the model's embedding.
             memory_share: share of the free memory that slots may take.
             look_every: tokens between two looks; 0 = by device type. Changes no completion.
+            cuda_graphs: whether decoding steps on a GPU are recorded as CUDA graphs, if a trial confirms it.
 
         Raises UnsupportedModelError for a model that this backend cannot run.
         """
@@ -62,6 +67,10 @@ class NativeBackend:
         self._halving = Halving()
         self._look_every = look_every or LOOK_EVERY[self._device.type]
         self._position_bytes = self._try()
+        self._recorder: Callable[[], Record] | None = None
+        """Makes what records decoding steps; None = they are launched kernel by kernel."""
+        if cuda_graphs and self._device.type == "cuda":
+            self._record_with(cuda_recorder)
 
     def sync(self) -> None:
         """See :meth:`grpo_train.rollout.RolloutBackend.sync`."""
@@ -113,11 +122,39 @@ class NativeBackend:
         on_token: OnToken | None,
     ) -> Iterator[tuple[int, Completion]]:
         """The completions ``indices``, in ``size`` slots of ``length`` positions, each when it ends."""
+        graphs = None if self._recorder is None else StepGraphs(self._recorder())
         decoding = Decoding(
-            self._copy, Slots(size, length), draw, self._ends, self._device, budget=budget, every=self._look_every
-        )
+            self._copy, Slots(size + (graphs is not None), length), draw, self._ends, self._device,
+            budget=budget, every=self._look_every, graphs=graphs,
+        )  # fmt: skip
         chosen = {index: tuple(prompts[index]) for index in indices}
-        return decoding.run(chosen, {index: seeds[index] for index in indices}, on_token)
+        yield from decoding.run(chosen, {index: seeds[index] for index in indices}, on_token)
+        if graphs is not None and graphs.failure:
+            self._without_graphs(graphs.failure)
+
+    def _record_with(self, recorder: Callable[[], Record]) -> None:
+        """Record decoding steps from now on, if recorded ones generate the same tokens as others of their shape."""
+        prompts = [tuple(range(3, 3 + length)) for length in (9, 5, 7, 3, 8)]  # and three rows that fill up
+        found = []
+        for record in (recorder(), None):
+            graphs = StepGraphs(record)
+            ends = Ends(None, None, ())
+            decoding = Decoding(
+                self._copy, Slots(9, LENGTH_STEP), Draw(0), ends, self._device,
+                budget=TRIAL_TOKENS, every=self._look_every, graphs=graphs,
+            )  # fmt: skip
+            with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
+                found.append(dict(decoding.run(dict(enumerate(prompts)), {})))
+            if graphs.failure:
+                return self._without_graphs(graphs.failure)
+        if found[0] != found[1]:
+            return self._without_graphs("they generate other tokens")
+        self._recorder = recorder
+        return None
+
+    def _without_graphs(self, reason: str) -> None:
+        self._recorder = None
+        print(f"rollouts without CUDA graphs, which are slower: {reason}", flush=True)
 
     def _fitting(self, length: int) -> int:
         """Slots of ``length`` that fit into memory."""
@@ -143,7 +180,7 @@ class NativeBackend:
                 for step in range(steps):
                     at_B = torch.tensor([len(prompt) + step for prompt in prompts], device=self._device)
                     slot_B = torch.arange(len(prompts), device=self._device)
-                    work = step_of(slot_B, at_B, {0: LENGTH_STEP, 1: LENGTH_STEP}, self._model.dtype)
+                    work = step_of(slot_B, at_B, [Range(0, 2, LENGTH_STEP)], self._model.dtype, is_dense=True)
                     ids_B1 = torch.full((2, 1), 3 + step, device=self._device)
                     found.append(self._copy.logits(slots, work, ids_B1, at_B.unsqueeze(1), 1)[:, -1])
                 expected = self._reference(prompts, [3 + step for step in range(steps)])

@@ -22,7 +22,9 @@ from grpo_train.policy.completion import Completion
 from grpo_train.policy.locate import PolicyError
 from grpo_train.policy.packing import pack
 from grpo_train.rollout.draw import NO_TOKEN, Draw, Ends, uniforms
-from grpo_train.rollout.native.slots import Prompts, Slots, step_of
+from grpo_train.rollout.native import graphs as recorded
+from grpo_train.rollout.native.graphs import StepGraphs
+from grpo_train.rollout.native.slots import CALL_COST, Prompts, Range, Slots, ranges_of, step_of
 from grpo_train.rollout.native.weights import FrozenCopy
 
 REFILL_FRACTION = 8
@@ -59,10 +61,16 @@ class Decoding:
         *,
         budget: int,
         every: int,
+        graphs: StepGraphs | None = None,
     ) -> None:
-        """``budget``: tokens of a completion; ``every``: tokens between two looks."""
+        """``budget``: tokens of a completion; ``every``: tokens between two looks.
+
+        With ``graphs``, steps are recorded, and the last slot is the one of rows that fill up a recorded shape.
+        """
         self._copy, self._slots, self._draw, self._ends, self._device = copy, slots, draw, ends, device
-        self._budget, self._every = budget, every
+        self._budget, self._every, self._graphs = budget, every, graphs
+        self._usable = slots.count - (graphs is not None)
+        """Slots for completions."""
         self._rows: dict[int, _Row] = {}
         """By slot."""
         count, columns = slots.count, every + 1
@@ -77,11 +85,16 @@ class Decoding:
         self._recent_SR = state(count, ends.recent, value=NO_TOKEN)
         """Tokens before those of the look."""
         self._uniform_ST = state(count, budget + columns, dtype=torch.float64) if draw.is_random else None
+        self._column_1 = state(1)
+        """Column of the next token of a look."""
         self._dtype = torch.float32
-        self._needed: dict[int, int] = {}
-        """Positions that a step looks at, by slot in use, ascending."""
         self._slot_B = state(0)
-        """Slots in use, ascending."""
+        """Slot of each row of a step: those in use, ascending, then the last one for rows that fill up a shape."""
+        self._in_use: list[int] = []
+        self._ranges: list[Range] = []
+        self._is_dense = False
+        self._slots_by_rows: dict[int, Tensor] = {}
+        """``_slot_B`` of recorded steps, which stays where it is, by its length."""
 
     def run(
         self, prompts: Mapping[int, tuple[int, ...]], seeds: Mapping[int, int], on_token: OnToken | None = None
@@ -89,17 +102,18 @@ class Decoding:
         """Each completion as it ends, with its index. Raises PolicyError for NaN."""
         waiting = deque(prompts.items())
         while waiting or self._rows:
-            free = [slot for slot in range(self._slots.count) if slot not in self._rows]
+            free = [slot for slot in range(self._usable) if slot not in self._rows]
             fresh: list[int] = []
-            if waiting and (not self._rows or len(free) >= max(1, self._slots.count // REFILL_FRACTION)):
+            if waiting and (not self._rows or len(free) >= max(1, self._usable // REFILL_FRACTION)):
                 fresh = free[: len(waiting)]
                 self._rows |= {slot: _Row(*waiting.popleft()) for slot in fresh}
                 self._start(fresh, seeds)
-            if fresh or len(self._slot_B) != len(self._rows):
-                self._slot_B = self._on_device(sorted(self._rows))
-            self._needed = {slot: self._width(self._rows[slot]) for slot in sorted(self._rows)}
-            for column in range(1, self._every + 1):
-                self._step(column)
+            self._plan()
+            for _ in range(self._every):
+                if self._graphs is None:
+                    self._step()
+                else:
+                    self._graphs.run((len(self._slot_B), self._ranges[0].width), self._step)
             yield from self._look(set(fresh), on_token)
 
     def _start(self, fresh: Sequence[int], seeds: Mapping[int, int]) -> None:
@@ -116,17 +130,39 @@ class Decoding:
             self._recent_SR[slot_B] = NO_TOKEN
             self._record(slot_B, logits_BV, 0)
 
-    def _step(self, column: int) -> None:
-        """Draw the next token of each row."""
+    def _plan(self) -> None:
+        """Choose the rows and the ranges of the steps until the next look."""
+        rows = sorted(self._rows)
+        needed = {slot: self._width(self._rows[slot]) for slot in rows}
+        self._column_1.fill_(1)
+        if self._graphs is None:
+            self._ranges = ranges_of(needed, CALL_COST.get(self._device.type, CALL_COST["cuda"]))
+            self._is_dense = rows == list(range(len(rows)))
+            if rows != self._in_use:
+                self._in_use, self._slot_B = rows, self._on_device(rows)
+            return
+        width = -(-max(needed.values()) // recorded.WIDTH_STEP) * recorded.WIDTH_STEP
+        self._ranges = [Range(0, self._slots.count, min(self._slots.length, width))]
+        size = recorded.rows_of(len(rows), self._usable)
+        filled = self._on_device([*rows, *[self._usable] * (size - len(rows))])
+        self._slot_B = self._slots_by_rows.setdefault(size, filled)
+        self._slot_B.copy_(filled)
+
+    def _step(self) -> None:
+        """Draw the next token of each row. What changes from step to step is in tensors that stay where they are."""
         slot_B = self._slot_B
-        work = step_of(slot_B, self._position_S, self._needed, self._dtype)
+        work = step_of(slot_B, self._position_S, self._ranges, self._dtype, is_dense=self._is_dense)
         position_B = work.position_B
         ids_B1 = self._token_S[slot_B].unsqueeze(1)
         logits_BV = self._copy.logits(self._slots, work, ids_B1, position_B.unsqueeze(1), 1)[:, -1]
         self._position_S[slot_B] = position_B + 1
-        self._record(slot_B, logits_BV, column)
+        self._record(slot_B, logits_BV, self._column_1)
+        self._column_1 += 1
+        if self._graphs is not None:  # rows that fill up stay at their first token
+            self._position_S[-1:].zero_()
+            self._count_S[-1:].zero_()
 
-    def _record(self, slot_B: Tensor, logits_BV: Tensor, column: int) -> None:
+    def _record(self, slot_B: Tensor, logits_BV: Tensor, column: Tensor | int) -> None:
         count_B = self._count_S[slot_B]
         token_B, logp_B = self._draw(logits_BV, None if self._uniform_ST is None else self._uniform_ST[slot_B, count_B])
         self._token_S[slot_B] = token_B
@@ -136,7 +172,7 @@ class Decoding:
 
     def _look(self, fresh: set[int], on_token: OnToken | None) -> Iterator[tuple[int, Completion]]:
         """Take over what was drawn since the last look; completions that ended leave their slots."""
-        slot_B, recent = self._slot_B, self._ends.recent
+        slot_B, recent = self._slot_B[: len(self._rows)], self._ends.recent
         drawn_BK = self._drawn_SK[slot_B]
         known = torch.cat([self._recent_SR[slot_B], drawn_BK], dim=1)
         windows = known[:, 1:].unfold(1, recent, 1).flatten(0, 1) if recent else drawn_BK.flatten().unsqueeze(1)

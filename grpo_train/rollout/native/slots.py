@@ -113,18 +113,13 @@ class Slots:
         return self.layers[index]
 
 
-def step_of(slot_B: Tensor, position_S: Tensor, needed: Mapping[int, int], dtype: torch.dtype) -> Step:
-    """A step of the slots in use.
-
-    Args:
-        position_S: positions of the new tokens of all slots.
-        needed: positions that a step may have to look at, by slot, ascending.
-    """
-    ranges = ranges_of(needed, CALL_COST.get(slot_B.device.type, CALL_COST["cuda"]))
+def step_of(
+    slot_B: Tensor, position_S: Tensor, ranges: Sequence[Range], dtype: torch.dtype, *, is_dense: bool = False
+) -> Step:
+    """A step of the slots in use; the arguments are those of :class:`Step`, ``position_S`` is of all slots."""
     column_W = torch.arange(max(one.width for one in ranges), device=slot_B.device)
     hidden_SW = column_W > position_S.unsqueeze(1)
     mask_SW = torch.zeros(hidden_SW.shape, dtype=dtype, device=slot_B.device).masked_fill_(hidden_SW, -torch.inf)
-    is_dense = list(needed) == list(range(len(needed)))
     return Step(slot_B, position_S[slot_B], ranges, mask_SW[:, None, None], is_dense)
 
 

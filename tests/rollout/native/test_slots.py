@@ -15,7 +15,7 @@ from grpo_train.rollout.draw import Draw
 from grpo_train.rollout.native import backend as native
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.decoding import read_prompts
-from grpo_train.rollout.native.slots import Slots, ranges_of, step_of
+from grpo_train.rollout.native.slots import Range, Slots, ranges_of, step_of
 from grpo_train.rollout.native.weights import FrozenCopy, _set
 from grpo_train.tiny.architectures import Architecture
 from tests.rollout.native.models import PROMPTS, TOKENIZER, generate, make_model
@@ -99,7 +99,7 @@ def rows_of(copy: FrozenCopy, slots: Slots, count: int, *, steps: int = 0) -> An
     """A decoding step of the first slots, with a plan that is the same for every step."""
     position_S = torch.full((slots.count,), 40 + steps, device=copy.device)
     slot_B = torch.arange(count, device=copy.device)
-    return step_of(slot_B, position_S, dict.fromkeys(range(count), slots.length), copy.model.dtype)
+    return step_of(slot_B, position_S, [Range(0, count, slots.length)], copy.model.dtype, is_dense=True)
 
 
 def decode(copy: FrozenCopy, slots: Slots, work: Any) -> torch.Tensor:

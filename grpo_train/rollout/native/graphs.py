@@ -1,0 +1,78 @@
+"""A decoding step as one CUDA graph: its kernels are launched together instead of one by one by the host.
+
+A graph repeats the same kernels on the same addresses. A step therefore takes everything that changes from tensors that
+stay where they are, and there is a graph for each of few shapes: a number of rows, which unused rows fill up, and a
+number of positions. Not measured on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+
+from grpo_train.policy.memory import is_out_of_memory
+
+Step: TypeAlias = Callable[[], None]
+Record: TypeAlias = Callable[[Step], Step]
+"""Records a step without executing it, and returns what repeats it."""
+
+WIDTH_STEP = 256
+"""Granularity of the positions that a recorded step looks at."""
+
+
+class StepGraphs:
+    """The graphs of one call of ``generate``, each recorded when its shape comes for the second time."""
+
+    def __init__(self, record: Record | None) -> None:
+        """Without ``record``, every step is executed as it is."""
+        self._record = record
+        self._recorded: dict[tuple[int, int], Step | None] = {}
+        """By shape; None after the first step of a shape."""
+        self.failure = ""
+        """Why no more steps are recorded."""
+
+    @property
+    def count(self) -> int:
+        """Number of graphs."""
+        return sum(graph is not None for graph in self._recorded.values())
+
+    def run(self, shape: tuple[int, int], step: Step) -> None:
+        """Execute a step of this number of rows and positions. The first one of a shape initializes its kernels."""
+        if shape not in self._recorded or self._record is None:
+            self._recorded.setdefault(shape, None)
+            step()
+            return
+        replay = self._recorded[shape]
+        if replay is None:
+            try:
+                replay = self._recorded[shape] = self._record(step)
+            except RuntimeError as error:  # nothing of the step was executed
+                if is_out_of_memory(error):
+                    raise
+                self._record = None
+                self.failure = (str(error) or repr(error)).strip().splitlines()[0]
+                step()
+                return
+        replay()
+
+
+def rows_of(count: int, most: int) -> int:
+    """Rows of the recorded step for ``count`` rows: the next power of two, or all slots."""
+    return min(most, 1 << (count - 1).bit_length())
+
+
+def cuda_recorder() -> Record:
+    """Records CUDA graphs. They share a pool of memory, as a step leaves nothing there."""
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+    def record(step: Step) -> Step:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads, such as the one that saves a checkpoint, use CUDA meanwhile.
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            step()
+        replay: Step = graph.replay
+        return replay
+
+    return record
