@@ -22,6 +22,7 @@ from grpo_train.run_dir.files import fsync_path
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
+_ATTEMPTS = 100
 
 
 class FolderStore:
@@ -166,12 +167,12 @@ class FolderStore:
     def _create_partial(self, file: Path) -> tuple[Path, int]:
         """A new partial file beside ``file``, and its descriptor."""
         partial = file.with_name(partial_name())
-        while True:
-            self._make_folder(file.parent)
-            try:
+        for _ in range(_ATTEMPTS):
+            with suppress(FileNotFoundError):  # a deletion removes an empty directory above it meanwhile
+                self._make_folder(file.parent)
                 return partial, os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            except FileNotFoundError:  # a deletion has just removed the empty directory
-                self._check_base()
+            self._check_base()
+        raise StoreError(f"{file.parent}: no such directory, though it was created; is it a dangling link?")
 
     def _make_folder(self, folder: Path) -> None:
         """Create a directory below the base and flush the names of the new ones to disk."""

@@ -12,6 +12,7 @@ import pytest
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.keys import partial_name
 from grpo_train.backup.store import StoreError
+from grpo_train.run_dir.files import fsync_path
 from tests.support.killing import disk_calls, killed_at
 from tests.support.mounts import mounted
 from tests.support.stores import content, piece_of, whole
@@ -124,3 +125,31 @@ def test_a_read_only_disk_can_be_read(folder: Path) -> None:
         with pytest.raises(StoreError, match="Read-only") as caught:
             store.write_small("b", b"data")
         assert caught.value.code == "refused"
+
+
+def test_a_deletion_removes_the_folder_that_was_just_created(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [2, 1, 1]  # calls of fsync until the next deletion; each removes what is empty
+
+    def flush(path: Path) -> None:
+        if left:
+            left[0] -= 1
+            if not left[0]:
+                left.pop(0)
+                for empty in (folder / "a/b", folder / "a"):
+                    if empty.exists():
+                        empty.rmdir()
+        if path.exists():
+            fsync_path(path)
+        else:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr("grpo_train.backup.folder.fsync_path", flush)
+    FolderStore(folder).write_small("a/b/object", b"data")
+    assert not left
+    assert (folder / "a/b/object").read_bytes() == b"data"
+
+
+def test_a_dangling_link_is_no_folder(folder: Path) -> None:
+    (folder / "a").symlink_to("nowhere")
+    with pytest.raises(StoreError, match="dangling link"):
+        FolderStore(folder).write_small("a/object", b"data")
