@@ -32,6 +32,7 @@ from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_train.platforms.memory import state_bytes, training_bytes
 from grpo_train.policy.loading import compute_type, device_name, pick_device
+from grpo_train.policy.memory import total_bytes
 from grpo_train.run_dir.errors import UserError
 
 
@@ -89,7 +90,7 @@ def bench(
             "peak_bytes": max(step.peak_bytes for step in steps),
             "above_bytes": max((step.above_bytes for step in steps if step.above_bytes), default=None),
             "state_bytes": state_bytes(shape, config, name),
-            "estimate_bytes": training_bytes(shape, config, name, prompts_per_pass),
+            "estimate_bytes": training_bytes(shape, config, name, prompts_per_pass, total_bytes(device)),
         },
         "against": compared,
         "microbatch_size": prompts_per_pass,

@@ -92,7 +92,7 @@ class Trainer:
         """``prompts``: of a step."""
         self.policy, self.config = policy, config
         self.prompts = [list[int](ids) for ids in policy.tokenizer(list(prompts))["input_ids"]]
-        self.backend = make_backend(config, policy.model, policy.tokenizer)
+        self.backend = make_backend(config, policy)
         self.optimizer, self.scheduler = make_optimizer(policy, config.optimizer, config.run.total_steps)
         self.gradients = GradientSum(policy.trainable())
         self.forward = LogprobForward(

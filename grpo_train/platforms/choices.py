@@ -93,7 +93,7 @@ def _backbone(config: Config, platform: Platform, gpu: GpuFacts | None) -> tuple
     available, name = _memory(platform, gpu)
     needed = 0.0
     for backbone, shape in reversed(QWEN2_5.items()):
-        needed = training_bytes(shape, config, config.model.dtype, 1)
+        needed = training_bytes(shape, config, config.model.dtype, 1, available / MEMORY_SHARE)
         if needed <= available:
             return backbone, f"the largest that fits: needs {needed / 2**30:.1f} GiB of the {name}"
     raise PolicyError(
@@ -109,7 +109,7 @@ def _prompts(config: Config, shape: Shape, memory: tuple[float, str]) -> tuple[i
     available, name = memory
     share = config.rollout.buffer_size // (config.run.nproc * config.algorithm.updates_per_buffer)
     for prompts in _divisors(max(1, share)):
-        needed = training_bytes(shape, config, config.model.dtype, prompts)
+        needed = training_bytes(shape, config, config.model.dtype, prompts, available / MEMORY_SHARE)
         if needed <= available or prompts == 1:
             return prompts, f"estimated {needed / 2**30:.1f} GiB of the {name}"
     raise AssertionError("1 divides every number")

@@ -28,7 +28,7 @@ def check_hub_model(resolved: str) -> None:
     if not hub_answers(name, commit=commit):
         raise PolicyError(
             f"the model {resolved} is not in this machine's cache, and the hub does not answer. On a machine with a "
-            f"network run  grpo-train fetch-model {resolved} --to DIR  , copy DIR here and set model.backbone to it",
+            f"network run  grpo-train fetch-model {resolved} --to DIR  , copy DIR here and use it in place of the name",
             code="no_model",
         )
 

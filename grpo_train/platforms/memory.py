@@ -22,8 +22,8 @@ RESERVED_BYTES = 1.5 * 2**30
 """CUDA's context, libraries and fragments."""
 CACHE_COPIES = 1.25
 """A growing cache holds an old and a new tensor of one layer at a time."""
-HEAD_CHUNK_BYTES = 3 * 4 * 2**25
-"""Log-probabilities in chunks: logits, their gradient and a copy, in float32."""
+HEAD_COPIES = 2.5
+"""Log-probabilities in chunks: logits and their probabilities in float32, and a rounded factor."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,14 @@ def rollout_bytes(shape: Shape, config: Config, dtype: str) -> float:
 
 def activation_bytes(shape: Shape, config: Config, dtype: str) -> float:
     """What the backward pass needs of one prompt's completions at their longest."""
-    rollout, width = config.rollout, BYTES[dtype]
+    rollout = config.rollout
     tokens = rollout.num_generations * (rollout.max_prompt_length + rollout.max_completion_length)
+    return tokens * activation_bytes_per_token(shape, config, dtype)
+
+
+def activation_bytes_per_token(shape: Shape, config: Config, dtype: str) -> float:
+    """What the backward pass needs of one token."""
+    width = BYTES[dtype]
     kv = shape.kv_heads * shape.head_dim
     layer = 10 * shape.hidden * width + 4 * kv * width + 4 * shape.intermediate * width + 8 * shape.hidden
     if config.model.adapter == "lora":
@@ -134,10 +140,18 @@ def activation_bytes(shape: Shape, config: Config, dtype: str) -> float:
         kept = shape.layers * shape.hidden * width + layer
     if not config.train.chunked_logprobs:
         kept += shape.vocabulary * 12
-    return tokens * kept
+    return kept
 
 
-def training_bytes(shape: Shape, config: Config, dtype: str, prompts: int) -> float:
-    """Peak memory of one process: state, and the larger of rollouts and a micro-batch of ``prompts``."""
-    update = prompts * activation_bytes(shape, config, dtype) + HEAD_CHUNK_BYTES
+def head_bytes(memory: float) -> float:
+    """Log-probabilities in chunks on a GPU with ``memory`` bytes (:mod:`grpo_train.policy.head`)."""
+    return HEAD_COPIES * min(2**31, memory / 128)
+
+
+def training_bytes(shape: Shape, config: Config, dtype: str, prompts: int, memory: float) -> float:
+    """Peak memory of one process: state, and the larger of rollouts and a micro-batch of ``prompts``.
+
+    ``memory`` is that of the GPU.
+    """
+    update = prompts * activation_bytes(shape, config, dtype) + head_bytes(memory)
     return state_bytes(shape, config, dtype) + max(update, rollout_bytes(shape, config, dtype)) + RESERVED_BYTES

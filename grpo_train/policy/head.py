@@ -14,9 +14,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-CHUNK_ELEMENTS = {"cpu": 2**23, "cuda": 2**25}
-"""Logits per chunk by device type: enough for efficient products, small compared with a model, and on the CPU small
-enough for its caches."""
+CHUNK_ELEMENTS = {"cpu": 2**23}
+"""Logits per chunk: on a CPU few enough for its caches, on a GPU see :func:`chunk_elements`."""
+CHUNK_BYTES = 2**31
+"""Float32 logits of a chunk at most."""
+CHUNK_SHARE = 128
+"""A chunk's logits take this part of a GPU's memory at most: a fixed number for a model of GPU, so that a resumed run
+adds in the same order."""
 
 
 def logps_and_entropy(
@@ -83,20 +87,15 @@ class _ChunkedHead(torch.autograd.Function):
             count, inverse = len(hidden_NH), 1.0 / temperature
             logps_N, entropy_N, lse_N = (hidden_NH.new_empty(count, dtype=multiply.sums) for _ in range(3))
             buffers = multiply.buffers(2)
-            for chunk in multiply.chunks:
-                logits_CV = multiply.logits(chunk, buffers[0])
-                exp_CV = buffers[1][: len(logits_CV)]
-                # z - max z in one pass over the logits
-                top_C = logits_CV.amax(dim=1).mul_(inverse)
-                z_CV = torch.add(-top_C.unsqueeze(1), logits_CV, alpha=inverse, out=logits_CV)
-                torch.exp(z_CV, out=exp_CV)
-                sum_C = exp_CV.sum(dim=1)
-                log_C = sum_C.log()
-                target_C = z_CV.gather(1, targets_N[chunk].unsqueeze(1)).squeeze(1)
-                mean_C = exp_CV.mul_(z_CV).sum(dim=1).div_(sum_C)
-                logps_N[chunk] = target_C.sub_(log_C)
-                entropy_N[chunk] = log_C - mean_C
-                lse_N[chunk] = log_C.add_(top_C)
+            for chunk in multiply.chunks:  # at most four passes over (C, V) after the product
+                z_CV = multiply.logits(chunk, buffers[0], inverse)
+                l_CV = torch.log_softmax(z_CV, dim=1, out=buffers[1][: len(z_CV)])
+                target_C1 = targets_N[chunk].unsqueeze(1)
+                logp_C1 = l_CV.gather(1, target_C1)
+                logps_N[chunk] = logp_C1.squeeze(1)
+                lse_N[chunk] = z_CV.gather(1, target_C1).sub_(logp_C1).squeeze(1)
+                p_CV = torch.exp(l_CV, out=z_CV)
+                entropy_N[chunk] = _sums_of_products(p_CV, l_CV).neg_()
         ctx.save_for_backward(hidden_NH, weight_VH, bias_V, targets_N, lse_N, entropy_N)
         ctx.temperature, ctx.dtype = temperature, dtype
         ctx.set_materialize_grads(False)
@@ -119,19 +118,19 @@ class _ChunkedHead(torch.autograd.Function):
             grad_weight_VH = weight_VH.new_empty(weight_VH.shape, dtype=multiply.sums) if needs_weight else None
             grad_bias_V = torch.zeros_like(bias_V, dtype=multiply.sums) if needs_bias else None
             buffers = multiply.buffers(1 if grad_entropy_N is None else 2)
-            for chunk in multiply.chunks:
-                logits_CV = multiply.logits(chunk, buffers[0])
-                g_C1, rows = grad_logps_N[chunk].unsqueeze(1), torch.arange(len(logits_CV), device=logits_CV.device)
-                l_CV = torch.add(-lse_N[chunk].unsqueeze(1), logits_CV, alpha=inverse, out=logits_CV)
+            for chunk in multiply.chunks:  # at most four passes over (C, V) between the products
+                z_CV = multiply.logits(chunk, buffers[0], inverse)
+                g_C1, rows = grad_logps_N[chunk].unsqueeze(1), torch.arange(len(z_CV), device=z_CV.device)
                 if grad_entropy_N is None:
-                    d_CV = l_CV.exp_()
+                    d_CV = z_CV.sub_(lse_N[chunk].unsqueeze(1)).exp_()
                     d_CV[rows, targets_N[chunk]] -= 1.0
                     scale_C1 = g_C1 * -inverse
                 else:
                     h_C1, entropy_C1 = grad_entropy_N[chunk].unsqueeze(1), entropy_N[chunk].unsqueeze(1)
-                    d_CV = torch.exp(l_CV, out=buffers[1][: len(l_CV)])
-                    # p (g + h (l + H)); combining the (C, 1) factors first takes two passes over (C, V), not three
-                    d_CV.mul_(torch.addcmul(g_C1 + h_C1 * entropy_C1, l_CV, h_C1, out=l_CV))
+                    d_CV = torch.softmax(z_CV, dim=1, out=buffers[1][: len(z_CV)])
+                    # p (g + h (l + H)), with l = z - L
+                    constant_C1 = g_C1 + h_C1 * (entropy_C1 - lse_N[chunk].unsqueeze(1))
+                    d_CV.mul_(torch.addcmul(constant_C1, z_CV, h_C1, out=z_CV))
                     d_CV[rows, targets_N[chunk]] -= g_C1.squeeze(1)
                     scale_C1 = torch.full_like(g_C1, -inverse)
                 if grad_bias_V is not None:
@@ -149,17 +148,24 @@ class _ChunkedHead(torch.autograd.Function):
         )
 
 
+def _sums_of_products(left_CV: Tensor, right_CV: Tensor) -> Tensor:
+    """Σ_v left · right: (C,); overwrites the left one. In one pass, except on a CPU, where that is slower."""
+    if left_CV.device.type == "cpu":
+        return left_CV.mul_(right_CV).sum(dim=1)
+    return torch.bmm(left_CV.unsqueeze(1), right_CV.unsqueeze(2)).flatten()
+
+
 class _Products:
     """Chunked products of a linear head: factors rounded to ``dtype``, sums at least float32.
 
-    CUDA multiplies bfloat16 factors into float32 directly. Where no such product exists, 16-bit factors are rounded and
+    CUDA multiplies 16-bit factors into float32 directly. Where no such product exists, the factors are rounded and
     widened, which gives the same numbers.
     """
 
     def __init__(self, hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, dtype: torch.dtype) -> None:
         self.sums = torch.float64 if dtype == torch.float64 else torch.float32
         narrow = dtype != self.sums
-        self._mixed = narrow and dtype == torch.bfloat16 and mixed_products(hidden_NH.device)
+        self._mixed = narrow and mixed_products(hidden_NH.device, dtype)
         self._dtype = dtype
         self._factor_dtype = dtype if self._mixed or not narrow else self.sums
         self._hidden_NH = hidden_NH
@@ -167,7 +173,7 @@ class _Products:
         self._bias_V = None if bias_V is None else bias_V.detach().to(dtype).to(self.sums)
         self._started = False
         count, vocabulary = len(hidden_NH), len(weight_VH)
-        limit = max(1, CHUNK_ELEMENTS.get(hidden_NH.device.type, CHUNK_ELEMENTS["cuda"]) // vocabulary)
+        limit = max(1, chunk_elements(hidden_NH.device) // vocabulary)
         chunks = -(-count // limit)
         size = -(-count // chunks) if chunks else 0
         self.chunks = [slice(start, min(start + size, count)) for start in range(0, count, size or 1)]
@@ -181,15 +187,13 @@ class _Products:
         """``values`` rounded for a product."""
         return values.to(self._dtype).to(self._factor_dtype)
 
-    def logits(self, chunk: slice, buffer_CV: Tensor) -> Tensor:
-        """(C, V) in ``buffer_CV``, temperature not applied."""
+    def logits(self, chunk: slice, buffer_CV: Tensor, scale: float) -> Tensor:
+        """(C, V) in ``buffer_CV``, times ``scale``, which the product applies to its sums."""
         hidden_CH = self.factor(self._hidden_NH[chunk])
         out_CV = buffer_CV[: len(hidden_CH)]
-        if self._mixed:
-            torch.mm(hidden_CH, self._weight_VH.t(), out_dtype=self.sums, out=out_CV)
-        else:
-            torch.mm(hidden_CH, self._weight_VH.t(), out=out_CV)
-        return out_CV if self._bias_V is None else out_CV.add_(self._bias_V)
+        options: dict[str, Any] = {"out_dtype": self.sums} if self._mixed else {}
+        torch.addmm(out_CV, hidden_CH, self._weight_VH.t(), beta=0, alpha=scale, out=out_CV, **options)
+        return out_CV if self._bias_V is None else out_CV.add_(self._bias_V, alpha=scale)
 
     def hidden_gradient(self, factor_CV: Tensor) -> Tensor:
         """(C, V) · weight: (C, H)."""
@@ -208,16 +212,28 @@ class _Products:
 
 
 @cache
-def mixed_products(device: torch.device) -> bool:
-    """Whether ``device`` multiplies bfloat16 matrices into float32 ones; probed once, both products."""
+def chunk_elements(device: torch.device) -> int:
+    """Logits of a chunk: on a GPU as many as its memory allows, which saves products with a gradient of all weights."""
+    if device.type != "cuda":
+        return CHUNK_ELEMENTS["cpu"]
+    if not torch.cuda.is_available():
+        return CHUNK_BYTES // 4
+    memory = int(torch.cuda.get_device_properties(device).total_memory)
+    return min(CHUNK_BYTES, memory // CHUNK_SHARE) // 4
+
+
+@cache
+def mixed_products(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether ``device`` multiplies matrices of a 16-bit type into float32 ones; each product is probed once."""
     if device.type != "cuda":
         return False
-    ones = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
+    ones = torch.ones(16, 16, dtype=dtype, device=device)
     out = torch.empty(16, 16, dtype=torch.float32, device=device)
+    options: dict[str, Any] = {"out_dtype": torch.float32}
     try:
-        torch.mm(ones, ones.t(), out_dtype=torch.float32, out=out)
-        torch.addmm(out, ones.t(), ones, out_dtype=torch.float32, beta=1, out=out)
-        return bool((torch.mm(ones, ones, out_dtype=torch.float32) + out == 48).all())
+        torch.addmm(out, ones, ones.t(), beta=0, alpha=2.0, out=out, **options)
+        torch.addmm(out, ones.t(), ones, beta=1, out=out, **options)
+        return bool((torch.mm(ones, ones, **options) + out == 64).all())
     except (RuntimeError, TypeError):
         return False
 
@@ -251,7 +267,7 @@ def logps_of_module(
     def chunk_logps(hidden_CH: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
         return logps_of_logits(head(hidden_CH), targets_C, temperature=temperature, entropy_gradient=entropy_gradient)
 
-    size = max(1, CHUNK_ELEMENTS.get(hidden_NH.device.type, CHUNK_ELEMENTS["cuda"]) // vocabulary)
+    size = max(1, chunk_elements(hidden_NH.device) // vocabulary)
     chunks = zip(hidden_NH.split(size), targets_N.split(size), strict=True)
     results = [checkpoint(chunk_logps, hidden_CH, targets_C, use_reentrant=False) for hidden_CH, targets_C in chunks]
     return torch.cat([logps for logps, _ in results]), torch.cat([entropy for _, entropy in results])

@@ -225,9 +225,14 @@ def make_policy(
     """A policy of a loaded model, with or without an adapter, on ``device``; see :class:`Policy`."""
     leave_casts_to_autocast(model)
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.enable_input_require_grads()
+        recompute_activations(model)
     return Policy(model.to(device), tokenizer, device, base, autocast)
+
+
+def recompute_activations(model: Any) -> None:
+    """Let the backward pass recompute activations (``train.gradient_checkpointing``)."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.enable_input_require_grads()
 
 
 def compute_type(settings: Model, device: torch.device) -> torch.dtype:
@@ -317,7 +322,10 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # caused by peft
 
     def load(name: str, **options: Any) -> tuple[Any, Any]:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention, **options)
+        # adapter_kwargs: an adapter is looked for on the hub even with local_files_only.
+        model = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, attn_implementation=attention, adapter_kwargs=dict(options), **options
+        )
         return model, AutoTokenizer.from_pretrained(name, **options)
 
     name, commit = (source, None) if Path(source).is_dir() else hub_id(source)

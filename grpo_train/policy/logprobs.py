@@ -9,7 +9,7 @@ V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grpo_train.policy.compiled import CompiledBlocks
 from grpo_train.policy.completion import Completion
-from grpo_train.policy.head import logps_and_entropy, logps_of_logits, logps_of_module
+from grpo_train.policy.head import logps_and_entropy, logps_of_logits, logps_of_module, mixed_products
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.packing import ATTENTION, PackedRow, RowMap, pack
 from grpo_train.policy.transfer import Transfer
@@ -47,6 +48,10 @@ class LogprobForward:
     """Whether completions are packed into one row without padding."""
     chunked: bool
     """Whether logits are computed a chunk of tokens at a time."""
+    kernel: str
+    """What computes attention."""
+    blocks: CompiledBlocks | None
+    """Compiled transformer blocks, for passes with a gradient; None = plain ones."""
     notes: list[str]
     """A sentence for each requested feature that this model does not support."""
 
@@ -59,6 +64,7 @@ class LogprobForward:
         chunked: bool = True,
         share_prompts: bool = True,
         token_budget: int = 0,
+        longest: int = 0,
     ) -> None:
         """Probe packing and the chunked head on the model, and fall back where they differ from the plain model.
 
@@ -69,18 +75,20 @@ class LogprobForward:
             share_prompts: compute a prompt shared by packed completions once. The numbers are the same up to the order
                 in which gradients are summed.
             token_budget: maximum tokens per forward pass in :meth:`score`; 0 = no limit.
+            longest: tokens of the longest prompt and completion, which attention kernels are tried on.
         """
         self.policy, self.temperature, self.token_budget = policy, temperature, token_budget
-        self.notes = []
+        self.notes, self.blocks = [], None
         self._base = policy.model.get_base_model() if hasattr(policy.model, "get_base_model") else policy.model
         self._flash = "flash" in str(self._base.config._attn_implementation)
         self._share_prompts = share_prompts and not self._flash
         self.packed = self.chunked = self._plain_head = False
+        self.kernel = str(self._base.config._attn_implementation)
         with eval_mode(policy.model), policy.autocast(), torch.no_grad():
             if chunked:
                 self._probe_head()
             if packing:
-                self._probe_packing()
+                self._probe_packing(longest)
 
     def __call__(self, completions: Sequence[Completion], *, entropy_gradient: bool = False) -> TokenLogprobs:
         """Log-probabilities, with gradient where gradients are enabled; entropies only with ``entropy_gradient``.
@@ -96,7 +104,8 @@ class LogprobForward:
             zeros = torch.zeros((count_B, width_T), device=device, requires_grad=torch.is_grad_enabled())
             mask = torch.zeros((count_B, width_T), dtype=torch.long, device=device)
             return TokenLogprobs(zeros, zeros.detach() if not entropy_gradient else zeros, mask)
-        with self.policy.autocast():
+        compiled = self.blocks if self.blocks and torch.is_grad_enabled() else nullcontext()
+        with self.policy.autocast(), compiled:
             if self.packed:
                 batch: _Padded | PackedRow = pack(completions, device, width_T, self._share_prompts)
             else:
@@ -144,16 +153,32 @@ class LogprobForward:
         if self._plain_head:
             dtype = self.policy.autocast_dtype
             return logps_and_entropy(hidden_MH, head.weight, head.bias, batch.targets, dtype=dtype, **options)
-        vocabulary = self._base.config.get_text_config().vocab_size
-        return logps_of_module(head, hidden_MH, batch.targets, vocabulary=vocabulary, **options)
+        return logps_of_module(head, hidden_MH, batch.targets, vocabulary=self.vocabulary, **options)
 
     def _hidden(self, batch: _Padded | PackedRow) -> Tensor:
         """The decoder's last hidden states, (rows · length, H)."""
-        hidden: Tensor = self._base.get_decoder()(**self._inputs(batch)).last_hidden_state
+        hidden: Tensor = self.decoder(**self._inputs(batch)).last_hidden_state
         return hidden.flatten(0, 1)
 
     def _inputs(self, batch: _Padded | PackedRow) -> dict[str, Any]:
         return batch.model_inputs(flash=self._flash) if isinstance(batch, PackedRow) else batch.model_inputs()
+
+    @property
+    def description(self) -> str:
+        """How log-probabilities are computed, for the log."""
+        rows = "packed" if self.packed else "padded"
+        logits = "in chunks" if self.chunked else "whole"
+        return f"log-probabilities: rows {rows}, attention by {self.kernel}, logits {logits}"
+
+    @property
+    def decoder(self) -> Any:
+        """The model without its head."""
+        return self._base.get_decoder()
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens."""
+        return int(self._base.config.get_text_config().vocab_size)
 
     @property
     def _pad_id(self) -> int:
@@ -163,8 +188,7 @@ class LogprobForward:
 
     def _probe_completions(self) -> list[Completion]:
         """Three short completions of different lengths, two of one prompt, with fixed tokens."""
-        vocabulary = self._base.config.get_text_config().vocab_size
-        ids = [(37 * i * i + 11 * i + 3) % vocabulary for i in range(32)]
+        ids = [(37 * i * i + 11 * i + 3) % self.vocabulary for i in range(32)]
         prompts = (tuple(ids[:5]), tuple(ids[:5]), tuple(ids[5:8]))
         completions = (ids[8:12], ids[12:21], ids[21:24])
         return [Completion(p, tuple(c), (), True) for p, c in zip(prompts, completions, strict=True)]
@@ -172,7 +196,7 @@ class LogprobForward:
     def _probe_head(self) -> None:
         """Use the chunked head where the head module receives exactly the decoder's output and returns exactly the
         logits. Adapters, quantized weights, soft caps and scales each break one of these."""
-        head, decoder = self._base.get_output_embeddings(), self._base.get_decoder()
+        head, decoder = self._base.get_output_embeddings(), self.decoder
         seen: dict[str, Tensor] = {}
         hooks = []
         if head is not None and decoder is not self._base:
@@ -199,14 +223,17 @@ class LogprobForward:
                 dtype = self.policy.autocast_dtype or seen["given"].dtype
                 given, weight = seen["given"].to(dtype), head.weight.to(dtype)
                 expected = torch.nn.functional.linear(given, weight, None if head.bias is None else head.bias.to(dtype))
-                self._plain_head = _close(expected, seen["returned"], _tolerance(dtype))
+                self._plain_head = is_close(expected, seen["returned"], tolerance(dtype))
+                if self._plain_head and dtype.itemsize == 2 and not mixed_products(self.policy.device, dtype):
+                    name = f"{self.policy.device_name} does not multiply {str(dtype).removeprefix('torch.')} matrices"
+                    self.notes.append(f"{name} into float32 ones: logits are computed by float32 products, slower")
             if not self._plain_head:
                 self.notes.append(
                     f"the head of {type(self._base).__name__} is a {type(head).__name__}, not a plain linear layer: "
                     "log-probabilities are computed through it in chunks, slightly slower"
                 )
 
-    def _probe_packing(self) -> None:
+    def _probe_packing(self, longest: int) -> None:
         """Use packing where a packed row gives the same hidden states as each completion by itself."""
         attention = str(self._base.config._attn_implementation)
         if attention not in ("sdpa", ATTENTION) and not self._flash:
@@ -229,7 +256,7 @@ class LogprobForward:
                 reason = "it has a custom attention"
             elif not self._flash and _has_window(self._base.config) and not row.windows:
                 reason = "its layers do not pass the length of their sliding window"
-            elif not _close(found, expected, _tolerance(self.policy.autocast_dtype or found.dtype)):
+            elif not is_close(found, expected, tolerance(self.policy.autocast_dtype or found.dtype)):
                 reason = "packed sequences and single ones give different hidden states"
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
             reason = f"a packed forward pass fails: {(str(error) or type(error).__name__).strip().splitlines()[0]}"
@@ -239,6 +266,11 @@ class LogprobForward:
             self._not_packed(reason)
             return
         self.packed = True
+        if device.type == "cuda" and longest > 1:  # the kernels of training's lengths
+            ids = tuple(7 * i % self.vocabulary for i in range(longest))
+            row = pack([Completion(ids[:1], ids[1:], (), True)], device, longest, self._share_prompts)
+            self._hidden(row)
+        self.kernel = " and ".join(sorted(row.kernels)) or self.kernel
         narrow = (self.policy.autocast_dtype or found.dtype) in (torch.float16, torch.bfloat16)
         if device.type == "cuda" and narrow and "buckets" in row.kernels:
             self.notes.append(
@@ -321,13 +353,13 @@ def _whole_logits(model: Any, reason: str) -> str:
     return f"{type(model).__name__}: log-probabilities are computed from full logits, because {reason}"
 
 
-def _close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+def is_close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
     """Whether the difference is at most ``tolerance`` times the norm of ``expected``."""
     found, expected = found.double(), expected.double()
     return bool((found - expected).norm() <= tolerance * expected.norm())
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def tolerance(dtype: torch.dtype) -> float:
     """Relative tolerance of a sum of rounded values; a token that sees another sequence is off by far more."""
     return {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2}.get(dtype, 5e-2)
 

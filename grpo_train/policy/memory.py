@@ -35,13 +35,20 @@ def release_memory() -> None:
 class RowLimit:
     """How many completions one pass may take: halved whenever memory runs out, for the rest of the run."""
 
-    def __init__(self, rows: int, name: str) -> None:
-        """``rows``: the configured number, at least 1; ``name``: the config key that sets it."""
+    def __init__(self, rows: int, name: str, recompute: Callable[[], bool] = lambda: False) -> None:
+        """``recompute`` is called when a single row does not fit.
+
+        Args:
+            rows: the configured number, at least 1.
+            name: the config key that sets it.
+            recompute: recomputes activations from now on; False where they are already.
+        """
         self.rows = self.configured = rows
-        self._name = name
+        self._name, self._recompute = name, recompute
 
     def run(self, work: Callable[[int], Result]) -> Result:
-        """``work(rows)``, done again from the start with half as many rows when memory runs out.
+        """``work(rows)``, done again from the start with half as many rows when memory runs out, or with all of them
+        once activations are recomputed.
 
         Raises PolicyError (``no_memory``) if a single row does not fit.
         """
@@ -51,14 +58,19 @@ class RowLimit:
             except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
                 if not is_out_of_memory(error):
                     raise
-                if self.rows == 1:
+                if self.rows > 1:
+                    self.rows = math.ceil(self.rows / 2)
+                    message = f"{self._name} is too large; passes take {self.rows} completions now"
+                elif self._recompute():
+                    self.rows = self.configured
+                    message = "one completion does not fit; activations are recomputed from now on"
+                else:
                     raise PolicyError(
                         "one completion does not fit into memory; lower rollout.max_completion_length, or set "
                         "train.gradient_checkpointing: true",
                         code="no_memory",
                     ) from error
-            self.rows = math.ceil(self.rows / 2)
-            print(f"out of memory: {self._name} is too large; passes take {self.rows} completions now", flush=True)
+            print(f"out of memory: {message}", flush=True)
             release_memory()
 
 
@@ -97,6 +109,13 @@ def resident_bytes(field: str) -> int:
     """``VmRSS`` (now) or ``VmHWM`` (peak) of this process."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     return int(lines[field].split()[0]) * 1024
+
+
+def total_bytes(device: torch.device) -> int:
+    """Memory of the GPU in bytes, or what this machine has for this process."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return free_bytes(device) + resident_bytes("VmRSS")
 
 
 def free_bytes(device: torch.device) -> int:

@@ -25,7 +25,7 @@ from transformers.masking_utils import sdpa_mask
 
 from grpo_train.policy.completion import Completion
 from grpo_train.policy.transfer import Transfer
-from grpo_train.policy.varlen import varlen_call
+from grpo_train.policy.varlen import trial_length, varlen_call
 
 ATTENTION = "sdpa_packed"
 """Name of our attention in transformers: sdpa, unless a forward pass gets a packed row."""
@@ -129,6 +129,11 @@ class PackedRow:
         # transformers passes a 4-D mask on and builds no (N, N) one; our attention ignores it.
         unused = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.input_ids.device)
         return {**inputs, "attention_mask": unused, "packed_row": self}
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(self._lengths().max())
 
     @cached_property
     def buckets(self) -> Gathered:
@@ -285,7 +290,8 @@ def packed_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if device == "cuda" and dropout == 0.0 and query.dtype in (torch.float16, torch.bfloat16):
         heads = (query.shape[1], key.shape[1], query.shape[3])
-        if (call := varlen_call(heads, scale, window is not None, query.dtype, query.device)) is not None:
+        length = trial_length(packed_row.longest)
+        if (call := varlen_call(heads, scale, window, query.dtype, query.device, length)) is not None:
             packed_row.kernels.add("varlen_attn")
             return _by_varlen(call, rows, packed_row, window).unsqueeze(0), None
     packed_row.kernels.add("buckets")

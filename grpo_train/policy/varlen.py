@@ -11,16 +11,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from grpo_train.policy.memory import is_out_of_memory
+
+LONGEST_TRIAL = 4096
+"""Tokens of a trial's longest sequence at most: what it is compared with takes memory and time."""
+
+
+def trial_length(longest: int) -> int:
+    """Length of the trial for rows whose longest sequence has ``longest`` tokens: the next power of two."""
+    return min(LONGEST_TRIAL, 1 << max(5, (longest - 1).bit_length()))
+
 
 @lru_cache(maxsize=64)
 def varlen_call(
-    heads: tuple[int, int, int], scale: float, windowed: bool, dtype: torch.dtype, device: torch.device
+    heads: tuple[int, int, int], scale: float, window: int | None, dtype: torch.dtype, device: torch.device, length: int
 ) -> Any | None:
     """torch's ``varlen_attn`` as a function of (query, key, value, ends, longest, window), for each of its signatures
     (2.10: is_causal; 2.11: scale and window_size; 2.12: enable_gqa).
 
     None where it is missing, where only kernels that repeat may run (its backward pass adds in any order), or where a
-    small probe with these heads differs from sdpa in values or gradients.
+    trial with these heads, this window and sequences of up to ``length`` tokens differs from sdpa in values or
+    gradients. Raises torch.OutOfMemoryError: a lack of memory says nothing about the kernel.
     """
     try:
         from torch.nn.attention.varlen import varlen_attn
@@ -47,19 +58,31 @@ def varlen_call(
         return result
 
     lacks_scale = "scale" not in known and abs(scale * width_D**0.5 - 1) > 1e-6
-    if lacks_scale or (windowed and "window_size" not in known) or torch.are_deterministic_algorithms_enabled():
+    if (
+        lacks_scale
+        or (window is not None and "window_size" not in known)
+        or torch.are_deterministic_algorithms_enabled()
+    ):
         return None
     try:
-        return call if _agrees(call, heads, scale, 5 if windowed else None, dtype, device) else None
-    except (RuntimeError, TypeError, ValueError):  # unsupported heads, or an unknown signature
+        return call if _agrees(call, heads, scale, window, dtype, device, length) else None
+    except (RuntimeError, TypeError, ValueError) as error:  # unsupported heads, or an unknown signature
+        if is_out_of_memory(error):
+            raise
         return None
 
 
 def _agrees(
-    call: Any, heads: tuple[int, int, int], scale: float, window: int | None, dtype: torch.dtype, device: torch.device
+    call: Any,
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    length: int,
 ) -> bool:
-    """Whether ``call`` matches sdpa in float32 on two sequences, in values and gradients."""
-    lengths = (9, 17)
+    """Whether ``call`` matches sdpa in float32 on three sequences, in values and gradients."""
+    lengths = (9, 17, length)
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         rows = [
             torch.sin(torch.arange(sum(lengths) * count * heads[2], device=device) * step)
@@ -72,11 +95,12 @@ def _agrees(
         found = call(*rows, ends, max(lengths), window)
         results = []
         for query, key, value in zip(*(x.float().split(lengths) for x in rows), strict=True):
-            mask = torch.ones((len(query), len(query)), dtype=torch.bool, device=device).tril()
-            mask = mask if window is None else mask.triu(1 - window)
+            mask = None
+            if window is not None:
+                mask = torch.ones((len(query), len(query)), dtype=torch.bool, device=device).tril().triu(1 - window)
             query, key, value = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
-            grouped = heads[0] != heads[1]
-            result = scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=grouped)
+            options: dict[str, Any] = {"scale": scale, "enable_gqa": heads[0] != heads[1], "is_causal": mask is None}
+            result = scaled_dot_product_attention(query, key, value, mask, **options)
             results.append(result.squeeze(0).transpose(0, 1))
         expected = torch.cat(results)
         weights = torch.cos(torch.arange(expected.numel(), device=device)).reshape(expected.shape)

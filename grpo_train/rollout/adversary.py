@@ -38,7 +38,7 @@ class Opponent:
 
     def __init__(self, policy: Policy, config: Config, frozen: Frozen = nullcontext) -> None:
         self._policy, self._rollout, self._frozen = policy, config.rollout, frozen
-        self._backend = make_backend(config, policy.model, policy.tokenizer, STOP)
+        self._backend = make_backend(config, policy, STOP)
 
     def answer(self, problems: Sequence[Problem]) -> list[str]:
         """Answer texts without the prompts; equal problems are answered once."""

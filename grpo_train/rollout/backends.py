@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grpo_train.config.schema import Config
 from grpo_train.rollout import RolloutBackend
 
+if TYPE_CHECKING:
+    from grpo_train.policy.loading import Policy
 
-def make_backend(config: Config, model: Any, tokenizer: Any, stop: Sequence[str] = ()) -> RolloutBackend:
+
+def make_backend(config: Config, policy: Policy, stop: Sequence[str] = ()) -> RolloutBackend:
     """Make the backend that ``rollout.backend`` names; ``transformers``, with a message, for a model that native cannot
     run.
 
-    ``stop``: strings that end a completion; the completion includes the string.
+    ``stop``: strings that end a completion; the completion includes the string. Raises PolicyError (vllm).
     """
     # These modules import torch.
+    model, tokenizer = policy.model, policy.tokenizer
+    if config.rollout.backend == "vllm":
+        from grpo_train.rollout.vllm.backend import VllmBackend
+
+        return VllmBackend(policy, stop, config)
+    fallbacks = []
     if config.rollout.backend == "native":
         from grpo_train.policy.loading import compute_type
         from grpo_train.rollout.native.backend import NativeBackend
@@ -26,9 +35,13 @@ def make_backend(config: Config, model: Any, tokenizer: Any, stop: Sequence[str]
             return NativeBackend(
                 model, tokenizer, stop, dtype=compute_type(config.model, model.device),
                 memory_share=settings.memory_share, cuda_graphs=settings.cuda_graphs,
+                compile_layers=settings.compile == "on" or (settings.compile == "auto" and model.device.type == "cuda"),
             )  # fmt: skip
         except UnsupportedModelError as error:
-            print(f"rollouts by transformers, as native cannot run this model: {error}", flush=True)
+            fallbacks.append(f"rollouts by transformers, as native cannot run this model: {error}")
+            print(fallbacks[0], flush=True)
     from grpo_train.rollout.transformers_backend import TransformersBackend
 
-    return TransformersBackend(model, tokenizer, stop)
+    backend = TransformersBackend(model, tokenizer, stop)
+    backend.fallbacks += fallbacks
+    return backend

@@ -33,14 +33,21 @@ def announce(run: RunDir, config: Config, world: World, state: TrainingState, un
         print(f"this resume is not bit-exact: {'; '.join(differences)}", flush=True)
     run.log_event(
         "training", step=state.step, until=until, device=state.policy.device_name, prompts=prompts, left_out=too_long,
-        differences=differences, pass_rate={label: each.counts for label, each in state.filters.items()},
+        differences=differences, fallbacks=state.backend.fallbacks,
+        pass_rate={label: each.counts for label, each in state.filters.items()},
     )  # fmt: skip
 
 
 def _notes(config: Config, world: World, state: TrainingState) -> list[str]:
     task_notes = state.task.notes if isinstance(state.task, TaskDefaults) else ()
     filters = [each.note(label) for label, each in state.filters.items()]
-    notes = [*task_notes, *filters, *state.forward.notes]
+    notes = [
+        *task_notes,
+        *filters,
+        state.forward.description,
+        *state.forward.notes,
+        *filter(None, [state.compiling.note]),
+    ]
     epsilon = config.algorithm.epsilon
     if config.algorithm.loss_type == "gspo" and epsilon is not None and epsilon > GSPO_EPSILON:
         notes.append(f"algorithm.epsilon {epsilon:g} hardly clips with gspo; its paper uses 0.0003 and 0.0004")

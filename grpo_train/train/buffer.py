@@ -1,22 +1,24 @@
 """The rollout buffer: completions of one round of generation with everything their updates need.
 
 A buffer of ``buffer_size`` prompt groups serves ``num_iterations`` passes of ``updates_per_buffer`` updates. Update k
-of a pass takes the k-th of as many equal parts, and each part is divided among the ranks: what a step learns from does
-not depend on the number of processes.
+of a pass takes the k-th of as many equal parts, whose micro-batches the ranks deal among themselves
+(:mod:`grpo_train.train.deal`): what a step learns from does not depend on the number of processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from grpo_train.config.schema import Config
 from grpo_train.rollout import Completion
 from grpo_train.rollout.collect import Sample
 from grpo_train.run_dir.formats import current_row
+from grpo_train.train.deal import deal
 from grpo_train.train.distributed import World
 from grpo_train.train.samples import ScoredSample
 
@@ -26,7 +28,7 @@ FILE = "buffer"
 
 @dataclass
 class RolloutBuffer:
-    """This rank's share: consecutive completions of each group, groups in the order of :func:`groups_of`.
+    """This rank's share: consecutive completions of each of its groups.
 
     An unused slot of a group (a game that ended early) holds a completion without tokens.
     """
@@ -46,15 +48,35 @@ class RolloutBuffer:
     """(T_i,) per completion: the trainer's log-probabilities before the first update; empty if strictly on-policy."""
     ref_logps: list[torch.Tensor] = field(default_factory=list)
     """(T_i,) per completion: the reference model's log-probabilities; empty if beta is 0."""
+    groups: list[int] | None = None
+    """Indices of the share's groups in the whole buffer, in order; None = the buffer is whole."""
 
-    def part(self, update: int, updates: int) -> range:
-        """Indices of this rank's completions in part ``update``."""
-        size = len(self.completions) // updates
-        return range(update * size, (update + 1) * size)
+    def microbatches(self, update: int, config: Config) -> list[range]:
+        """Indices of this rank's completions in each of its micro-batches of part ``update``."""
+        size = config.microbatch_size * config.rollout.num_generations
+        part = config.rollout.buffer_size // config.algorithm.updates_per_buffer
+        firsts = range(0, len(self.completions), size)
+        updates = [self._group(row // config.rollout.num_generations) // part for row in firsts]
+        return [range(row, row + size) for row, each in zip(firsts, updates, strict=True) if each == update]
+
+    def pick(self, rows: Sequence[int], groups: list[int]) -> RolloutBuffer:
+        """The share that consists of some completions, those of ``groups``."""
+        return replace(
+            self,
+            completions=[self.completions[row] for row in rows],
+            advantages=self.advantages[list(rows)],
+            counted=self.counted[list(rows)],
+            old_logps=[self.old_logps[row] for row in rows] if self.old_logps else [],
+            ref_logps=[self.ref_logps[row] for row in rows] if self.ref_logps else [],
+            groups=groups,
+        )
+
+    def _group(self, number: int) -> int:
+        return number if self.groups is None else self.groups[number]
 
 
 def groups_of(world: World, config: Config) -> list[int]:
-    """Indices of a rank's prompt groups, those of the first update first."""
+    """Indices of the prompt groups that a rank generates, those of the first update first."""
     updates = config.algorithm.updates_per_buffer
     part = config.rollout.buffer_size // updates
     share = part // world.size
@@ -68,7 +90,7 @@ def make_buffer(
     advantages: torch.Tensor,
     config: Config,
 ) -> RolloutBuffer:
-    """This rank's share of a new buffer.
+    """A new buffer's completions that this rank generated.
 
     Args:
         rollouts: this rank's, ``num_generations`` consecutive slots for each of ``my_groups``.
@@ -95,32 +117,60 @@ def make_buffer(
         counted=counted[mine],
         completions_per_update=present.view(updates, -1).sum(dim=1).tolist(),
         tokens_per_update=(lengths * counted).view(updates, -1).sum(dim=1).tolist(),
+        groups=list(my_groups),
     )
+
+
+def deal_buffer(buffer: RolloutBuffer, world: World, config: Config) -> RolloutBuffer:
+    """This rank's share of a new buffer: micro-batches dealt among the ranks by the tokens that they compute.
+
+    Every rank calls it, before old and reference log-probabilities are scored.
+    """
+    if world.size == 1:
+        return buffer
+    parts = _split(buffer, config)
+    tokens = {
+        index: count
+        for part in world.gather({index: _tokens(part, config) for index, part in parts.items()})
+        for index, count in part.items()
+    }
+    ranks = _ranks(tokens, world, config)
+    for moved in world.gather({index: part for index, part in parts.items() if ranks[index] != world.rank}):
+        parts |= moved
+    return _join({index: part for index, part in parts.items() if ranks[index] == world.rank}, buffer)
+
+
+def taking_part(buffer: RolloutBuffer, config: Config) -> np.ndarray:
+    """(B,) bool: False for a completion whose gradient is exactly zero: it is counted but not computed."""
+    has_tokens = np.array([len(completion.ids) > 0 for completion in buffer.completions], dtype=bool)
+    if not config.train.skip_zero_advantages:
+        return has_tokens
+    moves = buffer.advantages.numpy() != 0
+    if config.algorithm.beta > 0 or config.algorithm.entropy_coef > 0:
+        moves = np.ones_like(moves)
+    takes_part: np.ndarray = has_tokens & buffer.counted.numpy() & moves
+    return takes_part
 
 
 def to_state(buffer: RolloutBuffer, world: World, config: Config) -> dict[str, Any]:
     """The buffer of all ranks in the order of its groups, as tensors and plain values. Every rank calls it."""
-    shares = world.gather(buffer)
-    generations = config.rollout.num_generations
-    slots: dict[int, tuple[RolloutBuffer, int]] = {}
-    for rank, share in enumerate(shares):
-        for i, slot in enumerate(_slots_of(groups_of(World(rank, rank, world.size), config), generations)):
-            slots[slot] = (share, i)
-    order = [slots[slot] for slot in sorted(slots)]
+    whole = _join(
+        {index: part for share in world.gather(_split(buffer, config)) for index, part in share.items()}, buffer
+    )
     return {
         "completions": [
             {
-                "prompt_ids": list(share.completions[i].prompt_ids),
-                "ids": list(share.completions[i].ids),
-                "logps": torch.tensor(share.completions[i].logps, dtype=torch.float64),
-                "finished": share.completions[i].finished,
+                "prompt_ids": list(completion.prompt_ids),
+                "ids": list(completion.ids),
+                "logps": torch.tensor(completion.logps, dtype=torch.float64),
+                "finished": completion.finished,
             }
-            for share, i in order
+            for completion in whole.completions
         ],
-        "advantages": torch.stack([share.advantages[i] for share, i in order]),
-        "counted": torch.stack([share.counted[i] for share, i in order]),
-        "old_logps": [share.old_logps[i] for share, i in order if share.old_logps],
-        "ref_logps": [share.ref_logps[i] for share, i in order if share.ref_logps],
+        "advantages": whole.advantages,
+        "counted": whole.counted,
+        "old_logps": whole.old_logps,
+        "ref_logps": whole.ref_logps,
         "completions_per_update": buffer.completions_per_update,
         "tokens_per_update": buffer.tokens_per_update,
         "metrics": buffer.metrics,
@@ -129,17 +179,59 @@ def to_state(buffer: RolloutBuffer, world: World, config: Config) -> dict[str, A
 
 def from_state(state: dict[str, Any], world: World, config: Config) -> RolloutBuffer:
     """This rank's share of a saved buffer, whatever the number of ranks that saved it."""
-    mine = _slots_of(groups_of(world, config), config.rollout.num_generations)
-    return RolloutBuffer(
-        completions=[_completion(state["completions"][i]) for i in mine],
-        advantages=state["advantages"][mine],
-        counted=state["counted"][mine],
+    whole = RolloutBuffer(
+        completions=[_completion(row) for row in state["completions"]],
+        advantages=state["advantages"],
+        counted=state["counted"],
         completions_per_update=list(state["completions_per_update"]),
         tokens_per_update=list(state["tokens_per_update"]),
         metrics=current_row(state["metrics"]),
-        old_logps=_pick(state["old_logps"], mine),
-        ref_logps=_pick(state["ref_logps"], mine),
+        old_logps=list(state["old_logps"]),
+        ref_logps=list(state["ref_logps"]),
     )
+    parts = _split(whole, config)
+    ranks = _ranks({index: _tokens(part, config) for index, part in parts.items()}, world, config)
+    return _join({index: part for index, part in parts.items() if ranks[index] == world.rank}, whole)
+
+
+def _split(buffer: RolloutBuffer, config: Config) -> dict[int, RolloutBuffer]:
+    """A share's micro-batches, by their index in the whole buffer."""
+    prompts, generations = config.microbatch_size, config.rollout.num_generations
+    count = len(buffer.completions) // generations
+    groups = list(range(count)) if buffer.groups is None else buffer.groups
+    return {
+        groups[k] // prompts: buffer.pick(range(k * generations, (k + prompts) * generations), groups[k : k + prompts])
+        for k in range(0, count, prompts)
+    }
+
+
+def _join(parts: dict[int, RolloutBuffer], like: RolloutBuffer) -> RolloutBuffer:
+    """The share that consists of some micro-batches, in their order; maybe of none."""
+    ordered = [parts[index] for index in sorted(parts)]
+
+    def joined(name: str) -> list[Any]:
+        return [value for part in ordered for value in getattr(part, name)]
+
+    return replace(
+        like,
+        completions=joined("completions"),
+        advantages=torch.cat([like.advantages[:0], *(part.advantages for part in ordered)]),
+        counted=torch.cat([like.counted[:0], *(part.counted for part in ordered)]),
+        old_logps=joined("old_logps"),
+        ref_logps=joined("ref_logps"),
+        groups=joined("groups"),
+    )
+
+
+def _ranks(tokens: dict[int, int], world: World, config: Config) -> list[int]:
+    return deal([tokens[index] for index in sorted(tokens)], world.size, config.algorithm.updates_per_buffer)
+
+
+def _tokens(part: RolloutBuffer, config: Config) -> int:
+    """Tokens that a micro-batch computes; a prompt that completions share counts once."""
+    computed = [part.completions[row] for row in np.flatnonzero(taking_part(part, config))]
+    prompts = {completion.prompt_ids for completion in computed}
+    return sum(map(len, prompts)) + sum(len(completion.ids) for completion in computed)
 
 
 def _slots_of(groups: Sequence[int], generations: int) -> list[int]:
@@ -149,7 +241,3 @@ def _slots_of(groups: Sequence[int], generations: int) -> list[int]:
 
 def _completion(row: dict[str, Any]) -> Completion:
     return Completion(tuple(row["prompt_ids"]), tuple(row["ids"]), tuple(row["logps"].tolist()), bool(row["finished"]))
-
-
-def _pick(values: Sequence[torch.Tensor], indices: Sequence[int]) -> list[torch.Tensor]:
-    return [values[i] for i in indices] if values else []

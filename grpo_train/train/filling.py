@@ -33,6 +33,8 @@ class Filled:
     """What was drawn and discarded, for the log; {} without a filter."""
     discarded_seconds: float = 0.0
     """This rank's generation time of discarded samples, in proportion to their tokens."""
+    sync_seconds: float = 0.0
+    """Until the backend had the policy's weights."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,16 @@ def fill_buffer(
     state: TrainingState, buffer_index: int, my_groups: Sequence[int], config: Config, world: World
 ) -> Filled:
     """Generate and judge the groups of a buffer with the policy's weights. Every rank calls it."""
+    started = time.perf_counter()
     state.backend.sync()
+    sync_seconds = time.perf_counter() - started
     if config.rollout.filter_groups:
-        return _fill_filtered(state, buffer_index, my_groups, config, world)
+        filled = _fill_filtered(state, buffer_index, my_groups, config, world)
+        return replace(filled, sync_seconds=sync_seconds)
     prompts = state.source.at(buffer_index, config.rollout.buffer_size)
     with state.policy.autocast():  # tasks and reward functions grade completions while others are generated
         rollouts = state.collector.collect(buffer_index, my_groups, [prompts[k] for k in my_groups])
-    return Filled(rollouts, gather_samples(rollouts, my_groups, config, world))
+    return Filled(rollouts, gather_samples(rollouts, my_groups, config, world), sync_seconds=sync_seconds)
 
 
 def round_size(size: int, found: int, drawn: int) -> int:

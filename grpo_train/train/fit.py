@@ -21,7 +21,7 @@ from grpo_train.config import load_config, with_changes
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy, load_policy, pick_device
 from grpo_train.policy.logprobs import LogprobForward
-from grpo_train.policy.memory import PeakMemory, free_bytes, is_out_of_memory, release_memory, resident_bytes
+from grpo_train.policy.memory import PeakMemory, is_out_of_memory, release_memory, total_bytes
 from grpo_train.rollout import Completion
 from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.distributed import World
@@ -112,10 +112,7 @@ class _Meter:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._peak = device, PeakMemory(device)
-        if device.type == "cuda":
-            self.total = int(torch.cuda.mem_get_info(device)[1])
-        else:
-            self.total = free_bytes(device) + resident_bytes("VmRSS")
+        self.total = total_bytes(device)
 
     def peak(self, work: Callable[[], None]) -> int | None:
         """None where the work ran out of memory."""

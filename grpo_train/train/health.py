@@ -6,7 +6,7 @@ A condition is a record ``{"code", "level", "message", ...numbers}`` with level 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grpo_train.algorithm.noise_scale import GradientNoiseScale
@@ -31,8 +31,16 @@ SAME_OPENING = 0.8
 NO_REASONING = 0.5
 
 
-def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNoiseScale | None = None) -> list[Record]:
-    """Conditions of a step, worst first; empty if nothing stands out."""
+def health(
+    metrics: Mapping[str, Any],
+    config: Config,
+    noise_scale: GradientNoiseScale | None = None,
+    fallbacks: Sequence[str] = (),
+) -> list[Record]:
+    """Conditions of a step, worst first; empty if nothing stands out.
+
+    ``fallbacks``: of the rollout backend.
+    """
     records = [
         *_gradient(metrics, config),
         *_groups(metrics),
@@ -40,6 +48,7 @@ def health(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
         *_hacking(metrics),
         *_self_play(metrics, config),
         *_notes(metrics, config, noise_scale),
+        *(_record("info", "rollout_fallback", fallback) for fallback in fallbacks),
     ]
     return sorted(records, key=lambda record: LEVELS.index(record["level"]))
 

@@ -23,7 +23,7 @@ from grpo_train.config.schema import Config
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.run_dir import RunDir
 from grpo_train.train.announce import announce
-from grpo_train.train.buffer import RolloutBuffer, groups_of, make_buffer
+from grpo_train.train.buffer import RolloutBuffer, deal_buffer, groups_of, make_buffer
 from grpo_train.train.distributed import World
 from grpo_train.train.filling import fill_buffer
 from grpo_train.train.gradients import GradientSum
@@ -54,9 +54,11 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             samples = filled.samples
             clock.lap("rollout")
             clock.split("rollout", "discarded", filled.discarded_seconds)
+            clock.split("rollout", "sync", filled.sync_seconds)
             rewards = total_rewards(samples, config.algorithm)
             advantages = compute_advantages(samples, rewards, config, state.baselines)
-            state.buffer = make_buffer(filled.rollouts, my_groups, samples, advantages, config)
+            generated = make_buffer(filled.rollouts, my_groups, samples, advantages, config)
+            state.buffer = deal_buffer(generated, world, config)
             state.buffer.metrics = {**rollout_metrics(samples, rewards), **filled.metrics}
             drawn = [*samples, *(discarded.sample for discarded in filled.discarded)]
             if state.curriculum:
@@ -85,10 +87,11 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
         state.scaler.update()
         clock.lap("train")
 
-        parts = world.gather((sums.collect(), squared_norms, state.gradient_rows.rows))
-        state.update_noise_scale([norm for _, norms, _ in parts for norm in norms], grad_norm)
-        rows_per_pass = min(rows for _, _, rows in parts)
-        log.write(step, [part for part, _, _ in parts], grad_norm, learning_rate, rows_per_pass, clock)
+        parts = world.gather((sums.collect(), squared_norms, state.gradient_rows.rows, state.budget.own()))
+        token_sums, norms, rows_per_pass, costs = zip(*parts, strict=True)
+        state.update_noise_scale([norm for rank in norms for norm in rank], grad_norm)
+        log.write(step, token_sums, grad_norm, learning_rate, min(rows_per_pass), clock)
+        log.note(state.budget.settle(costs))
         state.saver.check()
 
         is_stop = bool(world.broadcast(run.stop_requested()))
@@ -120,10 +123,17 @@ def _attempt_gradients(
     state: TrainingState, buffer: RolloutBuffer, update: int, config: Config, max_rows: int
 ) -> TokenSums:
     """This rank's gradient of an update, from the start: an earlier attempt may have run out of memory halfway."""
-    state.gradients.start()
-    return accumulate_gradients(
-        state.forward, buffer, update, state.gradients, config, max_rows=max_rows, scale=state.scaler.scale
-    )
+    limits = {"max_rows": max_rows, "max_tokens": state.budget.tokens}
+
+    def work() -> TokenSums:
+        state.gradients.start()
+        state.budget.start()
+        scale = state.scaler.scale
+        return accumulate_gradients(state.forward, buffer, update, state.gradients, config, **limits, scale=scale)
+
+    sums = state.compiling.run(work)
+    state.budget.stop(sums.largest)
+    return sums
 
 
 def accumulate_gradients(
@@ -134,17 +144,20 @@ def accumulate_gradients(
     config: Config,
     *,
     max_rows: int = 0,
+    max_tokens: int | None = None,
     scale: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
 ) -> TokenSums:
     """Add the gradient of this rank's share of a buffer's update to ``gradients``; returns the sums for the log.
 
     Args:
         max_rows: completions of one pass at most; 0 = a whole micro-batch. Changes no number.
+        max_tokens: tokens of one pass at most, likewise; None = ``train.token_budget``, no limit if that is ``auto``.
         scale: multiplies the loss before the backward pass (float16).
     """
     sums = TokenSums()
-    # A piece is a part of a micro-batch that takes one forward pass (train.token_budget).
-    for pieces in microbatches(buffer, update, config, max_rows):
+    # A piece is a part of a micro-batch that takes one forward pass.
+    budget = config.token_budget if max_tokens is None else max_tokens
+    for pieces in microbatches(buffer, update, config, max_rows=max_rows, max_tokens=budget):
         gradients.start_microbatch()
         for rows in pieces:
             tokens = forward([buffer.completions[i] for i in rows], entropy_gradient=config.algorithm.entropy_coef > 0)

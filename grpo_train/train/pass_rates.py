@@ -107,7 +107,7 @@ def _step_of(folder: Path, source: str) -> Path:
     """The step's directory that a source names: itself, or the only one in it."""
     if (folder / "summary.json").exists():
         return folder
-    found = sorted(file.parent for file in folder.glob("step_*/summary.json") if _measures(read_json(file)))
+    found = sorted(file.parent for file in folder.glob("*/summary.json") if _measures(read_json(file)))
     if len(found) == 1:
         return found[0]
     names = f"has several, {', '.join(step.name for step in found)}: name one" if found else "has none"
@@ -122,7 +122,7 @@ def _own_measurement(task: schema.Task, config: Config, root: Path) -> Path:
     except PolicyError:
         models = {backbone.partition("@")[0]}
     found = []
-    for file in sorted((root / "eval_runs").glob("*/step_*/summary.json")):
+    for file in sorted((root / "eval_runs").glob("*/*/summary.json")):
         status = read_json(file.parent.parent / "status.json") or {}
         if str(status.get("model") or "").partition("@")[0] not in models:
             continue

@@ -29,6 +29,7 @@ from grpo_train.policy.locate import (
 )
 from grpo_train.rewards import load_rewards
 from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
+from grpo_train.rollout.vllm.server import check_servers
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
@@ -100,6 +101,8 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
     check_wandb(config.tracking.wandb)
     check_nodes(config)
     check_device(config.model.device, config.run.nproc // node_count(config.run.nodes))
+    if config.rollout.backend == "vllm":
+        check_servers(config.rollout)
     config, choices = resolve(config, read_machine(), root)
     for choice in choices:
         say(f"{choice.key}: auto -> {choice.value} ({choice.reason})")

@@ -30,6 +30,7 @@ from grpo_train.tasks.shared.adversarial import AdversarialTask
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 from grpo_train.train import buffer as buffers
 from grpo_train.train import curriculum as curricula
+from grpo_train.train.budget import TokenBudget
 from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.checkpoint import (
     CheckpointError,
@@ -38,6 +39,7 @@ from grpo_train.train.checkpoint import (
     load_training_state,
     take_snapshot,
 )
+from grpo_train.train.compiling import Compiling
 from grpo_train.train.curriculum import Curriculum, Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.generators import seed_everything
@@ -54,7 +56,8 @@ PROBES = "probes"
 SCALER = "loss_scale"
 """File name (without suffix) of float16's loss scale in a checkpoint."""
 LIMITS = "rows_per_pass"
-"""File name (without suffix), in a checkpoint, of what memory allowed each rank: a resume takes the same passes."""
+"""File name (without suffix), in a checkpoint, of what each rank found at run time (:meth:`TrainingState._limits`): a
+resume takes the same passes."""
 BASELINES = "baselines"
 """File name (without suffix) of self-play's baselines in a checkpoint."""
 
@@ -97,21 +100,25 @@ class TrainingState:
             temperature=config.rollout.temperature,
             packing=config.train.packing,
             chunked=config.train.chunked_logprobs,
-            token_budget=config.train.token_budget,
+            token_budget=config.token_budget,
+            longest=config.rollout.max_prompt_length + config.rollout.max_completion_length,
         )
+        self.compiling = Compiling(self.forward, config, world)
+        self.budget = TokenBudget(config, self.policy, world)
         self.scaler = torch.amp.GradScaler(self.policy.device.type, enabled=self.policy.autocast_dtype == torch.float16)
         """Scales the loss of float16, whose gradients would underflow."""
+        self.scaler.scale(torch.zeros((), device=self.policy.device))  # a step without a loss must find a scale, too
         self.loss_scale = 1.0
         """What the loss of this step was multiplied by."""
         per_pass = config.microbatch_size * config.rollout.num_generations
-        self.gradient_rows = RowLimit(per_pass, "train.microbatch_size")
+        self.gradient_rows = RowLimit(per_pass, "train.microbatch_size", self.budget.recompute)
         self.score_rows = RowLimit(config.tf_micro_batch, "train.tf_micro_batch")
         start = self._load_start(base, is_fresh=latest is None)
         self.reference = start if config.algorithm.beta > 0 else None
         is_self_play = isinstance(self.task, SelfPlayTask)
         self.baselines = RoleBaselines(config.algorithm.role_baseline_decay) if is_self_play else None
         """Self-play: each role's usual reward."""
-        self.backend = make_backend(config, self.policy.model, self.policy.tokenizer, self.task.stop)
+        self.backend = make_backend(config, self.policy, self.task.stop)
         self.collector = self._make_collector(rewards, start)
         self.filters: dict[str, PassRateFilter] = world.from_main(lambda: load_filters(run, config))
         """``task.pass_rate`` by the label of its task."""
@@ -146,6 +153,8 @@ class TrainingState:
         if latest:
             check_position(self.changes, self.step, config, run.config_file)
             self._restore_extras(latest)
+        else:
+            self.compiling.decide(None)
         self._base = self.saved_info.get("base_model") or {
             "name": self.policy.base,
             "weights_sha256": weight_hash(resolve_backbone(self.policy.base, run.root)),
@@ -180,12 +189,34 @@ class TrainingState:
             self.baselines.load_state_dict(saved)
         if self.scaler.is_enabled() and (scale := load_extra(checkpoint, SCALER)):
             self.scaler.load_state_dict(scale)
-        if self.saved_info.get("device") == self.policy.device_name and (limits := load_extra(checkpoint, LIMITS)):
-            rank = self._world.rank
-            for limit, rows in zip((self.gradient_rows, self.score_rows), limits["rows"], strict=True):
-                limit.rows = min(limit.rows, rows[rank] if len(rows) == self._world.size else min(rows))
+        is_same_device = self.saved_info.get("device") == self.policy.device_name
+        self._restore_limits((is_same_device and load_extra(checkpoint, LIMITS)) or {})
         if self.noise_scale and (probes := load_extra(checkpoint, PROBES)):
             self.noise_scale.load_state_dict(probes["noise_scale"])
+
+    def _limits(self) -> dict[str, Any]:
+        """What each rank found at run time, for a checkpoint; {} where nothing is limited. Every rank calls it."""
+        own = (self.gradient_rows.rows, self.score_rows.rows, self.budget.recomputes, self.compiling.is_on)
+        *rows, recomputes, compiled = (list(each) for each in zip(*self._world.gather(own), strict=True))
+        limits: dict[str, Any] = {}
+        if self.budget.is_measured:
+            limits["token_budget"] = self.budget.tokens
+        if self.compiling.is_considered:
+            limits["compiled"] = compiled
+        configured = (self.gradient_rows.configured, self.score_rows.configured)
+        is_limited = any(recomputes) or any(set(each) != {full} for each, full in zip(rows, configured, strict=True))
+        return {"rows": rows, "recomputes": recomputes, **limits} if limits or is_limited else {}
+
+    def _restore_limits(self, limits: dict[str, Any]) -> None:
+        rank, size = self._world.rank, self._world.size
+        for limit, rows in zip((self.gradient_rows, self.score_rows), limits.get("rows", ()), strict=False):
+            limit.rows = min(limit.rows, rows[rank] if len(rows) == size else min(rows))
+        recomputes, compiled = limits.get("recomputes", []), limits.get("compiled", [])
+        if recomputes[rank] if len(recomputes) == size else any(recomputes):
+            self.budget.recompute()
+        self.compiling.decide((compiled[rank] if len(compiled) == size else all(compiled)) if compiled else None)
+        if "token_budget" in limits and not self.changes:
+            self.budget.restore(limits["token_budget"])
 
     def raise_level(self, samples: Sequence[ScoredSample]) -> Raised | None:
         """Add a buffer's samples to the curriculum. A level that they raise applies to the next buffer."""
@@ -212,7 +243,8 @@ class TrainingState:
         if self.noise_scale is None:
             return
         # A micro-batch's gradient is its share of the step's: times their number, it is a mean like the step's.
-        own = [norm * len(squared_norms) ** 2 for norm in squared_norms]
+        # Sorted, because the order of their sum must not depend on which rank computed which.
+        own = [norm * len(squared_norms) ** 2 for norm in sorted(squared_norms)]
         self.noise_scale.update(own, grad_norm**2, self._config.microbatch_size)
 
     def check_weights(self, step: int) -> None:
@@ -250,9 +282,8 @@ class TrainingState:
         extra: dict[str, Any] = {}
         if self.noise_scale:
             extra[PROBES] = {"noise_scale": self.noise_scale.state_dict()}
-        limits = self._world.gather((self.gradient_rows.rows, self.score_rows.rows))
-        if any(rows != (self.gradient_rows.configured, self.score_rows.configured) for rows in limits):
-            extra[LIMITS] = {"rows": [list(rows) for rows in zip(*limits, strict=True)]}
+        if limits := self._limits():
+            extra[LIMITS] = limits
         if self.scaler.is_enabled():
             extra[SCALER] = self.scaler.state_dict()
         if self.baselines:

@@ -110,7 +110,7 @@ class StepLog:
             "time/save": self._save_seconds,  # waited for the save after the previous step
             "time/step": clock.total() + self._save_seconds,
         }
-        row["health"] = health(row, config, state.noise_scale)
+        row["health"] = health(row, config, state.noise_scale, state.backend.fallbacks)
         self._logs.step(row, self._rollouts, {"step": step, **ratios})
         self._rollouts, self._drawn, self._save_seconds = [], 0, 0.0
         print(console_line(row, config.run.total_steps), flush=True)
@@ -130,6 +130,11 @@ class StepLog:
             return
         self._run.log_event("level_raised", step=step, **asdict(raised))
         print(f"task {raised.task}: level {raised.level} (accuracy {raised.accuracy:.3f})", flush=True)
+
+    def note(self, sentence: str) -> None:
+        """Print what a step decided."""
+        if sentence and self._world.is_main:
+            print(sentence, flush=True)
 
     def stopped(self, step: int) -> None:
         """Log a requested stop."""

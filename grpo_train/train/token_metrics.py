@@ -32,6 +32,8 @@ class TokenSums:
     """Tokens that went through the layers."""
     predicted: int = 0
     """Tokens that went through the head."""
+    largest: int = 0
+    """Tokens of the largest pass that went through the layers."""
     _pending: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
     @torch.no_grad()
@@ -51,6 +53,7 @@ class TokenSums:
         if piece.weights is not None:
             padded.append(piece.weights.expand(loss.mask.shape))
         self.computed, self.predicted = self.computed + tokens.computed, self.predicted + tokens.predicted
+        self.largest = max(self.largest, tokens.computed)
         self._pending.append((torch.stack([value.double() for value in sums]), loss.mask, *padded))
 
     def collect(self) -> TokenSums:

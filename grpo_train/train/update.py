@@ -16,21 +16,21 @@ from grpo_train.algorithm import PolicyLoss, policy_loss, rollout_correction
 from grpo_train.config.schema import Config
 from grpo_train.policy.logprobs import LogprobForward, TokenLogprobs, pad_values, split_by_tokens
 from grpo_train.policy.transfer import Moved, Transfer
-from grpo_train.train.buffer import RolloutBuffer
+from grpo_train.train.buffer import RolloutBuffer, taking_part
 
 
-def microbatches(buffer: RolloutBuffer, update: int, config: Config, max_rows: int = 0) -> Iterator[list[list[int]]]:
-    """Micro-batches of this rank's share of an update, each as pieces within the token budget and of at most
-    ``max_rows`` completions (0 = no limit).
+def microbatches(
+    buffer: RolloutBuffer, update: int, config: Config, *, max_rows: int = 0, max_tokens: int = 0
+) -> Iterator[list[list[int]]]:
+    """Micro-batches of this rank's share of an update, each as pieces of at most ``max_rows`` completions and
+    ``max_tokens`` tokens (0 = no limit).
 
     A piece is the list of its completions' indices in the buffer. A micro-batch without gradient has no pieces.
     """
-    part = buffer.part(update, config.algorithm.updates_per_buffer)
-    size = config.microbatch_size * config.rollout.num_generations
-    takes_part = _taking_part(buffer, config)
-    for first in range(part.start, part.stop, size):
-        rows = [i for i in range(first, first + size) if takes_part[i]]
-        pieces = split_by_tokens([buffer.completions[i] for i in rows], config.train.token_budget, max_rows)
+    takes_part = taking_part(buffer, config)
+    for microbatch in buffer.microbatches(update, config):
+        rows = [i for i in microbatch if takes_part[i]]
+        pieces = split_by_tokens([buffer.completions[i] for i in rows], max_tokens, max_rows)
         yield [[rows[i] for i in piece] for piece in pieces]
 
 
@@ -115,19 +115,7 @@ def score_old_policy(
 
     A pass takes at most ``max_rows`` completions.
     """
-    rows = np.flatnonzero(_taking_part(buffer, config)).tolist()
+    rows = np.flatnonzero(taking_part(buffer, config)).tolist()
     scored = forward.score([buffer.completions[i] for i in rows], max_rows)
     by_row = dict(zip(rows, scored, strict=True))
     return [by_row.get(i, torch.zeros(len(c.ids))) for i, c in enumerate(buffer.completions)]
-
-
-def _taking_part(buffer: RolloutBuffer, config: Config) -> np.ndarray:
-    """(B,) bool: False for a completion whose gradient is exactly zero: it is counted but not computed."""
-    has_tokens = np.array([len(completion.ids) > 0 for completion in buffer.completions], dtype=bool)
-    if not config.train.skip_zero_advantages:
-        return has_tokens
-    moves = buffer.advantages.numpy() != 0
-    if config.algorithm.beta > 0 or config.algorithm.entropy_coef > 0:
-        moves = np.ones_like(moves)
-    takes_part: np.ndarray = has_tokens & buffer.counted.numpy() & moves
-    return takes_part

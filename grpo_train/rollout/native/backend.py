@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from grpo_train.policy.completion import Completion
 from grpo_train.policy.locate import PolicyError
-from grpo_train.policy.memory import free_bytes, is_out_of_memory
+from grpo_train.policy.memory import free_bytes
 from grpo_train.rollout.draw import Draw, Ends
 from grpo_train.rollout.halving import Halving
-from grpo_train.rollout.native.decoding import Decoding, OnToken, read_prompts
+from grpo_train.rollout.native.decoding import Decoding, OnToken
 from grpo_train.rollout.native.graphs import Record, StepGraphs, cuda_recorder
-from grpo_train.rollout.native.slots import ATTENTION, Range, Slots, step_of
+from grpo_train.rollout.native.pages import PAGE
+from grpo_train.rollout.native.slots import Slots
+from grpo_train.rollout.native.trial import Trial
 from grpo_train.rollout.native.weights import FrozenCopy, UnsupportedModelError
 
 LOOK_EVERY = {"cuda": 8, "cpu": 1}
 """Tokens between two looks of the host, by device type; on a GPU a look waits for all pending kernels."""
 LENGTH_STEP = 64
 """Granularity of the length of slots."""
+SHARE_FROM = {"cpu": 16, "cuda": 512}
+"""Average length of prompts from which completions share their keys and values, by device type: to join two parts of
+attention takes ten more kernels a layer, to read a position once instead of for each completion saves its bytes. That
+of CUDA is computed, not measured."""
 LOGIT_BYTES = 4 * 4
 """Per vocabulary entry of one row: logits in float32, scaled, as log-probabilities, as probabilities."""
 TRIAL_TOKENS = 32
 """Tokens of each completion of the trial of CUDA graphs."""
-TOLERANCE = {2: 0.1, 4: 1e-3, 8: 1e-9}
-"""Norm of the difference of logits from the reference's, relative to them, by bytes of the compute type: in
-bfloat16, each of some 60 sums of a deep model rounds by up to 2^-8."""
+COMPILER = "inductor"
+"""Backend of torch.compile."""
 
 
 class NativeBackend:
@@ -47,6 +53,7 @@ class NativeBackend:
         memory_share: float = 0.8,
         look_every: int = 0,
         cuda_graphs: bool = True,
+        compile_layers: bool = False,
     ) -> None:
         """Copy ``model``'s weights, and compare the copy's logits with transformers' own attention.
 
@@ -56,6 +63,7 @@ class NativeBackend:
             memory_share: share of the free memory that slots may take.
             look_every: tokens between two looks; 0 = by device type. Changes no completion.
             cuda_graphs: whether decoding steps on a GPU are recorded as CUDA graphs, if a trial confirms it.
+            compile_layers: whether the layers of decoding steps are compiled, if a trial confirms it.
 
         Raises UnsupportedModelError for a model that this backend cannot run.
         """
@@ -66,7 +74,19 @@ class NativeBackend:
         self._memory_share = memory_share
         self._halving = Halving()
         self._look_every = look_every or LOOK_EVERY[self._device.type]
-        self._position_bytes = self._try()
+        self.fallbacks: list[str] = []
+        trial = Trial(self._copy)
+        self._position_bytes = trial.run(is_shared=False)
+        shared = partial(trial.run, is_shared=True)
+        self._can_share = self._tried(shared, "rollouts keep a copy of the prompt for each completion")
+        self._is_paged = False
+        if self._device.type == "cuda" and self._model.dtype.itemsize == 2:
+            self._is_paged = self._try_pages(trial)
+        if compile_layers:
+            self._copy.compile(COMPILER)
+            compiled = partial(trial.run, is_shared=self._can_share, is_paged=self._is_paged)
+            if not self._tried(compiled, "rollouts without compiled layers, which are slower"):
+                self._copy.leave_compiled()
         self._recorder: Callable[[], Record] | None = None
         """Makes what records decoding steps; None = they are launched kernel by kernel."""
         if cuda_graphs and self._device.type == "cuda":
@@ -95,13 +115,12 @@ class NativeBackend:
         """
         if not prompts:
             return []
-        length = max(map(len, prompts)) + max_completion_length + self._look_every
-        length = -(-length // LENGTH_STEP) * LENGTH_STEP
-        draw, fitting = Draw(temperature, top_p, top_k), self._fitting(length)
+        room = self._room(prompts, max_completion_length)
+        draw, fitting = Draw(temperature, top_p, top_k), self._fitting(room)
         completions: dict[int, Completion] = {}
 
         def flow(indices: list[int], size: int) -> Iterator[tuple[int, Completion]]:
-            return self._flow(prompts, seeds, indices, size, length, max_completion_length, draw, on_token)
+            return self._flow(prompts, seeds, indices, size, room, max_completion_length, draw, on_token)
 
         with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
             for index, completion in self._halving.run(len(prompts), min(batch_size or fitting, fitting), flow):
@@ -116,15 +135,15 @@ class NativeBackend:
         seeds: Sequence[int],
         indices: Sequence[int],
         size: int,
-        length: int,
+        room: _Room,
         budget: int,
         draw: Draw,
         on_token: OnToken | None,
     ) -> Iterator[tuple[int, Completion]]:
-        """The completions ``indices``, in ``size`` slots of ``length`` positions, each when it ends."""
+        """The completions ``indices``, in ``size`` slots, each when it ends."""
         graphs = None if self._recorder is None else StepGraphs(self._recorder())
         decoding = Decoding(
-            self._copy, Slots(size + (graphs is not None), length), draw, self._ends, self._device,
+            self._copy, room.slots(size, spare=graphs is not None), draw, self._ends, self._device,
             budget=budget, every=self._look_every, graphs=graphs,
         )  # fmt: skip
         chosen = {index: tuple(prompts[index]) for index in indices}
@@ -134,33 +153,59 @@ class NativeBackend:
 
     def _record_with(self, recorder: Callable[[], Record]) -> None:
         """Record decoding steps from now on, if recorded ones generate the same tokens as others of their shape."""
-        prompts = [tuple(range(3, 3 + length)) for length in (9, 5, 7, 3, 8)]  # and three rows that fill up
-        found = []
-        for record in (recorder(), None):
-            graphs = StepGraphs(record)
-            ends = Ends(None, None, ())
-            decoding = Decoding(
-                self._copy, Slots(9, LENGTH_STEP), Draw(0), ends, self._device,
-                budget=TRIAL_TOKENS, every=self._look_every, graphs=graphs,
-            )  # fmt: skip
-            with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
-                found.append(dict(decoding.run(dict(enumerate(prompts)), {})))
-            if graphs.failure:
-                return self._without_graphs(graphs.failure)
-        if found[0] != found[1]:
-            return self._without_graphs("they generate other tokens")
+        prompts = dict(enumerate(tuple(range(3, 3 + length)) for length in (9, 5, 7, 9, 5)))  # and three that fill up
+        rooms = [
+            self._rounded_room(LENGTH_STEP, entries, LENGTH_STEP) for entries in ((0, 3) if self._can_share else (0,))
+        ]
+        for room in rooms:
+            found = []
+            for record in (recorder(), None):
+                graphs = StepGraphs(record)
+                decoding = Decoding(
+                    self._copy, room.slots(8, spare=True), Draw(0), Ends(None, None, ()), self._device,
+                    budget=TRIAL_TOKENS, every=self._look_every, graphs=graphs,
+                )  # fmt: skip
+                with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
+                    found.append(dict(decoding.run(prompts, {})))
+                if graphs.failure:
+                    return self._without_graphs(graphs.failure)
+            if found[0] != found[1]:
+                return self._without_graphs("they generate other tokens")
         self._recorder = recorder
         return None
 
     def _without_graphs(self, reason: str) -> None:
         self._recorder = None
-        print(f"rollouts without CUDA graphs, which are slower: {reason}", flush=True)
+        self._fall_back(f"rollouts without CUDA graphs, which are slower: {reason}")
 
-    def _fitting(self, length: int) -> int:
-        """Slots of ``length`` that fit into memory."""
+    def _try_pages(self, trial: Trial) -> bool:
+        """Whether torch's kernel for pages gives the same, with whatever prompts are shared."""
+        without = "rollouts without attention by pages, which reads what completions that ended have left"
+        layouts = (False, True) if self._can_share else (False,)
+        return all(self._tried(partial(trial.run, is_shared=one, is_paged=True), without) for one in layouts)
+
+    def _room(self, prompts: Sequence[Sequence[int]], budget: int) -> _Room:
+        lengths = {tuple(prompt): len(prompt) for prompt in prompts}
+        longest, own = max(lengths.values()), budget + self._look_every
+        is_long = sum(lengths.values()) >= SHARE_FROM.get(self._device.type, SHARE_FROM["cuda"]) * len(lengths)
+        if self._can_share and is_long and len(prompts) >= 2 * len(lengths):
+            return self._rounded_room(own, len(lengths), longest)
+        return self._rounded_room(longest + own, 0, 0)
+
+    def _rounded_room(self, length: int, entries: int, prompt_length: int) -> _Room:
+        step = PAGE if self._is_paged else LENGTH_STEP
+        return _Room(-(-length // step) * step, entries, -(-prompt_length // step) * step, self._is_paged)
+
+    def _fitting(self, room: _Room) -> int:
+        """Slots that fit into memory."""
         vocabulary = int(self._model.config.get_text_config().vocab_size)
-        each = self._position_bytes * length + vocabulary * LOGIT_BYTES
+        each = self._position_bytes * room.length + vocabulary * LOGIT_BYTES
+        entry = self._position_bytes * room.prompt_length + vocabulary * self._model.dtype.itemsize
         available = free_bytes(self._device) * self._memory_share
+        if room.entries and (fitting := int((available - room.entries * entry) // each)) >= room.entries:
+            return fitting
+        if room.entries:
+            each += entry
         if available < each:
             raise PolicyError(
                 f"the keys and values of one completion take {each / 2**30:.1f} GiB, and rollout.memory_share "
@@ -168,39 +213,31 @@ class NativeBackend:
             )
         return int(available // each)
 
-    def _try(self) -> int:
-        """Compare two prompts and some decoding steps with transformers' own attention; returns the bytes of keys and
-        values of one position."""
-        prompts, steps = [tuple(range(3, 12)), tuple(range(5, 10))], 3
+    def _tried(self, action: Callable[[], object], without: str) -> bool:
+        """Whether a trial succeeds; otherwise what follows is said once."""
         try:
-            with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
-                slots = Slots(len(prompts), LENGTH_STEP)
-                row_slots = {0: prompts[0], 1: prompts[1]}
-                found = [read_prompts(self._copy, slots, row_slots, self._device)]
-                for step in range(steps):
-                    at_B = torch.tensor([len(prompt) + step for prompt in prompts], device=self._device)
-                    slot_B = torch.arange(len(prompts), device=self._device)
-                    work = step_of(slot_B, at_B, [Range(0, 2, LENGTH_STEP)], self._model.dtype, is_dense=True)
-                    ids_B1 = torch.full((2, 1), 3 + step, device=self._device)
-                    found.append(self._copy.logits(slots, work, ids_B1, at_B.unsqueeze(1), 1)[:, -1])
-                expected = self._reference(prompts, [3 + step for step in range(steps)])
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError) as error:
-            if is_out_of_memory(error):
-                raise
-            raise UnsupportedModelError(str(error).strip().splitlines()[0] if str(error) else repr(error)) from error
-        difference = torch.stack(found, 1).double() - expected
-        if not slots.layers or not difference.norm() <= TOLERANCE[self._model.dtype.itemsize] * expected.norm():
-            raise UnsupportedModelError("its logits differ from those of transformers' own attention")
-        return sum(x.numel() * x.element_size() for pair in slots.layers.values() for x in pair) // (2 * LENGTH_STEP)
+            action()
+        except UnsupportedModelError as error:
+            self._fall_back(f"{without}: {error}")
+            return False
+        return True
 
-    def _reference(self, prompts: Sequence[tuple[int, ...]], then: list[int]) -> Tensor:
-        """Logits (U, tokens, V) after each prompt and after each of the tokens ``then``."""
-        self._model.set_attn_implementation("sdpa")
-        try:
-            found = []
-            for prompt in prompts:
-                ids = torch.tensor([[*prompt, *then]], device=self._device)
-                found.append(self._model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 :])
-        finally:
-            self._model.set_attn_implementation(ATTENTION)
-        return torch.stack(found).double()
+    def _fall_back(self, message: str) -> None:
+        self.fallbacks.append(message)
+        print(message, flush=True)
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Lengths of the slots of a call, and the entries of the prompts that its completions share."""
+
+    length: int
+    entries: int
+    """Different prompts; 0 = each slot has its own copy."""
+    prompt_length: int
+    is_paged: bool = False
+
+    def slots(self, count: int, *, spare: bool) -> Slots:
+        """``count`` slots and the entries that they need; ``spare``: one more of each."""
+        entries = min(self.entries, count) + spare if self.entries else 0
+        return Slots(count + spare, self.length, entries, self.prompt_length, self.is_paged)

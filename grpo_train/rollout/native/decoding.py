@@ -3,13 +3,14 @@
 The host looks every few tokens, at fixed counts. What was drawn beyond the end of a completion is cut off then, and its
 slot takes the next prompt.
 
-Shape suffixes: S slots, B rows of a step, U unique prompts, T token budget, R recent tokens, V vocabulary. K columns of
-the tokens of a look: the last one of the look before (or the first of a new completion), then those drawn since.
+Shape suffixes: S slots, B rows of a step, E entries of shared prompts, U unique prompts, T token budget, R recent
+tokens, V vocabulary. K columns of the tokens of a look: the last one of the look before (or the first of a new
+completion), then those drawn since.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,8 +24,21 @@ from grpo_train.policy.locate import PolicyError
 from grpo_train.policy.packing import pack
 from grpo_train.rollout.draw import NO_TOKEN, Draw, Ends, uniforms
 from grpo_train.rollout.native import graphs as recorded
+from grpo_train.rollout.native.entries import Entries, lanes_of
 from grpo_train.rollout.native.graphs import StepGraphs
-from grpo_train.rollout.native.slots import CALL_COST, Prompts, Range, Slots, ranges_of, step_of
+from grpo_train.rollout.native.pages import Pages, pages_of
+from grpo_train.rollout.native.slots import (
+    CALL_COST,
+    SHARED_CALL_COST,
+    Prompts,
+    Range,
+    Shared,
+    Slots,
+    lane_count,
+    mask_of,
+    ranges_of,
+    step_of,
+)
 from grpo_train.rollout.native.weights import FrozenCopy
 
 REFILL_FRACTION = 8
@@ -46,6 +60,8 @@ class _Row:
     prompt: tuple[int, ...]
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
+    entry: int = 0
+    """Of a shared prompt."""
 
 
 class Decoding:
@@ -73,6 +89,8 @@ class Decoding:
         """Slots for completions."""
         self._rows: dict[int, _Row] = {}
         """By slot."""
+        self._entries = Entries(slots.entries - (graphs is not None)) if slots.entries else None
+        """None = each slot has its own copy of the prompt."""
         count, columns = slots.count, every + 1
 
         def state(*shape: int, dtype: torch.dtype = torch.long, value: int = 0) -> Tensor:
@@ -80,6 +98,8 @@ class Decoding:
 
         self._token_S, self._position_S, self._count_S = state(count), state(count), state(count)
         """The last token, not yet processed; its position; the number of tokens drawn."""
+        self._offset_S = state(count)
+        """Positions before the first one of a slot: the length of a shared prompt."""
         self._drawn_SK, self._value_SK = state(count, columns), state(count, columns, dtype=torch.float32)
         """Tokens of a look, and their log-probabilities (or, without any, a logit)."""
         self._recent_SR = state(count, ends.recent, value=NO_TOKEN)
@@ -87,26 +107,44 @@ class Decoding:
         self._uniform_ST = state(count, budget + columns, dtype=torch.float64) if draw.is_random else None
         self._column_1 = state(1)
         """Column of the next token of a look."""
-        self._dtype = torch.float32
+        self._dtype: torch.dtype = copy.model.dtype
+        self._length_E = state(slots.entries, value=1, dtype=torch.int32)
+        """Tokens of the shared prompts."""
+        self._mask_E11P = mask_of(self._length_E, slots.prompt_length, self._dtype)
+        """What rows see of a shared prompt."""
+        self._first_EV: Tensor | None = None
+        """Logits of the first token after a shared prompt."""
+        self._most = 1
+        """Completions that share a prompt, at most."""
+        self._prompt_pages: Pages | None = None
         self._slot_B = state(0)
         """Slot of each row of a step: those in use, ascending, then the last one for rows that fill up a shape."""
-        self._in_use: list[int] = []
+        self._in_use: list[tuple[int, int]] = []
+        """Slots and entries of the rows."""
         self._ranges: list[Range] = []
+        self._shared: Shared | None = None
         self._is_dense = False
-        self._slots_by_rows: dict[int, Tensor] = {}
-        """``_slot_B`` of recorded steps, which stays where it is, by its length."""
+        self._slack = -1
+        """Tokens until a row needs more than its range has; -1 = the rows have changed."""
+        self._places_by_rows: dict[int, tuple[Tensor, Tensor]] = {}
+        """Slots and lanes of the rows of recorded steps, which stay where they are, by their number."""
 
     def run(
         self, prompts: Mapping[int, tuple[int, ...]], seeds: Mapping[int, int], on_token: OnToken | None = None
     ) -> Iterator[tuple[int, Completion]]:
         """Each completion as it ends, with its index. Raises PolicyError for NaN."""
         waiting = deque(prompts.items())
+        self._most = min(max(Counter(prompts.values()).values(), default=1), self._usable)
+        if self._slots.is_paged and self._entries is not None:
+            entry_E = torch.arange(self._slots.entries, device=self._device)
+            self._prompt_pages = pages_of(entry_E, self._length_E, self._slots.prompt_length, self._most)
         while waiting or self._rows:
             free = [slot for slot in range(self._usable) if slot not in self._rows]
             fresh: list[int] = []
             if waiting and (not self._rows or len(free) >= max(1, self._usable // REFILL_FRACTION)):
                 fresh = free[: len(waiting)]
                 self._rows |= {slot: _Row(*waiting.popleft()) for slot in fresh}
+                self._slack = -1
                 self._start(fresh, seeds)
             self._plan()
             for _ in range(self._every):
@@ -115,44 +153,98 @@ class Decoding:
                 else:
                     self._graphs.run((len(self._slot_B), self._ranges[0].width), self._step)
             yield from self._look(set(fresh), on_token)
+            if fresh:  # their first token came besides those of the steps
+                self._slack = -1
 
     def _start(self, fresh: Sequence[int], seeds: Mapping[int, int]) -> None:
         """Read the prompts of slots, each once, and draw the first token of each."""
         if self._uniform_ST is not None:
             drawn = uniforms([seeds[self._rows[slot].index] for slot in fresh], self._budget)
             self._uniform_ST[self._on_device(fresh)] = pad(drawn, (0, self._every + 1)).to(self._device)
-        for slots in _chunks({slot: self._rows[slot].prompt for slot in fresh}):
-            slot_B = self._on_device(list(slots))
-            logits_BV = read_prompts(self._copy, self._slots, slots, self._device)
-            self._dtype = logits_BV.dtype
-            self._position_S[slot_B] = self._on_device([len(prompt) for prompt in slots.values()])
-            self._count_S[slot_B] = 0
-            self._recent_SR[slot_B] = NO_TOKEN
-            self._record(slot_B, logits_BV, 0)
+        prompts = {slot: self._rows[slot].prompt for slot in fresh}
+        if self._entries is None:
+            for chunk in _chunks(prompts):
+                self._begin(chunk, read_prompts(self._copy, self._slots, chunk, self._device))
+            return
+        entries, unread = self._entries.take(list(prompts.values()))
+        for chunk in _chunks(unread):
+            logits_UV = read_prompts(self._copy, self._slots, chunk, self._device)
+            if self._first_EV is None:
+                self._first_EV = logits_UV.new_empty((self._slots.entries, logits_UV.shape[1]))
+            entry_U, length_U = self._on_device(list(chunk)), self._on_device([len(each) for each in chunk.values()])
+            self._first_EV[entry_U] = logits_UV
+            self._length_E[entry_U] = length_U.to(torch.int32)
+            self._mask_E11P[entry_U] = mask_of(length_U, self._slots.prompt_length, self._dtype)
+        for slot, entry in zip(fresh, entries, strict=True):
+            self._rows[slot].entry = entry
+        assert self._first_EV is not None
+        self._begin(prompts, self._first_EV[self._on_device(entries)])
+
+    def _begin(self, prompts: Mapping[int, tuple[int, ...]], logits_BV: Tensor) -> None:
+        """Draw the first token of slots."""
+        slot_B = self._on_device(list(prompts))
+        length_B = self._on_device([len(prompt) for prompt in prompts.values()])
+        self._position_S[slot_B] = length_B
+        self._offset_S[slot_B] = 0 if self._entries is None else length_B
+        self._count_S[slot_B] = 0
+        self._recent_SR[slot_B] = NO_TOKEN
+        self._record(slot_B, logits_BV, 0)
 
     def _plan(self) -> None:
         """Choose the rows and the ranges of the steps until the next look."""
-        rows = sorted(self._rows)
-        needed = {slot: self._width(self._rows[slot]) for slot in rows}
         self._column_1.fill_(1)
-        if self._graphs is None:
-            self._ranges = ranges_of(needed, CALL_COST.get(self._device.type, CALL_COST["cuda"]))
-            self._is_dense = rows == list(range(len(rows)))
-            if rows != self._in_use:
-                self._in_use, self._slot_B = rows, self._on_device(rows)
-            return
-        width = -(-max(needed.values()) // recorded.WIDTH_STEP) * recorded.WIDTH_STEP
+        if self._slack >= 0:
+            return None
+        rows = sorted(self._rows)
+        ends = {slot: self._end(self._rows[slot]) for slot in rows}
+        needed = {slot: min(self._slots.length, _rounded(end)) for slot, end in ends.items()}
+        if self._graphs is not None or self._slots.is_paged:
+            return self._plan_shape(rows, max(needed.values()))
+        self._slack = min(needed[slot] - ends[slot] for slot in rows)
+        kind = self._device.type if self._device.type in CALL_COST else "cuda"
+        self._ranges = ranges_of(needed, CALL_COST[kind])
+        self._is_dense = rows == list(range(len(rows)))
+        in_use = [(slot, self._rows[slot].entry) for slot in rows]
+        if in_use == self._in_use:
+            return None
+        self._in_use, self._slot_B = in_use, self._on_device(rows)
+        if self._entries is not None:
+            counts = Counter(entry for _, entry in in_use)
+            widths = {self._rows[slot].entry: _rounded(len(self._rows[slot].prompt)) for slot in rows}
+            ranges = ranges_of(dict(sorted(widths.items())), SHARED_CALL_COST[kind], counts)
+            lanes = lanes_of([entry for _, entry in in_use], ranges)
+            self._shared = Shared(
+                self._on_device(lanes), ranges, self._mask_E11P, is_dense=lanes == list(range(lane_count(ranges)))
+            )
+        return None
+
+    def _plan_shape(self, rows: list[int], width: int) -> None:
+        """As :meth:`_plan`, with few shapes: recorded steps have a power of two of rows; all have all entries."""
+        width = self._slots.length if self._slots.is_paged else -(-width // recorded.WIDTH_STEP) * recorded.WIDTH_STEP
         self._ranges = [Range(0, self._slots.count, min(self._slots.length, width))]
-        size = recorded.rows_of(len(rows), self._usable)
-        filled = self._on_device([*rows, *[self._usable] * (size - len(rows))])
-        self._slot_B = self._slots_by_rows.setdefault(size, filled)
-        self._slot_B.copy_(filled)
+        size = len(rows) if self._graphs is None else recorded.rows_of(len(rows), self._usable)
+        every = [Range(0, self._slots.entries, self._slots.prompt_length, self._most)]
+        fill = size - len(rows)
+        slots = self._on_device([*rows, *[self._usable] * fill])
+        lanes = slots
+        if self._entries is not None:
+            unused = (self._slots.entries - 1) * self._most
+            lanes = self._on_device([*lanes_of([self._rows[slot].entry for slot in rows], every), *[unused] * fill])
+        self._slot_B, lane_B = self._places_by_rows.setdefault(size, (slots, lanes))
+        self._slot_B.copy_(slots)
+        if self._entries is not None:
+            lane_B.copy_(lanes)
+            self._shared = Shared(lane_B, every, self._mask_E11P, pages=self._prompt_pages)
 
     def _step(self) -> None:
         """Draw the next token of each row. What changes from step to step is in tensors that stay where they are."""
         slot_B = self._slot_B
-        work = step_of(slot_B, self._position_S, self._ranges, self._dtype, is_dense=self._is_dense)
-        position_B = work.position_B
+        own_S = self._position_S if self._entries is None else self._position_S - self._offset_S
+        work = step_of(
+            slot_B, own_S, self._ranges, self._dtype,
+            is_dense=self._is_dense, shared=self._shared, page_length=self._slots.length * self._slots.is_paged,
+        )  # fmt: skip
+        position_B = self._position_S[slot_B]
         ids_B1 = self._token_S[slot_B].unsqueeze(1)
         logits_BV = self._copy.logits(self._slots, work, ids_B1, position_B.unsqueeze(1), 1)[:, -1]
         self._position_S[slot_B] = position_B + 1
@@ -196,22 +288,30 @@ class Decoding:
                     completion = Completion(row.prompt, tuple(row.ids), tuple(row.logps), bool(has_ended))
                     done.append((row.index, completion))
                     del self._rows[slot]
+                    if self._entries is not None:
+                        self._entries.leave(row.entry)
                     break
+        self._slack = -1 if done else self._slack - self._every
         yield from done
 
-    def _width(self, row: _Row) -> int:
-        """Positions that the steps until the next look need, rounded up."""
-        needed = len(row.prompt) + len(row.ids) + self._every + 1
-        return min(self._slots.length, -(-needed // WIDTH_STEP) * WIDTH_STEP)
+    def _end(self, row: _Row) -> int:
+        """Positions that the steps until the next look need."""
+        before = len(row.prompt) if self._entries is None else 0
+        return before + len(row.ids) + self._every + 1
 
     def _on_device(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long).to(self._device)
 
 
+def _rounded(width: int) -> int:
+    return -(-width // WIDTH_STEP) * WIDTH_STEP
+
+
 def read_prompts(
     copy: FrozenCopy, slots: Slots, prompts: Mapping[int, tuple[int, ...]], device: torch.device
 ) -> Tensor:
-    """Read the prompts of slots, equal ones once, into the slots; returns the logits (B, V) of their next tokens."""
+    """Read the prompts of slots (or of entries, where ``slots`` has some), equal ones once, into these; returns the
+    logits (B, V) of their next tokens."""
     unique = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts.values()))}
     # The last token of a completion predicts nothing and is left out of the row.
     row = pack([Completion(prompt, (0,), (0.0,), False) for prompt in unique], device, 1, share_prompts=True)
@@ -219,14 +319,14 @@ def read_prompts(
     number_B = np.array([unique[prompt] for prompt in prompts.values()])
     position_K = np.concatenate([np.arange(length) for length in lengths])
     start_K = np.repeat(row.sequences[number_B, 0], lengths)
-    token_K, slot_K = start_K + position_K, np.repeat(np.array(list(prompts)), lengths)
-    work = Prompts(row, *(torch.from_numpy(each).to(device) for each in (token_K, slot_K, position_K)))
+    token_K, place_K = start_K + position_K, np.repeat(np.array(list(prompts)), lengths)
+    work = Prompts(row, *(torch.from_numpy(each).to(device) for each in (token_K, place_K, position_K)))
     logits_UV = copy.logits(slots, work, row.input_ids, row.position_ids, row.predictors.index)[0]
     return logits_UV[torch.from_numpy(number_B).to(device)] if len(unique) < len(prompts) else logits_UV
 
 
 def _chunks(prompts: Mapping[int, tuple[int, ...]]) -> Iterator[dict[int, tuple[int, ...]]]:
-    """Slots and prompts whose different prompts have :data:`PREFILL_TOKENS` tokens or less."""
+    """Slots (or entries) and prompts whose different prompts have :data:`PREFILL_TOKENS` tokens or less."""
     chunk: dict[int, tuple[int, ...]] = {}
     tokens, seen = 0, set[tuple[int, ...]]()
     for slot, prompt in prompts.items():
@@ -237,4 +337,5 @@ def _chunks(prompts: Mapping[int, tuple[int, ...]]) -> Iterator[dict[int, tuple[
         chunk[slot] = prompt
         seen.add(prompt)
         tokens += new
-    yield chunk
+    if chunk:
+        yield chunk

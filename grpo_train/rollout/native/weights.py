@@ -6,6 +6,8 @@ bfloat16: two thirds of a weight, github.com/huggingface/trl/issues/6688). Here 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor
 
-from grpo_train.rollout.native.slots import ATTENTION, Prompts, Slots, Step
+from grpo_train.rollout.native.slots import ATTENTION, ATTENTION_APART, Prompts, Slots, Step
 
 
 class UnsupportedModelError(Exception):
@@ -50,6 +52,7 @@ class FrozenCopy:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             self.model = type(base)._from_config(deepcopy(base.config), attn_implementation=ATTENTION, dtype=dtype)
         self.model.generation_config = base.generation_config
+        self._attention = ATTENTION
         self._own: list[_Own] = []
         self._fill(base, dtype)
         self.model.requires_grad_(False).eval()
@@ -66,15 +69,39 @@ class FrozenCopy:
             keep: ``logits_to_keep`` of transformers: indices in the row, or the number of last tokens.
         """
         slots.work = work
-        logits: Tensor = self.model(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=self._unused,
-            use_cache=False,
-            logits_to_keep=keep,
-            slots=slots,
-        ).logits
+        is_compiled = self._attention == ATTENTION_APART
+        # Rows of prompts have another length each time.
+        with torch.compiler.set_stance("force_eager") if is_compiled and isinstance(work, Prompts) else nullcontext():
+            logits: Tensor = self.model(
+                input_ids=ids,
+                position_ids=positions,
+                attention_mask=self._unused,
+                use_cache=False,
+                logits_to_keep=keep,
+                slots=slots,
+            ).logits
         return logits
+
+    def compile(self, backend: str) -> None:
+        """Compile the decoder layers, for steps only; all layers use the same code."""
+        self._set_layers(ATTENTION_APART)
+        for layer in self._layers():
+            layer.compile(backend=backend)
+
+    def leave_compiled(self) -> None:
+        """Undo :meth:`compile`."""
+        self._set_layers(ATTENTION)
+        for layer in self._layers():
+            layer._compiled_call_impl = None
+
+    @contextmanager
+    def own_attention(self) -> Iterator[Any]:
+        """The model with transformers' attention, in place of that over slots."""
+        self.model.set_attn_implementation("sdpa")
+        try:
+            yield self.model
+        finally:
+            self.model.set_attn_implementation(self._attention)
 
     @torch.no_grad()
     def sync(self) -> None:
@@ -87,6 +114,14 @@ class FrozenCopy:
                     if name in each.adapter.lora_A:
                         merged = merged + each.adapter.get_delta_weight(name).to(merged.dtype)
             each.target.copy_(merged)
+
+    def _set_layers(self, attention: str) -> None:
+        self._attention = attention
+        self.model.set_attn_implementation(attention)
+
+    def _layers(self) -> list[Any]:
+        names = set(self.model._no_split_modules or ())
+        return [module for module in self.model.modules() if type(module).__name__ in names]
 
     def _fill(self, base: Any, dtype: torch.dtype) -> None:
         """Replace the copy's empty weights and buffers."""

@@ -1,0 +1,157 @@
+"""Whether transformer blocks run compiled (``train.compile``): decided before the first step, kept by checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from grpo_train.config.schema import Config
+from grpo_train.policy.compiled import CompiledBlocks, is_compile_error
+from grpo_train.policy.logprobs import LogprobForward, tolerance
+from grpo_train.policy.memory import is_out_of_memory, release_memory
+from grpo_train.rollout import Completion
+from grpo_train.train.budget import SMALLEST
+from grpo_train.train.distributed import World
+
+PAYS = 1.03
+"""From this ratio of times on, compiled blocks are used; less is noise."""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Three micro-batches with plain and with compiled blocks."""
+
+    is_equal: bool
+    """Whether the gradients agree."""
+    speedup: float
+
+
+class Compiling:
+    """Compiled blocks of a run's forward pass, where they are wanted, work and pay."""
+
+    note: str = ""
+    """What was decided, for the log."""
+
+    def __init__(self, forward: LogprobForward, config: Config, world: World) -> None:
+        self._forward, self._config, self._world = forward, config, world
+        setting = config.train.compile
+        self.is_considered = setting == "on" or (setting == "auto" and forward.policy.device.type == "cuda")
+        """Whether blocks may be compiled; on a CPU, compiling costs minutes."""
+
+    @property
+    def is_on(self) -> bool:
+        return self._forward.blocks is not None
+
+    def decide(self, saved: bool | None) -> None:
+        """Compile where it is wanted and pays; every rank calls it before the first step.
+
+        The trial's micro-batches are the same in every process, so that a resumed run compiles for the same shapes. It
+        leaves no trace in random generators and gradients.
+
+        Args:
+            saved: what a checkpoint says of this rank; None = nothing.
+        """
+        if not self.is_considered or saved is False:
+            return
+        trial, reason = None, ""
+        try:
+            trial = self._try()
+        except Exception as error:
+            reason = _reason(error)
+        if trial is not None and not trial.is_equal:
+            trial, reason = None, "the gradients differ"
+        release_memory()
+        pays = trial is not None and (saved is True or trial.speedup >= PAYS or self._config.train.compile == "on")
+        if not (pays if saved else all(self._world.gather(pays))):
+            self._forward.blocks = None
+        if trial is None:
+            self.note = f"train.compile: blocks are not compiled: {reason}"
+        elif self._forward.policy.device.type == "cuda":
+            found = f"{trial.speedup:.2f} times as fast in a trial of three micro-batches"
+            self.note = f"train.compile: blocks are {'' if self.is_on else 'not '}compiled: {found}"
+
+    def run(self, work: Callable[[], Result]) -> Result:
+        """``work()``, done again from the start with plain blocks, for the rest of the run, if the compiler fails."""
+        try:
+            return work()
+        except Exception as error:
+            if not (self.is_on and is_compile_error(error)):
+                raise
+            reason = _reason(error)
+        self._forward.blocks = None
+        print(f"train.compile: blocks are no longer compiled: {reason}", flush=True)
+        release_memory()
+        return work()
+
+    def _try(self) -> Trial:
+        """Leaves the blocks compiled."""
+        forward, device = self._forward, self._forward.policy.device
+        batches = list(_micro_batches(self._config, forward.vocabulary))
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            expected = self._gradient(batches[0])
+            plain = self._seconds(batches)
+            forward.blocks = CompiledBlocks(forward.decoder)
+            found = self._gradient(batches[0])
+            compiled = self._seconds(batches)
+        bound = tolerance(forward.policy.autocast_dtype or found[0].dtype)
+        return Trial(self._has_dropout() or _are_close(found, expected, bound), plain / compiled)
+
+    def _gradient(self, batch: Sequence[Completion]) -> list[Tensor]:
+        """Gradient of a weighted sum. It is not accumulated: the hooks of parameters do not see it."""
+        logps = self._forward(batch).logps
+        weights = torch.linspace(0.5, 1.5, logps.numel(), device=logps.device, dtype=logps.dtype).view_as(logps)
+        parameters = self._forward.policy.trainable()
+        gradients = torch.autograd.grad((logps * weights).sum(), parameters, allow_unused=True)
+        return [each for each in gradients if each is not None]
+
+    def _seconds(self, batches: Sequence[Sequence[Completion]]) -> float:
+        """Seconds of some micro-batches, the second time that they are computed."""
+        started = 0.0
+        for _ in range(2):
+            started = time.perf_counter()
+            for batch in batches:
+                self._gradient(batch)
+            if self._forward.policy.device.type == "cuda":
+                torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    def _has_dropout(self) -> bool:
+        return any(isinstance(module, torch.nn.Dropout) and module.p for module in self._forward.policy.model.modules())
+
+
+def _micro_batches(config: Config, vocabulary: int) -> Iterator[list[Completion]]:
+    """Three of different lengths, at most :data:`SMALLEST` tokens each; completions of a group share their prompt."""
+    rollout = config.rollout
+    longest = rollout.max_prompt_length + rollout.max_completion_length
+    rows = max(1, min(config.microbatch_size * rollout.num_generations, SMALLEST // longest))
+    for number, share in enumerate((1.0, 0.8, 0.6)):
+        lengths = (max(2, int(share * rollout.max_prompt_length)), max(2, int(share * rollout.max_completion_length)))
+        prompt, completion = (min(length, int(SMALLEST * share)) for length in lengths)
+        yield [
+            Completion(
+                tuple((7 * i + number + row // rollout.num_generations) % vocabulary for i in range(prompt)),
+                tuple((11 * i + 3 * row + number) % vocabulary for i in range(completion)),
+                (),
+                finished=True,
+            )
+            for row in range(rows)
+        ]
+
+
+def _are_close(found: Sequence[Tensor], expected: Sequence[Tensor], bound: float) -> bool:
+    """Whether two gradients differ by at most ``bound`` times the norm of the second."""
+    difference = sum(float((a - b).double().square().sum()) for a, b in zip(found, expected, strict=True))
+    return difference <= bound**2 * sum(float(b.double().square().sum()) for b in expected)
+
+
+def _reason(error: Exception) -> str:
+    if is_out_of_memory(error):
+        return "the trial ran out of memory"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
