@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.ask.questions import Question
+from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.plan import EvalPlan
 from grpo_train.evaluation.targets import Target
@@ -63,7 +64,9 @@ class AskedCheckpoint:
         self._task, self._rewards = task, rewards
         path = None if plan.is_backbone(target) else Path(target.path)
         self._policy = load_checkpoint(path, plan, config)
-        self._backend = make_backend(config, self._policy.model, self._policy.tokenizer, task.stop)
+        if config.rollout.backend == "vllm":  # a server is not started for a question
+            config = with_changes(config, rollout={"backend": "native"})
+        self._backend = make_backend(config, self._policy, task.stop)
         self.device = str(self._policy.device)
 
     def prompt_of(self, problem: Problem) -> str:

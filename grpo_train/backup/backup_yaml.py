@@ -74,6 +74,14 @@ class Bucket(_Described):
     """Certificates to trust besides the system's."""
 
 
+PATTERNS = {
+    "name": "use up to 64 letters, digits, '.', '_' and '-', starting with a letter or digit",
+    "prefix": "expected a folder without a slash at its ends",
+    "endpoint": "expected an address such as https://s3.example.com, without a path",
+}
+"""What is expected of the keys that have a pattern."""
+
+
 def default_path() -> Path:
     """``backup.yaml`` in the platform's configuration directory, beside ``boxes.yaml``."""
     import platformdirs
@@ -162,7 +170,8 @@ def _destination(node: yaml.Node, file: str) -> Folder | Bucket:
             raise DestinationError(f"{where}: a destination needs a '{name}'") from None
         if values.get(name) == [...]:
             raise DestinationError(f"{where}: '{name}' must be a single value") from None
-        message = problem["msg"].removeprefix("Value error, ")
+        is_pattern = problem["type"] == "string_pattern_mismatch"
+        message = PATTERNS[name] if is_pattern else problem["msg"].removeprefix("Value error, ")
         raise DestinationError(f"{where}: '{name}': {message} (got {values.get(name)!r})") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from grpo_train.backup.backup_yaml import (
 )
 from grpo_train.backup.content import RateLimit
 from grpo_train.backup.folder import FolderStore
+from grpo_train.backup.layout import KINDS
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.s3_requests import OnWait
 from grpo_train.backup.store import Store, Trust
@@ -54,11 +56,23 @@ def open_destination(
     Raises DestinationError, AccessError, and StoreError when the store cannot be used.
     """
     described = find_destination(name)
+    if write and isinstance(described, Folder):
+        _check_outside(described, root)
     limit = limit or described.limit or (folder_limit if isinstance(described, Folder) else None)
     store = _open(described, RateLimit(limit) if limit else None, transfers, on_wait)
     trust = trial.trust(store, root) if write else trial.known_trust(store)
     store.trust_checksums(trust.computes_sha256)
     return Destination(described.name, store, trust, limit)
+
+
+def _check_outside(described: Folder, root: Path) -> None:
+    """Raise DestinationError for a directory whose content would be taken for runs of the root."""
+    folder, real = os.path.realpath(described.folder), os.path.realpath(root)
+    if folder == real or any(f"{folder}/".startswith(f"{real}/{kind}/") for kind in KINDS):
+        raise DestinationError(
+            f"{described.name}: the directory {described.folder} is among the runs of the root {root}; "
+            "use another one in backup.yaml"
+        )
 
 
 def list_destinations() -> list[Folder | Bucket]:

@@ -1,5 +1,6 @@
 """Removing what a self-test backed up: only objects of runs that a root of its own has, proven by their identity.
 
+A self-test with ``--to`` notes the destination in its directory, for ``grpo-train clean`` after a kill.
 No command erases other backups: :mod:`~grpo_train.backup.prune` removes what newer snapshots contain.
 """
 
@@ -13,10 +14,15 @@ from grpo_train.backup.record import home_here
 from grpo_train.backup.snapshot import Snapshot
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import Store, StoreError
+from grpo_train.run_dir.files import atomic_write
 from grpo_train.run_dir.manifest import sha256
+from grpo_train.run_dir.safe_json import read_bytes
 
 SOURCES = {"training_runs": "launch.json", "eval_runs": "eval_config.yaml"}
 """Kinds that are erased, and the file that identifies one: written once, and hashed to its identity."""
+ROOT = "root"
+"""In the directory of a self-test: the root that it backs up."""
+_NOTE = "destination"
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,16 @@ class Erased:
     objects: int
     shared: list[str]
     """Folders of starting weights, which stay: other runs may share them."""
+
+
+def note_destination(selftest: Path, name: str) -> None:
+    """Record where a self-test backs up, before it does. Raises OSError."""
+    atomic_write(selftest / _NOTE, name)
+
+
+def noted_destination(selftest: Path) -> str:
+    """The name that :func:`note_destination` recorded; "" without one. Raises OSError, Unreadable."""
+    return (read_bytes(selftest / _NOTE, 4096) or b"").decode(errors="replace")
 
 
 def homes_of(root: Path) -> list[tuple[Home, Path]]:

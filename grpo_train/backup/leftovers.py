@@ -14,20 +14,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_train.backup.erase import noted_destination
 from grpo_train.backup.job import FOLDER
 from grpo_train.backup.layout import KINDS
 from grpo_train.backup.terminate import NETWORK_FILE_SYSTEMS
 from grpo_train.run_dir.files import read_json, remove_tree
 from grpo_train.run_dir.mounts import mount_of
-from grpo_train.run_dir.processes import is_alive, run_id_in, start_ticks
+from grpo_train.run_dir.processes import RUN_ID_VARIABLE, is_alive, start_ticks, variable_in
+from grpo_train.run_dir.root import ROOT_VARIABLE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 from grpo_train.run_dir.status import observe
 
 AGE_S = 86_400.0
 _DEPTH = 6
 """Directories below the root that are looked into: training_runs/RUN/training_state/superseded/DIGEST/step_N."""
+SELFTEST = "a self-test"
 _BY_PROCESS = (
-    (re.compile(r"\.selftest-(\d+)-(\d+)-.+"), "a self-test"),
+    (re.compile(r"\.selftest-(\d+)-(\d+)-.+"), SELFTEST),
     (re.compile(r"\.step_\d+\.(\d+)-(\d+)-[0-9a-f]+\.tmp"), "a checkpoint that was being written or removed"),
     (re.compile(r"\..+\.(\d+)-(\d+)-[0-9a-f]{16}\.tmp"), "an export that was being written"),
     (re.compile(r"\..+\.(\d+)\.[0-9a-f]{8}\.tmp"), "a file that was being written"),
@@ -48,6 +51,8 @@ class Leftover:
     """Relative to the root."""
     what: str
     bytes: int
+    destination: str = ""
+    """Where a self-test may have backed up; "" for none but the directory itself."""
 
 
 def find_leftovers(root: Path) -> list[Leftover]:
@@ -60,7 +65,8 @@ def find_leftovers(root: Path) -> list[Leftover]:
     for path in _candidates(root, _DEPTH):
         what = _why(path, root, at_work, now, is_shared=is_shared)
         if what and path.lstat().st_uid == os.geteuid():
-            found.append(Leftover(os.fspath(path.relative_to(root)), what, _size(path)))
+            to = noted_destination(path) if what == SELFTEST else ""
+            found.append(Leftover(os.fspath(path.relative_to(root)), what, _size(path), to))
     return found
 
 
@@ -131,7 +137,7 @@ def _is_live(status: Path) -> bool:
 
 
 def _is_in_use(folder: Path) -> bool:
-    """Whether a process works below a directory: it belongs to a run there, or it is there itself."""
+    """Whether a process works below a directory: it is there, or a run or the root that it belongs to is."""
     real = os.path.realpath(folder) + os.sep
     for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
         if entry.name.isdigit():
@@ -139,7 +145,8 @@ def _is_in_use(folder: Path) -> bool:
                 here = os.readlink(entry / "cwd") + os.sep
             except OSError:
                 here = ""
-            if here.startswith(real) or run_id_in(int(entry.name)).startswith(real):
+            known = (variable_in(int(entry.name), name) for name in (RUN_ID_VARIABLE, ROOT_VARIABLE))
+            if here.startswith(real) or any(value.startswith(real) for value in known):
                 return True
     return False
 

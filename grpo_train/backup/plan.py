@@ -30,11 +30,11 @@ from grpo_train.backup.snapshot import Link, Omitted, Part, Snapshot, StoredFile
 from grpo_train.backup.store import Piece, StoreError
 from grpo_train.backup.upload import Sent, Upload
 from grpo_train.run_dir import RunDir, RunDirError
-from grpo_train.run_dir.files import read_json, utc_now
+from grpo_train.run_dir.files import utc_now
 from grpo_train.run_dir.manifest import sha256
 from grpo_train.run_dir.removal import exists_after_removal
-from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, open_regular
-from grpo_train.run_dir.status import observe
+from grpo_train.run_dir.safe_json import Unreadable, open_regular
+from grpo_train.run_dir.status import read_state
 from grpo_train.run_dir.version import VERSION
 
 _IN_MEMORY = 8 << 20
@@ -218,10 +218,9 @@ def _state(kind: str, folder: Path) -> tuple[str, bool, str]:
     if kind in ("training_runs", ARCHIVED_RUNS):
         observed = RunDir(folder).observed_state()
         return observed.state, observed.is_live, ""
-    status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True)
+    status, observed = read_state(folder)
     if status is None:
         return "", False, ""
-    observed = observe(status)
     return observed.state, observed.is_live, str(status.get("training_run", ""))
 
 

@@ -70,14 +70,19 @@ def back_up_run(root: Path, kind: str, name: str, to: Destination, **options: An
 def back_up_all(root: Path, to: Destination, **options: Any) -> tuple[list[BackupResult], list[Failure]]:
     """Back up everything below a root; one that fails costs none of the others.
 
-    Raises StoreError where no other would succeed: a destination that cannot be used.
+    Raises StoreError where no other would succeed: a destination that cannot be used. Raises RunDirError (``bad_root``)
+    where there is nothing to back up and nothing was ever launched.
     """
+    found = list(everything(root))
+    if not found and not (root / "training_runs").is_dir():
+        reason = "nothing was launched here, or the disk of the root is not mounted"
+        raise RunDirError(f"{root} has no training_runs: {reason}; or choose another --root", code="bad_root")
     done: list[BackupResult] = []
     failed: list[Failure] = []
-    for kind, name in everything(root):
+    for kind, name in found:
         try:
             runs = {(row["name"]) for row in list_evaluations(root, name)} if kind == "training_runs" else set()
-            evaluations = [found for found in done if found.kind == "eval_runs" and found.name in runs]
+            evaluations = [each for each in done if each.kind == "eval_runs" and each.name in runs]
             done.append(back_up(root, kind, name, to, evaluations=evaluations, **options))
         except (UserError, OSError) as error:
             if code_of(error) in ("refused", "no_bucket", "wrong_region", "clock", "full", "unreachable"):

@@ -36,7 +36,8 @@ class Obstacle:
     kind: str
     name: str
     code: str
-    """``live``, ``no_backup``, ``behind``, ``never_read_back``, ``same_disk``, ``no_destination`` or ``unreadable``."""
+    """``live``, ``no_backup``, ``behind``, ``never_read_back``, ``same_disk``, ``no_destination``, ``unreadable`` or
+    ``no_runs``."""
     reason: str
     command: str
     """What ends it."""
@@ -58,6 +59,9 @@ def safe_to_terminate(root: Path, to: Destination | None, *, persistent: bool = 
     box; a network mount does. Raises StoreError.
     """
     found = list(_live(root))
+    if not found and not (root / "training_runs").is_dir():
+        reason = "it does not exist: nothing was launched here, or the disk of the root is not mounted"
+        return Verdict(False, "", (Obstacle(str(root), "training_runs", "no_runs", reason, ""),))
     live = [each for each in found if each.code == "live"]
     behind = [*(each for each in found if each not in live), *_behind(root, to)]
     if live:

@@ -40,7 +40,7 @@ from grpo_train.cli.transfer import (
     progress_shown,
     size_text,
 )
-from grpo_train.run_dir import RunDir, RunDirError, resolve_root
+from grpo_train.run_dir import RunDir, RunDirError, existing_root, resolve_root
 
 
 def trains(run: RunDir) -> bool:
@@ -70,24 +70,26 @@ def backup(
     """
     folder = resolve_root(root)
     with failing(as_json), progress_shown() as show:
+        if not cleanup and (keep_latest or keep):
+            raise RunDirError("--keep-latest and --keep need --cleanup", code="bad_option")
         number = how_many(keep_latest, keep) if cleanup else 0
         kind, name = locate(folder, training_run)
         is_training = kind == "training_runs" and trains(RunDir(folder / kind / name))
         destination = opened(to, folder, limit=limit, transfers=transfers, is_training=is_training)
         options = {"steps": steps, "transfers": transfers, "dry_run": dry_run, "show": show}
         result = back_up_run(folder, kind, name, destination, **options)
+        everything = [*result.evaluations, result]
+        if not as_json:
+            _show_backups(everything, dry_run=dry_run)
         cleaned = None
         if number and kind == "training_runs" and not dry_run:
             run = RunDir(folder / kind / name)
             cleaned = clean_and_note(run, destination, number, transfers, show)
-    everything = [*result.evaluations, result]
     if as_json:
         removed = [asdict(each) for each in cleaned.removed] if cleaned else []
         print(json.dumps({**asdict(result), **({"removed": removed} if cleanup else {})}, indent=1))
-    else:
-        _show_backups(everything, dry_run=dry_run)
-        if cleaned:
-            print(f"{name}: removed {len(cleaned.removed)} checkpoints, {size_text(cleaned.bytes)}")
+    elif cleaned:
+        print(f"{name}: removed {len(cleaned.removed)} checkpoints, {size_text(cleaned.bytes)}")
     raise typer.Exit(PARTLY if any(each.omitted for each in everything) else DONE)
 
 
@@ -100,14 +102,16 @@ def backup_all(
     root: Root = None,
 ) -> None:
     """Back up every run, evaluation and sweep of a root. One that fails does not stop the others."""
-    folder = resolve_root(root)
     with failing(as_json), progress_shown() as show:
+        folder = existing_root(root)
         destination = opened(to, folder, limit=limit, transfers=transfers)
         done, failed = back_up_all(folder, destination, transfers=transfers, dry_run=dry_run, show=show)
     if as_json:
         print(json.dumps({"done": [asdict(each) for each in done], "failed": [asdict(each) for each in failed]}))
     else:
         _show_backups(done, dry_run=dry_run)
+        if not done and not failed:
+            print(f"nothing to back up under {folder}")
     for failure in failed:
         print(f"error: {failure.kind}/{failure.name}: {failure.reason}", file=sys.stderr)
     raise typer.Exit(PARTLY if failed or any(each.omitted for each in done) else DONE)
@@ -176,6 +180,8 @@ def verify_backup(
     else:
         for result in results:
             _show_verified(result)
+        if not results:
+            print(f"no backups in {destination.store.url}")
     raise typer.Exit(DONE if all(result.is_sound for result in results) else PARTLY)
 
 

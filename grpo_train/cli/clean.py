@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grpo_train.backup.leftovers import find_leftovers, remove_leftovers
+from grpo_train.backup.destinations import open_destination
+from grpo_train.backup.erase import ROOT, erase, homes_of
+from grpo_train.backup.leftovers import Leftover, find_leftovers, remove_leftovers
 from grpo_train.cli.options import AsJson, Root
 from grpo_train.cli.transfer import DONE, PARTLY, Yes, confirm, failing, print_json, size_text
-from grpo_train.run_dir import resolve_root
+from grpo_train.run_dir import existing_root
+from grpo_train.run_dir.errors import UserError
 from grpo_train.supervisor.dead_sessions import dead_sessions, end_sessions
 
 
@@ -22,23 +27,27 @@ def clean(
 ) -> None:
     """Remove what killed commands left below the root: staging directories, temporary files, self-tests.
 
-    Tmux sessions of this root in which everything has ended are closed, too. Nothing that a process works on or that
-    is not known is touched. grpo-train cleanup removes checkpoints.
+    What a killed self-test backed up is removed from its destination first. Tmux sessions of this root in which
+    everything has ended are closed, too. Nothing that a process works on or that is not known is touched. grpo-train
+    cleanup removes checkpoints.
     """
-    folder = resolve_root(root)
     with failing(as_json):
-        found = find_leftovers(folder) if folder.is_dir() else []
+        folder = existing_root(root)
+        found = find_leftovers(folder)
         sessions = dead_sessions(folder)
         if not as_json:
             for each in found:
                 print(f"  remove  {each.path}  {each.what}, {size_text(each.bytes)}")
+                for home, _ in homes_of(folder / each.path / ROOT) if each.destination else ():
+                    print(f"  remove  {home.prefix}  its backup in {each.destination}, if there is one")
             for session in sessions:
                 print(f"  close   tmux session {session.name}")
         if not dry_run and (found or sessions):
             total = size_text(sum(each.bytes for each in found))
             confirm(yes, f"Remove {len(found)} leftovers ({total}) and close {len(sessions)} sessions?")
             plan = found
-            found, sessions = remove_leftovers(folder, plan), end_sessions(folder, sessions)
+            erased = [each for each in plan if not each.destination or _erase(folder, each)]
+            found, sessions = remove_leftovers(folder, erased), end_sessions(folder, sessions)
             left = len(plan) - len(found)
         else:
             left = 0
@@ -49,3 +58,17 @@ def clean(
         total = size_text(sum(each.bytes for each in found))
         print(f"{verb} {len(found)} leftovers, {total}; {len(sessions)} sessions")
     raise typer.Exit(PARTLY if left else DONE)
+
+
+def _erase(root: Path, selftest: Leftover) -> bool:
+    """Remove what a killed self-test backed up. Where that fails, its directory stays: it proves what is its own."""
+    here = root / selftest.path / ROOT
+    try:
+        erase(open_destination(selftest.destination, here, write=False).store, here)
+    except (UserError, OSError) as error:
+        print(
+            f"warning: {selftest.path} stays: its backup in {selftest.destination} was not removed: {error}",
+            file=sys.stderr,
+        )
+        return False
+    return True

@@ -7,17 +7,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from grpo_train.cli.options import AsJson, Overrides, Root
 from grpo_train.cli.output import fail
 from grpo_train.config import load_config, read_config_text, with_changes
+from grpo_train.config.schema import Config, Task
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.suggest import did_you_mean
-from grpo_train.tasks import Problem
-from grpo_train.tasks.check import CHECKS, Reader, Request
+from grpo_train.tasks import Problem, TaskError
+from grpo_train.tasks.check import CHECKS, Reader, Report, Request
 from grpo_train.tasks.check_lines import lines_of
 from grpo_train.tasks.shared.graders import GRADERS
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
@@ -55,44 +56,79 @@ def check_dataset(
     data cannot be read.
     """
     config = load_config(read_config_text(cfg) if cfg else "", set_ or [], source=str(cfg or "config"))
-    if config.task.parts and dataset is None:
-        labels = ", ".join(part.part_label for part in config.task.parts)
-        fail(f"{cfg} trains a mixture: name one of its tasks ({labels})", 2)
-    for part in config.task.parts:
-        if part.part_label == dataset:
-            config = with_changes(config, task={**part.model_dump(), "parts": []})
-            dataset = part.name if part.name in CHECKS else None
-    given = {"prompt_field": prompt_field, "answer_field": answer_field, "template_field": template_field}
-    task: dict[str, Any] = {key: value for key, value in {**given, "grader": grader}.items() if value is not None}
+    fields = {"prompt_field": prompt_field, "answer_field": answer_field, "template_field": template_field}
+    given = {**fields, "grader": grader, "path": path}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    parts = {part.part_label: part for part in config.task.parts}
+    backbone = model or (config.model.backbone if cfg else None)
+
+    def request() -> Request:
+        reader = _reader(backbone, resolve_root(root)) if backbone else None
+        return Request(reader, config.rollout.max_prompt_length, tuple(reward or ()))
+
+    if parts and dataset is None:
+        if changes:
+            option = next(iter(changes)).replace("_", "-")
+            fail(f"{cfg} trains a mixture: name the task that --{option} is for ({', '.join(parts)})", 2)
+        _check_parts(config, request(), as_json=as_json)
+    if dataset in parts:
+        config = _of_part(config, parts[dataset])
+        dataset = config.task.name if config.task.name in CHECKS else None
+    elif parts:
+        changes["parts"] = []
     if dataset is not None and dataset not in CHECKS and _is_path(dataset):
-        task |= {"name": "data", "path": dataset}
+        changes = {"name": "data", "path": dataset, **changes}
     elif dataset is not None:
-        task |= {"name": dataset, **({"path": None} if dataset != config.task.name else {})}
+        changes = {"name": dataset, **({"path": None} if dataset != config.task.name else {}), **changes}
     elif cfg is None:
         fail("name a task, a file or hf:OWNER/NAME, or a config with --cfg", 2)
-    if path is not None:
-        task["path"] = path
-    config = with_changes(config, task=task)
+    config = with_changes(config, task=changes)
     name = config.task.name
     if name not in CHECKS:
         fail(f"unknown dataset '{name}'; {did_you_mean(name, CHECKS)}", 2)
-    where = config.task.path
-    if where is not None:
-        where = pinned_path(where) if is_hub_path(where) else str(Path(where).expanduser())
-        config = with_changes(config, task={"path": where})
-    backbone = model or (config.model.backbone if cfg else None)
-    request = Request(
-        _reader(backbone, resolve_root(root)) if backbone else None,
-        config.rollout.max_prompt_length,
-        tuple(reward or ()),
-    )
-    report = CHECKS[name](config.task, request)
+    report = _report(config, request())
     if as_json:
-        totals = {"rows": report.rows, "right": report.right, "is_good": report.is_good}
-        print(json.dumps({**asdict(report), **totals}, indent=1))
+        print(json.dumps(_record(report), indent=1))
     else:
         print("\n".join(lines_of(report)))
     raise typer.Exit(0 if report.is_good else 1)
+
+
+def _check_parts(config: Config, request: Request, *, as_json: bool) -> NoReturn:
+    """Check every task of a mixture, print each under its label, and exit."""
+    reports: dict[str, Report | None] = {}
+    for index, part in enumerate(config.task.parts):
+        label = part.part_label
+        try:
+            reports[label] = _report(_of_part(config, part), request) if part.name in CHECKS else None
+        except TaskError as error:
+            raise TaskError(f"task[{index}] {label}: {error}", code=error.code) from error
+        if not as_json:
+            report = reports[label]
+            lines = lines_of(report) if report else [f"{part.name}: not checked (only {', '.join(CHECKS)} are)"]
+            print("\n".join([*([""] if index else []), f"task[{index}] {label}", *lines]), flush=True)
+    is_good = all(report is None or report.is_good for report in reports.values())
+    if as_json:
+        tasks = {label: report and _record(report) for label, report in reports.items()}
+        print(json.dumps({"tasks": tasks, "is_good": is_good}, indent=1))
+    raise typer.Exit(0 if is_good else 1)
+
+
+def _of_part(config: Config, part: Task) -> Config:
+    """The config with one task of its mixture alone."""
+    return with_changes(config, task={**part.model_dump(), "parts": []})
+
+
+def _report(config: Config, request: Request) -> Report:
+    """Check the data of ``config.task``. Raises TaskError."""
+    path = config.task.path
+    if path is not None:
+        path = pinned_path(path) if is_hub_path(path) else str(Path(path).expanduser())
+    return CHECKS[config.task.name](config.task.model_copy(update={"path": path}), request)
+
+
+def _record(report: Report) -> dict[str, Any]:
+    return {**asdict(report), "rows": report.rows, "right": report.right, "is_good": report.is_good}
 
 
 def _is_path(dataset: str) -> bool:

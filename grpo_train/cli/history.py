@@ -17,7 +17,7 @@ import typer
 
 from grpo_train.cli.options import AsJson, Root
 from grpo_train.cli.output import fail, table
-from grpo_train.run_dir import resolve_root
+from grpo_train.run_dir import existing_root, resolve_root
 
 if TYPE_CHECKING:
     from grpo_train.history.database import Database
@@ -58,7 +58,9 @@ def history(
 
     if after is not None and not records:
         fail("--after needs --records", 2)
-    folder = resolve_root(root)
+    if as_csv and as_json:
+        fail("--json and --csv exclude each other", 2)
+    folder = existing_root(root) if source is None else resolve_root(root)
     with failing(True) if records else nullcontext():
         read = after is None
         limit_s = RECORDS_S if records else math.inf

@@ -19,6 +19,8 @@ from typing import Annotated
 import typer
 
 from grpo_train.backup.backup_yaml import Bucket, Folder
+from grpo_train.backup.destinations import find_destination, open_destination
+from grpo_train.backup.erase import ROOT, erase, homes_of, note_destination
 from grpo_train.cli.options import AsJson, Root
 from grpo_train.cli.output import fail, styled, table
 from grpo_train.config import dump_config, load_config, read_config_text, with_changes
@@ -70,9 +72,13 @@ def selftest(
     tiny model, or makes one; with it, two cores take one or two minutes. Exit codes: 0 all steps passed, 1 one failed.
     """
     check_engine()
+    if to is not None:
+        find_destination(to)
     folder = resolve_root(root)
     folder.mkdir(parents=True, exist_ok=True)
     with _scratch(folder, keep) as scratch:
+        if to is not None:
+            note_destination(scratch, to)
         test = _Test(scratch, folder, to)
         rows = test.run(_config(cfg, folder))
         if to is not None:
@@ -120,7 +126,7 @@ class _Test:
     def __init__(self, scratch: Path, root: Path, to: str | None) -> None:
         self._scratch, self._to = scratch, to or DESTINATION
         self._tiny = root / "models" / "tiny"
-        self._here, self._there = scratch / "root", scratch / "restored"
+        self._here, self._there = scratch / ROOT, scratch / "restored"
         self._run = RunDir(self._here / "training_runs" / RUN)
         self._restored = RunDir(self._there / "training_runs" / RUN)
         self._environment = {**os.environ}
@@ -171,9 +177,6 @@ class _Test:
 
     def erase(self, to: str) -> Row:
         """Remove what was backed up, also after a step that failed."""
-        from grpo_train.backup.destinations import open_destination
-        from grpo_train.backup.erase import erase
-
         step, began = f"remove its backup from {to}", time.monotonic()
         try:
             erased = erase(open_destination(to, self._here, write=False).store, self._here)
@@ -186,9 +189,6 @@ class _Test:
 
     def leave(self, to: str) -> Row:
         """Name what is left in the store, and the commands that remove it."""
-        from grpo_train.backup.destinations import find_destination
-        from grpo_train.backup.erase import homes_of
-
         step = f"remove its backup from {to}"
         try:
             commands = [removal_command(find_destination(to), home.prefix) for home, _ in homes_of(self._here)]

@@ -167,6 +167,8 @@ def prune_backups(
         plan = [prune(folder, home, destination, dry_run=True, **options) for home in found]  # type: ignore[arg-type]
         if dry_run or not any(each.changes for each in plan):
             _show_all_pruned(plan, as_json, dry_run=True)
+            if not found and not as_json:
+                print(f"no backups in {destination.store.url}")
             raise typer.Exit(DONE)
         if not as_json:
             _show_all_pruned(plan, as_json, dry_run=True)

@@ -15,7 +15,7 @@ import typer
 
 from grpo_train.cli.options import AsJson, Overrides, Root, TrainingRun
 from grpo_train.cli.output import fail, on_terminal, padded, state_cell, table
-from grpo_train.config import changed_keys, dump_config, load_config, with_changes
+from grpo_train.config import changed_keys, dump_config, load_config, read_config_text, with_changes
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of
@@ -27,6 +27,7 @@ from grpo_train.train.preflight import check_engine, check_nodes, check_offline,
 from grpo_train.train.schedule import extension_note
 
 if TYPE_CHECKING:
+    from grpo_train.config.schema import Config
     from grpo_train.supervisor.resume import ResumePlan
 
 
@@ -52,6 +53,7 @@ def train(
     overrides = _overrides(set_, nproc)
     overrides += [f"task.reward_control={reward.replace('-', '_')}"] if reward else []
     weights = ckpt.expanduser().absolute() if ckpt else None
+    _check_destinations(load_config(read_config_text(cfg), overrides, source=str(cfg)))
     run, _ = make_run(
         cfg, overrides, weights, resolve_root(root), run_name, say=lambda line: None
     )  # the supervisor says
@@ -242,6 +244,19 @@ def _confirm_edits(plan: ResumePlan, yes: bool) -> None:
     fail("the edited workflow was not confirmed; rerun with --yes to continue with it", 2)
 
 
+def _check_destinations(config: Config) -> None:
+    """Raise DestinationError where a backup of the run would have no destination, before hours of training."""
+    from grpo_train.backup.destinations import find_destination
+    from grpo_train.supervisor.stages import all_stages
+
+    names = {config.backup.to} if config.backup.every_save else set()
+    for stage in all_stages(config):
+        if stage.kind in ("backup", "cleanup"):
+            names.add(stage.options[stage.options.index("--to") + 1] if "--to" in stage.options else None)
+    for name in names:
+        find_destination(name)
+
+
 def _starting_weights(run: RunDir) -> Path | None:
     """The weights that a run was launched with."""
     launched = run.read_launch().get("ckpt")
@@ -279,6 +294,7 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
                 f"{run.name} has already started; resume it with  grpo-train resume --training-run {run.name}"
             )
         config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "config")
+        _check_destinations(config)
         ckpt = _starting_weights(run)
         with being_checked(run.path):
             if ckpt is None:

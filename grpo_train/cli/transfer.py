@@ -51,7 +51,7 @@ def failing(as_json: bool) -> Iterator[None]:
         raise typer.Exit(FAILED if code in TRY_AGAIN else USAGE) from None
 
 
-BESIDE_TRAINING = 200_000_000
+BESIDE_TRAINING = 100_000_000
 """Bytes per second to a directory while the run trains: the disk's work slows the steps down (docs/performance.md)."""
 
 

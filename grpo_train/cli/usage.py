@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grpo_train.cli.options import AsJson, Root, RunArgument
 from grpo_train.cli.output import table
+from grpo_train.cli.transfer import failing
 from grpo_train.history.usage import Usage, usage_of
 from grpo_train.run_dir import open_run, resolve_root
 from grpo_train.run_dir.files import to_json
@@ -11,7 +12,8 @@ from grpo_train.run_dir.files import to_json
 
 def usage(run: RunArgument, as_json: AsJson = False, root: Root = None) -> None:
     """Show GPU use, memory, energy and idle time of a run, per stage, and of its evaluations."""
-    found = usage_of(open_run(resolve_root(root), run))
+    with failing(as_json):
+        found = usage_of(open_run(resolve_root(root), run))
     if as_json:
         print(to_json(found.facts()))
         return

@@ -84,6 +84,17 @@ class Config(Section):
                 "dropout noise would trigger clipping; set it to 0, or num_iterations and updates_per_buffer to 1",
                 *("model.lora_dropout", "algorithm.num_iterations", "algorithm.updates_per_buffer"),
             )
+        if self.rollout.vllm_urls and not self.rollout.vllm_shared_dir:
+            raise conflict(
+                "rollout.vllm_urls: the weights go over as files; name a directory that this machine and the servers "
+                "see in rollout.vllm_shared_dir",
+                "rollout.vllm_urls",
+            )
+        if self.rollout.backend == "vllm" and self.run.deterministic:
+            raise conflict(
+                "rollout.backend vllm does not repeat bit for bit; use native, or leave out run.deterministic",
+                *("rollout.backend", "run.deterministic"),
+            )
         sampling = (("top_p", self.rollout.top_p, 1.0), ("top_k", self.rollout.top_k, 0))
         truncated = {f"rollout.{key}": value for key, value, full in sampling if value != full}
         if truncated and self.algorithm.rollout_correction == "none":
@@ -103,6 +114,18 @@ class Config(Section):
                 f"algorithm.overlong_buffer {self.algorithm.overlong_buffer} must be shorter than "
                 f"rollout.max_completion_length {self.rollout.max_completion_length}",
                 *("algorithm.overlong_buffer", "rollout.max_completion_length"),
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_token_budget(self) -> Config:
+        rollout, budget = self.rollout, self.token_budget
+        longest = rollout.max_prompt_length + rollout.max_completion_length
+        if 0 < budget < longest:
+            raise conflict(
+                f"train.token_budget {budget} is below rollout.max_prompt_length {rollout.max_prompt_length} + "
+                f"rollout.max_completion_length {rollout.max_completion_length}; set auto, or at least {longest}",
+                *("train.token_budget", "rollout.max_prompt_length", "rollout.max_completion_length"),
             )
         return self
 
@@ -146,6 +169,11 @@ class Config(Section):
     def tf_micro_batch(self) -> int:
         """``train.tf_micro_batch`` of a config without ``auto``."""
         return _number(self.train.tf_micro_batch, "train.tf_micro_batch")
+
+    @property
+    def token_budget(self) -> int:
+        """``train.token_budget`` where it is fixed; 0 = no limit, or measured (:mod:`grpo_train.train.budget`)."""
+        return 0 if self.train.token_budget == "auto" else self.train.token_budget
 
     @property
     def grad_accum_steps(self) -> int:

@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from dataclasses import field as with_default
 from functools import lru_cache
 from typing import NoReturn
+
+from grpo_train.run_dir.lazy_dataclass import dataclass
 
 OPERATORS = ("!=", "<=", ">=", "=", "<", ">", "~", ":")
 """Longer ones first."""
@@ -191,6 +192,16 @@ def compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
 
 
+def check_pattern(pattern: str, column: int) -> None:
+    """Raise QueryError for a regular expression, which begins at a column, that cannot be read."""
+    try:
+        compiled(pattern)
+    except re.error as error:
+        raise QueryError(f"invalid pattern: {error.msg}", column + (error.pos or 0)) from None
+    except (RecursionError, OverflowError) as error:
+        raise QueryError(f"invalid pattern: {error}", column) from None
+
+
 def _flat(kind: type[And] | type[Or], parts: Iterable[Node]) -> Iterable[Node]:
     for part in parts:
         yield from part.parts if isinstance(part, kind) else (part,)
@@ -298,7 +309,7 @@ class _Parser:
                     self._fail("a value with a parenthesis needs quotes")
                 self._fail(f"a value is missing after '{',' if found else operator}'")
             if operator == "~":
-                self._check_pattern(value, start + is_quoted)
+                check_pattern(value, start + is_quoted)
             found.append(Comparison(name, operator, value, is_quoted, column, start))
             if operator != ":" or not self._text.startswith(",", self._at):
                 return any_of(found)
@@ -345,12 +356,3 @@ class _Parser:
 
     def _fail(self, message: str) -> NoReturn:
         raise QueryError(message, self._at)
-
-    @staticmethod
-    def _check_pattern(pattern: str, column: int) -> None:
-        try:
-            compiled(pattern)
-        except re.error as error:
-            raise QueryError(f"invalid pattern: {error.msg}", column + (error.pos or 0)) from None
-        except (RecursionError, OverflowError) as error:
-            raise QueryError(f"invalid pattern: {error}", column) from None

@@ -76,7 +76,8 @@ class UserFunctions:
                 self.close()  # more answers may be on their way
                 name = self._setup.functions[function].rpartition(":")[2]
                 failure = error.failure
-                message = failure.message if error.is_complete else f"task.rewards: '{name}' {failure.message}"
+                place = process.places[function]
+                message = failure.message if error.is_complete else f"task.rewards: '{name}' {failure.message}{place}"
                 saved = "" if failed is None else self._save(name, message, failure.details, calls[failed])
                 raise TaskError(message + saved, code=failure.code) from None
             except BaseException:  # KeyboardInterrupt leaves an answer in the pipe
@@ -149,7 +150,10 @@ class _Process:
             theirs.close()
         self.end = weakref.finalize(self, _end, self._process, self._connection)
         """End the process; also called when this object or the interpreter ends."""
-        self.kinds: list[Kind] = self._load(setup)
+        loaded = self._load(setup)
+        self.kinds: list[Kind] = [kind for kind, _ in loaded]
+        self.places: list[str] = [place for _, place in loaded]
+        """`` (file:line)`` of each function, for errors of calls that do not return."""
 
     def _load(self, setup: Setup) -> Any:
         try:

@@ -15,6 +15,7 @@ from grpo_train.run_dir.root import (
     ROOT_VARIABLE,
     check_name,
     create_run,
+    existing_root,
     list_older_runs,
     list_runs,
     open_run,
@@ -26,7 +27,7 @@ from grpo_train.run_dir.status import END_STATES, LIVE_STATES, RunDirError, Stat
 
 __all__ = [
     "END_STATES", "LIVE_STATES", "MANIFEST", "ROOT_VARIABLE", "TABLE", "Checkpoint", "RunDir", "RunDirError",
-    "StatusWriter", "check_name", "create_run", "eval_folder", "list_baselines", "list_checkpoints", "list_evaluations",
-    "list_older_runs", "list_runs", "observe", "open_run", "prepare_root", "problem_of", "read_table", "remove_tree",
-    "resolve_root", "sha256", "utc_from", "write_manifest",
+    "StatusWriter", "check_name", "create_run", "eval_folder", "existing_root", "list_baselines", "list_checkpoints",
+    "list_evaluations", "list_older_runs", "list_runs", "observe", "open_run", "prepare_root", "problem_of",
+    "read_table", "remove_tree", "resolve_root", "sha256", "utc_from", "write_manifest",
 ]  # fmt: skip

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from grpo_train.run_dir.lazy_dataclass import dataclass
 
 _DOT_ENV = ".env on the box (grpo-tui env put)"
 _HUGGING_FACE = ("a Hugging Face token", f"run 'hf auth login' on the box, or set HF_TOKEN in {_DOT_ENV}")

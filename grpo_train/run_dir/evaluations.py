@@ -12,7 +12,7 @@ from grpo_train.run_dir.fields import MAX_TEXT
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.formats import current_table_row
 from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, MAX_RUN_FILE_BYTES, Unreadable, read_bytes
-from grpo_train.run_dir.status import observe
+from grpo_train.run_dir.status import read_state
 
 TABLE = "consolidated_metrics.csv"
 MARK = "@"
@@ -31,12 +31,12 @@ def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
     found = []
     for folder in sorted((root / "eval_runs").glob(f"{glob.escape(run)}_*")):
         try:
-            status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True)
+            status, observed = read_state(folder)
         except PermissionError:  # another account's
             continue
         if status is None or status.get("training_run") != run:
             continue
-        row = {"name": folder.name, "state": observe(status).state, "status": status, "metrics": read_table(folder)}
+        row = {"name": folder.name, "state": observed.state, "status": status, "metrics": read_table(folder)}
         texts = {key: value for key in _TEXTS if isinstance(value := status.get(key), str) and len(value) <= MAX_TEXT}
         found.append({**row, **texts})
     return found

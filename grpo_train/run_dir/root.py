@@ -11,7 +11,6 @@ import socket
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.identity import older_identity
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.manifest import list_checkpoints
 from grpo_train.run_dir.owners import not_readable, not_writable
 from grpo_train.run_dir.processes import boot_id
@@ -41,6 +41,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 def resolve_root(explicit: str | Path | None = None) -> Path:
     """The root: ``--root``, else ``LOCALFS_ROOT``, else ``/lambda/nfs/localfs``. It need not exist."""
     return Path(explicit or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser().absolute()
+
+
+def existing_root(explicit: str | Path | None = None) -> Path:
+    """:func:`resolve_root`, of a root that must exist. Raises RunDirError (``bad_root``)."""
+    root = resolve_root(explicit)
+    if not root.is_dir():
+        raise RunDirError(
+            f"the root {root} is not a directory here; mount its disk, "
+            f"or choose another with --root or {ROOT_VARIABLE}",
+            code="bad_root",
+        )
+    return root
 
 
 def prepare_root(root: Path) -> Path:
@@ -201,7 +213,7 @@ def list_runs(root: Path) -> list[RunDir]:
 def is_run(path: Path) -> bool:
     """Whether a directory has a ``launch.json``, or may not be read by this account."""
     try:
-        os.stat(path / "launch.json")
+        os.stat(f"{path}/launch.json")  # to join paths takes longer
     except PermissionError:
         return True
     except OSError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from grpo_train.run_dir.files import (
 )
 from grpo_train.run_dir.formats import current_row
 from grpo_train.run_dir.identity import run_identity
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
 from grpo_train.run_dir.notes import read_note
 from grpo_train.run_dir.owners import foreign_owner, not_readable, not_stoppable
@@ -46,7 +46,7 @@ from grpo_train.run_dir.safe_json import (
     read_object,
 )
 from grpo_train.run_dir.slurm_job import PREEMPTED
-from grpo_train.run_dir.status import ObservedState, RunDirError, observe_run
+from grpo_train.run_dir.status import ObservedState, RunDirError, observe_run, read_state
 
 WATCHDOG = "watchdog"
 """Requests a stop of a run that hangs, to restart it: a request of anybody else replaces this one, and PREEMPTED."""
@@ -219,8 +219,8 @@ class RunDir:
         return read_json(self.status_file, MAX_RUN_FILE_BYTES, finite=True)
 
     def observed_state(self) -> ObservedState:
-        status = self.read_status()
-        return observe_run(self.path, status, self.read_launch() if status is None else {})
+        status, observed = read_state(self.path)
+        return observed if status is not None else observe_run(self.path, None, self.read_launch())
 
     def events(self, *, strict: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
         """Rows of ``events.jsonl`` as :func:`read_jsonl`; a file over MAX_FILE_BYTES has none."""
@@ -358,6 +358,8 @@ class RunDir:
         with fields.of(self.status_file):
             fields.text(status, "state"), fields.text(status, "host")
             observed = observe_run(self.path, given, launch)
+            if observed.state == "lost" and read_object(self.status_file, MAX_RUN_FILE_BYTES) != given:
+                return self._summary()  # it recorded its end and exited meanwhile
             return {
                 "run": self.name,
                 "identity": who.identity or None,

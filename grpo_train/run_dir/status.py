@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.commit import commit_of
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, touch, utc_now
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 from grpo_train.run_dir.version import FORMAT, VERSION
 
 LIVE_STATES = frozenset({"starting", "running", "stopping", "evaluating", "stalled", "pending"})
@@ -68,6 +70,19 @@ def observe(status: Mapping[str, Any]) -> ObservedState:
     if has_rebooted(status):
         return ObservedState("lost")
     return ObservedState(state, host) if is_fresh(status.get("updated_at")) else ObservedState("lost")
+
+
+def read_state(folder: Path) -> tuple[dict[str, Any] | None, ObservedState]:
+    """``status.json`` of a folder and the state in it.
+
+    A process may record its end and exit after its status was read: a lost one is read again.
+    """
+    for _ in range(2):
+        status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True)
+        observed = observe(status or {})
+        if observed.state != "lost":
+            break
+    return status, observed
 
 
 def observe_run(run: Path, status: Mapping[str, Any] | None, launch: Mapping[str, Any]) -> ObservedState:

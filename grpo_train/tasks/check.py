@@ -294,8 +294,10 @@ def _paid(
     listed = next(iter(problems.values()))[:REWARDED]
     settings = config.model_copy(update={"rewards": list(names), "reward_control": "none"})
     rewards = Rewards(settings, (), max_completion_length=schema.Rollout().max_completion_length, seed=0)
-    gold = [_rewards_of(rewards, task, _gold_attempt(problem)) for problem in listed]
-    empty = [_rewards_of(rewards, task, Attempt(problem, "", key=f"empty {problem.index}")) for problem in listed]
+    # As in training, TRL's functions get several completions of a prompt: one alone would not show a wrong length.
+    pairs = [[_gold_attempt(problem), Attempt(problem, "", key=f"empty {problem.index}")] for problem in listed]
+    graded = [rewards.complete([rewards.start(each, task.judge(each)) for each in pair], pair, 2) for pair in pairs]
+    gold, empty = ([grades[side].rewards for grades in graded] for side in (0, 1))
     paid = []
     for name in rewards.names:
         for_gold, for_empty = (_values([each[name] for each in some]) for some in (gold, empty))
@@ -310,7 +312,3 @@ def _values(values: Sequence[float | None]) -> Values:
     if not known:
         return Values(None, None, None, len(values), none)
     return Values(statistics.fmean(known), min(known), max(known), len(values), none)
-
-
-def _rewards_of(rewards: Rewards, task: Task, attempt: Attempt) -> dict[str, float | None]:
-    return rewards(attempt, task.judge(attempt)).rewards

@@ -119,9 +119,14 @@ class Train(Section):
     smaller passes."""
     tf_micro_batch: PositiveInt | Literal["auto"] = 32
     """Completions per forward pass without gradient; auto = as microbatch_size."""
-    token_budget: NonNegativeInt = 0
+    token_budget: NonNegativeInt | Literal["auto"] = "auto"
     """Maximum tokens (prompts and completions) per forward and backward pass; longer micro-batches are split. 0 = no
-    limit. Saves activations, but the gradient of the parts needs extra memory the size of the trained weights."""
+    limit. auto = as many as fit in memory, measured in the first step (on a CPU: estimated), at least 8192 (with
+    run.deterministic always 8192); where not even one completion fits, activations are recomputed. Saves activations,
+    but the gradient of the parts needs extra memory the size of the trained weights."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile transformer blocks for passes with a gradient. auto = on a GPU if it is faster in a trial at startup; not
+    on a CPU, where compiling takes minutes. Where compiling fails, training continues without it and says so."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     packing: bool = True

@@ -50,16 +50,31 @@ class Model(Section):
 class Rollout(Section):
     """Generation of completions for training."""
 
-    backend: Literal["native", "transformers"] = "native"
+    backend: Literal["native", "transformers", "vllm"] = "native"
     """Generation backend. ``native`` draws from a copy of the weights in the compute type, adapter merged in, with
     slots for keys and values. ``transformers`` generates with the trained model itself; models that native cannot run
-    (sliding windows, states) use it, too, with a message."""
+    (sliding windows, states) use it, too, with a message. ``vllm`` draws from a vLLM server, which runs in an
+    environment of its own (docs/vllm.md)."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """native: share of the free memory, at the start of a rollout, for keys and values. Completions that have no room
     wait for one that ends."""
     cuda_graphs: bool = True
     """native: launch the kernels of a decoding step together, as a CUDA graph, after a trial. ``false`` launches each
     by itself, which is slower, for debugging."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """native: compile the layers of decoding steps with torch.compile, after a trial. ``auto`` = on a GPU. The first
+    compilation takes a minute; torch keeps the result."""
+    vllm_python: str = ""
+    """vllm: interpreter of an environment with vLLM; "" = the one that ``make setup-vllm`` makes in a checkout. Each
+    process starts a server on its GPU, on a socket that only this user can reach, and ends it."""
+    vllm_urls: list[str] = Field(default_factory=list)
+    """vllm: servers that are running already, dealt to the processes in turns. Requires vllm_shared_dir."""
+    vllm_shared_dir: str = ""
+    """vllm_urls: directory that this machine and the servers see, for the weights."""
+    vllm_gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """vllm: share of a GPU's memory that a server takes, weights included, for as long as the run lasts."""
+    vllm_max_model_length: NonNegativeInt = 0
+    """vllm: longest prompt with completion, in tokens; 0 = what the model allows and memory has room for."""
     buffer_size: PositiveInt = 32
     """Prompts per rollout buffer, over all processes."""
     num_generations: Annotated[int, Field(ge=2)] = 8

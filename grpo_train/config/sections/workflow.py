@@ -130,6 +130,9 @@ class WorkflowStage(_OneOf):
     """Removal of checkpoints that are in a backup."""
 
 
+RepeatStage.model_rebuild()  # its stages are known by now: messages name the keys of theirs
+
+
 class Plateau(Section):
     """Stop when a metric no longer rises: its mean over the last steps against the mean over as many before."""
 

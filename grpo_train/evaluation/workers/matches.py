@@ -137,7 +137,7 @@ class Matches(SampleSource):
 
     def _model_player(self, policy: Policy) -> Player:
         """A model as a player."""
-        backend = make_backend(self._config, policy.model, policy.tokenizer, self._task.stop)
+        backend = make_backend(self._config, policy, self._task.stop)
 
         def reply(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
             return self._complete(policy, backend, encode(problems, policy.tokenizer), seeds)

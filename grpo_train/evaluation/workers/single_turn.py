@@ -59,4 +59,4 @@ class SingleTurn(SampleSource):
 
     @cached_property
     def _backend(self) -> RolloutBackend:
-        return make_backend(self._config, self._policy.model, self._policy.tokenizer, self._task.stop)
+        return make_backend(self._config, self._policy, self._task.stop)

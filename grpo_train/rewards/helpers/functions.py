@@ -86,7 +86,7 @@ def serve(connection: Connection) -> None:
     except TaskError as error:
         connection.send(Failure(str(error), error.code))
         return
-    connection.send([each.kind for each in functions])
+    connection.send([(each.kind, place_of(each.call)) for each in functions])
     loop = asyncio.new_event_loop()
     while True:
         try:

@@ -13,7 +13,7 @@ Call = tuple[Sequence[Attempt], Sequence[Verdict]]
 
 @dataclass(frozen=True)
 class Setup:
-    """First message to the process; it answers with the kind of each function, or with a :class:`Failure`."""
+    """First message to the process; it answers with kind and place of each function, or with a :class:`Failure`."""
 
     path: list[str]
     """``sys.path`` of the parent."""

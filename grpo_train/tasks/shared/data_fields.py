@@ -122,7 +122,8 @@ def _other(record: dict[str, Any], name: str, key: str = "task.prompt_field") ->
     if name in record:
         return ""
     near = nearest(name, record)
-    return f"; the row has {_columns(record)}" + (f": set {key}: {near}" if near else "")
+    fix = f": set {key}: {near}" if near else f": set {key} to one of them" if len(record) > 1 else ""
+    return f"; the row has {_columns(record)}{fix}"
 
 
 def _columns(record: dict[str, Any]) -> str:

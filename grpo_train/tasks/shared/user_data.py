@@ -12,7 +12,7 @@ from grpo_train.config import schema
 from grpo_train.tasks.shared.base import Split, TaskError
 from grpo_train.tasks.shared.data_fields import Fields, Row, row_of
 from grpo_train.tasks.shared.data_files import NAMES, locate, mapped_files, split_files
-from grpo_train.tasks.shared.data_rows import Located, read_rows
+from grpo_train.tasks.shared.data_rows import SUFFIXES, Located, read_rows
 from grpo_train.tasks.shared.hub_data import HubDataset, OpenDataset, is_hub_path, open_dataset, parse_hub_path
 from grpo_train.tasks.shared.overlap import normal_text
 
@@ -122,7 +122,8 @@ class _Reader:
 def source_of(config: schema.Task, name: str) -> Source:
     """The source of ``task.path``. Raises TaskError where it is not set or does not exist."""
     if config.path is None:
-        raise TaskError(f"task.path: {name} needs a JSONL file, or a directory with train.jsonl and test.jsonl")
+        kinds = ", ".join(SUFFIXES)
+        raise TaskError(f"task.path: {name} needs a file ({kinds}), a directory of such files, or hf:OWNER/NAME")
     path = parse_hub_path(config.path) if is_hub_path(config.path) else locate(config.path)
     return Source(path, tuple(config.splits.items()), config.delimiter)
 
@@ -171,7 +172,10 @@ def _read(
             f"no test {what}: {held_out} of {total} problems are held out, by a hash of their text{seeded}{other}"
         )
         if not splits["train"]:
-            raise TaskError(f"task.path: '{source}' has no test {what} and too few problems to hold any out")
+            wrong = (
+                f"; {len(reader.wrong)} of {reader.total} rows are wrong: {reader.wrong[0][1]}" if reader.wrong else ""
+            )
+            raise TaskError(f"task.path: '{source}' has no test {what} and too few problems to hold any out{wrong}")
     held_out_texts = {normal_text(row.question) for split in ("test", "validation") for row in splits.get(split, [])}
     train = splits.get("train", [])
     clean = [row for row in train if normal_text(row.question) not in held_out_texts]

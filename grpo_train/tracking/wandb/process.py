@@ -13,7 +13,7 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import open_for_writing
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE
-from grpo_train.tracking.wandb.settings import is_installed, resolve
+from grpo_train.tracking.wandb.settings import is_installed, resolve, server
 
 WAIT_S = 30.0
 """After the end of the run, for what is left to be sent."""
@@ -37,6 +37,8 @@ def _start(run: RunDir, config: Config, say: Callable[[str], None]) -> subproces
     if mode == "off" or not is_installed():
         say("W&B is off: no API key or the package wandb is not installed")
         return None
+    if config.tracking.wandb == "auto":  # the config keeps it: a resume may have a route
+        say(f"tracking.wandb: auto -> {mode} ({server()} {'can' if mode == 'online' else 'cannot'} be reached)")
     # Not with the run's ID: what carries it is ended after each stage.
     environment = {key: value for key, value in os.environ.items() if key != RUN_ID_VARIABLE}
     command = [sys.executable, "-m", "grpo_train.tracking.wandb.sidecar", str(run.path), mode]
