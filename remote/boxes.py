@@ -13,13 +13,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
 from remote.box_code import read_code
 from remote.box_notify import problem_of_notify
@@ -182,7 +183,7 @@ def find_box(boxes: list[Box], name: str, path: str | Path | None = None) -> Box
 def parse_boxes(text: str, file: str = "boxes.yaml") -> list[Box]:
     """The boxes of a YAML text. Raises BoxesError naming file, line and key."""
     boxes: list[Box] = []
-    for node in _entries(text, file):
+    for node in _entries(text, file) if text else ():
         box = _box(node, file)
         if any(other.name == box.name for other in boxes):
             raise BoxesError(f"{file}:{_line(node)}: duplicate box name '{box.name}'")
@@ -257,6 +258,9 @@ def _box(node: Any, file: str) -> Box:
     if "name" not in values:
         raise BoxesError(f"{where}: a box needs a 'name'")
     box = Box(**values)
+    if box.is_local and not {"repo", "engine", "activate", "code"} & values.keys():
+        own = local_box()  # this program's own engine, as without an entry
+        box = replace(box, repo=own.repo, engine=own.engine)
     if problem := problem_of(box):
         raise BoxesError(f"{where}: {problem}")
     return box
@@ -382,8 +386,7 @@ def _insert(text: str, lines: list[str], file: str) -> str:
             return text[: has_key.start()] + "boxes:\n" + block + text[has_key.end() + 1 :]
         return text + _HEADER + block
     indent = " " * max(0, int(entries[-1].start_mark.column) - 2)
-    rows = text.splitlines(keepends=True)
-    last = max(_last_line(entry) for entry in entries)
+    rows, last = text.splitlines(keepends=True), max(_last_line(entry) for entry in entries)
     return "".join([*rows[:last], *(f"{indent}{line}\n" for line in lines), *rows[last:]])
 
 

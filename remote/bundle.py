@@ -12,8 +12,9 @@ import functools
 import hashlib
 import io
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
+
+from grpo_train.run_dir.lazy_dataclass import dataclass
 
 ENTRY = """\
 import sys
@@ -45,9 +46,7 @@ class Bundle:
     @property
     def cached(self) -> Path:
         """Its file in the user's cache directory, which may not exist."""
-        import platformdirs
-
-        return Path(platformdirs.user_cache_dir("grpo-tui")) / "agent" / self.name
+        return _folder() / self.name
 
     def path(self) -> Path:
         """Path of the bundle in the user's cache directory; written when missing or damaged. Raises OSError."""
@@ -67,7 +66,7 @@ class Bundle:
 @functools.cache
 def build() -> Bundle:
     """The bundle of the installed sources, built once per process (about 0.1 s)."""
-    entries = {"__main__.py": ENTRY.encode(), **_sources()}
+    entries = _entries()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(entries):
@@ -76,6 +75,35 @@ def build() -> Bundle:
             archive.writestr(info, entries[name], zipfile.ZIP_DEFLATED)
     data = buffer.getvalue()
     return Bundle(data, hashlib.sha256(data).hexdigest())
+
+
+def stored() -> Path:
+    """Path of the bundle in the cache directory; built only if these sources never were. Raises OSError."""
+    digest = hashlib.sha256()
+    for name, content in sorted(_entries().items()):
+        digest.update(f"{name}\n{len(content)}\n".encode() + content)
+    note = _folder() / f"{digest.hexdigest()}.name"
+    try:
+        name = note.read_text()
+        if hashlib.sha256((_folder() / name).read_bytes()).hexdigest() + ".pyz" == name:
+            return _folder() / name
+    except (OSError, ValueError):
+        pass
+    from grpo_train.run_dir.files import atomic_write
+
+    file = build().path()
+    atomic_write(note, file.name)
+    return file
+
+
+def _folder() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("grpo-tui")) / "agent"
+
+
+def _entries() -> dict[str, bytes]:
+    return {"__main__.py": ENTRY.encode(), **_sources()}
 
 
 def _sources() -> dict[str, bytes]:

@@ -68,13 +68,9 @@ class BoxClient:
         self._answers = Answers(self._emit, self._closing)
         self._waiting = Waiting(self._timing, sleep_clock, self._closing)
         self._choice = TransportChoice(
-            box,
-            self._answers.ask_question,
-            self._emit,
-            host_keys_file=host_keys_file,
-            ssh_config=ssh_config,
-            step_s=self._timing.step,
-        )
+            box, self._answers.ask_question, self._emit,
+            host_keys_file=host_keys_file, ssh_config=ssh_config, step_s=self._timing.step,
+        )  # fmt: skip
         self._factory = transport_factory or self._choice.transport
         self._wall_clock = wall_clock
         self._ids = itertools.count(1)
@@ -82,6 +78,7 @@ class BoxClient:
         self._outbox: deque[bytes] = deque()
         self._follows: dict[int, Follow] = {}
         self._topics = {next(self._ids): topic for topic in VALUE_TOPICS}
+        self._known_runs = intake.KnownRows()
         self._requests = Requests()
         self._link = Link.CONNECTING
         self._link_detail = "not started"
@@ -351,7 +348,7 @@ class BoxClient:
         if kind == "response" and self._requests.answer(frame):
             return 0
         if kind == "update" and (topic := self._topics.get(frame["id"])):
-            self._emit(intake.topic_event(topic, frame))
+            self._emit(intake.topic_event(topic, frame, self._known_runs if topic == "runs" else None))
         if kind in ("data", "rotated", "closed") and (event := self._log_event(kind, frame)):
             self._emit(event)
             if isinstance(event, LogArrived):

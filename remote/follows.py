@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote import intake
 from remote.events import LogArrived, LogFailed, LogRotated
 from remote.protocol import INITIAL_CREDIT, Cursor, Flood, ProtocolError, data_of

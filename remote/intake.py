@@ -82,8 +82,8 @@ def greeting(hello: dict[str, Any], algorithms: Mapping[str, str] = MappingProxy
     )
 
 
-def topic_event(topic: str, update: dict[str, Any]) -> ClientEvent:
-    """The event of an ``update`` frame."""
+def topic_event(topic: str, update: dict[str, Any], known: KnownRows | None = None) -> ClientEvent:
+    """The event of an ``update`` frame. ``known``: the rows of the topic's last update, which are replaced."""
     if update.get("error") is not None:
         return TopicFailed(topic, refusal(update["error"]).message)
     key = "gpus" if topic == "gpu" else topic
@@ -91,7 +91,7 @@ def topic_event(topic: str, update: dict[str, Any]) -> ClientEvent:
     rows = value.get(key) if isinstance(value, dict) else None
     if not isinstance(rows, list):
         return TopicFailed(topic, f"the box sent a malformed update of '{topic}'")
-    admitted = _rows(ROWS[key], rows)
+    admitted = _rows(ROWS[key], rows, known)
     if topic == "runs":
         return RunsReported(admitted)
     if topic == "sessions":
@@ -149,13 +149,37 @@ def _field(key: str, value: Any, hint: Any) -> Any:
         raise Unreadable(f"{key}: {error}") from None
 
 
-def _rows(kind: RowKind, values: list[Any]) -> Rows:
-    rows = [_row(kind, value, index) for index, value in enumerate(values[:MAX_ITEMS])]
+def _rows(kind: RowKind, values: list[Any], known: KnownRows | None = None) -> Rows:
+    rows = (known or KnownRows()).admit(kind, values[:MAX_ITEMS])
     if kind.unique:
         _set_apart(kind, rows)
     if len(values) > MAX_ITEMS:
         rows.append(kind.unreadable("…", f"{len(values) - MAX_ITEMS:,} more are not shown"))
     return rows
+
+
+class KnownRows:
+    """The rows of one list as it was last sent: those that are sent again are not examined again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+        """Name to the row as it was sent, and as it was admitted."""
+
+    def admit(self, kind: RowKind, values: list[Any]) -> Rows:
+        """The rows of the list as it is sent now."""
+        rows, known = [], {}
+        for index, value in enumerate(values):
+            name = value.get(kind.key) if isinstance(value, dict) else None
+            if not (isinstance(name, str) and name):
+                rows.append(_row(kind, value, index))
+                continue
+            sent, row = self._known.get(name, (None, {}))
+            if sent is None or sent != value:
+                row = _row(kind, value, index)
+            known[name] = (value, row)
+            rows.append(row)
+        self._known = known
+        return rows
 
 
 def _set_apart(kind: RowKind, rows: Rows) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote import intake
 from remote.protocol import OPERATIONS, RemoteError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol import LOST_AFTER_S, PING_EVERY_S, STALE_AFTER_S
 
 

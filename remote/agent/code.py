@@ -31,6 +31,7 @@ from grpo_train.run_dir.files import (
     to_json,
     utc_now,
 )
+from grpo_train.run_dir.status import REQUEUED
 from remote.agent.context import BoxContext
 from remote.agent.git import git
 from remote.protocol import RemoteError
@@ -319,12 +320,14 @@ def prune(now: float) -> list[str]:
 
 
 def _last_use(file: Path, now: float) -> float:
-    """When a working tree was used last: now, while a run of it is live."""
+    """When a working tree was used last: now, while a run of it is live or waits in SLURM's queue."""
     last = file.stat().st_mtime
     for _, row in read_jsonl(file):
         if isinstance(root := row.get("root"), str) and isinstance(name := row.get("run"), str):
             run = RunDir(Path(root) / "training_runs" / name)
             with suppress(OSError):
                 if run.path.is_dir():
-                    last = now if run.observed_state().is_live else max(last, run.status_file.stat().st_mtime)
+                    state = run.observed_state()
+                    is_used = state.is_live or state.state == REQUEUED
+                    last = now if is_used else max(last, run.status_file.stat().st_mtime)
     return last

@@ -248,10 +248,13 @@ def _checkpoints(box: BoxContext, request: DoctorRequest) -> Finding:
         words = [word for override in request.overrides for word in ("--set", override)]
         plan = ask_engine(box, ["plan", "--cfg", file.name, *words], PLAN_S)
     if not isinstance(plan, dict) or "checkpoint_bytes" not in plan:
-        return Finding("ok", "not estimated by this version of the engine")
+        return Finding(
+            "warning", "unknown: this version of the engine does not estimate their size", "upgrade the engine"
+        )
     size, count, free = (plan.get(key) for key in ("checkpoint_bytes", "checkpoints", "free_bytes"))
     if not (isinstance(size, int) and isinstance(count, int) and isinstance(free, int)):
-        return Finding("ok", "the size of its checkpoints is not known: the model is not on this box yet")
+        hint = "launch it once, or put the model there (grpo-train fetch-model), and run doctor again"
+        return Finding("warning", "unknown: their size depends on the model, which is not on this box yet", hint)
     kept = f"{count} x {size / 1e9:.2f} GB, {free / 1e9:.1f} GB free"
     if size * count <= free:
         return Finding("ok", kept)

@@ -29,6 +29,7 @@ PROBE_S = 25.0
 DEVICE_PROBE_S = 40.0
 """The engine imports torch on a machine with a GPU."""
 ACTIVATED = "'activate' in boxes.yaml"
+CHECKOUT = "the checkout's .venv"
 _USAGE_ERROR = 2
 _INTERPRETER = re.compile(rb"#!\s*(\S+).*\n(?:'''exec' \"?([^\s\"]+))?")
 """pip and uv write an interpreter with a long path into the second line."""
@@ -60,19 +61,25 @@ def find_engine(box: BoxContext) -> Engine:
                 f"the engine command {argv[0]} does not exist on this box",
                 "correct 'engine' in boxes.yaml, or remove it to use REPO/.venv or PATH",
             )
-        return Engine(argv, "'engine' in boxes.yaml")
+        # The app's own machine needs no entry in boxes.yaml: its engine is the one beside the app.
+        beside = box.repo is not None and argv == [str(_script(box.repo))]
+        return Engine(argv, CHECKOUT if beside else "the settings of this box")
     if settings.activate:
         bash = shutil.which("bash")
         if not bash:
             raise RemoteError("no_engine", "'activate' needs bash, which is not installed on this box", "install bash")
         return Engine([bash, "-c", f'{settings.activate} && exec "$@"', "--", COMMAND], ACTIVATED)
     if box.repo:
-        script = box.repo / ".venv" / "bin" / COMMAND
+        script = _script(box.repo)
         if os.access(script, os.X_OK):
-            return Engine([str(script)], "the checkout's .venv")
+            return Engine([str(script)], CHECKOUT)
     if found := shutil.which(COMMAND):
         return Engine([found], "PATH")
     raise not_installed(box)
+
+
+def _script(repo: Path) -> Path:
+    return repo / ".venv" / "bin" / COMMAND
 
 
 def not_installed(box: BoxContext) -> RemoteError:

@@ -26,7 +26,7 @@ ASK_AGE_S = 86_400.0
 """Answers are read by a client that returns within a day."""
 BUNDLE_AGE_S = 30 * 86_400.0
 EVERY_S = 86_400.0
-_BUNDLE = re.compile(r"[0-9a-f]{64}\.pyz(\.\d+\.tmp|\.[a-z]+-\d+)?")
+_BUNDLE = re.compile(r"[0-9a-f]{64}\.(name|pyz(\.\d+\.tmp|\.[a-z]+-\d+)?)")
 """The last is its compiled modules (:mod:`remote.agent.compiled`)."""
 
 

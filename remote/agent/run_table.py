@@ -62,6 +62,7 @@ class RunTable:
         self._root = box.root
         self._known: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         """Run name to (signature of its files, row)."""
+        self._directories: dict[str, RunDir] = {}
         self._older: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._ends = Ends(box)
         self._held_out = HeldOut(box.root)
@@ -78,29 +79,30 @@ class RunTable:
         rows, known = [], {}
         if self._jobs is not None:
             self._jobs.refresh()
-        for path in self._folders():
-            run = RunDir(path)
+        for run in self._runs():
+            name = run.path.name
             signature = _signature(run)
-            entry = self._known.get(path.name)
+            entry = self._known.get(name)
             # a live state can change while no file does: its process may be gone, its last sign of life too old
             if entry is None or entry[0] != signature or entry[1]["state"] in (*LIVE_STATES, "unreadable"):
                 entry = (signature, _summary(run))
             if self._ends.settle(run, entry[1]["state"]):
                 entry = (_signature(run), _summary(run))
-            known[path.name] = entry
+            known[name] = entry
             row = entry[1] if self._jobs is None else self._jobs.apply(run, entry[1])
-            rows.append((row.get("launched_at") or "", path.name, row))
+            rows.append((row.get("launched_at") or "", name, row))
         self._known = known
         rows.sort(key=lambda row: row[:2], reverse=True)
         held_out, transfers = self._held_out.results(), self._transfers.results()
         listed = [row for _, _, row in rows] + self._older_rows()
         return _bounded([_with(_with(row, "held_out", held_out), "transfer", transfers) for row in listed])
 
-    def _folders(self) -> list[Path]:
+    def _runs(self) -> list[RunDir]:
+        """The runs of the root; those known before are the same objects."""
         folder = self._root / "training_runs"
         try:
             with os.scandir(folder) as entries:
-                paths = [Path(entry.path) for entry in entries if not entry.name.startswith(".")]
+                names = [entry.name for entry in entries if not entry.name.startswith(".")]
         except FileNotFoundError:
             _check_root(self._root)
             return []
@@ -109,7 +111,9 @@ class RunTable:
             raise _root_error(folder, error) from error
         except OSError as error:
             raise _root_error(folder, error) from error
-        return [path for path in paths if is_run(path)]
+        known = self._directories
+        self._directories = {name: known.get(name) or RunDir(folder / name) for name in names}
+        return [run for run in self._directories.values() if is_run(run.path)]
 
     def _older_rows(self) -> list[dict[str, Any]]:
         read_at, rows = self._older

@@ -253,7 +253,7 @@ def refuse_read_only(box: BoxContext, operation: Operation) -> None:
     """Raise RemoteError ``read_only`` where the client announced that it only reads."""
     if box.settings.readonly:
         message = f"'{operation.name}' is refused: this agent was started with --readonly"
-        raise RemoteError("read_only", message, "start the app without --readonly")
+        raise RemoteError("read_only", message, "start without --readonly")
 
 
 def refuse_secrets(request: Any) -> None:

@@ -12,10 +12,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir.files import last_jsonl, read_json, to_float
+from grpo_train.run_dir.files import last_jsonl, to_float
 from grpo_train.run_dir.rows import printable
-from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
-from grpo_train.run_dir.status import observe
+from grpo_train.run_dir.status import read_state
 
 EVERY_S = 1.0
 """A command writes its progress once a second."""
@@ -62,15 +61,14 @@ class Transfers:
             known, row = self._ended.get(name, (None, {}))
             if known == signature:
                 return row
-            status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True)
-            state = observe(status) if status is not None else None
-            if status is None or state is None or state.state == "finished":
+            status, state = read_state(folder)
+            if status is None or state.state == "finished":
                 row = {}
             else:
                 row = _row(status, last_jsonl(folder / "progress.jsonl") or {}, failed=not state.is_live)
         except OSError:
             return {}
-        if state is None or not state.is_live:
+        if not state.is_live:
             self._rates.pop(name, None)
             self._ended[name] = signature, row
             return row

@@ -78,8 +78,10 @@ class _Topic:
         """When the read in progress began."""
         self.failure = ""
         """The error last sent, as JSON; "" after a value."""
-        self.sent, self.sent_at, self.sent_exactly = "", 0.0, ""
-        """The value last sent without its times, when, and with them."""
+        self.value: dict[str, Any] | None = None
+        """The value last sent."""
+        self.sent, self.sent_at = "", 0.0
+        """As JSON without its times, and when."""
 
 
 class Watcher:
@@ -165,14 +167,17 @@ class Watcher:
 
     def _send_value(self, topic: _Topic, value: dict[str, Any], began: float) -> None:
         """Send a changed value to every subscriber, an unchanged one to those without it; the caller holds the lock."""
-        news, exactly = _without_times(value), json.dumps(value)
-        if len(exactly) > MAX_CHARACTERS:
-            raise RemoteError("flood", f"topic '{topic.name}' has {len(exactly)} characters (limit {MAX_CHARACTERS})")
-        changed = news != topic.sent or (exactly != topic.sent_exactly and began - topic.sent_at >= REFRESH_S)
+        if value == topic.value and not topic.failure:  # rows that did not change are the same objects
+            self._send(topic, False, value=value)
+            return
+        news, length = _without_times(value), len(json.dumps(value))
+        if length > MAX_CHARACTERS:
+            raise RemoteError("flood", f"topic '{topic.name}' has {length} characters (limit {MAX_CHARACTERS})")
+        changed = news != topic.sent or (value != topic.value and began - topic.sent_at >= REFRESH_S)
         self._send(topic, changed or bool(topic.failure), value=value)
         topic.failure = ""
         if changed:
-            topic.sent, topic.sent_at, topic.sent_exactly = news, began, exactly
+            topic.value, topic.sent, topic.sent_at = value, news, began
 
     def _send_failure(self, topic: _Topic, error: RemoteError) -> None:
         """Send an error once, and again when its message changes; the caller holds the lock."""

@@ -18,7 +18,7 @@ from remote.index.log_answers import LogAnswers
 from remote.index.log_index import LogIndex, Source
 from remote.index.metrics import metrics
 from remote.index.rollouts import EvaluationIndex, RolloutIndex
-from remote.index.series import axis_of, nearest, series
+from remote.index.series import MAX_X, axis_of, nearest, run_seconds, series
 from remote.index.shelf import Shelf
 from remote.index.snapshot import Probes, Snapshot
 from remote.index.store import NoIndex
@@ -124,6 +124,7 @@ class Answers:
         xs = axis.xs
         place = nearest(xs, request.at)
         row = place if axis.order is None else axis.order[place]
+        seconds = run_seconds(snapshot)[row]
         step = snapshot.at(STEP, row)
         line = os.pread(source.descriptor, MAX_LINE + 1, offsets[row]).partition(b"\n")[0]
         found = read_line(line)
@@ -133,6 +134,7 @@ class Answers:
             "state": "whole" if index.whole else "coarse",
             "step": step,
             "x": xs[place],
+            **({"seconds": seconds} if abs(seconds) <= MAX_X else {}),
             "offset": offsets[row],
             "row": found,
             "previous": xs[place - 1] if place else None,

@@ -22,10 +22,10 @@ MAX_X = 1e15
 
 def axis_of(snapshot: Snapshot, name: str) -> Axis:
     """One of X_AXES."""
-    return Axis(_seconds(snapshot) if name == "seconds" else snapshot.column(AXES[name]))
+    return Axis(run_seconds(snapshot) if name == "seconds" else snapshot.column(AXES[name]))
 
 
-def _seconds(snapshot: Snapshot) -> array[float]:
+def run_seconds(snapshot: Snapshot) -> array[float]:
     """Duration of the steps up to each row; of a log without it, the time since its first row."""
     took = [value if 0 <= value < HUGE else 0.0 for value in snapshot.column("time/step")]
     if any(took):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.fields import ConfigValue
 from remote.protocol.intake import Rule
 from remote.protocol.messages import Cursor, RemoteError
@@ -201,7 +201,7 @@ class MetricsReply(_IndexReply):
     """MetricRow, by name."""
 
 
-class ShowStepReply(TypedDict):
+class _ShowStepReply(TypedDict):
     run: str
     state: State
     """``coarse``: the nearest of the rows that are known so far."""
@@ -214,6 +214,11 @@ class ShowStepReply(TypedDict):
     previous: Bound | None
     """The x before and the one after."""
     next: Bound | None
+
+
+class ShowStepReply(_ShowStepReply, total=False):
+    seconds: Bound
+    """Duration of the steps up to the row."""
 
 
 class RolloutStepsReply(_IndexReply):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.code import NOW, THEN
 from remote.protocol.fields import Label, Quantity
 from remote.protocol.intake import Rule

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypedDict
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.fields import Label
 from remote.protocol.intake import SECRET
 from remote.protocol.jobs import ChangeRequest, CommandRequest

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.version import FORMAT, VERSION
 
 READABLE_FORMATS = (FORMAT - 1, FORMAT)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
 
 URLS = {"lambda": "https://cloud.lambda.ai/api/v1"}

@@ -9,16 +9,69 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from remote.agent.environment import clean
 from remote.bootstrap import receiving_argv, start_marker
-from remote.bundle import build
+from remote.bundle import build, stored
 from remote.transports import ErrorTail, Refused, Unreachable, Waker
 
 START_S = 15.0
 DIAL_S = 10.0
 EXIT_S = 0.3
 """Time for the agent to exit at the end of its input; it is reaped later if it takes longer."""
+
+
+class AgentAhead:
+    """An agent that starts, in a thread, before there is a client. It waits for the greeting."""
+
+    def __init__(self) -> None:
+        self.environment = clean(os.environ)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="agent-ahead", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(OSError, RuntimeError):  # the transport tries again, and reports it
+            self._process = _start(LocalTransport.command(), self.environment)
+
+    def take(self) -> subprocess.Popen[bytes] | None:
+        """Its process, if it has started and runs."""
+        self._thread.join()
+        process = self._process
+        return process if process is not None and process.poll() is None else None
+
+
+_ahead: AgentAhead | None = None
+
+
+def start_ahead() -> None:
+    """Start the agent of this machine now. The next transport takes it over, if its environment is the same."""
+    global _ahead
+    _ahead = AgentAhead()
+
+
+def _take_agent(environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+    global _ahead
+    ahead, _ahead = _ahead, None
+    process = ahead.take() if ahead is not None else None
+    if process is None or ahead is None or ahead.environment == environment:
+        return process
+    process.kill()
+    process.communicate()
+    return None
+
+
+def _start(argv: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 class LocalTransport:
@@ -37,29 +90,24 @@ class LocalTransport:
         self._owner = threading.get_ident()
         marker, upload = start_marker(), b""
         try:
-            argv = self.command()
-        except OSError:  # the agent tries once more, and reports why it runs from memory
-            bundle = build()
-            argv, upload = receiving_argv(sys.executable, marker, [str(bundle.cached)]), bundle.data
-        try:
-            self._process = subprocess.Popen(
-                argv,
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                start_new_session=True,
-            )
+            self._process = _take_agent(self._environment)
+            if self._process is None:
+                try:
+                    argv = self.command()
+                except OSError:  # the agent tries once more, and reports why it runs from memory
+                    bundle = build()
+                    argv, upload = receiving_argv(sys.executable, marker, [str(bundle.cached)]), bundle.data
+                self._process = _start(argv, self._environment)
         except OSError as error:
             raise Refused(f"cannot start the agent on this machine: {error}") from error
         self.send(upload + greeting)
         if upload:
             self._skip(f"\n{marker}\n".encode())
 
-    def command(self) -> list[str]:
+    @staticmethod
+    def command() -> list[str]:
         """The command of the agent. Raises OSError where its bundle cannot be stored."""
-        return [sys.executable, "-I", "-S", str(build().path()), "serve"]
+        return [sys.executable, "-I", "-S", str(stored()), "serve"]
 
     def _skip(self, marker: bytes) -> None:
         """Read up to the marker. Raises Unreachable."""

@@ -18,9 +18,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.boxes import Box
 from remote.transports import Refused
 from remote.transports.host_keys import HostKeys

@@ -8,9 +8,10 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.transports import Refused, Unreachable
 
 RESOLVE_S = 30.0
